@@ -1,0 +1,58 @@
+# `make` lists the targets. uv is used where it is installed; plain venv and pip serve otherwise.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format lint types bench soak clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP) ## put jobq and everything for development into .venv
+
+$(STAMP): pyproject.toml
+	@if command -v uv >/dev/null 2>&1; then \
+	    { test -x $(BIN)/python || uv venv --quiet --python '>=3.11' $(VENV); } && \
+	    uv pip install --quiet --python $(BIN)/python --editable '.[dev]'; \
+	else \
+	    $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "jobq needs Python 3.11 or newer, found $$($(PYTHON) --version); try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; } && \
+	    { test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); } && \
+	    $(BIN)/python -m pip install --quiet --editable '.[dev]'; \
+	fi
+	@touch $(STAMP)
+
+demo: $(STAMP) ## push real commands, run them, and kill a worker on the way
+	@$(BIN)/python benchmarks/demo.py
+
+test: $(STAMP) ## run the tests
+	@$(BIN)/python -m pytest
+
+check: $(STAMP) ## format, lint, types, tests: what CI runs
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest
+
+format: $(STAMP) ## format and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lint: $(STAMP) ## lint only
+	@$(BIN)/ruff check .
+
+types: $(STAMP) ## types only
+	@$(BIN)/mypy
+
+bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
+	@$(BIN)/python benchmarks/bench.py
+
+soak: $(STAMP) ## long runs, not part of check
+	@$(BIN)/python -m pytest -m soak --timeout 3600
+
+clean: ## remove what make made
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

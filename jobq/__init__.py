@@ -1,0 +1,51 @@
+"""jobq runs commands that matter on machines that vanish: a task's processes live exactly as long as its lease."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, QueueStats
+    from jobq.errors import JobqError
+    from jobq.queue import Queue, connect
+    from jobq.task import Outcome, OutcomeKind, Task, TaskResult
+
+__version__ = "0.1.0"
+
+_HOME_OF = {
+    "Backend": "jobq.backend",
+    "Capabilities": "jobq.backend",
+    "DeadLetter": "jobq.backend",
+    "Delivery": "jobq.backend",
+    "FencingNumber": "jobq.backend",
+    "JobqError": "jobq.errors",
+    "Outcome": "jobq.task",
+    "OutcomeKind": "jobq.task",
+    "Queue": "jobq.queue",
+    "QueueStats": "jobq.backend",
+    "Task": "jobq.task",
+    "TaskResult": "jobq.task",
+    "connect": "jobq.queue",
+}
+
+__all__ = [
+    "Backend",
+    "Capabilities",
+    "DeadLetter",
+    "Delivery",
+    "FencingNumber",
+    "JobqError",
+    "Outcome",
+    "OutcomeKind",
+    "Queue",
+    "QueueStats",
+    "Task",
+    "TaskResult",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use, so that `jobq --help` pays for none of them (DESIGN section 10)."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'jobq' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)

@@ -1,0 +1,259 @@
+"""The protocol that every queue backend speaks (DESIGN section 4).
+
+A backend is small: each verb is one request, asynchronous, one shot. No loops, no sleeping (but for the wait of
+`receive`), no retry policy: whoever calls decides. A third party implements `Backend` and `Delivery`, registers an
+entry point in the group `jobq.backends` and runs `jobq.testing.conformance`.
+
+What every verb may raise, beside what its own docstring names:
+    BackendUnavailable: it definitely did not happen; repeating is safe.
+    QueueNotFound, AccessDenied, StoreUnusable: as they say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
+
+from jobq.task import Task, TaskResult
+
+
+class FencingNumber(NamedTuple):
+    """(epoch, generation, delivery): only rises for one task (S3), so that others can refuse a stale writer.
+
+    A redrive raises the epoch, a requeue the generation, a delivery the last part. Compared as a tuple.
+    """
+
+    epoch: int
+    generation: int
+    delivery: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.generation}.{self.delivery}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What differs between services; code and tests ask here, never for a backend's name.
+
+    Attributes:
+        default_lease, min_lease, max_lease: how long a delivery may be leased; max_lease None = no limit.
+        max_message_bytes: the largest body of one task, as stored; None = no limit of the service's.
+        max_delay: the longest delay of a requeue or `not_before`; None = no limit.
+        deduplicates: two pushes of one id inside `dedup_window` yield one task (S8).
+        dedup_window: how long an id is remembered after its task ended; None = as long as its record exists.
+        idempotent_push: repeating a push whose answer was lost is safe.
+        idempotent_settle: repeating the same settle answers as the first did, without a second effect (S5).
+        atomic_requeue, atomic_dead_letter: one step, no crash between can repeat the task (S6).
+        strict_expiry: an expired receipt is refused even before anyone else has taken the task.
+        counts_deliveries: `Delivery.deliveries` is the service's own count, so crashes can be told (S7).
+        native_checkpoint: `checkpoint` saves beside the task; without it the journal must.
+        priorities: higher `Task.priority` is delivered first.
+        redelivers_at: where a redelivered task queues up.
+        counts: the fields of `QueueStats` that this service can tell.
+    """
+
+    default_lease: timedelta
+    min_lease: timedelta = timedelta(seconds=1)
+    max_lease: timedelta | None = None
+    max_message_bytes: int | None = None
+    max_delay: timedelta | None = None
+    deduplicates: bool = False
+    dedup_window: timedelta | None = None
+    idempotent_push: bool = False
+    idempotent_settle: bool = False
+    atomic_requeue: bool = False
+    atomic_dead_letter: bool = False
+    strict_expiry: bool = False
+    counts_deliveries: bool = False
+    native_checkpoint: bool = False
+    priorities: bool = False
+    redelivers_at: Literal["front", "back"] = "back"
+    counts: frozenset[Literal["visible", "leased", "scheduled", "dead"]] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueStats:
+    """How many tasks are where; None where the service cannot say."""
+
+    visible: int | None
+    leased: int | None
+    scheduled: int | None
+    dead: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peeked:
+    """A waiting task, seen without leasing it.
+
+    Attributes:
+        id: the task's id, or the service's id of a message that is not a task.
+        body: the bytes as stored; `Task.decode` reads them or raises MalformedTask.
+        deliveries: how often it has been handed out so far.
+    """
+
+    id: str
+    body: bytes
+    deliveries: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """A task that jobq gave up on, or a message that is none.
+
+    Attributes:
+        id: the task's id, or the service's id of a message that is not a task; `redrive` and `purge_dead` take it.
+        reason: one word from `jobq.run.retry.Reason`.
+        description: what happened, for people; ends with the tail of the output where there is one.
+        body: the original bytes.
+        deliveries: how often it was handed out.
+        died: wall time, seconds since the epoch.
+    """
+
+    id: str
+    reason: str
+    description: str
+    body: bytes
+    deliveries: int
+    died: float
+
+
+@runtime_checkable
+class Delivery(Protocol):
+    """One task handed to one worker under one lease.
+
+    All verbs are fenced by the receipt, one atomic compare each (S4). All raise LockLost when the receipt is stale
+    and nothing was changed, and SettlementUnknown when no one can say. Verbs of one delivery are not called
+    concurrently: the keeper serialises them, because receipts rotate.
+    """
+
+    @property
+    def id(self) -> str:
+        """The task's id; for a message that is not a task, the service's id of it."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The message as stored."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """The task in the body. Raises MalformedTask, each time, for a body that is none."""
+        ...
+
+    @property
+    def lease(self) -> timedelta:
+        """The length that was granted; counts from before `receive` was called (RELIABILITY 1.3 rule 5)."""
+        ...
+
+    @property
+    def deliveries(self) -> int:
+        """How often the service has handed this task out, this time included; >= 1. Never reset (S3, S7)."""
+        ...
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The number that the task may show to others; (0, 0, deliveries) for a message that is not a task."""
+        ...
+
+    @property
+    def checkpoint_value(self) -> str | None:
+        """The last accepted checkpoint of this task, by whichever attempt (S9)."""
+        ...
+
+    async def renew(self, lease: timedelta) -> None:
+        """Extend the lease to this length from now; the caller counts from before the call."""
+        ...
+
+    async def complete(self, result: TaskResult) -> None:
+        """End the task as done."""
+        ...
+
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        """Put it back with changed counters and generation, visible after `delay` (S6)."""
+        ...
+
+    async def release(self) -> None:
+        """Put it back untouched and at once; only for a delivery that was never started, consumes no budget."""
+        ...
+
+    async def dead_letter(self, reason: str, description: str) -> None:
+        """Move it to the dead-letter place, with the original bytes (S6)."""
+        ...
+
+    async def checkpoint(self, value: str) -> None:
+        """Durably save the task's progress beside it (S9); the next attempt finds it."""
+        ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One queue of one service. An asynchronous context manager; entering connects, leaving frees everything."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this service can and cannot do."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+    async def create(self, *, exist_ok: bool = True) -> None:
+        """Make the queue and its dead-letter place; a worker never needs this right.
+
+        Raises:
+            ConfigurationError: it exists and `exist_ok` is false.
+        """
+        ...
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        """Durably add all tasks and return their ids in order (S1); all of a call or, on an error, none.
+
+        Raises:
+            DuplicateTask: an id is known with another payload (S8).
+            MalformedTask: a task is larger than the service takes.
+            PushUnknown: the answer was lost.
+        """
+        ...
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        """Lease at most `max_tasks`, or none after `wait`.
+
+        Args:
+            max_tasks: >= 1; never more than the caller can start now.
+            lease: the length to ask for; None = the service's own.
+            wait: how long to stay for a first task; zero = look once.
+
+        A cancelled call gives back what it had been granted, or lets the lease run out; it loses nothing.
+        """
+        ...
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        """Return up to `limit` tasks that could be received now, next first, without leasing them."""
+        ...
+
+    async def stats(self) -> QueueStats:
+        """Count."""
+        ...
+
+    async def clear(self) -> int:
+        """Delete every task that waits or is leased (its worker loses the lock), not dead letters; return how many."""
+        ...
+
+    async def dead_letters(self, limit: int) -> list[DeadLetter]:
+        """Return up to `limit` dead letters, oldest first."""
+        ...
+
+    async def redrive(self, ids: Sequence[str]) -> list[str]:
+        """Put dead letters back with a raised epoch and fresh budgets; send first, delete after. Return those found."""
+        ...
+
+    async def purge_dead(self, ids: Sequence[str]) -> list[str]:
+        """Delete dead letters for good. Return those found."""
+        ...

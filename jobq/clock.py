@@ -1,0 +1,45 @@
+"""The two clocks jobq reads, and how it waits.
+
+Deadlines are kept on CLOCK_BOOTTIME, which goes on while the machine is suspended; asyncio's own clock
+(CLOCK_MONOTONIC) stops then, so a wait for a deadline is cut into slices (RELIABILITY 1.3 rule 1).
+"""
+
+import asyncio
+import time
+from typing import Final, Protocol
+
+_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: monotonic, said in the docs
+_SLICE_SECONDS: Final = 1.0  # the longest that a wait may oversleep after a suspend
+
+
+class Clock(Protocol):
+    """Time as jobq sees it; `jobq.testing.clock.VirtualClock` is the other implementation."""
+
+    def boottime(self) -> float:
+        """Return seconds since boot, suspend included; for leases and every other deadline."""
+        ...
+
+    def wall(self) -> float:
+        """Return seconds since the epoch; for people and for `not_before`, never for a lease."""
+        ...
+
+    async def sleep_until(self, boottime: float) -> None:
+        """Return once `boottime()` has reached the given value, in seconds."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def boottime(self) -> float:
+        """Return CLOCK_BOOTTIME in seconds."""
+        return time.clock_gettime(_BOOTTIME)
+
+    def wall(self) -> float:
+        """Return the wall clock in seconds since the epoch."""
+        return time.time()
+
+    async def sleep_until(self, boottime: float) -> None:
+        """Wait in slices, so that a suspend delays the return by one slice at most."""
+        while (left := boottime - self.boottime()) > 0:  # noqa: ASYNC110 - the event awaited is the time itself
+            await asyncio.sleep(min(left, _SLICE_SECONDS))

@@ -1,0 +1,118 @@
+"""Every error that jobq raises, in one tree.
+
+JobqError
+├── ConfigurationError        a setting, spec or platform that cannot work; nothing was attempted      exit 3
+│   ├── InvalidSpec           the queue spec cannot be read
+│   ├── BackendMissing        no backend serves this scheme, or its extra is not installed
+│   ├── StoreUnusable         the store cannot be used as it is: corrupt, foreign, of another version or machine
+│   └── AccessDenied          the store exists and refuses us
+├── MalformedTask             bytes or arguments that are not a task: says what and where             exit 2
+├── QueueNotFound             the queue does not exist                                                exit 4
+├── BackendUnavailable        the store did not do it; nothing changed, repeating is safe            exit 75
+├── PushError
+│   ├── DuplicateTask         the id is taken by a task with another payload (S8)                      exit 1
+│   └── PushUnknown           the answer was lost; the tasks may or may not be queued (S8)             exit 75
+└── LeaseError
+    ├── LockLost              the lease is no longer ours; nothing was changed (S4)                    exit 1
+    └── SettlementUnknown     the answer to a settle was lost; no one can say (S5)                     exit 75
+
+`exit_code` is what the command line ends with (DESIGN section 12). No message holds a connection string, key or URL
+query.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class JobqError(Exception):
+    """Root of everything jobq raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigurationError(JobqError):
+    """A setting, spec or platform cannot work; the message says what to change."""
+
+    exit_code = 3
+
+
+class InvalidSpec(ConfigurationError):
+    """The queue spec cannot be read."""
+
+
+class BackendMissing(ConfigurationError):
+    """No backend serves this scheme, or the package extra that brings it is not installed."""
+
+
+class StoreUnusable(ConfigurationError):
+    """The store cannot be used as it is: corrupt, not ours, of another version, or of another machine."""
+
+
+class AccessDenied(ConfigurationError):
+    """The store exists and refuses this user."""
+
+
+class MalformedTask(JobqError):
+    """These bytes or arguments are not a task.
+
+    Args:
+        what: the fault, in plain words.
+        where: the place of the fault, as a path such as `env.HOME` or `byte 17`; empty for the whole message.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, where: str = "") -> None:
+        super().__init__(f"{where}: {what}" if where else what)
+        self.what = what
+        self.where = where
+
+
+class QueueNotFound(JobqError):
+    """The queue does not exist; `jobq QUEUE create` or a first push makes it."""
+
+    exit_code = 4
+
+
+class BackendUnavailable(JobqError):
+    """The store definitely did not do what was asked; nothing changed, so repeating it is safe."""
+
+    exit_code = 75
+
+
+class PushError(JobqError):
+    """A push that did not simply succeed."""
+
+
+class DuplicateTask(PushError):
+    """The id already names a task with another payload (S8); none of this call's tasks was added."""
+
+
+class PushUnknown(PushError):
+    """The answer to a push was lost (S8).
+
+    Args:
+        message: what happened.
+        ids: the tasks that may or may not be queued; repeating the push with these ids is safe exactly where
+            the backend declares `idempotent_push`.
+    """
+
+    exit_code = 75
+
+    def __init__(self, message: str, ids: Sequence[str]) -> None:
+        super().__init__(message)
+        self.ids = tuple(ids)
+
+
+class LeaseError(JobqError):
+    """What can befall a verb that is fenced by a receipt."""
+
+
+class LockLost(LeaseError):
+    """The receipt is stale: the lease expired, or the task was settled or taken; nothing was changed (S4)."""
+
+
+class SettlementUnknown(LeaseError):
+    """The answer to a settle was lost and the service cannot say whether it took effect (S5)."""
+
+    exit_code = 75

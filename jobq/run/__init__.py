@@ -1,0 +1,1 @@
+"""What runs: processes, output, the supervisor and the worker."""

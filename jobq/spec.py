@@ -1,0 +1,121 @@
+"""From a queue spec such as `acct/q` to the backend that serves it (DESIGN section 3), through entry points."""
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from jobq.backend import Backend
+from jobq.errors import BackendMissing, InvalidSpec
+from jobq.settings import Settings
+
+ENTRY_POINT_GROUP: Final = "jobq.backends"
+EMBEDDED: Final = "embedded"
+STORAGE_QUEUE: Final = "storage-queue"
+_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+# Which extra of the jobq package brings what a scheme needs; a third party's backend names its own.
+_EXTRA_OF: Final = {"postgresql": "postgres", "postgres": "postgres"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueSpec:
+    """A spec, taken apart.
+
+    Attributes:
+        scheme: the URL scheme; `embedded` for a bare name, `storage-queue` for ACCOUNT/QUEUE.
+        location: what stands between the scheme and the queue; may be empty.
+        queue: the last path segment.
+    """
+
+    scheme: str
+    location: str
+    queue: str
+
+    def __str__(self) -> str:
+        if self.scheme == EMBEDDED:
+            return self.queue
+        if self.scheme == STORAGE_QUEUE:
+            return f"{self.location}/{self.queue}"
+        return f"{self.scheme}://{self.location}/{self.queue}"
+
+
+class Connect(Protocol):
+    """What an entry point of the group `jobq.backends` names."""
+
+    def __call__(self, spec: QueueSpec, settings: Settings) -> Backend:
+        """Return the backend, not yet connected. Raises ConfigurationError for a spec it cannot serve."""
+        ...
+
+
+def parse(text: str) -> QueueSpec:
+    """Take a spec apart.
+
+    Raises:
+        InvalidSpec: it has no queue, a queue name that services refuse, or a password in it.
+    """
+    if "://" not in text:
+        location, _, queue = text.rpartition("/")
+        return _checked(text, QueueSpec(scheme=STORAGE_QUEUE if location else EMBEDDED, location=location, queue=queue))
+    scheme, _, rest = text.partition("://")
+    location, _, queue = rest.rpartition("/")
+    try:
+        password = urlsplit(text).password
+    except ValueError as error:
+        raise InvalidSpec(f"cannot read this queue spec: {error}") from None
+    if password is not None:
+        raise InvalidSpec(
+            "a password inside a queue spec shows in `ps`; give the spec in JOBQ_QUEUE, or the password in PGPASSFILE"
+            " or JOBQ_HTTP_TOKEN"
+        )
+    return _checked(text, QueueSpec(scheme=scheme.lower(), location=location, queue=unquote(queue)))
+
+
+def _checked(text: str, spec: QueueSpec) -> QueueSpec:
+    if not _QUEUE_NAME.fullmatch(spec.queue):
+        raise InvalidSpec(
+            f"{spec.queue!a} in {text!a} is not a queue name: 1 to 63 letters, digits, dots, dashes and"
+            " underscores, as in `demo`, `myaccount/myqueue` or `sqlite:///data/jobs.db/myqueue`"
+        )
+    return spec
+
+
+def resolve(text: str, settings: Settings) -> Backend:
+    """Return the backend for a spec, not yet connected.
+
+    Raises:
+        InvalidSpec: see `parse`.
+        BackendMissing: nothing serves the scheme; the message names what would.
+    """
+    spec = parse(text)
+    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if spec.scheme not in found:
+        raise BackendMissing(_unknown_scheme(spec, sorted(found)))
+    try:
+        connect: Connect = found[spec.scheme].load()
+    except ModuleNotFoundError as error:
+        if extra := _EXTRA_OF.get(spec.scheme):
+            raise BackendMissing(
+                f"{spec.scheme}:// needs the package {error.name!r}; install it with: pip install 'jobq[{extra}]'"
+            ) from error
+        raise BackendMissing(
+            f"the backend for {spec.scheme}:// ({found[spec.scheme].value}) needs the package {error.name!r}, which is"
+            " not installed; its own documentation names the extra"
+        ) from error
+    return connect(spec, settings)
+
+
+def _unknown_scheme(spec: QueueSpec, known: list[str]) -> str:
+    shown = [_EXAMPLES.get(name, f"{name}://.../QUEUE") for name in known]
+    if not known:
+        return "no backend is registered: this jobq is not properly installed; run: pip install --force-reinstall jobq"
+    what = "ACCOUNT/QUEUE (Azure Storage Queue)" if spec.scheme == STORAGE_QUEUE else f"{ascii(spec.scheme)[1:-1]}://"
+    return f"no installed backend serves {what}; known here: {', '.join(shown)}"
+
+
+_EXAMPLES: Final = {
+    EMBEDDED: "QUEUE (embedded)",
+    STORAGE_QUEUE: "ACCOUNT/QUEUE",
+    "sqlite": "sqlite:///FILE.db/QUEUE",
+    "memory": "memory://NAME/QUEUE",
+}

@@ -1,0 +1,116 @@
+"""JSON for data from strangers: what Python's decoder lets pass is refused here (RELIABILITY 3, A3).
+
+Refused: duplicate keys, NaN and infinities, numbers beyond a float, depth beyond `MAX_DEPTH`, bytes that are not
+UTF-8, lone surrogates (they could not be written again).
+"""
+
+import json
+import math
+import re
+from typing import Any, Final, NoReturn
+
+from jobq.errors import MalformedTask
+
+MAX_DEPTH: Final = 32
+_MAX_NUMBER_CHARACTERS: Final = 400  # more digits than any float or sane integer has
+_STRING_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', re.DOTALL)
+
+
+def loads(data: bytes) -> Any:
+    """Return the value in `data`.
+
+    Raises:
+        MalformedTask: says what is wrong, and at which byte or key.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedTask("not UTF-8", f"byte {error.start}") from None
+    _check_depth(text)
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise MalformedTask(f"not JSON: {error.msg}", f"character {error.pos}") from None
+    if "\\u" in text:  # only an escape can bring a surrogate past the UTF-8 decoder
+        _check_surrogates(value)
+    return value
+
+
+def dumps(value: Any) -> bytes:
+    """Return `value` as compact UTF-8 JSON; raises MalformedTask for what JSON cannot hold."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MalformedTask(f"cannot be written as JSON: {error}") from None
+
+
+def _check_depth(text: str) -> None:
+    # Counting is cheap and bounds the depth from above; only a suspicious text is scanned with its strings skipped.
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for token in _STRING_OR_BRACKET.finditer(text):
+        if token[0] in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise MalformedTask(f"nested more than {MAX_DEPTH} deep", f"character {token.start()}")
+        elif token[0] in "]}":
+            depth -= 1
+
+
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise MalformedTask("key stands twice", _shown(key))
+            seen.add(key)
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise MalformedTask(f"{name} is not a JSON number")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MAX_NUMBER_CHARACTERS:
+        raise MalformedTask(f"number with {len(digits)} digits")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise MalformedTask(f"number {_shown(digits)} is too large")
+    return value
+
+
+def _check_surrogates(value: Any) -> None:
+    for text in _strings(value):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise MalformedTask("lone surrogate, which UTF-8 cannot hold", _shown(text))
+
+
+def _strings(value: Any) -> list[str]:
+    found: list[str] = []
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            found.append(item)
+        elif isinstance(item, dict):
+            found.extend(item)
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
+    return found
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 40 else text[:37] + "...")  # noqa: PLR2004 - a name's worth
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique_object, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_float
+)

@@ -1,0 +1,325 @@
+"""What a user submits, how an attempt ends, and the JSON of both on the wire.
+
+Wire format, version 2: one JSON object, UTF-8. Fields that are empty or None are left out; an unknown field is
+refused, so a newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.task_ai4s`.
+"""
+
+import hashlib
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from jobq import strict_json
+from jobq.errors import MalformedTask
+
+WIRE_VERSION: Final = 2
+MAX_BODY_BYTES: Final = 1024 * 1024
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
+_FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
+
+
+def new_id() -> str:
+    """Return a UUID of version 7: time-ordered by millisecond, 74 random bits (RFC 9562 section 5.7)."""
+    milliseconds = time.time_ns() // 1_000_000
+    number = milliseconds << 80 | 0x7 << 76 | int.from_bytes(os.urandom(10)) & ~(0xF << 76)
+    number = number & ~(0b11 << 62) | 0b10 << 62
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _no_nul(text: str) -> str:
+    # execve ends strings at NUL: a command with one would run as something else, or not at all.
+    if "\0" in text:
+        raise ValueError("holds a NUL byte")
+    return text
+
+
+def _variable_name(text: str) -> str:
+    if not text or "=" in text:
+        raise ValueError("is not the name of an environment variable")
+    return _no_nul(text)
+
+
+def _identifier(text: str) -> str:
+    if not _ID.fullmatch(text):
+        raise ValueError("must be 1 to 100 letters, digits or ._:@+=- and begin with a letter or digit")
+    return text
+
+
+def _moment(seconds: float) -> float:
+    if not math.isfinite(seconds) or not 0 <= seconds <= _FAR_FUTURE_SECONDS:
+        raise ValueError("is not a time in seconds since 1970")
+    return float(seconds)
+
+
+_T = TypeVar("_T", bound=BaseModel)
+_Text = Annotated[str, AfterValidator(_no_nul)]
+_Filled = Annotated[str, Field(min_length=1), AfterValidator(_no_nul)]
+_Name = Annotated[str, AfterValidator(_variable_name)]
+_Moment = Annotated[float, AfterValidator(_moment)]
+_Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Budgets(_Frozen):
+    """How often a task may end badly before it goes to the dead-letter place (S7).
+
+    Attributes:
+        retries: runs after a failure (an exit code, a time-out, a memory limit).
+        preemptions: runs after the worker gave the task back.
+        crashes: runs after an end that nobody could record, or that was not the task's doing.
+    """
+
+    retries: _Count = 3
+    preemptions: _Count = 100
+    crashes: _Count = 3
+
+
+class Counters(_Frozen):
+    """What the envelope remembers of the attempts so far (S7).
+
+    Attributes:
+        failures: ends that consumed a retry.
+        preemptions: ends by giving back.
+        ends: ends that were recorded at all; deliveries minus this are crashes.
+    """
+
+    failures: _Count = 0
+    preemptions: _Count = 0
+    ends: _Count = 0
+
+
+class Task(_Frozen):
+    """One unit of work; immutable, `requeued` and `redriven` return new ones.
+
+    Exactly one of `command`, `argv` and `kwargs` says what to run.
+
+    Attributes:
+        command: a shell command, run by `bash -c` (`sh -c` where there is no bash).
+        argv: a program and its arguments, run without a shell.
+        kwargs: JSON arguments for a library callback.
+        env: variables added to the worker's environment.
+        cwd: working directory; None = the worker's.
+        timeout: seconds one attempt may run; None = no limit.
+        id: names the task; time-ordered and random when not given.
+        priority: higher first, where the backend has `priorities`.
+        not_before: wall time in seconds since the epoch before which it is not delivered.
+        created: wall time in seconds since the epoch; None = unknown.
+        budgets, counters: see there.
+        epoch: raised by each redrive from the dead-letter place (S3).
+        generation: raised by each requeue (S3).
+        trace_context: W3C `traceparent`, `tracestate`, `baggage` of the submitter.
+
+    Raises:
+        MalformedTask: from `new` and `decode`; says what is wrong and where.
+    """
+
+    command: _Filled | None = None
+    argv: Annotated[tuple[_Text, ...], Field(min_length=1, strict=False)] | None = None
+    kwargs: dict[str, JsonValue] | None = None
+    env: dict[_Name, _Text] = Field(default_factory=dict)
+    cwd: _Filled | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    id: Annotated[str, AfterValidator(_identifier)] = Field(default_factory=new_id)
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
+    not_before: _Moment | None = None
+    created: _Moment | None = None
+    budgets: Budgets = Budgets()
+    counters: Counters = Counters()
+    epoch: _Count = 0
+    generation: _Count = 0
+    trace_context: dict[_Name, _Text] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> Self:
+        given = [name for name in ("command", "argv", "kwargs") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = "none" if not given else " and ".join(given)
+            raise ValueError(f"exactly one of command, argv and kwargs says what to run, found {found}")
+        if self.argv is not None and not self.argv[0]:
+            raise ValueError("argv names no program")
+        return self
+
+    @classmethod
+    def new(cls, **fields: Any) -> Self:
+        """Return a task created now.
+
+        Args:
+            **fields: the attributes above; `argv` may be any sequence of strings.
+
+        Raises:
+            MalformedTask: a field is missing, unknown, of a wrong type or out of range.
+        """
+        if isinstance(fields.get("argv"), list):
+            fields["argv"] = tuple(fields["argv"])
+        task = _validated(cls, {"created": time.time(), **fields})
+        task.encode()  # kwargs may hold what JSON or the size limit refuses
+        return task
+
+    @classmethod
+    def decode(cls, body: bytes) -> "Task":
+        """Return the task in a message.
+
+        Raises:
+            MalformedTask: the bytes are no task of a version that this code knows.
+        """
+        if len(body) > MAX_BODY_BYTES:
+            raise MalformedTask(f"{len(body)} bytes, at most {MAX_BODY_BYTES} are read")
+        fields = strict_json.loads(body)
+        if not isinstance(fields, dict):
+            raise MalformedTask(f"expected an object, found {_kind(fields)}")
+        version = fields.pop("version", None)
+        if type(version) is int and version in (0, 1):
+            from jobq import task_ai4s  # noqa: PLC0415 - rare: only a queue that ai4s-jobq filled holds these
+
+            return task_ai4s.read(version, fields)
+        if type(version) is not int or version != WIRE_VERSION:
+            known = f"this jobq reads 0, 1 and {WIRE_VERSION}"
+            raise MalformedTask(f"unknown version {ascii(version)[:40]}; {known}", "version")
+        if "id" not in fields:
+            raise MalformedTask("is missing", "id")  # a default would give it another name at each delivery
+        return _validated(cls, fields)
+
+    def encode(self) -> bytes:
+        """Return the task as it goes on the wire; raises MalformedTask when it is too large."""
+        fields: dict[str, Any] = {"version": WIRE_VERSION, "id": self.id}
+        for name in ("command", "argv", "kwargs", "cwd", "timeout", "not_before", "created"):
+            value = getattr(self, name)
+            if value is not None:
+                fields[name] = value
+        for name in ("env", "trace_context", "priority", "epoch", "generation"):
+            value = getattr(self, name)
+            if value:
+                fields[name] = value
+        budgets, counters = self.budgets, self.counters
+        fields["budgets"] = {
+            "retries": budgets.retries,
+            "preemptions": budgets.preemptions,
+            "crashes": budgets.crashes,
+        }
+        if counters.ends or counters.failures or counters.preemptions:
+            fields["counters"] = {
+                "failures": counters.failures,
+                "preemptions": counters.preemptions,
+                "ends": counters.ends,
+            }
+        body = strict_json.dumps(fields)
+        if len(body) > MAX_BODY_BYTES:
+            raise MalformedTask(f"{len(body)} bytes, at most {MAX_BODY_BYTES} fit")
+        return body
+
+    def fingerprint(self) -> bytes:
+        """Return 16 bytes that are equal for two submissions of the same work (S8).
+
+        The time of the push, its delay, trace context and counters do not count; budgets, priority and timeout do.
+        """
+        work = (
+            (self.command, self.argv, self.kwargs, self.env, self.cwd, self.timeout, self.priority),
+            (self.budgets.retries, self.budgets.preemptions, self.budgets.crashes),
+        )
+        return hashlib.blake2b(strict_json.dumps(work), digest_size=16).digest()
+
+    def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
+        """Return the next generation, with its counters raised by this much (S3, S7)."""
+        counters = self.counters
+        return self.model_copy(
+            update={
+                "generation": self.generation + 1,
+                "not_before": None,
+                "counters": Counters(
+                    failures=counters.failures + failures,
+                    preemptions=counters.preemptions + preemptions,
+                    ends=counters.ends + ends,
+                ),
+            }
+        )
+
+    def released(self) -> "Task":
+        """Return the same task with one more end recorded: a delivery that was never started is not a crash (S7)."""
+        ends = self.counters.ends + 1
+        return self.model_copy(update={"counters": self.counters.model_copy(update={"ends": ends})})
+
+    def redriven(self, *, deliveries: int) -> "Task":
+        """Return the next epoch with fresh budgets (S3).
+
+        Args:
+            deliveries: what the service's count will start from; those were ends of the former epoch.
+        """
+        fresh = Counters(failures=0, preemptions=0, ends=deliveries)
+        return self.model_copy(update={"epoch": self.epoch + 1, "not_before": None, "counters": fresh})
+
+
+class OutcomeKind(StrEnum):
+    """How one attempt ended (DESIGN section 1)."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    LOCK_LOST = "lock_lost"
+    CANCELED = "canceled"
+    PREEMPTED = "preempted"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How one attempt ended: a value, settled in a separate step (P7).
+
+    Attributes:
+        kind: see OutcomeKind.
+        detail: what happened, in plain words.
+        exit_code: of the task's leading process, when it exited by itself.
+        signal: the number of the signal that ended it, when one did.
+        duration: seconds from start to end.
+        output_tail: the last bytes of standard output and standard error, as text.
+        value: what a library callback returned.
+    """
+
+    kind: OutcomeKind
+    detail: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    duration: float = 0.0
+    output_tail: str = ""
+    value: JsonValue = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What `complete` records of a task that is done.
+
+    Attributes:
+        exit_code: 0 for a command; None for a callback.
+        value: JSON that the callback returned.
+        duration: seconds the successful attempt took.
+        output_tail: the last bytes of its output, as text.
+    """
+
+    exit_code: int | None = None
+    value: JsonValue = None
+    duration: float = 0.0
+    output_tail: str = ""
+
+
+def _validated(cls: type[_T], fields: Mapping[str, Any]) -> _T:
+    try:
+        return cls.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        message = "unknown field" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+        raise MalformedTask(message, ".".join(str(part) for part in first["loc"])) from None
+
+
+def _kind(value: object) -> str:
+    names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
