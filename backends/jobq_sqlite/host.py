@@ -1,0 +1,49 @@
+"""Which machine and which boot this is: SQLite has no server clock, so its leases count from a boot (rule 1.3(10))."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jobq.errors import ConfigurationError
+
+_MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+_BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine and its current boot.
+
+    Attributes:
+        machine_id: empty where the system has none (minimal containers): then only the same boot is recognised.
+        boot_id: random, new at each boot of the kernel; the same in all containers of one machine.
+    """
+
+    machine_id: str
+    boot_id: str
+
+
+@cache
+def this_host() -> Host:
+    """Return the host this process runs on. Raises ConfigurationError where the kernel tells no boot id."""
+    if sys.platform == "darwin":
+        return Host(_sysctl("kern.uuid"), _sysctl("kern.bootsessionuuid"))
+    boot_id = _first_line(_BOOT_ID_FILE)
+    if not boot_id:
+        raise ConfigurationError(f"{_BOOT_ID_FILE} cannot be read; without a boot id no lease in a file can be trusted")
+    machine_id = next((line for line in map(_first_line, _MACHINE_ID_FILES) if line), "")
+    return Host(machine_id, boot_id)
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""  # absent on some systems; the callers say what follows from that
+
+
+def _sysctl(name: str) -> str:
+    return subprocess.run(["/usr/sbin/sysctl", "-n", name], check=True, capture_output=True, text=True).stdout.strip()

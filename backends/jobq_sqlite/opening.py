@@ -1,0 +1,165 @@
+"""Opening the file: is it there, is it ours, of our version, of this machine and of this boot?"""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from jobq.clock import Clock
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, QueueNotFound, StoreUnusable
+from jobq_sqlite.faults import translate
+from jobq_sqlite.host import Host
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
+_BUSY_TIMEOUT_SECONDS: Final = 5.0
+_OLDEST_SQLITE: Final = (3, 24, 0)  # ON CONFLICT DO NOTHING
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreFile:
+    """An SQLite file and who may use it.
+
+    Attributes:
+        path: the file.
+        clock: decides leases; on the system's clock for all but tests.
+        host: this machine and boot.
+        adopt: take over a file of another machine.
+        private: make a missing folder with mode 0700; tasks may hold secrets.
+    """
+
+    path: Path
+    clock: Clock
+    host: Host
+    adopt: bool = False
+    private: bool = False
+
+    def opener(self, *, create: bool) -> Callable[[], sqlite3.Connection]:
+        """Return a function that opens the file, for the thread that will own the connection."""
+        return lambda: self._open(create=create)
+
+    def _open(self, *, create: bool) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise ConfigurationError(f"Python is linked to SQLite {sqlite3.sqlite_version}; jobq needs 3.24 or newer")
+        if create:
+            self._make_folder()
+        elif not self.path.exists():
+            raise QueueNotFound(f"{self.path} does not exist; the first push makes it, or `jobq QUEUE create`")
+        try:
+            database = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+                uri=True,
+                isolation_level=None,
+                timeout=_BUSY_TIMEOUT_SECONDS,
+            )
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+        try:
+            self._prepare(database, create=create)
+        except sqlite3.Error as error:
+            database.close()
+            raise translate(error, self.path) from error
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _make_folder(self) -> None:
+        folder = self.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700 if self.private else 0o777)
+        except PermissionError as error:
+            raise AccessDenied(
+                f"the folder {folder} cannot be made ({error.strerror}); choose another with JOBQ_HOME"
+            ) from error
+        except OSError as error:
+            raise BackendUnavailable(f"the folder {folder} cannot be made: {error.strerror}") from error
+
+    def _prepare(self, database: sqlite3.Connection, *, create: bool) -> None:
+        self._check_owner(database)
+        (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise StoreUnusable(f"{self.path} cannot use SQLite's write-ahead log here; put it on a local disk")
+        # FULL: an acknowledged task survives the loss of power (S1). fullfsync is what that takes on macOS.
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA fullfsync = ON")
+        if _user_version(database) == 0:
+            if not create:
+                raise QueueNotFound(f"{self.path} is empty; the first push fills it, or `jobq QUEUE create`")
+            self._create_schema(database)
+        self._check_host(database)
+
+    def _check_owner(self, database: sqlite3.Connection) -> None:
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and application != APPLICATION_ID:
+            raise StoreUnusable(f"{self.path} is an SQLite database of another program; name another file")
+        version = _user_version(database)
+        if version > SCHEMA_VERSION:
+            raise StoreUnusable(
+                f"{self.path} has schema version {version}, this jobq knows {SCHEMA_VERSION}; upgrade jobq"
+            )
+
+    def _create_schema(self, database: sqlite3.Connection) -> None:
+        database.execute("BEGIN IMMEDIATE")  # two first pushes at once: the second finds it made
+        try:
+            if _user_version(database) == 0:
+                for statement in _schema_statements():
+                    database.execute(statement)
+                database.execute(
+                    "INSERT INTO host VALUES (1, ?, ?, ?, ?)",
+                    (self.host.machine_id, self.host.boot_id, self.clock.boottime(), self.clock.wall()),
+                )
+                database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
+
+    def _check_host(self, database: sqlite3.Connection) -> None:
+        """Apply RELIABILITY 1.3 rule 10: same boot, compare; same machine, new boot, expired; else refuse."""
+        if database.execute("SELECT boot_id FROM host").fetchone() == (self.host.boot_id,):
+            return
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            machine_id, boot_id = database.execute("SELECT machine_id, boot_id FROM host").fetchone()
+            if boot_id != self.host.boot_id:
+                self._refuse_other_machine(machine_id)
+                database.execute(
+                    "UPDATE host SET machine_id = ?, boot_id = ?, boottime = ?, wall = ?",
+                    (self.host.machine_id, self.host.boot_id, self.clock.boottime(), self.clock.wall()),
+                )
+                database.execute(
+                    "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL"
+                    " WHERE state = 'leased'",
+                    (self.clock.wall(),),
+                )
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
+
+    def _refuse_other_machine(self, machine_id: str) -> None:
+        if self.adopt or (machine_id and machine_id == self.host.machine_id):
+            return
+        raise StoreUnusable(
+            f"{self.path} belongs to another machine, whose leases cannot be judged from here. One file serves one"
+            " machine; for several use Azure or PostgreSQL. If the file was moved here and nothing else uses it, run"
+            " one command with JOBQ_SQLITE_ADOPT=1"
+        )
+
+
+def _user_version(database: sqlite3.Connection) -> int:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _schema_statements() -> list[str]:
+    text = files("jobq_sqlite").joinpath("schema.sql").read_text(encoding="utf-8")
+    bare = "\n".join(line.partition("--")[0] for line in text.splitlines())
+    return [statement for statement in bare.split(";") if statement.strip()]
