@@ -1,0 +1,214 @@
+"""The only heartbeat: keeps one delivery's lease, and says in time when it cannot (RELIABILITY 1.3).
+
+Two loops, because the network must not be able to delay the verdict: one renews, the other watches the deadline on
+the local clock. `lock_lost_event` is set at the deadline at the latest, whatever the network does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from jobq.backend import Delivery
+from jobq.clock import Clock
+from jobq.errors import LockLost, SettlementUnknown
+from jobq.lease.timing import LeaseTiming
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+STOPPING_ATTEMPT_SECONDS: Final = 2.0  # rule 4: one attempt while stopping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Why a lease was given up; times are boottime in seconds.
+
+    Attributes:
+        cause: in plain words.
+        refused: the service said so; otherwise the deadline came first and there may be time left for a SIGTERM.
+        last_success: before the last request that certainly extended the lease.
+        deadline: when the task's tree must be dead.
+    """
+
+    cause: str
+    refused: bool
+    last_success: float
+    deadline: float
+
+
+class LeaseKeeper:
+    """Keeps the lease of one delivery while its context is entered.
+
+    Args:
+        delivery: what is leased.
+        since: boottime in seconds, read before the request that granted the lease was sent (rule 1).
+        timing: the numbers of rules 2 and 4.
+        clock: the clock `since` was read from.
+        on_extended: called with each new deadline, for whoever else enforces it (rule 7).
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        *,
+        since: float,
+        timing: LeaseTiming,
+        clock: Clock,
+        on_extended: Callable[[float], None] | None = None,
+    ) -> None:
+        self.lock_lost_event = asyncio.Event()
+        self.loss: Loss | None = None
+        self.renewals = 0
+        self._settled = False
+        self._delivery = delivery
+        self._timing = timing
+        self._clock = clock
+        self._since = since
+        self._on_extended = on_extended
+        self._last_trouble = "no renewal was tried"
+        # Receipts rotate: renew, checkpoint and settle of one delivery never overlap.
+        self._serial = asyncio.Lock()
+        self._loops: list[asyncio.Task[None]] = []
+
+    @property
+    def deadline(self) -> float:
+        """Boottime in seconds by which the task's tree must be dead (rule 2)."""
+        return self._since + self._timing.hold
+
+    @property
+    def stop_at(self) -> float:
+        """Boottime in seconds at which the lock counts as lost: the deadline less the grace (P6)."""
+        return self._since + self._timing.stop_after
+
+    async def __aenter__(self) -> Self:
+        name = self._delivery.id
+        self._loops = [
+            asyncio.create_task(self._watch(), name=f"lease deadline of {name}"),
+            asyncio.create_task(self._renew_for_ever(), name=f"lease renewal of {name}"),
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for loop in self._loops:
+            loop.cancel()
+        for loop in self._loops:
+            with suppress(asyncio.CancelledError):  # ours, from the line above; a fault of the loop is raised
+                await loop
+
+    async def confirm(self) -> bool:
+        """Renew once before anything is started, when the grant is no longer fresh (rule 5).
+
+        Returns:
+            Whether the lease is surely ours for long enough to start.
+        """
+        if self.lock_lost_event.is_set():
+            return False
+        if self._clock.boottime() - self._since <= self._timing.stale:
+            return True
+        return await self._renew_once() and not self.lock_lost_event.is_set()
+
+    async def settle(self, verb: Callable[[], Awaitable[None]], *, attempt: float | None = None) -> None:
+        """Run a settle, one at a time with renewals, for at most one attempt.
+
+        Args:
+            verb: calls the delivery; repeated by the caller where that is safe.
+            attempt: seconds it may take; the timing's own by default.
+
+        Raises:
+            LockLost: the lease was lost before it was sent, or the service says so.
+            SettlementUnknown: no answer came in time.
+            Exception: whatever else the verb raises.
+        """
+        async with self._serial:
+            await self._send(verb, self._timing.attempt if attempt is None else attempt)
+            self._settled = True  # nothing is left to keep, and nothing to lose
+
+    async def checkpoint(self, value: str) -> None:
+        """Save the task's progress, one at a time with renewals; raises as `settle` does."""
+        async with self._serial:
+            await self._send(lambda: self._delivery.checkpoint(value), self._timing.attempt)
+
+    async def _send(self, verb: Callable[[], Awaitable[None]], seconds: float) -> None:
+        if self.lock_lost_event.is_set():
+            raise LockLost(f"the lease on task {self._delivery.id} was lost before this was sent")
+        if not await self._within(seconds, verb()):
+            raise SettlementUnknown(f"no answer about task {self._delivery.id} within {seconds:.3g} s")
+
+    async def _watch(self) -> None:
+        while not (self.lock_lost_event.is_set() or self._settled):
+            if self._clock.boottime() >= self.stop_at:
+                self._lose(f"no renewal succeeded in time; last trouble: {self._last_trouble}", refused=False)
+                return
+            await self._clock.sleep_until(self.stop_at)
+
+    async def _renew_for_ever(self) -> None:
+        due = self._since + self._timing.period
+        while not (self.lock_lost_event.is_set() or self._settled):
+            await self._clock.sleep_until(due)
+            if await self._renew_once():
+                due = self._since + self._timing.period
+            else:
+                due = self._clock.boottime() + self._timing.backoff
+
+    async def _renew_once(self) -> bool:
+        """Send one renewal; a definite answer moves the deadline or ends the lease, anything else changes nothing."""
+        async with self._serial:
+            if self.lock_lost_event.is_set() or self._settled:
+                return False
+            sent = self._clock.boottime()  # rule 1: before the request, never after the answer
+            try:
+                answered = await self._within(
+                    self._timing.attempt, self._delivery.renew(timedelta(seconds=self._timing.lease))
+                )
+            except LockLost as error:
+                self._lose(str(error), refused=True)
+                return False
+            except Exception as error:  # noqa: BLE001 - rule 3: unknown is no extension; the deadline decides
+                self._last_trouble = f"{type(error).__name__}: {error}"
+                _log.warning("renewal of task %s failed: %s", self._delivery.id, self._last_trouble)
+                return False
+            if not answered:
+                self._last_trouble = f"no answer within {self._timing.attempt:.3g} s"
+                _log.warning("renewal of task %s: %s", self._delivery.id, self._last_trouble)
+                return False
+            if self.lock_lost_event.is_set():
+                return False  # it was given up while the answer was on its way; that stands
+            self._since = sent
+            self.renewals += 1
+            if self._on_extended is not None:
+                self._on_extended(self.deadline)
+            return True
+
+    def _lose(self, cause: str, *, refused: bool) -> None:
+        if self.loss is None:
+            self.loss = Loss(cause=cause, refused=refused, last_success=self._since, deadline=self.deadline)
+            self.lock_lost_event.set()
+
+    async def _within(self, seconds: float, request: Awaitable[T]) -> bool:
+        """Run one request for at most so long on our clock; return whether it was answered."""
+        sending = asyncio.ensure_future(request)
+        timer = asyncio.ensure_future(self._clock.sleep_until(self._clock.boottime() + seconds))
+        try:
+            await asyncio.wait({sending, timer}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+                return True
+            return False
+        finally:
+            timer.cancel()
+            # A request that ignores its cancellation is not waited for: it must not hold up the verdict. Its late
+            # answer is looked at by nobody; what it may have done is "unknown" already.
+            if not sending.done():
+                sending.add_done_callback(_forget)
+                sending.cancel()
+
+
+def _forget(late: "asyncio.Future[object]") -> None:
+    if not late.cancelled() and late.exception() is not None:
+        _log.debug("a late answer: %r", late.exception())

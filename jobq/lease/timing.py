@@ -1,0 +1,91 @@
+"""The timing rule (RELIABILITY 1.3) as numbers: when a lease is renewed, and when its task must be dead."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jobq import durations
+from jobq.errors import ConfigurationError
+from jobq.settings import Settings
+
+SHORTEST_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseTiming:
+    """What follows from the length of a lease; all in seconds.
+
+    Attributes:
+        lease: the length L as sent.
+        kill_margin: K, to kill and confirm.
+        schedule_margin: J, for the scheduler.
+        grace: from SIGTERM to SIGKILL when the lease cannot be kept; 0 in sigkill mode.
+    """
+
+    lease: float
+    kill_margin: float = 1.0
+    schedule_margin: float = 0.5
+    grace: float = 0.0
+
+    @property
+    def hold(self) -> float:
+        """From before the request until the tree must be dead (rule 2: 1 % clock drift, K and J)."""
+        return min(0.85 * self.lease, 0.99 * self.lease - self.kill_margin - self.schedule_margin)
+
+    @property
+    def stop_after(self) -> float:
+        """From before the request until the task is told to stop: SIGTERM lies inside the lease (P6)."""
+        return self.hold - self.grace
+
+    @property
+    def period(self) -> float:
+        """Between renewals (rule 4)."""
+        return self.lease / 4
+
+    @property
+    def attempt(self) -> float:
+        """How long one renewal may take (rule 4)."""
+        return min(self.lease / 8, 5.0)
+
+    @property
+    def backoff(self) -> float:
+        """Between a renewal that failed and the next."""
+        return min(self.lease / 40, 1.0)
+
+    @property
+    def stale(self) -> float:
+        """A receive that took longer than this is renewed before its task starts (rule 5)."""
+        return self.lease / 8
+
+    def check(self, *, allow_short: bool = False) -> None:
+        """Refuse a configuration under which two failed renewals would already lose the lease (rule 4).
+
+        Raises:
+            ConfigurationError: names the number to change.
+        """
+        if self.lease < SHORTEST_SECONDS and not allow_short:
+            raise ConfigurationError(
+                f"a lease of {durations.show(self.lease)} is shorter than {durations.show(SHORTEST_SECONDS)};"
+                " raise --visibility-timeout (JOBQ_ALLOW_SHORT_LEASE=1 permits it, for tests)"
+            )
+        needed = self.period + 2 * (self.attempt + self.backoff) + self.grace
+        if needed >= self.hold:
+            cure = (
+                f"lower JOBQ_LOCK_LOST_GRACE below {durations.show(max(0.0, self.grace - (needed - self.hold)))}"
+                " or raise --visibility-timeout"
+                if self.grace
+                else "raise --visibility-timeout"
+            )
+            raise ConfigurationError(
+                f"a lease of {durations.show(self.lease)} cannot be kept: a renewal, two more tries and the grace take"
+                f" {durations.show(needed)} of the {durations.show(max(0.0, self.hold))} that it may be held; {cure}"
+            )
+
+
+def timing_for(lease: timedelta, settings: Settings) -> LeaseTiming:
+    """Return the timing of a lease of this length under these settings."""
+    return LeaseTiming(
+        lease=lease.total_seconds(),
+        kill_margin=settings.kill_margin.total_seconds(),
+        schedule_margin=settings.schedule_margin.total_seconds(),
+        grace=settings.lock_lost_grace.total_seconds() if settings.lock_lost_behavior == "sigterm" else 0.0,
+    )

@@ -1,0 +1,135 @@
+"""What becomes of a task after an attempt: pure arithmetic over its three budgets, the same on every backend (S7).
+
+    crashes = deliveries by the service's count - ends that the envelope records
+
+so whatever nobody could record (the worker died, the lock was lost, the answer was lost) counts as a crash, and so
+does an end that was not the task's own doing (a signal from outside, a start that failed).
+"""
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from jobq.task import Outcome, OutcomeKind, Task
+
+
+class Reason(StrEnum):
+    """Why a task is in the dead-letter place."""
+
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    PREEMPTED = "preempted"
+    CANCELED = "canceled"
+    MALFORMED = "malformed"
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Settle: the task is done."""
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """Settle: put `task` back, visible after `delay`."""
+
+    task: Task
+    delay: timedelta
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """Settle: give the task up."""
+
+    reason: Reason
+    description: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Do not settle: the lease is not ours any more."""
+
+
+Verdict = Complete | Requeue | DeadLetter | Leave
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Exponential backoff with full jitter.
+
+    Args:
+        first: the longest delay after the first failure.
+        longest: the bound that doubling stops at.
+        jitter: returns a number in [0, 1); replaced in tests.
+    """
+
+    first: timedelta = timedelta(seconds=5)
+    longest: timedelta = timedelta(minutes=10)
+    jitter: "random.Random" = random.Random()  # noqa: RUF009, S311 - shared on purpose, and no secret
+
+    def delay(self, failures: int) -> timedelta:
+        """Return the delay after this many failures, >= 1."""
+        exponent = min(failures - 1, 32)  # 2 ** 32 first delays are beyond any bound
+        bound = min(self.first * 2**exponent, self.longest) if self.first < self.longest else self.longest
+        return bound * self.jitter.random()
+
+
+def crashes_before(task: Task, deliveries: int) -> int:
+    """Return how many earlier deliveries ended without a record; `deliveries` includes the present one."""
+    return max(0, deliveries - 1 - task.counters.ends)
+
+
+def refusal(task: Task, deliveries: int) -> DeadLetter | None:
+    """Return why a delivery must not even start: its crashes are used up."""
+    crashes = crashes_before(task, deliveries)
+    if crashes <= task.budgets.crashes:
+        return None
+    return DeadLetter(
+        Reason.CRASHED,
+        f"{crashes} deliveries ended without a word: the worker died, or lost the lease; at most"
+        f" {task.budgets.crashes} are forgiven (--max-crashes)",
+    )
+
+
+def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:  # noqa: PLR0911 - one row a kind
+    """Return what becomes of the task.
+
+    Args:
+        task: as delivered.
+        deliveries: the service's count, this delivery included.
+        outcome: how the attempt ended.
+        backoff: spaces the retries.
+    """
+    counters, budgets = task.counters, task.budgets
+    match outcome.kind:
+        case OutcomeKind.SUCCEEDED:
+            return Complete()
+        case OutcomeKind.LOCK_LOST:
+            return Leave()
+        case OutcomeKind.CANCELED:
+            return DeadLetter(Reason.CANCELED, _told("canceled", 1, outcome))
+        case OutcomeKind.PREEMPTED:
+            if counters.preemptions >= budgets.preemptions:
+                return DeadLetter(Reason.PREEMPTED, _told("given back", counters.preemptions + 1, outcome))
+            return Requeue(task.requeued(preemptions=1), timedelta(0))
+        case OutcomeKind.FAILED | OutcomeKind.TIMED_OUT:
+            if counters.failures >= budgets.retries:
+                reason = Reason.FAILED if outcome.kind is OutcomeKind.FAILED else Reason.TIMED_OUT
+                return DeadLetter(reason, _told("failed", counters.failures + 1, outcome))
+            return Requeue(task.requeued(failures=1), backoff.delay(counters.failures + 1))
+        case OutcomeKind.CRASHED:
+            crashes = crashes_before(task, deliveries) + 1
+            if crashes > budgets.crashes:
+                return DeadLetter(Reason.CRASHED, _told("crashed", crashes, outcome))
+            return Requeue(task.requeued(ends=0), backoff.delay(crashes))
+
+
+def unspent(task: Task) -> Requeue:
+    """Return the verdict that gives a failed task back with its budgets whole: the breaker blames the machine."""
+    return Requeue(task.requeued(), timedelta(0))
+
+
+def _told(what: str, times: int, outcome: Outcome) -> str:
+    text = what if times == 1 else f"{what} {times} times"
+    return f"{text}; last: {outcome.detail}" if outcome.detail else text

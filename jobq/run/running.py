@@ -1,0 +1,215 @@
+"""What runs: one started attempt, be it a command's process tree or a callback, behind one small protocol."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+from jobq.backend import Delivery
+from jobq.errors import JobqError
+from jobq.run.environment import argv_of, task_environment
+from jobq.run.output import OutputReader
+from jobq.run.process import ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
+from jobq.settings import Settings
+from jobq.task import Outcome, OutcomeKind, Task
+
+DRAIN_SECONDS: Final = 1.0  # how long output is awaited after the leader's exit; an escaped child may hold the pipe
+_TAIL_BYTES: Final = 4096
+
+Callback = Callable[[Delivery], Awaitable[object]]
+OnLine = Callable[[str, str, str], None]  # task id, stream, line
+
+
+class Running(Protocol):
+    """One started attempt."""
+
+    async def ended(self) -> Outcome:
+        """Wait until nothing of it runs, and say how it ended; repeatable."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM to the group; cancel for a callback)."""
+        ...
+
+    def kill(self) -> None:
+        """End it (SIGKILL to the tree; cancel for a callback)."""
+        ...
+
+    def extend(self, deadline: float) -> None:
+        """Tell whoever enforces it the new boottime, in seconds, by which the tree must be dead (rule 7)."""
+        ...
+
+    async def close(self) -> None:
+        """Free everything; kills what still runs."""
+        ...
+
+
+class Runner(Protocol):
+    """Starts attempts of one kind."""
+
+    async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:
+        """Start an attempt; raises StartFailed when it cannot."""
+        ...
+
+
+class CommandRunner:
+    """Runs commands as supervised processes.
+
+    Args:
+        spawner: starts and reaps them.
+        queue_name: shown to the task.
+        settings: decides its environment.
+        environment: the worker's own, to inherit from.
+        on_line: receives each line of output.
+    """
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        *,
+        queue_name: str,
+        settings: Settings,
+        environment: Mapping[str, str],
+        on_line: OnLine,
+    ) -> None:
+        self._spawner = spawner
+        self._queue_name = queue_name
+        self._settings = settings
+        self._environment = environment
+        self._on_line = on_line
+
+    async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:
+        """Spawn the command with its output connected; raises StartFailed."""
+        if task.kwargs is not None:
+            raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
+        environment = task_environment(
+            task,
+            queue_name=self._queue_name,
+            fencing=delivery.fencing,
+            attempt=delivery.deliveries,
+            checkpoint=delivery.checkpoint_value,
+            base=self._environment,
+            mode=self._settings.task_env,
+        )
+        try:
+            output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line))
+        except OSError as error:
+            raise StartFailed(
+                f"no pipes for its output: {error.strerror}; raise `ulimit -n`", transient=True
+            ) from error
+        try:
+            launch = Launch(
+                argv=argv_of(task),
+                env=environment,
+                cwd=task.cwd,
+                stdout=output.stdout,
+                stderr=output.stderr,
+                deadline=deadline,
+            )
+            process = await self._spawner.spawn(launch)
+        except BaseException:
+            output.close()
+            raise
+        output.child_started()
+        return _CommandRunning(process, output)
+
+
+class _CommandRunning:
+    def __init__(self, process: Process, output: OutputReader) -> None:
+        self._process = process
+        self._output = output
+        self._started = time.monotonic()
+        self._outcome: Outcome | None = None
+
+    async def ended(self) -> Outcome:
+        if self._outcome is None:
+            try:
+                status = await self._process.wait()
+            except StatusLost as error:
+                return Outcome(kind=OutcomeKind.CRASHED, detail=str(error), duration=time.monotonic() - self._started)
+            duration = time.monotonic() - self._started
+            await self._output.drain(DRAIN_SECONDS)
+            self._outcome = _outcome_of(status, duration, self._output.tail.text(_TAIL_BYTES))
+        return self._outcome
+
+    def terminate(self) -> None:
+        self._process.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def extend(self, deadline: float) -> None:
+        self._process.extend(deadline)
+
+    async def close(self) -> None:
+        self._process.kill()
+        await self.ended()
+        self._output.close()
+
+
+def _outcome_of(status: ExitStatus, duration: float, tail: str) -> Outcome:
+    if status.signal is not None:
+        return Outcome(
+            kind=OutcomeKind.CRASHED,
+            detail=f"ended by signal {status.signal}",
+            signal=status.signal,
+            duration=duration,
+            output_tail=tail,
+        )
+    kind = OutcomeKind.SUCCEEDED if status.exit_code == 0 else OutcomeKind.FAILED
+    return Outcome(
+        kind=kind,
+        detail=f"exit code {status.exit_code}",
+        exit_code=status.exit_code,
+        duration=duration,
+        output_tail=tail,
+    )
+
+
+class CallbackRunner:
+    """Runs an asynchronous callable in this process; it is cancelled where a command would be killed.
+
+    Args:
+        callback: takes the delivery; what it returns is the task's value, what it raises fails the attempt.
+    """
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+
+    async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:  # noqa: ARG002 - the protocol's
+        """Schedule the callback."""
+        return _CallbackRunning(asyncio.ensure_future(self._callback(delivery)))
+
+
+class _CallbackRunning:
+    def __init__(self, future: "asyncio.Future[object]") -> None:
+        self._future = future
+        self._started = time.monotonic()
+
+    async def ended(self) -> Outcome:
+        await asyncio.wait({self._future})
+        duration = time.monotonic() - self._started
+        if self._future.cancelled():
+            return Outcome(kind=OutcomeKind.CRASHED, detail="the callback was cancelled", duration=duration)
+        error = self._future.exception()
+        if error is not None:
+            # Text of our own errors only: another's may hold a connection string (A5).
+            detail = f"{type(error).__name__}: {error}" if isinstance(error, JobqError) else type(error).__name__
+            return Outcome(kind=OutcomeKind.FAILED, detail=detail, duration=duration)
+        return Outcome(kind=OutcomeKind.SUCCEEDED, value=self._future.result(), duration=duration)  # type: ignore[arg-type] # checked when it is settled
+
+    def terminate(self) -> None:
+        self._future.cancel()
+
+    def kill(self) -> None:
+        self._future.cancel()
+
+    def extend(self, deadline: float) -> None:
+        pass  # nobody else can stop a coroutine: the keeper's event is all there is
+
+    async def close(self) -> None:
+        self._future.cancel()
+        with suppress(asyncio.CancelledError, Exception):  # its end was told by `ended`
+            await self._future

@@ -1,0 +1,49 @@
+"""Signals of the worker, through the event loop and restored afterwards (DESIGN section 6, Stopping).
+
+SIGTERM and SIGHUP stop; SIGINT stops, the second time at once; SIGUSR1 drains.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jobq.run.stopping import Stopping
+
+
+class Heard:
+    """The first signal that asked the worker to stop working; None = none did."""
+
+    def __init__(self) -> None:
+        self.stopped_by: signal.Signals | None = None
+
+
+@contextmanager
+def heard_by(stopping: Stopping) -> Iterator[Heard]:
+    """Pass signals on to `stopping` while entered; does nothing outside the main thread, where none arrive."""
+    heard = Heard()
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+
+    def on_signal(number: signal.Signals) -> None:
+        if number is signal.SIGUSR1:
+            stopping.drain("SIGUSR1: drain")
+        elif number is signal.SIGINT and heard.stopped_by is signal.SIGINT:
+            stopping.now("interrupted twice")
+        else:
+            heard.stopped_by = heard.stopped_by or number
+            stopping.stop(f"the worker got {number.name}")
+
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield heard
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])

@@ -1,0 +1,305 @@
+"""One attempt, from a delivery to its settlement: confirm, start, wait, stop, judge, settle (DESIGN section 6)."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Final
+
+from jobq.backend import Backend, Delivery
+from jobq.clock import Clock
+from jobq.errors import JobqError, MalformedTask
+from jobq.events import Events
+from jobq.lease.keeper import LeaseKeeper
+from jobq.lease.timing import LeaseTiming, timing_for
+from jobq.run import retry
+from jobq.run.breaker import Breaker
+from jobq.run.process import StartFailed
+from jobq.run.retry import Backoff, Complete, DeadLetter, Leave, Reason, Requeue, Verdict
+from jobq.run.running import Runner, Running
+from jobq.run.settlement import Settled, settle
+from jobq.run.stopping import Stopping
+from jobq.settings import Settings
+from jobq.task import Outcome, OutcomeKind, Task
+
+_log = logging.getLogger(__name__)
+_EVENT_OF: Final = {
+    OutcomeKind.SUCCEEDED: "task.succeeded",
+    OutcomeKind.FAILED: "task.failed",
+    OutcomeKind.TIMED_OUT: "task.timed_out",
+    OutcomeKind.LOCK_LOST: "task.lock_lost",
+    OutcomeKind.CANCELED: "task.canceled",
+    OutcomeKind.PREEMPTED: "task.preempted",
+    OutcomeKind.CRASHED: "task.crashed",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What became of one delivery.
+
+    Attributes:
+        task_id: whose.
+        verdict: what was decided; None for a delivery that was let go unstarted.
+        settled: what is known of telling the backend.
+        outcome: how the attempt ended; None when it was never started.
+    """
+
+    task_id: str
+    verdict: Verdict | None
+    settled: Settled
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervisor:
+    """Carries deliveries of one queue through; holds what all attempts share.
+
+    Attributes:
+        backend: where the deliveries come from.
+        runner: starts the attempts.
+        settings: leases, graces, backoff.
+        clock: for leases.
+        events: told of each transition.
+        stopping: what the worker has been told.
+        breaker: judges failures in a row.
+        on_slot_free: called when nothing of an attempt runs any more; its settlement may still be under way.
+    """
+
+    backend: Backend
+    runner: Runner
+    settings: Settings
+    clock: Clock
+    events: Events
+    stopping: Stopping = field(default_factory=Stopping)
+    breaker: Breaker = field(default_factory=lambda: Breaker(0))
+    on_slot_free: Callable[[], None] = lambda: None
+
+    @property
+    def lease(self) -> timedelta:
+        """The lease to ask for."""
+        return self.settings.visibility_timeout or self.backend.capabilities.default_lease
+
+    def check(self) -> LeaseTiming:
+        """Return the timing of the lease; raises ConfigurationError when it cannot be kept (rule 1.3(4))."""
+        timing = timing_for(self.lease, self.settings)
+        timing.check(allow_short=self.settings.allow_short_lease)
+        return timing
+
+    async def pull_and_execute(self, wait: timedelta = timedelta(0)) -> Report | None:
+        """Receive one task and carry it through; return None when there was none.
+
+        Args:
+            wait: how long to stay for one.
+
+        Raises:
+            JobqError: the receive failed; nothing was leased, or its lease runs out.
+        """
+        self.check()
+        since = self.clock.boottime()  # rule 1: before the request that grants the lease
+        deliveries = await self.backend.receive(1, self.lease, wait)
+        return await self.execute(deliveries[0], since) if deliveries else None
+
+    async def execute(self, delivery: Delivery, since: float) -> Report:
+        """Carry one delivery through.
+
+        Args:
+            delivery: what was received.
+            since: boottime in seconds, read before the receive was sent.
+        """
+        return await _Attempt(self, delivery, since).run()
+
+
+class _Attempt:
+    """The steps of one attempt, in the order in which they stand."""
+
+    def __init__(self, supervisor: Supervisor, delivery: Delivery, since: float) -> None:
+        self._with = supervisor
+        self._delivery = delivery
+        self._running: Running | None = None
+        self._slot_taken = True
+        self._keeper = LeaseKeeper(
+            delivery,
+            since=since,
+            timing=timing_for(delivery.lease, supervisor.settings),
+            clock=supervisor.clock,
+            on_extended=self._extend,
+        )
+
+    async def run(self) -> Report:
+        try:
+            async with self._keeper:
+                return await self._run()
+        finally:
+            self._free_slot()
+
+    async def _run(self) -> Report:
+        try:
+            task = self._delivery.task
+        except MalformedTask as error:
+            return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
+        refusal = retry.refusal(task, self._delivery.deliveries)
+        if refusal is not None:
+            return await self._settle(refusal, None)
+        if self._with.stopping.receiving.is_set() or not await self._keeper.confirm():
+            return await self._let_go()
+        outcome = await self._attempt(task)
+        self._free_slot()
+        return await self._conclude(task, outcome)
+
+    async def _attempt(self, task: Task) -> Outcome:
+        """Start it, wait for its end or a reason to end it, and leave nothing running."""
+        try:
+            running = await self._with.runner.start(task, self._delivery, deadline=self._keeper.deadline)
+        except StartFailed as error:
+            return Outcome(kind=OutcomeKind.CRASHED, detail=f"could not be started: {error}")
+        self._running = running
+        self._emit("task.started", attempt=self._delivery.deliveries, fencing=str(self._delivery.fencing))
+        try:
+            return await self._until_ended(running, task)
+        finally:
+            self._running = None
+            await running.close()
+
+    async def _until_ended(self, running: Running, task: Task) -> Outcome:
+        stopping = self._with.stopping
+        clock = self._with.clock
+        # The reasons to end it, the gravest first: a lost lock leaves no time for anything else.
+        waits = {
+            OutcomeKind.LOCK_LOST: asyncio.ensure_future(self._keeper.lock_lost_event.wait()),
+            OutcomeKind.PREEMPTED: asyncio.ensure_future(stopping.working.wait()),
+        }
+        if task.timeout is not None:
+            waits[OutcomeKind.TIMED_OUT] = asyncio.ensure_future(clock.sleep_until(clock.boottime() + task.timeout))
+        end = asyncio.ensure_future(running.ended())
+        try:
+            await asyncio.wait({end, *waits.values()}, return_when=asyncio.FIRST_COMPLETED)
+            if end.done():
+                return end.result()
+            why = next(kind for kind, wait in waits.items() if wait.done())
+            grace = self._with.settings.stop_grace.total_seconds()
+            outcome = await self._stop(running, end, why, grace)
+            detail = {
+                OutcomeKind.LOCK_LOST: "killed: the lease was lost",
+                OutcomeKind.TIMED_OUT: f"killed after its time limit of {task.timeout:g} s" if task.timeout else "",
+                OutcomeKind.PREEMPTED: f"stopped: {stopping.cause}",
+            }[why]
+            return replace(outcome, kind=why, detail=detail)
+        finally:
+            for wait in (end, *waits.values()):
+                wait.cancel()
+
+    async def _stop(self, running: Running, end: "asyncio.Future[Outcome]", why: OutcomeKind, grace: float) -> Outcome:
+        """SIGTERM, grace, SIGKILL; SIGTERM only while the lease is ours, SIGKILL at its deadline at the latest (P6)."""
+        clock, keeper, stopping = self._with.clock, self._keeper, self._with.stopping
+        kill_at = clock.boottime() + grace
+        hurry = {asyncio.ensure_future(stopping.at_once.wait())}
+        if why is OutcomeKind.LOCK_LOST:
+            loss = keeper.loss
+            kill_at = clock.boottime() if loss is None or loss.refused else loss.deadline
+        else:
+            hurry.add(asyncio.ensure_future(keeper.lock_lost_event.wait()))
+        try:
+            if kill_at > clock.boottime():
+                running.terminate()
+                hurry.add(asyncio.ensure_future(clock.sleep_until(kill_at)))
+                await asyncio.wait({end, *hurry}, return_when=asyncio.FIRST_COMPLETED)
+            if not end.done():
+                running.kill()
+            return await end
+        finally:
+            for wait in hurry:
+                wait.cancel()
+
+    async def _conclude(self, task: Task, outcome: Outcome) -> Report:
+        verdict = retry.verdict(task, self._delivery.deliveries, outcome, self._backoff())
+        self._tell(outcome)
+        if outcome.kind is OutcomeKind.SUCCEEDED:
+            self._with.breaker.succeeded()
+        elif outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
+            verdict = await self._after_the_breaker(task, verdict)
+        return await self._settle(verdict, outcome)
+
+    async def _after_the_breaker(self, task: Task, verdict: Verdict) -> Verdict:
+        failed = self._with.clock.boottime()
+        judging = asyncio.ensure_future(self._with.breaker.blames_machine(task.id))
+        lost = asyncio.ensure_future(self._keeper.lock_lost_event.wait())
+        try:
+            await asyncio.wait({judging, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not judging.done():
+                return Leave()
+            if judging.result():
+                return retry.unspent(task)
+        finally:
+            judging.cancel()
+            lost.cancel()
+        if isinstance(verdict, Requeue):
+            held = timedelta(seconds=self._with.clock.boottime() - failed)
+            return Requeue(verdict.task, max(timedelta(0), verdict.delay - held))
+        return verdict
+
+    async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> Report:
+        settled = await settle(
+            self._delivery,
+            self._keeper,
+            verdict,
+            outcome,
+            capabilities=self._with.backend.capabilities,
+            clock=self._with.clock,
+        )
+        self._tell_settled(verdict, settled)
+        return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
+
+    async def _let_go(self) -> Report:
+        """Give an unstarted delivery back, if it is still ours; else it comes back by itself."""
+        settled = Settled.LOST
+        try:
+            await self._keeper.settle(self._delivery.release)
+            settled = Settled.YES
+        except JobqError as error:
+            _log.info("task %s was not given back, its lease will run out: %s", self._delivery.id, error)
+        self._emit("task.released")
+        return Report(task_id=self._delivery.id, verdict=None, settled=settled)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(first=self._with.settings.backoff, longest=self._with.settings.backoff_max)
+
+    def _extend(self, deadline: float) -> None:
+        if self._running is not None:
+            self._running.extend(deadline)
+
+    def _free_slot(self) -> None:
+        if self._slot_taken:
+            self._slot_taken = False
+            self._with.on_slot_free()
+
+    def _tell(self, outcome: Outcome) -> None:
+        loss = self._keeper.loss if outcome.kind is OutcomeKind.LOCK_LOST else None
+        self._emit(
+            _EVENT_OF[outcome.kind],
+            logging.INFO if outcome.kind in (OutcomeKind.SUCCEEDED, OutcomeKind.PREEMPTED) else logging.WARNING,
+            attempt=self._delivery.deliveries,
+            exit_code=outcome.exit_code,
+            signal=outcome.signal,
+            duration_s=round(outcome.duration, 3),
+            detail=outcome.detail,
+            cause=loss.cause if loss else None,
+            last_success=loss.last_success if loss else None,
+            deadline=loss.deadline if loss else None,
+        )
+
+    def _tell_settled(self, verdict: Verdict, settled: Settled) -> None:
+        if settled is Settled.UNKNOWN:
+            self._emit("task.settlement_unknown", logging.WARNING)
+        elif settled is Settled.LOST and not isinstance(verdict, Leave):
+            self._emit("task.not_settled", logging.WARNING)
+        elif isinstance(verdict, Requeue):
+            self._emit("task.retry_scheduled", delay_s=round(verdict.delay.total_seconds(), 3))
+        elif isinstance(verdict, DeadLetter):
+            self._emit("task.dead_lettered", logging.ERROR, reason=str(verdict.reason), detail=verdict.description)
+        elif isinstance(verdict, Complete):
+            self._emit("task.completed", logging.DEBUG)
+
+    def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
+        self._with.events.emit(name, level, task_id=self._delivery.id, queue=self._with.backend.name, **fields)

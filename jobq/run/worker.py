@@ -1,0 +1,313 @@
+"""The worker: receive no more than it can start, run each under its lease, stop when told or when nothing is left."""
+
+import asyncio
+import logging
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from jobq.backend import Backend, Delivery
+from jobq.clock import Clock, SystemClock
+from jobq.errors import ConfigurationError, JobqError, QueueNotFound
+from jobq.events import Events
+from jobq.run.asyncio_spawner import AsyncioSpawner
+from jobq.run.breaker import Breaker
+from jobq.run.process import Spawner
+from jobq.run.retry import Complete, DeadLetter, Leave, Requeue
+from jobq.run.running import CommandRunner, OnLine, Runner
+from jobq.run.settlement import Settled
+from jobq.run.signals import Heard, heard_by
+from jobq.run.stopping import Stopping
+from jobq.run.supervisor import Report, Supervisor
+from jobq.settings import Settings
+from jobq.task import OutcomeKind
+
+_log = logging.getLogger(__name__)
+LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 10.0  # how long the very first receive may be refused before the worker gives up
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReport:
+    """What a worker did.
+
+    Attributes:
+        succeeded: tasks done and acknowledged as such.
+        failed: attempts that failed, timed out or crashed.
+        dead_lettered: tasks it gave up on.
+        given_back: attempts cut short by a stop and put back.
+        lost: attempts whose lease was lost, or whose settlement nobody can vouch for.
+        exit_code: as DESIGN section 12.
+    """
+
+    succeeded: int
+    failed: int
+    dead_lettered: int
+    given_back: int
+    lost: int
+    exit_code: int
+
+
+class Worker:
+    """Works a queue with N slots.
+
+    Args:
+        backend: an entered backend.
+        settings: slots, leases, limits.
+        events: told of each transition.
+        on_line: receives the tasks' output: task id, stream, line.
+        spawner: starts commands; a plain asyncio one by default.
+        runner: runs something else than commands; then `spawner` and `on_line` are not used.
+        clock: for leases.
+        stopping: to stop it by other means than signals.
+        environment: what tasks inherit; os.environ by default.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        *,
+        events: Events | None = None,
+        on_line: OnLine = lambda _task, _stream, _line: None,
+        spawner: Spawner | None = None,
+        runner: Runner | None = None,
+        clock: Clock | None = None,
+        stopping: Stopping | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._events = events or Events()
+        self._clock = clock or SystemClock()
+        self._stopping = stopping or Stopping()
+        self._breaker = Breaker(settings.max_consecutive_failures)
+        self._spawner = spawner or AsyncioSpawner()
+        self._own_runner = runner
+        self._on_line = on_line
+        self._environment = os.environ if environment is None else environment
+        self._free = settings.num_workers
+        self._slot_freed = asyncio.Event()
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._done: Counter[str] = Counter()
+        self._was_served = False
+        self._empty_since: float | None = None  # boottime in seconds of the look that found the queue empty
+        # When its own requeues are due, in boottime seconds: an empty queue with one of them is not finished.
+        self._own_requeues: dict[str, float] = {}
+
+    async def run(self) -> WorkerReport:
+        """Work until told to stop, until nothing is left, or until the time limit.
+
+        Raises:
+            ConfigurationError, QueueNotFound, BackendUnavailable: the queue cannot be used at all.
+        """
+        async with self._spawner:
+            with heard_by(self._stopping) as heard:
+                return await self._run(heard)
+
+    async def _run(self, heard: Heard) -> WorkerReport:
+        supervisor = self._supervisor()
+        supervisor.check()
+        self._emit("worker.started", slots=self._settings.num_workers, lease_s=supervisor.lease.total_seconds())
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [group.create_task(self._stop_when_tripped(), name="breaker")]
+                if self._settings.time_limit is not None:
+                    helpers.append(group.create_task(self._drain_at(self._settings.time_limit), name="time limit"))
+                try:
+                    await self._work(supervisor, group)
+                finally:
+                    for helper in helpers:
+                        helper.cancel()
+        except BaseExceptionGroup as errors:
+            # One fault ends the worker, told plainly; its tasks were stopped by leaving the group.
+            raise _first(errors) from errors
+        report = self._report(heard)
+        self._emit("worker.stopped", **{name: getattr(report, name) for name in WorkerReport.__annotations__})
+        return report
+
+    def _supervisor(self) -> Supervisor:
+        runner = self._own_runner or CommandRunner(
+            self._spawner,
+            queue_name=self._backend.name,
+            settings=self._settings,
+            environment=self._environment,
+            on_line=self._on_line,
+        )
+        return Supervisor(
+            backend=self._backend,
+            runner=runner,
+            settings=self._settings,
+            clock=self._clock,
+            events=self._events,
+            stopping=self._stopping,
+            breaker=self._breaker,
+            on_slot_free=self._free_slot,
+        )
+
+    async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
+        """Receive and start until told to stop or nothing is left; then see the attempts to their end."""
+        try:
+            while not self._stopping.receiving.is_set():
+                if not self._free:
+                    await self._slot_or_stop()
+                    continue
+                since = self._clock.boottime()  # rule 1: before the request that grants the leases
+                deliveries = await self._receive(supervisor.lease, self._wait())
+                if deliveries is None:
+                    continue  # the wait was cut short, so nothing is known of the queue
+                for delivery in deliveries:
+                    self._start(supervisor, delivery, since, group)
+                self._breaker.queue_is_empty(empty=not deliveries)
+                if self._finished(empty=not deliveries):
+                    break
+        finally:
+            self._stopping.drain("nothing is left to do")
+            self._breaker.queue_is_empty(empty=True)
+            if self._attempts:
+                self._emit("worker.draining", cause=self._stopping.cause, running=len(self._attempts))
+                await asyncio.wait(self._attempts)
+
+    def _wait(self) -> timedelta:
+        """Return how long to stay for a task; a first look after work is short, for others wait for its answer."""
+        now = self._clock.boottime()
+        if self._empty_since is None:
+            return timedelta(0)
+        end = now + LONG_WAIT.total_seconds()
+        if not self._attempts:
+            idle = self._settings.idle_timeout or timedelta(0)
+            end = min(end, max(self._empty_since + idle.total_seconds(), *self._own_requeues.values(), now))
+        return timedelta(seconds=end - now)
+
+    def _finished(self, *, empty: bool) -> bool:
+        """Tell whether the queue is worked off: nothing came, nothing runs, no requeue of its own is due."""
+        now = self._clock.boottime()
+        if not empty:
+            self._empty_since = None
+            return False
+        if self._empty_since is None or self._attempts:
+            self._empty_since = now
+        self._own_requeues = {task_id: due for task_id, due in self._own_requeues.items() if due > now}
+        idle = self._settings.idle_timeout or timedelta(0)
+        return not (self._attempts or self._own_requeues) and now >= self._empty_since + idle.total_seconds()
+
+    async def _receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
+        """Receive for the free slots, through faults of the broker (L4); None when something cut the wait short."""
+        pause = _FIRST_PAUSE_SECONDS
+        began = self._clock.boottime()
+        while not self._stopping.receiving.is_set():
+            try:
+                deliveries = await self._receive_or_stop(lease, wait)
+            except (ConfigurationError, QueueNotFound):
+                raise
+            except JobqError as error:
+                self._emit("worker.receive_failed", logging.WARNING, detail=str(error), again_in_s=pause)
+                if not self._was_served and self._clock.boottime() - began >= _PATIENCE_SECONDS:
+                    raise
+                await self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads workers, keeps no secret
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._was_served = True
+                return deliveries
+        return None
+
+    async def _receive_or_stop(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
+        receiving = asyncio.ensure_future(self._backend.receive(self._free, lease, wait))
+        waits: set[asyncio.Future[object]] = {asyncio.ensure_future(self._stopping.receiving.wait())}
+        if wait and self._attempts:
+            # When the last attempt ends the wait is over too: an empty queue may now be a finished one.
+            waits.add(asyncio.ensure_future(asyncio.wait(self._attempts)))
+        try:
+            await asyncio.wait({receiving, *waits}, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                receiving.cancel()
+                await asyncio.wait({receiving})
+            return None if receiving.cancelled() else receiving.result()
+        finally:
+            for waiting in (receiving, *waits):
+                waiting.cancel()
+
+    def _start(self, supervisor: Supervisor, delivery: Delivery, since: float, group: asyncio.TaskGroup) -> None:
+        self._free -= 1
+        self._own_requeues.pop(delivery.id, None)
+        attempt = group.create_task(self._carry_through(supervisor, delivery, since), name=f"task {delivery.id}")
+        self._attempts.add(attempt)
+        attempt.add_done_callback(self._attempts.discard)
+
+    async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: float) -> None:
+        try:
+            self._count(await supervisor.execute(delivery, since))
+        except Exception:  # noqa: BLE001 - told with its traceback
+            # A fault of ours in one attempt harms no other (S11); its lease runs out, and its crash is counted.
+            _log.exception("task %s: internal error; it will be delivered again", delivery.id)
+            self._done["lost"] += 1
+
+    def _count(self, report: Report) -> None:
+        outcome, verdict = report.outcome, report.verdict
+        if report.settled is not Settled.YES or isinstance(verdict, Leave):
+            self._done["lost"] += 1
+        elif isinstance(verdict, Complete):
+            self._done["succeeded"] += 1
+        elif isinstance(verdict, DeadLetter):
+            self._done["dead_lettered"] += 1
+        elif isinstance(verdict, Requeue):
+            self._own_requeues[report.task_id] = self._clock.boottime() + verdict.delay.total_seconds()
+        if outcome is not None and outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT, OutcomeKind.CRASHED):
+            self._done["failed"] += 1
+        if outcome is not None and outcome.kind is OutcomeKind.PREEMPTED:
+            self._done["given_back"] += 1
+
+    def _free_slot(self) -> None:
+        self._free += 1
+        self._slot_freed.set()
+
+    async def _slot_or_stop(self) -> None:
+        self._slot_freed.clear()
+        await self._first_of(self._slot_freed.wait(), self._stopping.receiving.wait())
+
+    async def _pause(self, seconds: float) -> None:
+        await self._first_of(self._clock.sleep_until(self._clock.boottime() + seconds), self._stopping.receiving.wait())
+
+    async def _first_of(self, *waits: Coroutine[Any, Any, object]) -> None:
+        futures = {asyncio.ensure_future(wait) for wait in waits}
+        try:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    async def _stop_when_tripped(self) -> None:
+        await self._breaker.tripped.wait()
+        limit = self._settings.max_consecutive_failures
+        self._emit("worker.breaker_tripped", logging.ERROR, failures=limit)
+        self._stopping.stop(f"{limit} different tasks failed in a row: this machine is to blame")
+
+    async def _drain_at(self, limit: timedelta) -> None:
+        await self._clock.sleep_until(self._clock.boottime() + limit.total_seconds())
+        self._stopping.drain("the time limit was reached")
+
+    def _report(self, heard: Heard) -> WorkerReport:
+        code = 0
+        if self._breaker.tripped.is_set():
+            code = 1
+        elif heard.stopped_by is not None and self._done["given_back"]:
+            code = 130 if heard.stopped_by is signal.SIGINT else 143
+        names = ("succeeded", "failed", "dead_lettered", "given_back", "lost")
+        return WorkerReport(exit_code=code, **{name: self._done[name] for name in names})
+
+    def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
+        self._events.emit(name, level, queue=self._backend.name, **fields)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
