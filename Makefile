@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 demo: $(STAMP) ## push real commands, run them, and kill a worker on the way
-	@$(BIN)/python benchmarks/demo.py
+	@$(BIN)/python -m benchmarks.demo
 
 test: $(STAMP) ## run the tests
 	@$(BIN)/python -m pytest
@@ -49,7 +49,7 @@ types: $(STAMP) ## types only
 	@$(BIN)/mypy
 
 bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
-	@$(BIN)/python benchmarks/bench.py
+	@$(BIN)/python -m benchmarks.bench
 
 soak: $(STAMP) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

@@ -1,7 +1,7 @@
 """What a user submits, how an attempt ends, and the JSON of both on the wire.
 
-Wire format, version 2: one JSON object, UTF-8. Fields that are empty or None are left out; an unknown field is
-refused, so a newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.task_ai4s`.
+Wire format, version 2: one JSON object, UTF-8. Fields that are None are left out; an unknown field is refused, so a
+newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.task_ai4s`.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from jobq.errors import MalformedTask
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
+_WORK: Final = {"command", "argv", "kwargs", "env", "cwd", "timeout", "priority", "budgets"}
 _FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 
 
@@ -163,7 +164,9 @@ class Task(_Frozen):
         if isinstance(fields.get("argv"), list):
             fields["argv"] = tuple(fields["argv"])
         task = _validated(cls, {"created": time.time(), **fields})
-        task.encode()  # kwargs may hold what JSON or the size limit refuses
+        if task.kwargs is not None:
+            strict_json.dumps(task.kwargs)  # refuses what JSON cannot hold
+        task.encode()  # refuses what is too large
         return task
 
     @classmethod
@@ -192,28 +195,9 @@ class Task(_Frozen):
 
     def encode(self) -> bytes:
         """Return the task as it goes on the wire; raises MalformedTask when it is too large."""
-        fields: dict[str, Any] = {"version": WIRE_VERSION, "id": self.id}
-        for name in ("command", "argv", "kwargs", "cwd", "timeout", "not_before", "created"):
-            value = getattr(self, name)
-            if value is not None:
-                fields[name] = value
-        for name in ("env", "trace_context", "priority", "epoch", "generation"):
-            value = getattr(self, name)
-            if value:
-                fields[name] = value
-        budgets, counters = self.budgets, self.counters
-        fields["budgets"] = {
-            "retries": budgets.retries,
-            "preemptions": budgets.preemptions,
-            "crashes": budgets.crashes,
-        }
-        if counters.ends or counters.failures or counters.preemptions:
-            fields["counters"] = {
-                "failures": counters.failures,
-                "preemptions": counters.preemptions,
-                "ends": counters.ends,
-            }
-        body = strict_json.dumps(fields)
+        # Written by pydantic's serialiser, which is five times as fast as `json`; `new` and `decode` have refused what
+        # it would write otherwise than it was given (NaN).
+        body = b'{"version":%d,' % WIRE_VERSION + self.__pydantic_serializer__.to_json(self, exclude_none=True)[1:]
         if len(body) > MAX_BODY_BYTES:
             raise MalformedTask(f"{len(body)} bytes, at most {MAX_BODY_BYTES} fit")
         return body
@@ -223,11 +207,8 @@ class Task(_Frozen):
 
         The time of the push, its delay, trace context and counters do not count; budgets, priority and timeout do.
         """
-        work = (
-            (self.command, self.argv, self.kwargs, self.env, self.cwd, self.timeout, self.priority),
-            (self.budgets.retries, self.budgets.preemptions, self.budgets.crashes),
-        )
-        return hashlib.blake2b(strict_json.dumps(work), digest_size=16).digest()
+        work = self.__pydantic_serializer__.to_json(self, include=_WORK, exclude_none=True)
+        return hashlib.blake2b(work, digest_size=16).digest()
 
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
         """Return the next generation, with its counters raised by this much (S3, S7)."""

@@ -79,6 +79,7 @@ class SqliteBackend:
         if rows:
             await self._write(
                 lambda database: store.push(database, self._queue(database), rows, self._now()),
+                may_undo=True,
                 unknown=lambda text: PushUnknown(text, ids),
             )
             self._changed.set()
@@ -94,24 +95,32 @@ class SqliteBackend:
         connection = await self._open()
         connection.watch(True)
         try:
+            found = await self._claim(connection, max_tasks, length, look_first=False)
             while True:
-                self._changed.clear()
-                found = await self._claim(max_tasks, length)
                 if not isinstance(found, NothingReady):
                     return [SqliteDelivery(self, row, length) for row in found]
                 if clock.boottime() >= end:
                     return []
                 look_again = end if found.boottime is None else min(end, found.boottime)
                 await self._until_changed(look_again)
+                self._changed.clear()
+                found = await self._claim(connection, max_tasks, length, look_first=True)
         finally:
             connection.watch(False)
 
-    async def _claim(self, max_tasks: int, lease: timedelta) -> list[ClaimedRow] | NothingReady:
+    async def _claim(
+        self, connection: Connection, max_tasks: int, lease: timedelta, *, look_first: bool
+    ) -> list[ClaimedRow] | NothingReady:
         seconds = lease.total_seconds()
-        claimed = (await self._open()).submit(
-            lambda database: store.claim(database, self._queue(database), max_tasks, seconds, self._now()),
-            look_first=lambda database: store.nothing_ready(database, self._queue(database), self._now()),
-        )
+
+        def look(database: sqlite3.Connection) -> NothingReady | None:
+            return store.nothing_ready(database, self._queue(database), self._now())
+
+        def claim(database: sqlite3.Connection) -> list[ClaimedRow] | NothingReady:
+            rows = store.claim(database, self._queue(database), max_tasks, seconds, self._now())
+            return rows or look(database) or NothingReady(None)
+
+        claimed = connection.submit(claim, look_first=look if look_first else None)
         try:
             return await asyncio.shield(claimed)
         except asyncio.CancelledError:
@@ -125,8 +134,12 @@ class SqliteBackend:
         rows = claimed.result()
         if isinstance(rows, NothingReady):
             return
-        for row in rows:
-            self._connection.submit(lambda database, row=row: _release(database, row, self._now()))
+
+        def release_all(database: sqlite3.Connection) -> None:
+            for row in rows:
+                _release(database, row, self._now())
+
+        self._connection.submit(release_all)
 
     async def _until_changed(self, boottime: float) -> None:
         timer = asyncio.ensure_future(self._file.clock.sleep_until(boottime))
@@ -179,12 +192,18 @@ class SqliteBackend:
             return self._connection
 
     async def _write(
-        self, work: Callable[[sqlite3.Connection], T], unknown: Callable[[str], JobqError] | None = None
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        *,
+        may_undo: bool = False,
+        unknown: Callable[[str], JobqError] | None = None,
     ) -> T:
-        return await (await self._open()).submit(work, unknown=unknown)
+        connection = self._connection or await self._open()
+        return await connection.submit(work, may_undo=may_undo, unknown=unknown)
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await (await self._open()).submit(work, writes=False)
+        connection = self._connection or await self._open()
+        return await connection.submit(work, writes=False)
 
     def _queue(self, database: sqlite3.Connection) -> int:
         if self._queue_id is None:

@@ -6,13 +6,14 @@ sleeps, or, while a receive waits, looks every 50 ms whether another process has
 """
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError
@@ -31,6 +32,7 @@ class _Operation:
     work: Work[Any]
     answer: "asyncio.Future[Any]"
     writes: bool
+    may_undo: bool  # it may raise after it wrote, so it gets a savepoint
     look_first: Work[Any] | None  # answers without the write lock unless it returns None
     unknown: Callable[[str], JobqError] | None  # the error for a commit that no one can vouch for
     value: Any = None
@@ -52,8 +54,8 @@ class Connection:
         self._path = path
         self._open = open_
         self._on_foreign_write = on_foreign_write
-        self._waiting: deque[_Operation] = deque()
-        self._wake = threading.Condition()
+        # None is a nudge: look again at `_watchers` and `_stopping`. Both are written on the loop's thread only.
+        self._waiting: SimpleQueue[_Operation | None] = SimpleQueue()
         self._watchers = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._main, name=f"jobq-sqlite {path.name}", daemon=True)
@@ -69,9 +71,8 @@ class Connection:
 
     async def stop(self) -> None:
         """Finish what was handed in, close the file and end the thread."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
+        self._stopping = True
+        self._waiting.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def submit(
@@ -79,32 +80,32 @@ class Connection:
         work: Work[T],
         *,
         writes: bool = True,
+        may_undo: bool = False,
         look_first: Work[T | None] | None = None,
         unknown: Callable[[str], JobqError] | None = None,
     ) -> "asyncio.Future[T]":
         """Hand in a function; the future has its result once it is durably committed.
 
         Args:
-            work: runs on the thread, in a transaction when `writes`; what it raises undoes it alone.
+            work: runs on the thread, in a transaction when `writes`, together with others.
             writes: whether it needs the write lock.
+            may_undo: whether it may raise after it has written something; what it wrote is then undone.
             look_first: runs before, without the lock; unless it returns None its result is the answer.
             unknown: makes the error for a commit that may or may not have happened.
 
         A future that is cancelled before the thread comes to it is never run.
         """
+        if self._stopping:
+            raise BackendUnavailable(f"{self._path} is closed")
         answer: asyncio.Future[T] = self._loop.create_future()
-        with self._wake:
-            if self._stopping:
-                raise BackendUnavailable(f"{self._path} is closed")
-            self._waiting.append(_Operation(work, answer, writes, look_first, unknown))
-            self._wake.notify()
+        self._waiting.put(_Operation(work, answer, writes, may_undo, look_first, unknown))
         return answer
 
     def watch(self, watching: bool) -> None:
         """Begin or end to look for writes of other processes; calls are counted."""
-        with self._wake:
-            self._watchers += 1 if watching else -1
-            self._wake.notify()
+        self._watchers += 1 if watching else -1
+        if watching and self._watchers == 1:
+            self._waiting.put(None)  # the thread may sleep without a time limit
 
     def _main(self) -> None:
         try:
@@ -115,33 +116,41 @@ class Connection:
             return
         self._answer(self._settle_opened, None)
         try:
-            while batch := self._next_batch():
-                if batch[0] is None:
-                    seen = self._look_for_foreign_writes(database, seen)
+            while (batch := self._next_batch()) or not self._stopping:
+                if batch:
+                    self._run(batch, database)
                 else:
-                    self._run([operation for operation in batch if operation is not None], database)
+                    seen = self._look_for_foreign_writes(database, seen)
         finally:
             database.close()
             self._refuse_the_rest()
 
     def _refuse_the_rest(self) -> None:
         # Empty after an orderly stop. After a fault of ours nobody may wait for ever.
-        with self._wake:
-            self._stopping = True
-            rest = list(self._waiting)
-            self._waiting.clear()
+        self._stopping = True
+        rest = self._all_that_wait()
         self._fail(rest, BackendUnavailable(f"the thread that writes {self._path} has ended"))
         self._answer(_deliver, rest)
 
-    def _next_batch(self) -> list[_Operation] | list[None]:
-        """Return what waits; [None] when it is time to look for foreign writes; [] when all is done."""
-        with self._wake:
-            while not self._waiting:
-                if self._stopping:
-                    return []
-                if not self._wake.wait(POLL_SECONDS if self._watchers else None) and self._watchers:
-                    return [None]
-            return [self._waiting.popleft() for _ in range(min(len(self._waiting), _MAX_BATCH))]
+    def _next_batch(self) -> list[_Operation]:
+        """Return what waits; nothing when it is time to look for foreign writes, or to end."""
+        batch = self._all_that_wait()
+        if batch or self._stopping:
+            return batch
+        try:
+            first = self._waiting.get(timeout=POLL_SECONDS if self._watchers else None)
+        except Empty:
+            return []
+        return ([first] if first is not None else []) + self._all_that_wait()
+
+    def _all_that_wait(self) -> list[_Operation]:
+        batch: list[_Operation] = []
+        with contextlib.suppress(Empty):
+            while len(batch) < _MAX_BATCH:
+                operation = self._waiting.get_nowait()
+                if operation is not None:
+                    batch.append(operation)
+        return batch
 
     def _look_for_foreign_writes(self, database: sqlite3.Connection, seen: int) -> int:
         try:
@@ -195,15 +204,18 @@ class Connection:
                 operation.error = operation.error or (operation.unknown or BackendUnavailable)(text)
 
     def _run_one(self, operation: _Operation, database: sqlite3.Connection) -> None:
-        database.execute("SAVEPOINT one")
+        if operation.may_undo:
+            database.execute("SAVEPOINT one")
         try:
             operation.value = operation.work(database)
         except sqlite3.Error:
             raise  # a full disk or a damaged file: SQLite may have rolled back all of it, so nobody is told otherwise
-        except Exception as error:  # noqa: BLE001 - handed over whole to whoever awaits the answer; undone alone
-            database.execute("ROLLBACK TO one")
+        except Exception as error:  # noqa: BLE001 - handed over whole to whoever awaits the answer
             operation.error = error
-        database.execute("RELEASE one")
+            if operation.may_undo:
+                database.execute("ROLLBACK TO one")
+        if operation.may_undo:
+            database.execute("RELEASE one")
 
     def _fail(self, writers: list[_Operation], error: JobqError) -> None:
         for operation in writers:

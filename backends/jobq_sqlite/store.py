@@ -19,8 +19,7 @@ _PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
 _PURGE_AT_ONCE: Final = 200
 
 
-@dataclass(frozen=True)
-class Now:
+class Now(NamedTuple):
     """The time as one transaction sees it: CLOCK_BOOTTIME for leases, wall time for delays; seconds."""
 
     boottime: float
@@ -37,8 +36,7 @@ class NewRow(NamedTuple):
     fingerprint: bytes
 
 
-@dataclass(frozen=True)
-class ClaimedRow:
+class ClaimedRow(NamedTuple):
     """A leased task."""
 
     seq: int
@@ -141,9 +139,10 @@ def claim(database: sqlite3.Connection, queue: int, limit: int, lease_seconds: f
         " ORDER BY priority DESC, available_at, seq LIMIT ?",
         (queue, limit),
     ).fetchall()
+    noise = secrets.token_hex(16 * len(found))
     rows = [
-        ClaimedRow(seq, id_, bytes(body), deliveries + 1, checkpoint, secrets.token_hex(16))
-        for seq, id_, body, deliveries, checkpoint in found
+        ClaimedRow(seq, id_, bytes(body), deliveries + 1, checkpoint, noise[32 * number : 32 * number + 32])
+        for number, (seq, id_, body, deliveries, checkpoint) in enumerate(found)
     ]
     database.executemany(
         "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ? WHERE seq = ?",

@@ -1,0 +1,74 @@
+"""A delivery whose answers a test scripts: the one place where nothing real can be as exact as the rule demands."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from jobq.backend import FencingNumber
+from jobq.clock import Clock
+from jobq.errors import BackendUnavailable, LockLost
+from jobq.task import Task, TaskResult
+
+Answer = Callable[[], Awaitable[None]]
+
+
+class ScriptedDelivery:
+    """Answers renewals from a list, then with success; remembers when each was sent."""
+
+    def __init__(self, clock: Clock, *, lease: float = 60.0, task: Task | None = None) -> None:
+        self.clock = clock
+        self.lease = timedelta(seconds=lease)
+        self.task = task or Task.new(command="true", id="scripted")
+        self.id = self.task.id
+        self.body = self.task.encode()
+        self.deliveries = 1
+        self.fencing = FencingNumber(0, 0, 1)
+        self.checkpoint_value: str | None = None
+        self.renewed_at: list[float] = []
+        self.settled: list[str] = []
+        self.answers: list[Answer] = []
+        self.settle_answers: list[Answer] = []
+        self.always: Answer = self.accept
+
+    async def accept(self) -> None:
+        pass
+
+    async def refuse(self) -> None:
+        raise BackendUnavailable("503")
+
+    async def stale(self) -> None:
+        raise LockLost("409")
+
+    async def hang(self) -> None:
+        await asyncio.Event().wait()
+
+    def after(self, seconds: float) -> Answer:
+        async def late() -> None:
+            await self.clock.sleep_until(self.clock.boottime() + seconds)
+
+        return late
+
+    async def renew(self, lease: timedelta) -> None:
+        assert lease == self.lease
+        self.renewed_at.append(self.clock.boottime())
+        await (self.answers.pop(0) if self.answers else self.always)()
+
+    async def _settle(self, verb: str) -> None:
+        self.settled.append(verb)
+        if self.settle_answers:
+            await self.settle_answers.pop(0)()
+
+    async def complete(self, result: TaskResult) -> None:
+        await self._settle("complete")
+
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        await self._settle("requeue")
+
+    async def release(self) -> None:
+        await self._settle("release")
+
+    async def dead_letter(self, reason: str, description: str) -> None:
+        await self._settle(f"dead_letter {reason}")
+
+    async def checkpoint(self, value: str) -> None:
+        await self._settle("checkpoint")

@@ -1,0 +1,264 @@
+"""RELIABILITY 1.3 in virtual time: each edge of the timing rule, before, at and after."""
+
+import asyncio
+import random
+
+import pytest
+
+from jobq.errors import LockLost, SettlementUnknown
+from jobq.lease.keeper import LeaseKeeper
+from jobq.lease.timing import LeaseTiming
+from jobq.testing.clock import VirtualClock
+from tests.unit.scripted_delivery import ScriptedDelivery
+
+T0 = 1000.0
+L = 60.0  # renew every 15 s, one attempt 5 s, hold 51 s
+
+
+class Bench:
+    def __init__(self, *, grace: float = 0.0, since: float = T0) -> None:
+        self.clock = VirtualClock(boottime=T0)
+        self.delivery = ScriptedDelivery(self.clock, lease=L)
+        self.deadlines: list[float] = []
+        self.keeper = LeaseKeeper(
+            self.delivery,
+            since=since,
+            timing=LeaseTiming(lease=L, grace=grace),
+            clock=self.clock,
+            on_extended=self.deadlines.append,
+        )
+
+    async def until(self, boottime: float) -> None:
+        await self.clock.advance(boottime - self.clock.boottime())
+
+    @property
+    def lost(self) -> bool:
+        return self.keeper.lock_lost_event.is_set()
+
+
+async def test_renews_every_quarter_for_as_long_as_the_task_runs() -> None:
+    """Rule 4; and no cap on the number: days."""
+    bench = Bench()
+    async with bench.keeper:
+        await bench.until(T0 + 3 * 86400)
+    assert not bench.lost
+    assert bench.delivery.renewed_at[:3] == [T0 + 15, T0 + 30, T0 + 45]
+    assert bench.keeper.renewals == 3 * 86400 / 15
+
+
+async def test_deadline_counts_from_before_the_request() -> None:
+    """Rule 1: an answer that took 4 s extends from when the question was sent."""
+    bench = Bench()
+    bench.delivery.answers = [bench.delivery.after(4.0)]
+    async with bench.keeper:
+        await bench.until(T0 + 19.0)
+        assert bench.keeper.deadline == T0 + 15 + 51
+        assert bench.deadlines == [T0 + 15 + 51]
+        await bench.until(T0 + 30.0)  # the next is due a period after the last was sent, not after its answer
+        assert bench.delivery.renewed_at == [T0 + 15, T0 + 30]
+
+
+@pytest.mark.parametrize("fault", ["refuse", "hang"])
+async def test_unknown_never_extends_and_the_lock_is_lost_at_the_deadline(fault: str) -> None:
+    """Rule 3 and DESIGN section 5: whatever the network does, the event is set at the deadline at the latest."""
+    bench = Bench()
+    bench.delivery.always = getattr(bench.delivery, fault)
+    async with bench.keeper:
+        await bench.until(T0 + 50.999)
+        assert not bench.lost
+        await bench.until(T0 + 51.0)
+        assert bench.lost
+    loss = bench.keeper.loss
+    assert loss is not None
+    assert not loss.refused
+    assert (loss.last_success, loss.deadline) == (T0, T0 + 51)
+    assert len(bench.delivery.renewed_at) >= 3, "it tried again, and more than once"
+
+
+async def test_a_refused_receipt_is_loss_at_once() -> None:
+    """Rule 3: a stale receipt is lost now, long before the deadline."""
+    bench = Bench()
+    bench.delivery.answers = [bench.delivery.stale]
+    async with bench.keeper:
+        await bench.until(T0 + 15)
+        assert bench.lost
+        assert bench.keeper.loss is not None
+        assert bench.keeper.loss.refused
+        await bench.until(T0 + 100)
+    assert bench.delivery.renewed_at == [T0 + 15], "nothing is sent for a lease that is gone"
+
+
+async def test_one_success_after_trouble_saves_the_lease() -> None:
+    bench = Bench()
+    delivery = bench.delivery
+    delivery.answers = [delivery.refuse, delivery.hang, delivery.refuse]
+    async with bench.keeper:
+        await bench.until(T0 + 200)
+    assert not bench.lost
+
+
+async def test_an_answer_after_the_attempt_was_given_up_changes_nothing() -> None:
+    """Rule 3: answered after we gave up. The old request may even ignore its cancellation."""
+    bench = Bench()
+    answered = asyncio.Event()
+
+    async def deaf() -> None:
+        end = bench.clock.boottime() + 30.0
+        while bench.clock.boottime() < end:
+            try:
+                await bench.clock.sleep_until(end)
+            except asyncio.CancelledError:
+                continue
+        answered.set()
+
+    bench.delivery.answers = [deaf]
+    bench.delivery.always = bench.delivery.refuse
+    async with bench.keeper:
+        await bench.until(T0 + 46)
+        assert answered.is_set()
+        assert bench.keeper.deadline == T0 + 51
+        await bench.until(T0 + 51)
+        assert bench.lost
+
+
+async def test_a_success_that_arrives_after_the_loss_does_not_undo_it() -> None:
+    bench = Bench()
+    bench.delivery.always = bench.delivery.refuse
+    async with bench.keeper:
+        await bench.until(T0 + 48)
+        bench.delivery.always = bench.delivery.after(4.9)
+        await bench.until(T0 + 60)
+    assert bench.lost
+    assert bench.keeper.renewals == 0
+    assert bench.deadlines == []
+
+
+@pytest.mark.parametrize(("arrived", "asks"), [(7.5, False), (7.6, True)])
+async def test_a_late_offer_is_confirmed_before_the_start(arrived: float, asks: bool) -> None:
+    """Rule 5: over L/8 old when it arrives, so renewed once before anything is started."""
+    bench = Bench(since=T0 - arrived)
+    async with bench.keeper:
+        assert await bench.keeper.confirm()
+    assert len(bench.delivery.renewed_at) == int(asks)
+
+
+async def test_an_offer_that_is_too_late_is_let_go_unstarted() -> None:
+    bench = Bench(since=T0 - 10)
+    bench.delivery.always = bench.delivery.refuse
+    async with bench.keeper:
+        assert not await bench.keeper.confirm()
+
+
+async def test_an_offer_older_than_its_hold_is_lost_before_it_is_asked_about() -> None:
+    bench = Bench(since=T0 - 51)
+    async with bench.keeper:
+        await bench.clock.advance(0)
+        assert not await bench.keeper.confirm()
+    assert bench.delivery.renewed_at == []
+
+
+async def test_the_grace_lies_inside_the_lease() -> None:
+    """P6: in sigterm mode the lock counts as lost a grace before the deadline."""
+    bench = Bench(grace=10)
+    bench.delivery.always = bench.delivery.refuse
+    async with bench.keeper:
+        await bench.until(T0 + 40.999)
+        assert not bench.lost
+        await bench.until(T0 + 41)
+        assert bench.lost
+    assert bench.keeper.loss is not None
+    assert bench.keeper.loss.deadline == T0 + 51
+
+
+async def test_settle_and_renew_never_overlap() -> None:
+    """DESIGN section 5: pop receipts rotate, so one request at a time."""
+    bench = Bench()
+    bench.delivery.answers = [bench.delivery.after(4.0)]
+    async with bench.keeper:
+        await bench.until(T0 + 16)
+        settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release))
+        await bench.until(T0 + 18.9)
+        assert bench.delivery.settled == []
+        await bench.until(T0 + 19)
+        await settling
+        assert bench.delivery.settled == ["release"]
+        await bench.until(T0 + 200)
+    assert bench.delivery.renewed_at == [T0 + 15], "a settled delivery is renewed no more"
+    assert not bench.lost
+
+
+async def test_a_lost_lease_is_not_settled() -> None:
+    """S4: what the service would refuse is not even sent."""
+    bench = Bench()
+    bench.delivery.always = bench.delivery.refuse
+    async with bench.keeper:
+        await bench.until(T0 + 51)
+        with pytest.raises(LockLost):
+            await bench.keeper.settle(bench.delivery.release)
+    assert bench.delivery.settled == []
+
+
+async def test_a_settle_without_an_answer_is_unknown() -> None:
+    """S5: silence is neither yes nor no."""
+    bench = Bench()
+    bench.delivery.settle_answers = [bench.delivery.hang]
+    async with bench.keeper:
+        settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release))
+        await bench.until(T0 + 5)
+        with pytest.raises(SettlementUnknown):
+            await settling
+
+
+async def test_the_lease_is_kept_while_a_settle_is_repeated() -> None:
+    bench = Bench()
+    async with bench.keeper:
+        for moment in range(5, 300, 5):
+            bench.delivery.settle_answers = [bench.delivery.hang]
+            settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release))
+            await bench.until(T0 + moment)
+            with pytest.raises(SettlementUnknown):
+                await settling
+            await bench.clock.advance(0)
+        assert not bench.lost
+        assert bench.keeper.renewals > 0
+
+
+async def test_nothing_is_left_running() -> None:
+    bench = Bench()
+    before = asyncio.all_tasks()
+    async with bench.keeper:
+        await bench.until(T0 + 16)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("seed", range(200))
+async def test_whatever_the_answers_the_event_comes_in_time(seed: int) -> None:
+    """P1 in the model: at no instant is the task allowed to run past the last grant that certainly happened."""
+    chance = random.Random(seed)
+    bench = Bench()
+    granted = [T0]
+
+    async def answer() -> None:
+        sent = bench.clock.boottime()
+        what = chance.choice(["accept", "accept", "refuse", "hang", "late", "lost"])
+        if what == "hang":
+            await asyncio.Event().wait()
+        if what == "late":
+            await bench.clock.sleep_until(sent + chance.uniform(0.1, 10))
+        if what in ("accept", "late", "lost"):
+            granted.append(sent)  # the server counts from when it got the request: never before it was sent
+        if what in ("refuse", "lost"):
+            await bench.delivery.refuse()
+
+    bench.delivery.always = answer
+    async with bench.keeper:
+        for _ in range(200):
+            await bench.clock.advance(chance.uniform(0.1, 5))
+            now = bench.clock.boottime()
+            assert bench.lost or now < granted[-1] + 0.85 * L or now < bench.keeper.deadline
+            assert bench.keeper.deadline - 51 in granted, "the deadline stands on a grant that happened"
+            if bench.lost:
+                break
+        else:
+            assert bench.keeper.renewals > 0

@@ -1,0 +1,109 @@
+"""S7: the budgets are exact. Pure arithmetic, so all of it can be tried."""
+
+import random
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobq.run.retry import Backoff, Complete, DeadLetter, Leave, Reason, Requeue, refusal, unspent, verdict
+from jobq.task import Outcome, OutcomeKind, Task
+
+BACKOFF = Backoff()
+
+
+def outcome(kind: OutcomeKind) -> Outcome:
+    return Outcome(kind=kind, detail="why")
+
+
+def test_success_completes_and_a_lost_lock_is_left_alone() -> None:
+    task = Task.new(command="x")
+    assert verdict(task, 1, outcome(OutcomeKind.SUCCEEDED), BACKOFF) == Complete()
+    assert verdict(task, 1, outcome(OutcomeKind.LOCK_LOST), BACKOFF) == Leave()
+
+
+def test_a_failure_consumes_one_retry_and_raises_the_generation() -> None:
+    told = verdict(Task.new(command="x"), 1, outcome(OutcomeKind.FAILED), BACKOFF)
+    assert isinstance(told, Requeue)
+    assert (told.task.generation, told.task.counters.failures, told.task.counters.ends) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (OutcomeKind.FAILED, Reason.FAILED),
+        (OutcomeKind.TIMED_OUT, Reason.TIMED_OUT),
+        (OutcomeKind.CRASHED, Reason.CRASHED),
+        (OutcomeKind.PREEMPTED, Reason.PREEMPTED),
+    ],
+)
+@pytest.mark.parametrize("budget", [0, 1, 4])
+def test_each_budget_has_its_own_cap(kind: OutcomeKind, reason: Reason, budget: int) -> None:
+    task = Task.new(command="x", budgets={"retries": budget, "crashes": budget, "preemptions": budget})
+    for delivery in range(1, budget + 1):
+        told = verdict(task, delivery, outcome(kind), BACKOFF)
+        assert isinstance(told, Requeue)
+        task = told.task
+        assert refusal(task, delivery + 1) is None
+    last = verdict(task, budget + 1, outcome(kind), BACKOFF)
+    assert isinstance(last, DeadLetter)
+    assert last.reason is reason
+    assert "why" in last.description
+
+
+def test_a_silent_crash_is_seen_at_the_next_delivery() -> None:
+    """Nobody recorded an end, so the service's count alone tells."""
+    task = Task.new(command="x", budgets={"crashes": 2})
+    assert [refusal(task, deliveries) is None for deliveries in (1, 2, 3, 4)] == [True, True, True, False]
+    dead = refusal(task, 4)
+    assert dead is not None
+    assert dead.reason is Reason.CRASHED
+
+
+def test_the_breaker_gives_a_task_back_with_its_budgets_whole() -> None:
+    task = Task.new(command="x")
+    told = unspent(task)
+    assert told.task.counters.failures == 0
+    assert told.task.counters.ends == 1, "an end that was recorded is no crash either"
+    assert refusal(told.task, 2) is None
+
+
+KINDS = st.sampled_from(["failed", "timed_out", "crashed", "preempted", "silent", "released"])
+
+
+@given(
+    st.lists(KINDS, min_size=60, max_size=60),
+    st.integers(0, 4),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+def test_starts_are_bounded_whatever_happens(kinds: list[str], retries: int, preemptions: int, crashes: int) -> None:
+    """S7: starts <= 1 + retries + preemptions + crashes; every path ends in the dead-letter place."""
+    task = Task.new(command="x", budgets={"retries": retries, "preemptions": preemptions, "crashes": crashes})
+    starts = deliveries = 0
+    for kind in kinds:
+        deliveries += 1
+        if refusal(task, deliveries) is not None:
+            break
+        if kind == "released":
+            task = task.released()
+            continue
+        starts += 1
+        if kind == "silent":
+            continue
+        told = verdict(task, deliveries, outcome(OutcomeKind(kind)), BACKOFF)
+        if isinstance(told, DeadLetter):
+            break
+        assert isinstance(told, Requeue)
+        task = told.task
+    assert starts <= 1 + retries + preemptions + crashes
+
+
+def test_backoff_doubles_to_its_bound_with_full_jitter() -> None:
+    bounds = [max(Backoff(jitter=random.Random(seed)).delay(n) for seed in range(300)) for n in range(1, 10)]
+    assert bounds[0] <= timedelta(seconds=5)
+    assert timedelta(seconds=9) < bounds[1] <= timedelta(seconds=10)
+    assert timedelta(minutes=9) < bounds[8] <= timedelta(minutes=10)
+    assert Backoff().delay(10**9) <= timedelta(minutes=10)
+    assert min(Backoff(jitter=random.Random(seed)).delay(1) for seed in range(300)) < timedelta(seconds=0.2)

@@ -1,0 +1,75 @@
+"""DESIGN section 3: from a spec to a backend, through real entry points."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobq.errors import BackendMissing, InvalidSpec
+from jobq.settings import Settings
+from jobq.spec import parse, resolve
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "location", "queue"),
+    [
+        ("demo", "embedded", "", "demo"),
+        ("acct/q", "storage-queue", "acct", "q"),
+        ("sb://ns/q", "sb", "ns", "q"),
+        ("sqlite:///abs/jobs.db/q", "sqlite", "/abs/jobs.db", "q"),
+        ("sqlite://rel/jobs.db/q", "sqlite", "rel/jobs.db", "q"),
+        ("postgresql://user@host/db/q", "postgresql", "user@host/db", "q"),
+        ("http://host:8000/q", "http", "host:8000", "q"),
+        ("memory://name/q", "memory", "name", "q"),
+    ],
+)
+def test_takes_every_form_apart_and_shows_it_again(text: str, scheme: str, location: str, queue: str) -> None:
+    spec = parse(text)
+    assert (spec.scheme, spec.location, spec.queue) == (scheme, location, queue)
+    assert str(spec) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "/", "acct/", "sqlite://", "a b", "sqlite:///x.db/", "../q/..", "q" * 64, "http://[::1/q"]
+)
+def test_refuses_what_is_no_spec(text: str) -> None:
+    with pytest.raises(InvalidSpec):
+        parse(text)
+
+
+def test_a_password_is_refused_and_never_shown() -> None:
+    with pytest.raises(InvalidSpec, match="JOBQ_QUEUE") as caught:
+        parse("postgresql://user:hunter2@host/db/q")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_unknown_scheme_names_the_known_ones() -> None:
+    with pytest.raises(BackendMissing, match=r"ftp://.*known here: .*sqlite:///FILE.db/QUEUE") as caught:
+        resolve("ftp://host/q", Settings())
+    assert "QUEUE (embedded)" in str(caught.value)
+
+
+def register(folder: Path, name: str, value: str) -> None:
+    """Install a distribution that registers a backend, as a third party's package would."""
+    information = folder / "third_party-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[jobq.backends]\n{name} = {value}\n")
+
+
+def test_a_third_party_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(tmp_path, "mine", "third_party_queue:connect")
+    (tmp_path / "third_party_queue.py").write_text(
+        "def connect(spec, settings):\n    return ('connected', spec.queue)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert resolve("mine://somewhere/q", Settings()) == ("connected", "q")
+    sys.modules.pop("third_party_queue")
+
+
+def test_a_missing_extra_names_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(tmp_path, "postgresql", "needs_what_is_not_here:connect")
+    (tmp_path / "needs_what_is_not_here.py").write_text("import surely_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BackendMissing, match=r"'surely_not_installed'.*pip install 'jobq\[postgres\]'"):
+        resolve("postgresql://host/db/q", Settings())

@@ -1,0 +1,230 @@
+"""The task and its wire format: what is refused, what is read, what travels (RELIABILITY 3, A3)."""
+
+import contextlib
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobq import strict_json
+from jobq.errors import MalformedTask
+from jobq.task import MAX_BODY_BYTES, Task, new_id
+
+
+def wire(**fields: object) -> bytes:
+    return json.dumps({"version": 2, "id": "a", **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "byte 0: not UTF-8"),
+        (b'{"version": 2, "id": "a", "command": "x"', "not JSON"),
+        (b"[]", "expected an object, found an array"),
+        (b"true", "found a boolean"),
+        (b"1", "found a number"),
+        (b'{"version": 2, "version": 2, "id": "a", "command": "x"}', "'version': key stands twice"),
+        (b'{"version": 2, "id": "a", "kwargs": {"n": {"k": 1, "k": 2}}}', "'k': key stands twice"),
+        (b'{"version": 2, "id": "a", "kwargs": {"n": NaN}}', "NaN"),
+        (b'{"version": 2, "id": "a", "kwargs": {"n": -Infinity}}', "-Infinity"),
+        (b'{"version": 2, "id": "a", "kwargs": {"n": 1e999}}', "too large"),
+        (b'{"version": 2, "id": "a", "kwargs": {"n": ' + b"1" * 5000 + b"}}", "5000 digits"),
+        (b'{"version": 2, "id": "a", "command": "\\ud800"}', "lone surrogate"),
+        (b'{"version": 2, "id": "a", "kwargs": ' + b'{"a":' * 40 + b"1" + b"}" * 40 + b"}", "nested more than 32 deep"),
+        (b"[" * 200_000, "nested more than 32 deep"),
+        (b'{"version": 2, "id": "a", "command": "' + b"x" * MAX_BODY_BYTES + b'"}', "bytes, at most"),
+        (wire(command="x", colour="red"), "colour: unknown field"),
+        (wire(command="x", budgets={"lives": 9}), "budgets.lives: unknown field"),
+        (wire(), "found none"),
+        (wire(command="x", argv=["y"]), "found command and argv"),
+        (wire(command=""), "command: "),
+        (wire(command="a\0b"), "command: holds a NUL byte"),
+        (wire(command=7), "command: "),
+        (wire(argv=[]), "argv: "),
+        (wire(argv=[""]), "argv names no program"),
+        (wire(argv=["x", 1]), "argv.1: "),
+        (wire(argv="x"), "argv: "),
+        (wire(kwargs=[1]), "kwargs: "),
+        (wire(command="x", env={"A": 1}), "env.A: "),
+        (wire(command="x", env={"A=B": "1"}), "env"),
+        (wire(command="x", env={"": "1"}), "env"),
+        (wire(command="x", cwd="\0"), "cwd: "),
+        (wire(command="x", timeout="5"), "timeout: "),
+        (wire(command="x", timeout=0), "timeout: "),
+        (wire(command="x", timeout=-1), "timeout: "),
+        (wire(command="x", timeout=True), "timeout: "),
+        (wire(command="x", priority=1.5), "priority: "),
+        (wire(command="x", epoch=-1), "epoch: "),
+        (wire(command="x", not_before=1e300), "not_before: "),
+        (wire(command="x", budgets={"retries": True}), "budgets.retries: "),
+        (wire(command="x", id="two words"), "id: "),
+        (wire(command="x", id=""), "id: "),
+        (b'{"version": 2, "command": "x"}', "id: is missing"),
+        (b'{"version": 3, "id": "a", "command": "x"}', "version: unknown version 3"),
+        (b'{"version": true, "id": "a", "command": "x"}', "version: unknown version True"),
+        (b'{"id": "a", "command": "x"}', "version: unknown version None"),
+    ],
+)
+def test_refuses_and_says_what_and_where(body: bytes, says: str) -> None:
+    with pytest.raises(MalformedTask) as caught:
+        Task.decode(body)
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 300, "a hostile message must not flood the log"
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_task_or_malformed(body: bytes) -> None:
+    """L4: nothing else may come out, whatever a stranger sends."""
+    with contextlib.suppress(MalformedTask):
+        Task.decode(body)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+def test_any_json_is_a_task_or_malformed(value: object) -> None:
+    body = json.dumps({"version": 2, "id": "a", "kwargs": value}).encode()
+    try:
+        assert Task.decode(body).kwargs == value
+    except MalformedTask:
+        assert not isinstance(value, dict) or "\\ud" in body.decode()
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
+
+
+@given(
+    work=st.one_of(
+        st.fixed_dictionaries({"command": TEXT}),
+        st.fixed_dictionaries({"argv": st.lists(TEXT, min_size=1, max_size=4)}),
+        st.fixed_dictionaries({"kwargs": st.dictionaries(TEXT, st.integers(-(2**53), 2**53), max_size=3)}),
+    ),
+    env=st.dictionaries(TEXT.filter(lambda name: "=" not in name), TEXT, max_size=3),
+    priority=st.integers(-(2**31), 2**31 - 1),
+    timeout=st.none() | st.floats(0.001, 1e6),
+    failures=st.integers(0, 5),
+    epoch=st.integers(0, 5),
+)
+def test_round_trip(
+    work: dict[str, object],
+    env: dict[str, str],
+    priority: int,
+    timeout: float | None,
+    failures: int,
+    epoch: int,
+) -> None:
+    task = Task.new(**work, env=env, priority=priority, timeout=timeout, epoch=epoch).requeued(failures=failures)
+    assert Task.decode(task.encode()) == task
+
+
+def test_ids_are_time_ordered_and_random() -> None:
+    ids = [new_id() for _ in range(1000)]
+    assert len(set(ids)) == 1000
+    assert all(len(text) == 36 and text[14] == "7" and text[19] in "89ab" for text in ids)
+    milliseconds = int(ids[-1].replace("-", "")[:12], 16)
+    assert abs(milliseconds / 1000 - time.time()) < 5
+    assert [text[:13] for text in ids] == sorted(text[:13] for text in ids)
+
+
+def test_new_refuses_what_it_could_not_send() -> None:
+    for fields in (
+        {"command": "x" * MAX_BODY_BYTES},
+        {"command": "\udc80"},
+        {"kwargs": {"a": float("nan")}},
+        {"kwargs": {"a": {1, 2}}},
+        {"command": "x", "colour": "red"},
+    ):
+        with pytest.raises(MalformedTask):
+            Task.new(**fields)
+
+
+def test_fingerprint_tells_work_from_bookkeeping() -> None:
+    """S8: a repeated push is the same work; another budget is another payload."""
+    task = Task.new(command="x", env={"A": "1"})
+    same = Task.new(command="x", env={"A": "1"}, not_before=5.0, trace_context={"traceparent": "00-a-b-01"})
+    assert task.fingerprint() == same.fingerprint() == task.requeued(failures=1).fingerprint()
+    others = [
+        Task.new(command="y", env={"A": "1"}),
+        Task.new(argv=["x"], env={"A": "1"}),
+        Task.new(command="x", env={"A": "2"}),
+        Task.new(command="x", env={"A": "1"}, cwd="/"),
+        Task.new(command="x", env={"A": "1"}, timeout=1),
+        Task.new(command="x", env={"A": "1"}, budgets={"retries": 9}),
+        Task.new(command="x", env={"A": "1"}, priority=1),
+    ]
+    assert len({task.fingerprint(), *(other.fingerprint() for other in others)}) == 8
+
+
+def test_fencing_parts_only_rise() -> None:
+    """S3: a requeue raises the generation, a redrive the epoch; nothing is reset."""
+    task = Task.new(command="x").requeued(failures=1).requeued(preemptions=1)
+    again = task.redriven(deliveries=5)
+    assert (task.epoch, task.generation) == (0, 2)
+    assert (again.epoch, again.generation) == (1, 2)
+    assert (again.counters.failures, again.counters.preemptions, again.counters.ends) == (0, 0, 5)
+
+
+# --- ai4s-jobq, wire versions 0 and 1 -------------------------------------------------------------------------------
+
+
+def foreign(kwargs: object, version: int = 1, **fields: object) -> bytes:
+    message = {"version": version, "id": "0f" * 16, "kwargs": json.dumps(kwargs), "num_retries": 2, **fields}
+    if version == 1:
+        message.setdefault("reply_requested", False)
+    return json.dumps(message).encode()
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_reads_shell_tasks_of_ai4s(version: int) -> None:
+    body = foreign({"cmd": "echo $A", "env": {"A": 1}, "cwd": "/tmp", "bg_dirsync_to": None}, version)
+    task = Task.decode(body)
+    assert (task.command, task.env, task.cwd, task.id) == ("echo $A", {"A": "1"}, "/tmp", "0f" * 16)
+    assert task.budgets.retries == 2
+    assert Task.decode(task.requeued(failures=1).encode()).counters.failures == 1, "goes back as ours"
+
+
+def test_reads_callback_tasks_of_ai4s() -> None:
+    assert Task.decode(foreign({"cmd": "x", "shape": [1, 2]})).kwargs == {"cmd": "x", "shape": [1, 2]}
+
+
+def test_a_task_of_ai4s_whose_retries_are_used_up_still_runs_once() -> None:
+    assert Task.decode(foreign({"cmd": "x"}, num_retries=-1)).budgets.retries == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (foreign([1]), "kwargs: must hold a JSON object"),
+        (foreign({"cmd": "x", "bg_dirsync_to": "https://a"}), "bg_dirsync_to"),
+        (foreign({"cmd": 7}), "command"),
+        (foreign({"cmd": "x", "env": [1]}), "env: must be an object"),
+        (foreign({"cmd": "x"}, reply_requested=True), "reply"),
+        (foreign({"cmd": "x"}, num_retries="2"), "num_retries: must be an integer"),
+        (foreign({"cmd": "x"}, extra=1), "unknown field in version 1"),
+        (b'{"version": 1, "id": "a", "kwargs": "{", "num_retries": 1}', "kwargs: "),
+        (b'{"version": 0}', "id: must be a string"),
+    ],
+)
+def test_refuses_what_ai4s_would_have_choked_on(body: bytes, says: str) -> None:
+    with pytest.raises(MalformedTask) as caught:
+        Task.decode(body)
+    assert says in str(caught.value)
+
+
+def test_depth_is_counted_outside_of_strings() -> None:
+    assert strict_json.loads(b'{"a": "' + b"[" * 500 + b'"}')
+    assert strict_json.loads(b"[" * 32 + b"]" * 32)
+    with pytest.raises(MalformedTask, match="deep"):
+        strict_json.loads(rb'["\\",' + b"[" * 32 + b"]" * 32 + b"]")
