@@ -10,6 +10,7 @@ from jobq.clock import Clock
 from jobq.errors import BackendUnavailable, JobqError, LockLost, SettlementUnknown
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.retry import Complete, DeadLetter, Leave, Requeue, Verdict
+from jobq.run.waiting import first_of
 from jobq.task import Outcome, TaskResult
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ async def settle(
             _log.error("task %s cannot be settled: %s", delivery.id, error)
         else:
             return Settled.YES
-        await clock.sleep_until(clock.boottime() + pause)
+        await first_of(clock.sleep_until(clock.boottime() + pause), keeper.lock_lost_event.wait())
         pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
 

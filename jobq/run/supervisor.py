@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
@@ -20,6 +20,7 @@ from jobq.run.retry import Backoff, Complete, DeadLetter, Leave, Reason, Requeue
 from jobq.run.running import Runner, Running
 from jobq.run.settlement import Settled, settle
 from jobq.run.stopping import Stopping
+from jobq.run.waiting import racing
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task
 
@@ -163,54 +164,45 @@ class _Attempt:
             await running.close()
 
     async def _until_ended(self, running: Running, task: Task) -> Outcome:
-        stopping = self._with.stopping
-        clock = self._with.clock
+        clock, stopping = self._with.clock, self._with.stopping
         # The reasons to end it, the gravest first: a lost lock leaves no time for anything else.
-        waits = {
-            OutcomeKind.LOCK_LOST: asyncio.ensure_future(self._keeper.lock_lost_event.wait()),
-            OutcomeKind.PREEMPTED: asyncio.ensure_future(stopping.working.wait()),
+        reasons: dict[OutcomeKind, Awaitable[object]] = {
+            OutcomeKind.LOCK_LOST: self._keeper.lock_lost_event.wait(),
+            OutcomeKind.PREEMPTED: stopping.working.wait(),
         }
         if task.timeout is not None:
-            waits[OutcomeKind.TIMED_OUT] = asyncio.ensure_future(clock.sleep_until(clock.boottime() + task.timeout))
-        end = asyncio.ensure_future(running.ended())
-        try:
-            await asyncio.wait({end, *waits.values()}, return_when=asyncio.FIRST_COMPLETED)
+            reasons[OutcomeKind.TIMED_OUT] = clock.sleep_until(clock.boottime() + task.timeout)
+        with racing(running.ended(), *reasons.values()) as (end, *waits):
+            await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
             if end.done():
-                return end.result()
-            why = next(kind for kind, wait in waits.items() if wait.done())
-            grace = self._with.settings.stop_grace.total_seconds()
-            outcome = await self._stop(running, end, why, grace)
-            detail = {
-                OutcomeKind.LOCK_LOST: "killed: the lease was lost",
-                OutcomeKind.TIMED_OUT: f"killed after its time limit of {task.timeout:g} s" if task.timeout else "",
-                OutcomeKind.PREEMPTED: f"stopped: {stopping.cause}",
-            }[why]
-            return replace(outcome, kind=why, detail=detail)
-        finally:
-            for wait in (end, *waits.values()):
-                wait.cancel()
+                outcome: Outcome = end.result()
+                return outcome
+            why = next(kind for kind, wait in zip(reasons, waits, strict=True) if wait.done())
+            outcome = await self._stop(running, end, why)
+        detail = {
+            OutcomeKind.LOCK_LOST: "killed: the lease was lost",
+            OutcomeKind.PREEMPTED: f"stopped: {stopping.cause}",
+            OutcomeKind.TIMED_OUT: f"killed after its time limit of {task.timeout or 0:g} s",
+        }[why]
+        return replace(outcome, kind=why, detail=detail)
 
-    async def _stop(self, running: Running, end: "asyncio.Future[Outcome]", why: OutcomeKind, grace: float) -> Outcome:
+    async def _stop(self, running: Running, end: "asyncio.Future[Outcome]", why: OutcomeKind) -> Outcome:
         """SIGTERM, grace, SIGKILL; SIGTERM only while the lease is ours, SIGKILL at its deadline at the latest (P6)."""
-        clock, keeper, stopping = self._with.clock, self._keeper, self._with.stopping
-        kill_at = clock.boottime() + grace
-        hurry = {asyncio.ensure_future(stopping.at_once.wait())}
+        clock, keeper = self._with.clock, self._keeper
+        hurry: list[Awaitable[object]] = [self._with.stopping.at_once.wait()]
         if why is OutcomeKind.LOCK_LOST:
             loss = keeper.loss
             kill_at = clock.boottime() if loss is None or loss.refused else loss.deadline
         else:
-            hurry.add(asyncio.ensure_future(keeper.lock_lost_event.wait()))
-        try:
+            kill_at = clock.boottime() + self._with.settings.stop_grace.total_seconds()
+            hurry.append(keeper.lock_lost_event.wait())
+        with racing(*hurry, clock.sleep_until(kill_at)) as waits:
             if kill_at > clock.boottime():
                 running.terminate()
-                hurry.add(asyncio.ensure_future(clock.sleep_until(kill_at)))
-                await asyncio.wait({end, *hurry}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
             if not end.done():
                 running.kill()
             return await end
-        finally:
-            for wait in hurry:
-                wait.cancel()
 
     async def _conclude(self, task: Task, outcome: Outcome) -> Report:
         verdict = retry.verdict(task, self._delivery.deliveries, outcome, self._backoff())
@@ -223,17 +215,12 @@ class _Attempt:
 
     async def _after_the_breaker(self, task: Task, verdict: Verdict) -> Verdict:
         failed = self._with.clock.boottime()
-        judging = asyncio.ensure_future(self._with.breaker.blames_machine(task.id))
-        lost = asyncio.ensure_future(self._keeper.lock_lost_event.wait())
-        try:
-            await asyncio.wait({judging, lost}, return_when=asyncio.FIRST_COMPLETED)
+        with racing(self._with.breaker.blames_machine(task.id), self._keeper.lock_lost_event.wait()) as (judging, lost):
+            await asyncio.wait([judging, lost], return_when=asyncio.FIRST_COMPLETED)
             if not judging.done():
                 return Leave()
             if judging.result():
                 return retry.unspent(task)
-        finally:
-            judging.cancel()
-            lost.cancel()
         if isinstance(verdict, Requeue):
             held = timedelta(seconds=self._with.clock.boottime() - failed)
             return Requeue(verdict.task, max(timedelta(0), verdict.delay - held))

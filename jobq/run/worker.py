@@ -6,10 +6,10 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, SystemClock
@@ -24,6 +24,7 @@ from jobq.run.settlement import Settled
 from jobq.run.signals import Heard, heard_by
 from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
+from jobq.run.waiting import first_of, racing
 from jobq.settings import Settings
 from jobq.task import OutcomeKind
 
@@ -220,19 +221,16 @@ class Worker:
 
     async def _receive_or_stop(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
         receiving = asyncio.ensure_future(self._backend.receive(self._free, lease, wait))
-        waits: set[asyncio.Future[object]] = {asyncio.ensure_future(self._stopping.receiving.wait())}
+        reasons: list[Awaitable[object]] = [self._stopping.receiving.wait()]
         if wait and self._attempts:
             # When the last attempt ends the wait is over too: an empty queue may now be a finished one.
-            waits.add(asyncio.ensure_future(asyncio.wait(self._attempts)))
-        try:
-            await asyncio.wait({receiving, *waits}, return_when=asyncio.FIRST_COMPLETED)
+            reasons.append(asyncio.wait(self._attempts))
+        with racing(receiving, *reasons) as futures:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
             if not receiving.done():
                 receiving.cancel()
-                await asyncio.wait({receiving})
+                await asyncio.wait([receiving])
             return None if receiving.cancelled() else receiving.result()
-        finally:
-            for waiting in (receiving, *waits):
-                waiting.cancel()
 
     def _start(self, supervisor: Supervisor, delivery: Delivery, since: float, group: asyncio.TaskGroup) -> None:
         self._free -= 1
@@ -270,18 +268,10 @@ class Worker:
 
     async def _slot_or_stop(self) -> None:
         self._slot_freed.clear()
-        await self._first_of(self._slot_freed.wait(), self._stopping.receiving.wait())
+        await first_of(self._slot_freed.wait(), self._stopping.receiving.wait())
 
     async def _pause(self, seconds: float) -> None:
-        await self._first_of(self._clock.sleep_until(self._clock.boottime() + seconds), self._stopping.receiving.wait())
-
-    async def _first_of(self, *waits: Coroutine[Any, Any, object]) -> None:
-        futures = {asyncio.ensure_future(wait) for wait in waits}
-        try:
-            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for future in futures:
-                future.cancel()
+        await first_of(self._clock.sleep_until(self._clock.boottime() + seconds), self._stopping.receiving.wait())
 
     async def _stop_when_tripped(self) -> None:
         await self._breaker.tripped.wait()

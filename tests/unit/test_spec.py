@@ -63,7 +63,8 @@ def test_a_third_party_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: 
         "def connect(spec, settings):\n    return ('connected', spec.queue)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert resolve("mine://somewhere/q", Settings()) == ("connected", "q")
+    found: object = resolve("mine://somewhere/q", Settings())
+    assert found == ("connected", "q")
     sys.modules.pop("third_party_queue")
 
 

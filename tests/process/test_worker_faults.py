@@ -1,0 +1,170 @@
+"""The worker with bad messages, a bad broker and a lease that cannot be kept."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobq.clock import SystemClock
+from jobq.errors import BackendUnavailable, ConfigurationError, QueueNotFound
+from jobq.run.worker import Worker
+from jobq.settings import Settings
+from jobq.testing.faults import Fault
+from jobq_sqlite import SqliteBackend, StoreFile
+from jobq_sqlite.host import this_host
+from tests.process.stage import Stage, alive, stage_in, until_true
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage_in(tmp_path) as stage:
+        yield stage
+
+
+async def put_raw(stage: Stage, body: bytes) -> None:
+    """Write a message that is no task, as a stranger with the file would."""
+    with sqlite3.connect(stage.folder / "queue.db") as database:
+        database.execute(
+            "INSERT INTO task (queue_id, id, state, priority, available_at, body) VALUES (1, 'raw', 'ready', 9, 0, ?)",
+            (body,),
+        )
+    database.close()
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{}", b"[" * 10_000, b'{"version": 99, "id": "x"}'])
+async def test_a_malformed_message_is_set_aside_and_the_worker_goes_on(stage: Stage, body: bytes) -> None:
+    """L3, L4: original bytes and a reason in the dead-letter place after one receive."""
+    await put_raw(stage, body)
+    await stage.push("true")
+    report = await stage.work()
+    assert (report.succeeded, report.dead_lettered, report.exit_code) == (1, 1, 0)
+    (dead,) = await stage.backend.dead_letters(10)
+    assert (dead.reason, dead.body, dead.deliveries) == ("malformed", body, 1)
+
+
+async def test_silent_crashes_are_counted_and_the_last_is_not_even_started(stage: Stage) -> None:
+    """S7: deliveries by the service's count minus ends recorded."""
+    await stage.push(f"echo ran >> {stage.folder}/ran", budgets={"crashes": 1})
+    for _ in range(2):  # two workers that took it and vanished
+        assert await stage.backend.receive(1, timedelta(seconds=0.01), timedelta(seconds=5))
+    await stage.work(idle_timeout=timedelta(seconds=1))
+    (dead,) = await stage.backend.dead_letters(10)
+    assert dead.reason == "crashed"
+    assert not (stage.folder / "ran").exists()
+
+
+async def test_lives_through_a_broker_that_refuses(stage: Stage) -> None:
+    """L4: no broker error ends a worker that has once been served."""
+    await stage.push("true", "true")
+    stage.faults.next("complete", Fault.REFUSE, times=3)
+    worker = asyncio.create_task(stage.work(idle_timeout=timedelta(seconds=1)))
+    await stage.faults.begun("receive")
+    stage.faults.next("receive", Fault.REFUSE, times=2)
+    report = await worker
+    assert (report.succeeded, report.exit_code) == (2, 0)
+    assert len(stage.told("worker.receive_failed")) == 2
+
+
+async def test_a_lost_answer_to_complete_is_asked_again_and_counts_once(stage: Stage) -> None:
+    """S5: repeated only because this backend answers a repetition like the first."""
+    await stage.push(f"echo ran >> {stage.folder}/ran")
+    stage.faults.next("complete", Fault.LOSE_ANSWER)
+    report = await stage.work(idle_timeout=timedelta(seconds=3))
+    assert (report.succeeded, report.lost) == (1, 0)
+    assert (stage.folder / "ran").read_text() == "ran\n"
+
+
+async def test_a_settle_that_nobody_can_vouch_for_is_never_reported_as_done(stage: Stage) -> None:
+    """S5: nothing unacknowledged is ever reported."""
+    await stage.push("true")
+    stage.faults.always("complete", Fault.REFUSE)
+    stage.faults.always("renew", Fault.REFUSE)
+    report = await stage.work()
+    assert (report.succeeded, report.lost) == (0, 1)
+    assert stage.told("task.not_settled")
+
+
+async def test_the_queue_must_exist(tmp_path: Path) -> None:
+    file = StoreFile(path=tmp_path / "none.db", clock=SystemClock(), host=this_host())
+    async with SqliteBackend(file, "none") as backend:
+        with pytest.raises(QueueNotFound, match="first push makes it"):
+            await Worker(backend, Settings()).run()
+
+
+async def test_a_lease_that_cannot_be_kept_is_refused_at_start(stage: Stage) -> None:
+    """Rule 1.3(4)."""
+    with pytest.raises(ConfigurationError, match="cannot be kept"):
+        await stage.work(visibility_timeout=timedelta(seconds=1), kill_margin=timedelta(seconds=1))
+
+
+async def test_a_broker_that_never_answers_at_the_start_ends_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobq.run.worker._PATIENCE_SECONDS", 0.0)
+    stage.faults.always("receive", Fault.REFUSE)
+    with pytest.raises(BackendUnavailable):
+        await stage.work()
+
+
+async def test_a_long_task_keeps_its_lease(stage: Stage) -> None:
+    await stage.push(f"sleep 5; echo ran >> {stage.folder}/ran")
+    report = await stage.work()
+    assert (report.succeeded, report.lost) == (1, 0)
+    assert stage.faults.count("renew") >= 5
+    assert (stage.folder / "ran").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSE, Fault.HANG])
+async def test_the_group_is_dead_before_its_lease_can_expire(stage: Stage, fault: Fault) -> None:
+    """P1: the broker is gone; the whole group dies in time, by the clock that the store judges with."""
+    stage.faults.always("renew", fault)
+    await stage.push(f"trap '' TERM; sleep 1000 & echo $! > {stage.folder}/child; echo ready; wait")
+    worker = asyncio.create_task(stage.work(idle_timeout=timedelta(0)))
+    await stage.until_printed("ready")
+    database = sqlite3.connect(stage.folder / "queue.db")
+    (expires_at,) = database.execute("SELECT expires_at FROM task").fetchone()
+    database.close()
+    child = int((stage.folder / "child").read_text())
+
+    async def child_is_dead() -> bool:
+        return not alive(child)
+
+    await until_true(child_is_dead)
+    assert time.clock_gettime(time.CLOCK_BOOTTIME) < expires_at
+    stage.faults.clear()
+    report = await worker
+    assert (report.lost, report.exit_code) == (1, 0)
+    (lost,) = stage.told("task.lock_lost")
+    assert {"cause", "last_success", "deadline"} <= lost.fields.keys()
+
+
+async def test_losing_one_lease_leaves_the_neighbours_alone(stage: Stage) -> None:
+    """S11: only the task whose lock is lost is touched; and a lost lock is no failure and no end of the worker."""
+    await stage.push("echo ready; sleep 1000", id="victim")
+    await stage.push(*(f"sleep 2; echo {number} >> {stage.folder}/ran" for number in range(3)))
+    worker = asyncio.create_task(stage.work(num_workers=4))
+    await stage.until_printed("ready")
+    database = sqlite3.connect(stage.folder / "queue.db", isolation_level=None)
+    database.execute("DELETE FROM task WHERE id = 'victim'")
+    database.close()
+    report = await worker
+    assert (report.succeeded, report.failed, report.lost) == (3, 0, 1)
+    (lost,) = stage.told("task.lock_lost")
+    assert lost.fields["task_id"] == "victim"
+    assert sorted((stage.folder / "ran").read_text().split()) == ["0", "1", "2"]
+
+
+async def test_sigterm_mode_warns_inside_the_lease(stage: Stage) -> None:
+    """P6: SIGTERM at deadline - grace, while the lease is still ours."""
+    stage.faults.always("renew", Fault.REFUSE)
+    note = f"read up idle < /proc/uptime; echo $up > {stage.folder}/told; exit 0"
+    await stage.push(f"trap '{note}' TERM; echo ready; while :; do sleep 0.02; done")
+    worker = asyncio.create_task(stage.work(lock_lost_behavior="sigterm", lock_lost_grace=timedelta(seconds=0.3)))
+    await stage.until_printed("ready")
+    database = sqlite3.connect(stage.folder / "queue.db")
+    (expires_at,) = database.execute("SELECT expires_at FROM task").fetchone()
+    database.close()
+    assert (await worker).lost == 1
+    assert float((stage.folder / "told").read_text()) < expires_at

@@ -1,0 +1,183 @@
+"""The worker with real commands: what it runs, how often, and what becomes of it."""
+
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobq.lease.timing import timing_for
+from jobq.run.supervisor import Supervisor
+from jobq.settings import Settings
+from jobq.task import Task
+from tests.process.stage import QUICK, Stage, alive, stage_in
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage_in(tmp_path) as stage:
+        yield stage
+
+
+async def test_every_task_runs_once_and_is_settled_once(stage: Stage) -> None:
+    """T7: without faults starts = tasks and settlements = tasks."""
+    await stage.push(*(f"echo {number} >> {stage.folder}/ran" for number in range(100)))
+    report = await stage.work(num_workers=8)
+    assert (report.succeeded, report.failed, report.lost, report.exit_code) == (100, 0, 0, 0)
+    assert sorted(map(int, (stage.folder / "ran").read_text().split())) == list(range(100))
+    assert stage.faults.count("complete") == 100
+    stats = await stage.backend.stats()
+    assert (stats.visible, stats.leased, stats.scheduled, stats.dead) == (0, 0, 0, 0)
+
+
+async def test_never_more_than_its_slots_run_and_never_more_are_leased(stage: Stage) -> None:
+    """DESIGN section 4: a receive never takes more than can start now."""
+    program = f"echo + >> {stage.folder}/log; read -t 0.1 <> <(:); echo - >> {stage.folder}/log"
+    await stage.push(*[program] * 20)
+    await stage.work(num_workers=3)
+    running = most = 0
+    for line in (stage.folder / "log").read_text().split():
+        running += 1 if line == "+" else -1
+        most = max(most, running)
+    assert most == 3
+
+
+async def test_a_task_sees_its_own_facts_and_no_other_setting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DESIGN section 6, Environment; RELIABILITY 3 A6."""
+    monkeypatch.setenv("JOBQ_CONNECTION_STRING", "canary-secret")
+    await stage.push("env | sort", id="the-task", env={"MINE": "yes"})
+    await stage.work()
+    seen = dict(line.partition("=")[::2] for _, _, line in stage.lines)
+    assert seen["MINE"] == "yes"
+    ours = {name: value for name, value in seen.items() if name.startswith("JOBQ_")}
+    assert ours == {
+        "JOBQ_TASK_ID": "the-task",
+        "JOBQ_ATTEMPT": "1",
+        "JOBQ_LEASE_TOKEN": "0.0.1",
+        "JOBQ_QUEUE_NAME": "stage",
+    }
+
+
+async def test_a_failure_is_retried_after_its_backoff_and_the_worker_waits_for_it(stage: Stage) -> None:
+    """DESIGN section 11: an empty queue is not finished while a requeue of its own is due."""
+    await stage.push(f'echo $JOBQ_ATTEMPT $JOBQ_LEASE_TOKEN >> {stage.folder}/ran; test "$JOBQ_ATTEMPT" = 3')
+    report = await stage.work(backoff=timedelta(seconds=0.3))
+    assert (report.succeeded, report.failed) == (1, 2)
+    assert (stage.folder / "ran").read_text().split() == ["1", "0.0.1", "2", "0.1.2", "3", "0.2.3"]
+
+
+async def test_budgets_end_in_the_dead_letter_place_with_the_output(stage: Stage) -> None:
+    """S7: one run and two retries, then dead, with the reason and the tail of what it printed."""
+    await stage.push("echo the reason is on stderr >&2; exit 7", budgets={"retries": 2})
+    report = await stage.work()
+    assert (report.failed, report.dead_lettered, report.exit_code) == (3, 1, 0)
+    (dead,) = await stage.backend.dead_letters(10)
+    assert dead.reason == "failed"
+    assert "failed 3 times; last: exit code 7" in dead.description
+    assert "the reason is on stderr" in dead.description
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"argv": ["no-such-program-here"]}, "'no-such-program-here' not found on PATH"),
+        ({"command": "true", "cwd": "/no/such/folder"}, "'/no/such/folder' does not exist"),
+        ({"kwargs": {"n": 1}}, "library callback"),
+    ],
+)
+async def test_what_cannot_start_says_why_and_consumes_no_retry(
+    stage: Stage, fields: dict[str, object], says: str
+) -> None:
+    """P7: a start that failed is a crash, not a failure of the task."""
+    await stage.backend.push([Task.new(**fields, budgets={"crashes": 1, "retries": 0})])
+    report = await stage.work()
+    assert report.exit_code == 0
+    (dead,) = await stage.backend.dead_letters(10)
+    assert (dead.reason, dead.deliveries) == ("crashed", 2)
+    assert says in dead.description
+
+
+async def test_death_by_a_signal_is_a_crash(stage: Stage) -> None:
+    """P7: only a code, a time-out or a memory limit consumes retries."""
+    await stage.push("kill -SEGV $$", budgets={"retries": 0, "crashes": 2})
+    await stage.work()
+    (dead,) = await stage.backend.dead_letters(10)
+    assert (dead.reason, dead.deliveries) == ("crashed", 3)
+    assert "signal 11" in dead.description
+
+
+async def test_a_timeout_ends_the_whole_group_and_consumes_a_retry(stage: Stage) -> None:
+    """P3, P7; the shell ignores SIGTERM, so SIGKILL has to come after the grace."""
+    await stage.push(
+        f"trap '' TERM; sleep 1000 & echo $! > {stage.folder}/child; wait", timeout=0.3, budgets={"retries": 0}
+    )
+    report = await stage.work(stop_grace=timedelta(seconds=0.2))
+    assert report.dead_lettered == 1
+    assert not alive(int((stage.folder / "child").read_text()))
+    (dead,) = await stage.backend.dead_letters(1)
+    assert dead.reason == "timed_out"
+
+
+async def test_a_background_child_of_a_task_that_ended_well_is_gone(stage: Stage) -> None:
+    """P5: clean end, also after exit 0; and the pipe that it held delays nobody."""
+    await stage.push(f"sleep 1000 & echo $! > {stage.folder}/child")
+    began = time.monotonic()
+    report = await stage.work()
+    assert report.succeeded == 1
+    assert time.monotonic() - began < 10
+    assert not alive(int((stage.folder / "child").read_text()))
+
+
+async def test_no_descriptor_or_folder_is_left(stage: Stage) -> None:
+    """P5."""
+    await stage.push(*["echo out; echo err >&2"] * 50)
+    descriptors = set(Path("/proc/self/fd").iterdir())
+    await stage.work(num_workers=4)
+    assert set(Path("/proc/self/fd").iterdir()) == descriptors
+
+
+async def test_the_breaker_ends_the_worker_and_the_tasks_keep_their_budgets(stage: Stage) -> None:
+    """DESIGN section 11: failures of different tasks in a row blame the machine."""
+    await stage.push(*["exit 1"] * 10)
+    report = await stage.work(max_consecutive_failures=5)
+    assert report.exit_code == 1
+    assert stage.told("worker.breaker_tripped")
+    deliveries = await stage.backend.receive(100, None, timedelta(0))
+    assert len(deliveries) == 10
+    assert {delivery.task.counters.failures for delivery in deliveries} == {0}
+    assert all(delivery.deliveries - 1 - delivery.task.counters.ends == 0 for delivery in deliveries), "nor crashes"
+
+
+async def test_one_success_in_between_clears_the_machine(stage: Stage) -> None:
+    for _ in range(3):
+        await stage.push("exit 1", "exit 1", budgets={"retries": 0})
+        await stage.push("true")
+    report = await stage.work(max_consecutive_failures=3)
+    assert (report.exit_code, report.succeeded, report.dead_lettered) == (0, 3, 6)
+
+
+async def test_one_task_that_fails_again_and_again_trips_nothing(stage: Stage) -> None:
+    await stage.push("exit 1", budgets={"retries": 5})
+    report = await stage.work(max_consecutive_failures=3, backoff=timedelta(seconds=0.01))
+    assert (report.exit_code, report.dead_lettered) == (0, 1)
+
+
+async def test_a_fault_of_ours_in_one_attempt_harms_no_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S11, L4."""
+    execute = Supervisor.execute
+
+    async def faulty(self: Supervisor, delivery: object, since: float) -> object:
+        if getattr(delivery, "id", "") == "bad":
+            raise RuntimeError("a bug")
+        return await execute(self, delivery, since)  # type: ignore[arg-type] # as it came
+
+    monkeypatch.setattr(Supervisor, "execute", faulty)
+    await stage.push("true", id="bad")
+    await stage.push("true", "true")
+    report = await stage.work(num_workers=2)
+    assert (report.succeeded, report.lost) == (2, 1)
+
+
+def test_quick_settings_can_be_kept() -> None:
+    timing_for(timedelta(seconds=2), Settings(**QUICK)).check(allow_short=True)
