@@ -5,7 +5,8 @@ A backend is small: each verb is one request, asynchronous, one shot. No loops, 
 entry point in the group `jobq.backends` and runs `jobq.testing.conformance`.
 
 What every verb may raise, beside what its own docstring names:
-    BackendUnavailable: it definitely did not happen; repeating is safe.
+    BackendUnavailable: repeating is safe. A push or a verb of a delivery did definitely not happen; of any other verb
+        (receive, create, clear, redrive, purge_dead) the answer may merely be lost.
     QueueNotFound, AccessDenied, StoreUnusable: as they say.
 """
 
@@ -42,7 +43,8 @@ class Capabilities:
         deduplicates: two pushes of one id inside `dedup_window` yield one task (S8).
         dedup_window: how long an id is remembered after its task ended; None = as long as its record exists.
         idempotent_push: repeating a push whose answer was lost is safe.
-        idempotent_settle: repeating the same settle answers as the first did, without a second effect (S5).
+        idempotent_settle: repeating the same settle answers as the first did, without a second effect (S5); at least
+            until the task's next delivery is settled.
         atomic_requeue, atomic_dead_letter: one step, no crash between can repeat the task (S6).
         strict_expiry: an expired receipt is refused even before anyone else has taken the task.
         counts_deliveries: `Delivery.deliveries` is the service's own count, so crashes can be told (S7).
@@ -123,7 +125,7 @@ class Delivery(Protocol):
 
     All verbs are fenced by the receipt, one atomic compare each (S4). All raise LockLost when the receipt is stale
     and nothing was changed, and SettlementUnknown when no one can say. Verbs of one delivery are not called
-    concurrently: the keeper serialises them, because receipts rotate.
+    concurrently: the keeper serialises them, because receipts rotate; a backend keeps S5 all the same.
     """
 
     @property
@@ -162,7 +164,10 @@ class Delivery(Protocol):
         ...
 
     async def renew(self, lease: timedelta) -> None:
-        """Extend the lease to this length from now; the caller counts from before the call."""
+        """Extend the lease to this length from now; the caller counts from before the call.
+
+        A lost answer is SettlementUnknown: the lease may be longer than the caller knows, never shorter.
+        """
         ...
 
     async def complete(self, result: TaskResult) -> None:

@@ -8,7 +8,7 @@ JobqError
 │   └── AccessDenied          the store exists and refuses us
 ├── MalformedTask             bytes or arguments that are not a task: says what and where             exit 2
 ├── QueueNotFound             the queue does not exist                                                exit 4
-├── BackendUnavailable        the store did not do it; nothing changed, repeating is safe            exit 75
+├── BackendUnavailable        the store did not do it, as far as is known; repeating is safe          exit 75
 ├── PushError
 │   ├── DuplicateTask         the id is taken by a task with another payload (S8)                      exit 1
 │   └── PushUnknown           the answer was lost; the tasks may or may not be queued (S8)             exit 75
@@ -75,7 +75,7 @@ class QueueNotFound(JobqError):
 
 
 class BackendUnavailable(JobqError):
-    """The store definitely did not do what was asked; nothing changed, so repeating it is safe."""
+    """The store did not do what was asked and repeating it is safe; `jobq.backend` says for which verbs that is sure."""
 
     exit_code = 75
 

@@ -1,0 +1,112 @@
+"""One task in the router: its state, and the ways a delivery of it can be settled, as values."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import ClassVar
+
+from jobq.backend import FencingNumber
+from jobq.task import Task, TaskResult
+
+
+class State(StrEnum):
+    """Where a task is (S1: at every instant in exactly one)."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+    GONE = "gone"  # cleared or purged; only old deliveries still refer to it
+
+
+@dataclass(frozen=True)
+class Complete:
+    """The task is done."""
+
+    verb: ClassVar[str] = "complete"
+    result: TaskResult
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """Back into the queue, changed."""
+
+    verb: ClassVar[str] = "requeue"
+    task: Task
+    delay: timedelta
+
+
+@dataclass(frozen=True)
+class Release:
+    """Back into the queue, never started."""
+
+    verb: ClassVar[str] = "release"
+
+
+@dataclass(frozen=True)
+class Bury:
+    """To the dead letters."""
+
+    verb: ClassVar[str] = "dead_letter"
+    reason: str
+    description: str
+
+
+Settlement = Complete | Requeue | Release | Bury
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Entry:
+    """One task, mutable, guarded by the router's lock.
+
+    Attributes:
+        id: the task's id, or the router's id of a message that is not a task.
+        body: the bytes as stored.
+        order: position among all pushes of this queue.
+        fingerprint: of the submission (S8); None for a message that is not a task.
+        scheduled: boottime from which it may be delivered, as far as `delay` says; its rank among equal priorities.
+        not_before: wall time from which it may be delivered; None = at once.
+        stamp: changes with each change of state, so that older items of the heaps are known to be stale.
+        expires: boottime at which the lease ends.
+        settled: the accepted settlement of each recent receipt (S5).
+    """
+
+    id: str
+    body: bytes
+    order: int
+    fingerprint: bytes | None = None
+    priority: int = 0
+    epoch: int = 0
+    generation: int = 0
+    state: State = State.SCHEDULED
+    scheduled: float = 0.0
+    not_before: float | None = None
+    stamp: int = 0
+    deliveries: int = 0
+    receipt: str = ""
+    expires: float = 0.0
+    checkpoint: str | None = None
+    settled: dict[str, Settlement] = field(default_factory=dict)
+    result: TaskResult | None = None
+    reason: str = ""
+    description: str = ""
+    died: float = 0.0
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The number of the latest delivery (S3)."""
+        return FencingNumber(self.epoch, self.generation, self.deliveries)
+
+    @property
+    def rank(self) -> tuple[int, float, int]:
+        """Delivered in ascending order: higher priority, then earlier schedule, then push order."""
+        return -self.priority, self.scheduled, self.order
+
+    def hold(self, task: Task, body: bytes) -> None:
+        """Store another form of the task: its bytes and what the router reads from them."""
+        self.body = body
+        self.priority = task.priority
+        self.epoch = task.epoch
+        self.generation = task.generation
+        self.not_before = task.not_before

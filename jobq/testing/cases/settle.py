@@ -1,0 +1,207 @@
+"""Settling: S5 (once, repeats are harmless), S6 (atomic) and S7 (counters and budgets)."""
+
+import asyncio
+from datetime import timedelta
+
+from jobq.backend import Delivery
+from jobq.errors import LockLost
+from jobq.task import TaskResult
+from jobq.testing.cases import case
+from jobq.testing.harness import DONE, NOW, Bench, Verb, crashes, raises
+
+_DELAY = timedelta(seconds=3)
+
+
+def _settlements(delivery: Delivery) -> dict[str, Verb]:
+    return {
+        "complete": lambda: delivery.complete(DONE),
+        "requeue": lambda: delivery.requeue(delivery.task.requeued(failures=1), NOW),
+        "release": delivery.release,
+        "dead_letter": lambda: delivery.dead_letter("failures", "three times"),
+    }
+
+
+@case()
+async def complete_ends_the_task(bench: Bench) -> None:
+    """A completed task is neither visible, leased nor dead, and never comes back."""
+    await bench.pushed()
+    await (await bench.take()).complete(TaskResult(value={"answer": [42, None]}, duration=2.0))
+    await bench.counts()
+    await bench.expire()
+    await bench.nothing()
+
+
+@case()
+async def requeue_stores_counters_and_generation(bench: Bench) -> None:
+    """S6, S7: what requeue was given is what the next delivery holds."""
+    (pushed,) = await bench.pushed()
+    delivery = await bench.take()
+    changed = delivery.task.requeued(failures=2, preemptions=1)
+    await delivery.requeue(changed, NOW)
+    following = await bench.take()
+    assert following.task == changed
+    assert following.body == changed.encode()
+    assert following.id == pushed.id
+    assert following.task.generation == 1
+    if bench.capabilities.counts_deliveries:
+        assert following.deliveries == 2, "deliveries are never reset (S3)"
+        assert crashes(following) == 0, "a recorded end is no crash (S7)"
+
+
+@case()
+async def requeue_waits_for_its_delay(bench: Bench) -> None:
+    """S6: not before the delay, which is not the old lease either, and soon after it."""
+    await bench.pushed()
+    delivery = await bench.take()
+    await delivery.requeue(delivery.task.requeued(failures=1), _DELAY + bench.lease)
+    await bench.counts(scheduled=1)
+    await bench.clock.advance(bench.lease.total_seconds() + 1)
+    await bench.nothing()
+    assert await bench.backend.peek(10) == []
+    await bench.clock.advance(_DELAY.total_seconds())
+    assert (await bench.take()).task.generation == 1
+
+
+@case("max_delay")
+async def longest_delay_is_taken(bench: Bench) -> None:
+    """A delay as long as the service declares is honoured, not cut."""
+    longest = bench.capabilities.max_delay
+    assert longest is not None
+    await bench.pushed()
+    delivery = await bench.take()
+    await delivery.requeue(delivery.task.requeued(failures=1), longest)
+    await bench.expire()
+    await bench.nothing()
+
+
+@case()
+async def release_consumes_no_budget(bench: Bench) -> None:
+    """S7: a delivery that was never started is recorded as an end, at once visible, and is no crash."""
+    (pushed,) = await bench.pushed()
+    before = await bench.take()
+    for number in (1, 2, 3):
+        await before.release()
+        await bench.counts(visible=1)
+        after = await bench.take()
+        assert after.task.counters.failures == after.task.counters.preemptions == 0
+        assert after.task.counters.ends == number, "a release is one recorded end"
+        assert after.task.generation == pushed.generation
+        if bench.capabilities.counts_deliveries:
+            assert after.deliveries == before.deliveries + 1
+            assert crashes(after) == crashes(before) == 0
+        before = after
+
+
+@case("counts_deliveries")
+async def counters_add_up_over_a_whole_life(bench: Bench) -> None:
+    """S7: a crash, a failure, a preemption, a release and a crash: each counted as what it was."""
+    await bench.pushed()
+    await bench.take()
+    await bench.expire()
+    delivery = await bench.take()
+    await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+    delivery = await bench.take()
+    await delivery.requeue(delivery.task.requeued(preemptions=1), NOW)
+    await (await bench.take()).release()
+    await bench.take()
+    await bench.expire()
+    delivery = await bench.take()
+    counters = delivery.task.counters
+    assert (counters.failures, counters.preemptions, counters.ends) == (1, 1, 3)
+    assert delivery.deliveries == 6
+    assert crashes(delivery) == 2
+    assert delivery.fencing == (0, 2, 6)
+
+
+@case("idempotent_settle")
+async def repeat_answers_as_the_first(bench: Bench) -> None:
+    """S5: the same settle again answers the same, and nothing happens twice."""
+    for verb in ("complete", "requeue", "release", "dead_letter"):
+        await bench.pushed()
+        settle = _settlements(await bench.take())[verb]
+        await settle()
+        before = await bench.seen()
+        for _ in range(2):
+            await settle()
+            assert await bench.seen() == before, f"the repeat of {verb} had an effect"
+        await bench.backend.clear()
+
+
+@case("idempotent_settle")
+async def repeat_after_redelivery_has_no_effect(bench: Bench) -> None:
+    """S5: a late repeat answers the same, and neither ends nor moves the next one's lease."""
+    for verb in ("requeue", "release"):
+        await bench.pushed()
+        first = await bench.take()
+        settle = _settlements(first)[verb]
+        await settle()
+        holder = await bench.take()
+        before = await bench.seen()
+        await settle()
+        assert await bench.seen() == before, f"the repeat of {verb} had an effect on the next delivery"
+        await bench.nothing()
+        await holder.complete(DONE)
+
+
+@case("idempotent_settle")
+async def other_arguments_are_no_repeat(bench: Bench) -> None:
+    """S5: a used receipt with another result, delay or reason is stale."""
+    await bench.pushed(3)
+    done, back, dead = await bench.take_all(3)
+    again = back.task.requeued(failures=1)
+    await done.complete(DONE)
+    await back.requeue(again, _DELAY)
+    await dead.dead_letter("failures", "first")
+    before = await bench.seen()
+    with raises(LockLost, "complete with another result"):
+        await done.complete(TaskResult(exit_code=1))
+    with raises(LockLost, "requeue with another task"):
+        await back.requeue(back.task.requeued(preemptions=1), _DELAY)
+    with raises(LockLost, "requeue with another delay"):
+        await back.requeue(again, NOW)
+    with raises(LockLost, "dead_letter with another description"):
+        await dead.dead_letter("failures", "second")
+    assert await bench.seen() == before
+
+
+@case("idempotent_settle")
+async def two_at_once_have_one_effect(bench: Bench) -> None:
+    """S5: of contradicting settles at the same time exactly one is accepted."""
+    (pushed,) = await bench.pushed()
+    delivery = await bench.take()
+    answers = await asyncio.gather(
+        delivery.complete(DONE),
+        delivery.requeue(pushed.requeued(failures=1), NOW),
+        delivery.dead_letter("failures", ""),
+        return_exceptions=True,
+    )
+    accepted = [answer for answer in answers if answer is None]
+    refused = [answer for answer in answers if isinstance(answer, LockLost)]
+    assert (len(accepted), len(refused)) == (1, 2), f"one settle is accepted, the others refused: {answers}"
+    left = await bench.backend.receive(5, bench.lease, NOW)
+    dead = await bench.backend.dead_letters(5)
+    expected = {0: (0, 0), 1: (1, 0), 2: (0, 1)}[answers.index(None)]
+    assert (len(left), len(dead)) == expected, "the effect is not the accepted settle's"
+
+
+@case("idempotent_settle")
+async def two_completions_at_once_are_one(bench: Bench) -> None:
+    """S5: the same completion twice at the same time: both are told yes, one has an effect."""
+    await bench.pushed(2)
+    delivery, other = await bench.take_all(2)
+    await asyncio.gather(delivery.complete(DONE), delivery.complete(DONE))
+    await bench.counts(leased=1)
+    await other.complete(DONE)
+    await bench.counts()
+
+
+@case()
+async def settling_one_leaves_the_other(bench: Bench) -> None:
+    """S11: each settle touches its own task alone."""
+    for verb in ("complete", "requeue", "release", "dead_letter"):
+        await bench.pushed(2)
+        one, other = await bench.take_all(2)
+        await _settlements(one)[verb]()
+        await other.renew(bench.lease)
+        await other.complete(DONE)
+        await bench.backend.clear()

@@ -1,0 +1,282 @@
+"""Random walks through the protocol: one Hypothesis state machine for every backend, against one model (T10).
+
+    TestMachine = make_state_machine(make_harness).TestCase
+
+The machine needs a backend with `strict_expiry` and `counts_deliveries`, on a `VirtualClock`; it asks the capabilities
+for the rest. Times are multiples of half a second, so that no rounding decides.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from jobq.errors import DuplicateTask, LockLost
+from jobq.task import Task, TaskResult
+from jobq.testing.harness import NOW, Bench, Harness, raises, task
+from jobq.testing.model import Held, Model, Settled
+
+_T = TypeVar("_T")
+_Item = TypeVar("_Item")
+_PICK = st.integers(0, 30)
+_LEASE_SECONDS = st.sampled_from([2.0, 5.0])
+_SETTLES = st.sampled_from(["complete", "requeue", "release", "dead_letter"])
+_ALL = 1000
+
+
+class Machine(RuleBasedStateMachine):
+    """Plays moves on a backend and on the model, and compares all that can be seen after each."""
+
+    make_harness: Callable[[], Harness]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.harness = self.make_harness()
+        self.stack = AsyncExitStack()
+        self.bench = Bench(self.harness, self.stack)
+        self.run(self.bench.open())
+        self.backend, self.clock = self.bench.backend, self.harness.clock
+        self.capabilities = self.bench.capabilities
+        assert self.capabilities.strict_expiry, "the model takes an expired lease for gone"
+        assert self.capabilities.counts_deliveries, "the model counts deliveries"
+        self.model = Model()
+
+    def teardown(self) -> None:
+        """Free the store."""
+        try:
+            self.run(self.stack.aclose())
+        finally:
+            self.runner.close()
+            self.harness.close()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Drive the example's own loop."""
+        return self.runner.run(work)
+
+    @property
+    def now(self) -> float:
+        """Boottime, in seconds."""
+        return self.clock.boottime()
+
+    @rule(
+        count=st.integers(1, 3),
+        priority=st.sampled_from([0, 0, 1, -1]),
+        wait=st.sampled_from([None, None, 1.0, 4.0]),
+        number=_PICK,
+    )
+    def push(self, count: int, priority: int, wait: float | None, number: int) -> None:
+        """New tasks, and where ids are known an old one among them (S8)."""
+        not_before = None if wait is None else self.clock.wall() + wait
+        new = [task(priority=priority, not_before=not_before) for _ in range(count)]
+        known = [each.task for each in self.model.tasks.values() if each.task]
+        again = [_pick(known, number)] if known and self.capabilities.deduplicates and number % 3 == 0 else []
+        assert self.run(self.backend.push([*new, *again])) == [each.id for each in [*new, *again]]
+        for each in new:
+            self.model.add(each.id, each.encode(), each, self.now)
+
+    @precondition(lambda self: self.capabilities.deduplicates and any(t.task for t in self.model.tasks.values()))
+    @rule(number=_PICK)
+    def push_conflict(self, number: int) -> None:
+        """A known id with another payload: an error, and nothing of the call is added (S8)."""
+        known = _pick([each.task for each in self.model.tasks.values() if each.task], number)
+        with raises(DuplicateTask):
+            self.run(self.backend.push([task(), known.model_copy(update={"command": "false"})]))
+
+    @precondition(lambda self: self.harness.inject is not None)
+    @rule(body=st.binary(max_size=8))
+    def inject(self, body: bytes) -> None:
+        """A message that is no task."""
+        id_ = self.run(self.bench.inject(body))
+        self.model.add(id_, body, None, self.now)
+
+    @rule(count=st.integers(1, 4), seconds=_LEASE_SECONDS)
+    def receive(self, count: int, seconds: float) -> None:
+        """Exactly what is visible, highest priority first, each as the model knows it (S1, S2, S3, S7, S9)."""
+        self._receive(count, seconds)
+
+    def _receive(self, count: int, seconds: float) -> None:
+        self.model.lapse(self.now)
+        visible = self.model.visible(self.now, self.clock.wall())
+        best = sorted((each.priority for each in visible.values()), reverse=True)[:count]
+        lease = timedelta(seconds=seconds)
+        found = self.run(self.backend.receive(count, lease, NOW))
+        assert len(found) == len(best), f"{len(found)} tasks were received, {len(best)} should have been"
+        if self.capabilities.priorities:
+            assert [visible[each.id].priority for each in found] == best
+        for delivery in found:
+            each = visible.pop(delivery.id)
+            self.model.grant(each, delivery, self.now + seconds)
+            assert delivery.deliveries == each.deliveries
+            assert delivery.fencing == each.fencing
+            assert delivery.body == each.body
+            assert delivery.lease == lease
+            if self.capabilities.native_checkpoint:
+                assert delivery.checkpoint_value == each.checkpoint
+
+    @rule(number=_PICK, seconds=_LEASE_SECONDS)
+    def renew(self, number: int, seconds: float) -> None:
+        """A valid holder gets the time, a stale one LockLost (S4)."""
+        held = self._held(number)
+        if self._do(held, held.delivery.renew(timedelta(seconds=seconds))):
+            held.of.expires = self.now + seconds
+
+    @precondition(lambda self: self.capabilities.native_checkpoint)
+    @rule(number=_PICK, value=st.sampled_from(["a", "b", "ü" * 50]))
+    def checkpoint(self, number: int, value: str) -> None:
+        """A valid holder's value is kept, a stale one's refused (S9)."""
+        held = self._held(number)
+        if self._do(held, held.delivery.checkpoint(value)):
+            held.of.checkpoint = value
+
+    @rule(number=_PICK, verb=_SETTLES, variant=st.integers(0, 2))
+    def settle(self, number: int, verb: str, variant: int) -> None:
+        """Any delivery, valid or long stale: accepted once (S4, S5)."""
+        held = self._held(number)
+        what = _settle(held, verb, variant)
+        if self.capabilities.idempotent_settle and held.settled == what:
+            self._repeat(held)
+        elif self._do(held, _call(held, what)):
+            self.model.settle(held, what, self.now)
+
+    @precondition(lambda self: self.capabilities.idempotent_settle and any(h.settled for h in self.model.held))
+    @rule(number=_PICK)
+    def repeat_a_settle(self, number: int) -> None:
+        """The same settle again has no second effect (S5)."""
+        self._repeat(_pick([held for held in self.model.held if held.settled], number))
+
+    @rule(numbers=st.lists(_PICK, min_size=1, max_size=3))
+    def redrive(self, numbers: list[int]) -> None:
+        """Those dead go back, in a new epoch; others are passed over (S3)."""
+        if not self.model.dead:
+            self.settle(numbers[0], "dead_letter", 0)
+        if not self.model.dead:
+            return  # the delivery that was chosen is stale
+        ids = list(dict.fromkeys(_pick(self.model.dead, number).id for number in numbers))
+        found = self.run(self.backend.redrive(["unknown", *ids]))
+        assert sorted(found) == sorted(ids)
+        for id_ in ids:
+            self.model.redrive(id_, self.now)
+
+    @precondition(lambda self: self.model.dead)
+    @rule(number=_PICK)
+    def purge(self, number: int) -> None:
+        """A dead letter is deleted for good."""
+        id_ = _pick(self.model.dead, number).id
+        assert self.run(self.backend.purge_dead([id_, "unknown"])) == [id_]
+        self.model.purge(id_)
+
+    @precondition(lambda self: len(self.model.tasks) > 3)
+    @rule(really=st.sampled_from([False, False, False, True]))
+    def clear(self, really: bool) -> None:
+        """Everything but the dead and the done; not too often, or nothing ever grows."""
+        if really:
+            assert self.run(self.backend.clear()) == self.model.clear()
+
+    @rule(halves=st.sampled_from([1, 2, 3, 6, 12]))
+    def advance(self, halves: int) -> None:
+        """Time passes."""
+        self.run(_advance(self.clock.advance, halves / 2))
+        self.model.lapse(self.now)
+
+    @invariant()
+    def looks_as_the_model_does(self) -> None:
+        """Stats, peek and dead letters agree with the model, and looking changes nothing (S1)."""
+        self.model.lapse(self.now)
+        visible = self.model.visible(self.now, self.clock.wall())
+        tasks = self.model.tasks.values()
+        self.run(
+            self.bench.counts(
+                visible=len(visible),
+                leased=sum(each.state == "leased" for each in tasks),
+                scheduled=sum(each.state == "waiting" for each in tasks) - len(visible),
+                dead=len(self.model.dead),
+            )
+        )
+        peeked = {each.id: (each.body, each.deliveries) for each in self.run(self.backend.peek(_ALL))}
+        assert peeked == {id_: (each.body, each.deliveries) for id_, each in visible.items()}
+        letters = {each.id: (each.body, each.reason) for each in self.run(self.backend.dead_letters(_ALL))}
+        assert letters == {each.id: (each.body, each.reason) for each in self.model.dead}
+
+    def _held(self, number: int) -> Held:
+        """Choose a delivery: a valid one three times of four, which is fetched when there is none, else any.
+
+        Hypothesis leaves out rules at random, so each rule must be able to get somewhere by itself.
+        """
+        self.model.lapse(self.now)
+        valid = [held for held in self.model.held if held.of.holder is held]
+        if valid and number % 4:
+            return _pick(valid, number)
+        if not valid:
+            if not self.model.visible(self.now, self.clock.wall()):
+                self._add(task())
+            self._receive(1, 5.0)
+        return _pick(self.model.held, number)
+
+    def _add(self, new: Task) -> None:
+        assert self.run(self.backend.push([new])) == [new.id]
+        self.model.add(new.id, new.encode(), new, self.now)
+
+    def _do(self, held: Held, call: Coroutine[Any, Any, None]) -> bool:
+        """Make a fenced call; it must succeed exactly for the valid holder. Tell whether it did."""
+        self.model.lapse(self.now)
+        valid = held.of.holder is held
+        try:
+            self.run(call)
+        except LockLost:
+            assert not valid, f"the holder of {held.of.id} was refused under a valid lease (S4)"
+            return False
+        assert valid, f"a stale holder of {held.of.id} was not refused (S4)"
+        return True
+
+    def _repeat(self, held: Held) -> None:
+        assert held.settled is not None
+        try:
+            self.run(_call(held, held.settled))
+        except LockLost:
+            assert held.doubtful, f"the repeat of {held.settled[0]} was refused (S5)"
+
+
+def make_state_machine(harness_factory: Callable[[], Harness]) -> type[Machine]:
+    """Return the machine for a backend; the factory is called for each example and `Harness.close` after it."""
+
+    class BackendMachine(Machine):
+        make_harness = staticmethod(harness_factory)
+
+    return BackendMachine
+
+
+async def _advance(advance: Callable[[float], Coroutine[Any, Any, None]], seconds: float) -> None:
+    await advance(seconds)
+
+
+def _pick(items: Sequence[_Item], number: int) -> _Item:
+    """Choose from the end: what is recent is most often of interest."""
+    return items[-1 - number % len(items)]
+
+
+def _settle(held: Held, verb: str, variant: int) -> Settled:
+    if verb == "requeue" and held.task is None:
+        verb = "release"  # a message that is no task cannot be given back changed
+    match verb:
+        case "complete":
+            return verb, TaskResult(exit_code=variant)
+        case "requeue":
+            assert isinstance(held.task, Task)
+            return verb, held.task.requeued(failures=variant % 2), [0.0, 0.0, 3.0][variant]
+        case "dead_letter":
+            return verb, f"reason {variant}", "by the machine"
+        case _:
+            return (verb,)
+
+
+def _call(held: Held, what: Settled) -> Coroutine[Any, Any, None]:
+    verb, *arguments = what
+    if verb == "requeue":
+        arguments[1] = timedelta(seconds=float(str(arguments[1])))
+    call: Coroutine[Any, Any, None] = getattr(held.delivery, str(verb))(*arguments)
+    return call

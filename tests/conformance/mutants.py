@@ -1,0 +1,235 @@
+"""Backends that break one rule each, thinly wrapped around the router, for `test_suite_catches`."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import ClassVar
+
+from jobq.backend import DeadLetter, Delivery, FencingNumber, Peeked
+from jobq.errors import DuplicateTask, LockLost
+from jobq.task import Task, TaskResult
+from jobq.testing.faults import Faults, FaultyBackend, FaultyDelivery
+
+
+class Wrapped(FaultyBackend):
+    """Passes everything on; a mutant overrides one thing, or names another delivery."""
+
+    delivery: type[FaultyDelivery] = FaultyDelivery
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        return [self.delivery(each, Faults()) for each in await self.inner.receive(max_tasks, lease, wait)]
+
+
+class _UnfencedDelivery(FaultyDelivery):
+    async def complete(self, result: TaskResult) -> None:
+        try:
+            await self.inner.complete(result)
+        except LockLost:
+            return
+
+
+class UnfencedComplete(Wrapped):
+    """S4: a stale completion is told yes."""
+
+    delivery = _UnfencedDelivery
+
+
+class _SilentCheckpointDelivery(FaultyDelivery):
+    async def checkpoint(self, value: str) -> None:
+        try:
+            await self.inner.checkpoint(value)
+        except LockLost:
+            return
+
+
+class SilentCheckpoint(Wrapped):
+    """S9: a stale checkpoint is dropped without a word."""
+
+    delivery = _SilentCheckpointDelivery
+
+
+class _DeafRenewDelivery(FaultyDelivery):
+    async def renew(self, lease: timedelta) -> None:
+        try:
+            await self.inner.renew(lease)
+        except LockLost:
+            return
+
+
+class ExpiredRenewed(Wrapped):
+    """S4: the renewal of an expired lease is told yes."""
+
+    delivery = _DeafRenewDelivery
+
+
+class _IdleRenewDelivery(FaultyDelivery):
+    async def renew(self, lease: timedelta) -> None:
+        await self.inner.checkpoint(self.inner.checkpoint_value or "")  # fenced, but extends nothing
+
+
+class RenewExtendsNothing(Wrapped):
+    """S4: a renewal is accepted and the lease runs out all the same."""
+
+    delivery = _IdleRenewDelivery
+
+
+class _ForgetfulDelivery(FaultyDelivery):
+    @property
+    def deliveries(self) -> int:
+        return self.inner.deliveries if self.fencing.generation == 0 else 1
+
+    @property
+    def fencing(self) -> FencingNumber:
+        epoch, generation, delivery = self.inner.fencing
+        return FencingNumber(epoch, generation, delivery if generation == 0 else 1)
+
+
+class DeliveriesReset(Wrapped):
+    """S3, S7: a requeue begins to count from one again."""
+
+    delivery = _ForgetfulDelivery
+
+
+class _CostlyReleaseDelivery(FaultyDelivery):
+    async def release(self) -> None:
+        await self.inner.requeue(self.inner.task.requeued(failures=1), timedelta(0))
+
+
+class ReleaseConsumesBudget(Wrapped):
+    """S7: a delivery that was never started counts as a failure."""
+
+    delivery = _CostlyReleaseDelivery
+
+
+class _UncountedReleaseDelivery(FaultyDelivery):
+    async def release(self) -> None:
+        await self.inner.requeue(self.inner.task, timedelta(0))
+
+
+class ReleaseIsACrash(Wrapped):
+    """S7: a release that records no end, so that it shows as a crash."""
+
+    delivery = _UncountedReleaseDelivery
+
+
+class _ImpatientDelivery(FaultyDelivery):
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        await self.inner.requeue(task, timedelta(0))
+
+
+class DelayIgnored(Wrapped):
+    """S6: a requeued task is visible at once, whatever its delay."""
+
+    delivery = _ImpatientDelivery
+
+
+class _AmnesicDelivery(FaultyDelivery):
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        counters = self.inner.task.counters
+        await self.inner.requeue(task.model_copy(update={"counters": counters}), delay)
+
+
+class CountersLost(Wrapped):
+    """S6, S7: a requeue forgets the counters it was given."""
+
+    delivery = _AmnesicDelivery
+
+
+class DeadLetterWithoutBody(Wrapped):
+    """S6: a dead letter without its original bytes."""
+
+    async def dead_letters(self, limit: int) -> list[DeadLetter]:
+        return [
+            DeadLetter(
+                id=each.id,
+                reason=each.reason,
+                description=each.description,
+                body=b"",
+                deliveries=each.deliveries,
+                died=each.died,
+            )
+            for each in await self.inner.dead_letters(limit)
+        ]
+
+
+class DedupSilent(Wrapped):
+    """S8: another payload under a known id is swallowed in silence."""
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        try:
+            return await self.inner.push(tasks)
+        except DuplicateTask:
+            return [each.id for each in tasks]
+
+
+class PushInPieces(Wrapped):
+    """S1, S8: a push that fails half-way leaves what it had added."""
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        return [(await self.inner.push([each]))[0] for each in tasks]
+
+
+class Greedy(Wrapped):
+    """Receives more than was asked for."""
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        return await super().receive(max_tasks + 1, lease, wait)
+
+
+class RedriveClaimsAll(Wrapped):
+    """Redrive answers with ids that it has not found."""
+
+    async def redrive(self, ids: Sequence[str]) -> list[str]:
+        await self.inner.redrive(ids)
+        return list(ids)
+
+
+class PeekDelivers(Wrapped):
+    """Peek leases what it shows."""
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        seen = await self.inner.peek(limit)
+        if seen:
+            await self.inner.receive(len(seen), None, timedelta(0))
+        return seen
+
+
+class ShadowLease(Wrapped):
+    """S3: a task is handed to a second receiver while the first still holds it."""
+
+    _last: ClassVar[dict[str, Delivery]] = {}
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        found = await super().receive(max_tasks, lease, wait)
+        if not found and self.name in self._last:
+            return [self._last.pop(self.name)]
+        if found:
+            self._last[self.name] = found[0]
+        return found
+
+
+class LeaseNeverEnds(Wrapped):
+    """S1, L6: who vanishes with a task keeps it."""
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        return await super().receive(max_tasks, timedelta(days=365), wait)
+
+
+CAUGHT_BY: dict[type[Wrapped], str] = {
+    UnfencedComplete: "stale.after_expiry_and_redelivery",
+    SilentCheckpoint: "lease.stale_checkpoint_is_refused",
+    ExpiredRenewed: "lease.expired_receipt_is_refused_before_redelivery",
+    RenewExtendsNothing: "lease.renewal_extends",
+    DeliveriesReset: "lease.fencing_rises_through_everything",
+    ReleaseConsumesBudget: "settle.release_consumes_no_budget",
+    ReleaseIsACrash: "settle.release_consumes_no_budget",
+    DelayIgnored: "settle.requeue_waits_for_its_delay",
+    CountersLost: "settle.requeue_stores_counters_and_generation",
+    DeadLetterWithoutBody: "dead.keeps_bytes_and_reason",
+    DedupSilent: "push.other_payload_is_an_error_and_adds_none",
+    PushInPieces: "push.other_payload_is_an_error_and_adds_none",
+    Greedy: "receive.never_more_than_asked_for",
+    RedriveClaimsAll: "dead.redrive_answers_with_what_it_found",
+    PeekDelivers: "receive.peek_leases_nothing",
+    ShadowLease: "lease.expired_task_comes_back",
+    LeaseNeverEnds: "receive.cancelled_grant_is_not_lost",
+}
