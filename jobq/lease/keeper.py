@@ -102,16 +102,18 @@ class LeaseKeeper:
                 await loop
 
     async def confirm(self) -> bool:
-        """Renew once before anything is started, when the grant is no longer fresh (rule 5).
+        """Renew once before anything is started, when the grant is no longer fresh (rule 5); then enter the context.
+
+        A receive that waited for a task longer than the lease lasts is no loss: nothing runs yet, and a renewal that
+        succeeds proves the lease to be ours from when it was sent.
 
         Returns:
             Whether the lease is surely ours for long enough to start.
         """
-        if self.lock_lost_event.is_set():
-            return False
-        if self._clock.boottime() - self._since <= self._timing.stale:
-            return True
-        return await self._renew_once() and not self.lock_lost_event.is_set()
+        return not self._is_stale() or (await self._renew_once() and not self._is_stale())
+
+    def _is_stale(self) -> bool:
+        return self._clock.boottime() - self._since > self._timing.stale
 
     async def settle(self, verb: Callable[[], Awaitable[None]], *, attempt: float | None = None) -> None:
         """Run a settle, one at a time with renewals, for at most one attempt.

@@ -130,6 +130,8 @@ class _Attempt:
 
     async def run(self) -> Report:
         try:
+            if not await self._keeper.confirm():
+                return await self._let_go()
             async with self._keeper:
                 return await self._run()
         finally:
@@ -143,7 +145,7 @@ class _Attempt:
         refusal = retry.refusal(task, self._delivery.deliveries)
         if refusal is not None:
             return await self._settle(refusal, None)
-        if self._with.stopping.receiving.is_set() or not await self._keeper.confirm():
+        if self._with.stopping.receiving.is_set():
             return await self._let_go()
         outcome = await self._attempt(task)
         self._free_slot()

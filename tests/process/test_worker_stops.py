@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobq.clock import SystemClock
 from jobq.run.stopping import Stopping
 from tests.process.stage import Stage, stage_in
 
@@ -84,6 +85,21 @@ async def test_a_waiting_worker_starts_what_is_pushed(stage: Stage) -> None:
     await stage.until(lambda: stage.told("task.succeeded"))
     stopping.stop("a test")
     assert (await worker).succeeded == 1
+
+
+async def test_a_task_that_comes_after_a_long_wait_is_started(stage: Stage) -> None:
+    """Rule 1.3(5): the receive was sent longer ago than a lease may be held; one renewal, then the start."""
+    stopping = Stopping()
+    worker = asyncio.create_task(stage.worker(stopping, idle_timeout=timedelta(hours=1)).run())
+    await stage.faults.begun("receive", 2)
+    clock = SystemClock()
+    await clock.sleep_until(clock.boottime() + 2.5)  # the time itself is the subject: more than the lease of 2 s
+    await stage.push("true")
+    await stage.until(lambda: stage.told("task.succeeded"))
+    stopping.stop("a test")
+    report = await worker
+    assert (report.succeeded, report.lost) == (1, 0)
+    assert stage.faults.count("renew") == 1
 
 
 async def test_the_time_limit_drains(stage: Stage) -> None:

@@ -132,7 +132,7 @@ async def test_lost_answers_say_what_the_protocol_says(stage: Stage) -> None:
     assert lost.value.ids == ("a",)
     (delivery,) = await stage.backend.receive(1, LEASE, NOW)
     stage.faults.next("renew", Fault.LOSE_ANSWER)
-    with pytest.raises(BackendUnavailable):
+    with pytest.raises(SettlementUnknown):
         await delivery.renew(LEASE)
     stage.faults.next("complete", Fault.LOSE_ANSWER)
     with pytest.raises(SettlementUnknown):

@@ -136,24 +136,34 @@ async def test_a_success_that_arrives_after_the_loss_does_not_undo_it() -> None:
 async def test_a_late_offer_is_confirmed_before_the_start(arrived: float, asks: bool) -> None:
     """Rule 5: over L/8 old when it arrives, so renewed once before anything is started."""
     bench = Bench(since=T0 - arrived)
-    async with bench.keeper:
-        assert await bench.keeper.confirm()
+    assert await bench.keeper.confirm()
     assert len(bench.delivery.renewed_at) == int(asks)
 
 
 async def test_an_offer_that_is_too_late_is_let_go_unstarted() -> None:
     bench = Bench(since=T0 - 10)
     bench.delivery.always = bench.delivery.refuse
-    async with bench.keeper:
-        assert not await bench.keeper.confirm()
+    assert not await bench.keeper.confirm()
 
 
-async def test_an_offer_older_than_its_hold_is_lost_before_it_is_asked_about() -> None:
-    bench = Bench(since=T0 - 51)
+async def test_an_offer_whose_renewal_is_late_too_is_let_go() -> None:
+    """Rule 5: if even that is late."""
+    bench = Bench(since=T0 - 10)
+    bench.delivery.always = bench.delivery.hang
+    confirming = asyncio.create_task(bench.keeper.confirm())
+    await bench.until(T0 + 5)
+    assert not await confirming
+
+
+@pytest.mark.parametrize("waited", [51, 60, 86400])
+async def test_a_receive_that_waited_longer_than_the_lease_may_still_start(waited: float) -> None:
+    """Rule 5: the long poll began long before the grant; a renewal that succeeds says that the lease is ours."""
+    bench = Bench(since=T0 - waited)
+    assert await bench.keeper.confirm()
     async with bench.keeper:
         await bench.clock.advance(0)
-        assert not await bench.keeper.confirm()
-    assert bench.delivery.renewed_at == []
+        assert not bench.lost()
+        assert bench.keeper.deadline == T0 + 51
 
 
 async def test_the_grace_lies_inside_the_lease() -> None:
