@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from jobq.backend import Delivery
 from jobq.clock import Clock
@@ -211,6 +211,6 @@ class LeaseKeeper:
                 sending.cancel()
 
 
-def _forget(late: "asyncio.Future[object]") -> None:
+def _forget(late: "asyncio.Future[Any]") -> None:
     if not late.cancelled() and late.exception() is not None:
         _log.debug("a late answer: %r", late.exception())

@@ -1,0 +1,128 @@
+"""The library's face: what the README shows, and callbacks under a lease."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import jobq
+from jobq.backend import Delivery
+from jobq.errors import ConfigurationError
+from jobq.run.retry import Complete, DeadLetter, Requeue
+from jobq.run.running import CallbackRunner
+from jobq.run.settlement import Settled
+from jobq.run.stopping import Stopping
+from jobq.run.worker import Worker
+from jobq.settings import Settings
+from jobq.task import OutcomeKind
+from tests.process.stage import QUICK, stage_in
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(home=folder, **{**QUICK, "max_consecutive_failures": 0})
+
+
+async def test_push_makes_the_queue_and_a_callback_is_settled(tmp_path: Path) -> None:
+    seen: list[dict[str, object]] = []
+
+    async def callback(delivery: Delivery) -> None:
+        seen.append(dict(delivery.task.kwargs or {}))
+
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        await queue.push([jobq.Task.new(kwargs={"n": number}) for number in range(3)])
+        report = await queue.pull_and_execute(callback)
+        assert report is not None
+        assert (report.verdict, report.settled) == (Complete(), Settled.YES)
+        assert (await queue.work(callback)).succeeded == 2
+        assert await queue.pull_and_execute(callback) is None
+    assert sorted(seen, key=str) == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+async def test_a_callback_that_raises_fails_the_attempt_and_keeps_its_secret(tmp_path: Path) -> None:
+    """RELIABILITY 3, A5: the text of a stranger's error may hold a connection string."""
+
+    async def callback(_: Delivery) -> None:
+        raise RuntimeError("AccountKey=canary")
+
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        await queue.push(jobq.Task.new(kwargs={}, budgets={"retries": 1}))
+        first = await queue.pull_and_execute(callback)
+        assert first is not None
+        assert isinstance(first.verdict, Requeue)
+        second = await queue.pull_and_execute(callback, wait=timedelta(seconds=5))
+        assert second is not None
+        assert isinstance(second.verdict, DeadLetter)
+        (dead,) = await queue.dead_letters()
+        assert "RuntimeError" in dead.description
+        assert "canary" not in dead.description
+
+
+async def test_a_callback_is_cancelled_on_lock_loss_and_left_unsettled(tmp_path: Path) -> None:
+    cancelled = asyncio.Event()
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+
+        async def callback(_: Delivery) -> None:
+            try:
+                await queue.clear()  # the task is gone: the next renewal is refused
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+        await queue.push(jobq.Task.new(kwargs={}))
+        report = await queue.pull_and_execute(callback)
+    assert report is not None
+    assert report.outcome is not None
+    assert report.outcome.kind is OutcomeKind.LOCK_LOST
+    assert report.settled is Settled.LOST
+    assert cancelled.is_set()
+
+
+async def test_a_stopped_worker_cancels_its_callbacks_and_gives_them_back(tmp_path: Path) -> None:
+    started = asyncio.Event()
+
+    async def callback(_: Delivery) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with stage_in(tmp_path) as stage:
+        await stage.push("true")
+        stopping = Stopping()
+        worker = Worker(stage.backend, settings(tmp_path), runner=CallbackRunner(callback), stopping=stopping)
+        running = asyncio.create_task(worker.run())
+        await started.wait()
+        stopping.stop("a test")
+        assert (await running).given_back == 1
+
+
+async def test_no_queue_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JOBQ_QUEUE", raising=False)
+    with pytest.raises(ConfigurationError, match="JOBQ_QUEUE"):
+        async with jobq.connect():
+            pass
+
+
+def test_the_readme_example_runs(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (example,) = re.findall(r"As a library:\n\n```python\n(.*?)```", readme, re.DOTALL)
+    shown = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example],
+        env={"JOBQ_HOME": str(tmp_path), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "visible=1" in shown.stdout
+
+
+def test_importing_jobq_imports_nothing_heavy() -> None:
+    """DESIGN section 10."""
+    heavy = "('pydantic', 'azure', 'aiohttp', 'rich', 'asyncio')"
+    program = f"import sys, jobq; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
