@@ -75,7 +75,7 @@ class QueueNotFound(JobqError):
 
 
 class BackendUnavailable(JobqError):
-    """The store did not do what was asked and repeating it is safe; `jobq.backend` says for which verbs that is sure."""
+    """The store did not do what was asked, and repeating it is safe; `jobq.backend` tells how sure that is."""
 
     exit_code = 75
 

@@ -65,8 +65,8 @@ def parse(text: str) -> QueueSpec:
         raise InvalidSpec(f"cannot read this queue spec: {error}") from None
     if password is not None:
         raise InvalidSpec(
-            "a password inside a queue spec shows in `ps`; give the spec in JOBQ_QUEUE, or the password in PGPASSFILE"
-            " or JOBQ_HTTP_TOKEN"
+            "a password does not belong into a queue spec: it shows in `ps` and in logs; put it into a file named by"
+            " PGPASSFILE, or into JOBQ_HTTP_TOKEN"
         )
     return _checked(text, QueueSpec(scheme=scheme.lower(), location=location, queue=unquote(queue)))
 
@@ -74,10 +74,17 @@ def parse(text: str) -> QueueSpec:
 def _checked(text: str, spec: QueueSpec) -> QueueSpec:
     if not _QUEUE_NAME.fullmatch(spec.queue):
         raise InvalidSpec(
-            f"{spec.queue!a} in {text!a} is not a queue name: 1 to 63 letters, digits, dots, dashes and"
-            " underscores, as in `demo`, `myaccount/myqueue` or `sqlite:///data/jobs.db/myqueue`"
+            f"{_shown(text)} does not end in a queue name: 1 to 63 letters, digits, dots, dashes and underscores, as in"
+            " `demo`, `myaccount/myqueue` or `sqlite:///data/jobs.db/myqueue`"
         )
     return spec
+
+
+def _shown(text: str) -> str:
+    """Return a spec for a message; what may hold a secret (a connection string, a query) is not repeated (A5)."""
+    if any(mark in text for mark in "=?;&#"):
+        return "this spec (not shown: it may hold a secret; connection strings belong into JOBQ_CONNECTION_STRING)"
+    return ascii(text)
 
 
 def resolve(text: str, settings: Settings) -> Backend:

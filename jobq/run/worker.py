@@ -93,12 +93,13 @@ class Worker:
         self._spawner = spawner or AsyncioSpawner()
         self._own_runner = runner
         self._on_line = on_line
-        self._environment = os.environ if environment is None else environment
+        self._environment = dict(os.environ if environment is None else environment)  # read once, not at every start
         self._free = settings.num_workers
         self._slot_freed = asyncio.Event()
         self._attempts: set[asyncio.Task[None]] = set()
         self._done: Counter[str] = Counter()
         self._was_served = False
+        self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._empty_since: float | None = None  # boottime in seconds of the look that found the queue empty
         # When its own requeues are due, in boottime seconds: an empty queue with one of them is not finished.
         self._own_requeues: dict[str, float] = {}
@@ -167,7 +168,7 @@ class Worker:
                 for delivery in deliveries:
                     self._start(supervisor, delivery, since, group)
                 self._breaker.queue_is_empty(empty=not deliveries)
-                if self._finished(empty=not deliveries):
+                if self._finished(empty=not deliveries, looked_at=since):
                     break
         finally:
             self._stopping.drain("nothing is left to do")
@@ -187,17 +188,21 @@ class Worker:
             end = min(end, max(self._empty_since + idle.total_seconds(), *self._own_requeues.values(), now))
         return timedelta(seconds=end - now)
 
-    def _finished(self, *, empty: bool) -> bool:
-        """Tell whether the queue is worked off: nothing came, nothing runs, no requeue of its own is due."""
+    def _finished(self, *, empty: bool, looked_at: float) -> bool:
+        """Tell whether the queue is worked off: nothing came, nothing runs, no requeue of its own is due.
+
+        An empty answer speaks of the moment it was asked for, not of what ended or fell due while it was on its way.
+        """
         now = self._clock.boottime()
         if not empty:
             self._empty_since = None
             return False
-        if self._empty_since is None or self._attempts:
+        busy = bool(self._attempts) or self._last_end >= looked_at
+        if self._empty_since is None or busy:
             self._empty_since = now
-        self._own_requeues = {task_id: due for task_id, due in self._own_requeues.items() if due > now}
+        self._own_requeues = {task_id: due for task_id, due in self._own_requeues.items() if due > looked_at}
         idle = self._settings.idle_timeout or timedelta(0)
-        return not (self._attempts or self._own_requeues) and now >= self._empty_since + idle.total_seconds()
+        return not (busy or self._own_requeues) and now >= self._empty_since + idle.total_seconds()
 
     async def _receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
         """Receive for the free slots, through faults of the broker (L4); None when something cut the wait short."""
@@ -237,7 +242,11 @@ class Worker:
         self._own_requeues.pop(delivery.id, None)
         attempt = group.create_task(self._carry_through(supervisor, delivery, since), name=f"task {delivery.id}")
         self._attempts.add(attempt)
-        attempt.add_done_callback(self._attempts.discard)
+        attempt.add_done_callback(self._ended)
+
+    def _ended(self, attempt: "asyncio.Task[None]") -> None:
+        self._attempts.discard(attempt)
+        self._last_end = self._clock.boottime()
 
     async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: float) -> None:
         try:

@@ -67,6 +67,14 @@ async def test_a_failure_is_retried_after_its_backoff_and_the_worker_waits_for_i
     assert (stage.folder / "ran").read_text().split() == ["1", "0.0.1", "2", "0.1.2", "3", "0.2.3"]
 
 
+async def test_a_requeue_that_is_due_at_once_is_not_left_behind(stage: Stage) -> None:
+    """The empty answer may be older than the requeue: asked for before, it says nothing about it."""
+    for _ in range(10):
+        await stage.push("exit 3", budgets={"retries": 2})
+        report = await stage.work(backoff=timedelta(0))
+        assert (report.failed, report.dead_lettered) == (3, 1)
+
+
 async def test_budgets_end_in_the_dead_letter_place_with_the_output(stage: Stage) -> None:
     """S7: one run and two retries, then dead, with the reason and the tail of what it printed."""
     await stage.push("echo the reason is on stderr >&2; exit 7", budgets={"retries": 2})

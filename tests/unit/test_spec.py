@@ -38,9 +38,17 @@ def test_refuses_what_is_no_spec(text: str) -> None:
 
 
 def test_a_password_is_refused_and_never_shown() -> None:
-    with pytest.raises(InvalidSpec, match="JOBQ_QUEUE") as caught:
+    with pytest.raises(InvalidSpec, match="PGPASSFILE") as caught:
         parse("postgresql://user:hunter2@host/db/q")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["AccountName=x;AccountKey=canary", "sb://ns/q?sig=canary", "demo?password=canary"])
+def test_what_may_be_a_secret_is_not_repeated(text: str) -> None:
+    """RELIABILITY 3, A5."""
+    with pytest.raises(InvalidSpec) as caught:
+        parse(text)
+    assert "canary" not in str(caught.value)
 
 
 def test_an_unknown_scheme_names_the_known_ones() -> None:

@@ -1,0 +1,124 @@
+"""What a worker shows: logs on standard error, task output on standard output, as text or as JSON lines.
+
+Subscribes to events, to task output and to Python's logging. Nothing here blocks or fails: see `writer`.
+"""
+
+import logging
+import os
+import sys
+import time
+from functools import partial
+from typing import Final, Literal, Self
+
+from jobq.cli.sentences import json_line, short_id, terminal_safe, text_line
+from jobq.cli.terminal import paint
+from jobq.cli.writer import MAX_WAITING_BYTES, Writer
+from jobq.events import Event
+
+LogFormat = Literal["auto", "text", "json"]
+_OUT: Final = 1
+_ERR: Final = 2
+_FLUSH_SECONDS: Final = 2.0
+_YELLOW: Final = "33"
+_RED: Final = "31"
+_FAINT: Final = "2"
+
+
+class Console:
+    """Shows a worker's events and its tasks' output; a context manager that flushes at the end, for a limited time.
+
+    Args:
+        queue: the queue's name, a field of every JSON line.
+        log_format: auto is text where standard error is a terminal, else JSON.
+        echo_output: whether to show what tasks print.
+        max_waiting_bytes: how much may wait for a slow reader before lines are dropped.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue: str,
+        log_format: LogFormat,
+        echo_output: bool,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        self._queue = queue
+        self._as_json = log_format == "json" or (log_format == "auto" and not os.isatty(_ERR))
+        self._echo_output = echo_output
+        self._out_is_terminal = os.isatty(_OUT)
+        self._logs = Writer(partial(self._dropped, _ERR), max_bytes=max_waiting_bytes)
+        # Two threads, so that a stuck reader of task output does not hide the logs; one where both go to one place,
+        # so that their order stays.
+        self._output = self._logs
+        if not os.path.sameopenfile(_OUT, _ERR):
+            self._output = Writer(partial(self._dropped, _OUT), max_bytes=max_waiting_bytes)
+        self._handler = _Handler(self)
+
+    def __enter__(self) -> Self:
+        for writer in {self._logs, self._output}:
+            writer.start()
+        logging.getLogger().addHandler(self._handler)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        logging.getLogger().removeHandler(self._handler)
+        if self._output is not self._logs and (unwritten := self._output.stop(_FLUSH_SECONDS)):
+            text = f"{unwritten} lines of output were not written: their reader is too slow"
+            self._say("console.output_dropped", text, logging.WARNING)
+        self._logs.stop(_FLUSH_SECONDS)
+
+    def on_event(self, event: Event) -> None:
+        """Show an event, unless it is for debugging; a subscriber of `jobq.events.Events`."""
+        if event.level < logging.INFO:
+            return
+        self._logs.put(_ERR, self._formatted(event), important=True)
+
+    def on_line(self, task_id: str, stream: str, line: str) -> None:
+        """Show a line that a task printed; `stream` is stdout or stderr."""
+        if not self._echo_output:
+            return
+        if self._as_json:  # an event of its own: what a task says never mixes with what jobq says of it
+            fields = {"task_id": task_id, "stream": stream, "line": line}
+            shown = self._formatted(Event(name="task.output", fields=fields))
+        else:
+            shown = _encoded(f"{short_id(task_id)} | {terminal_safe(line) if self._out_is_terminal else line}")
+        self._output.put(_OUT, shown)
+
+    def on_record(self, record: logging.LogRecord) -> None:
+        """Show a record of Python's logging."""
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        self._say("log", text, record.levelno, at=record.created, logger=record.name)
+
+    def _say(self, name: str, text: str, level: int, *, at: float | None = None, **fields: str) -> None:
+        fields["detail"] = text
+        self.on_event(Event(name=name, fields=fields, level=level, at=time.time() if at is None else at))
+
+    def _dropped(self, descriptor: int, count: int) -> tuple[int, bytes]:
+        fields = {"detail": f"{count} lines dropped: their reader is too slow", "lines": count}
+        return descriptor, self._formatted(Event(name="console.dropped", fields=fields, level=logging.WARNING))
+
+    def _formatted(self, event: Event) -> bytes:
+        if self._as_json:
+            return _encoded(json_line(event, queue=self._queue))
+        color = _RED if event.level >= logging.ERROR else _YELLOW if event.level >= logging.WARNING else _FAINT
+        return _encoded(paint(text_line(event), color, sys.stderr))
+
+
+class _Handler(logging.Handler):
+    """Passes warnings and errors of Python's logging to the console."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._console.on_record(record)
+        except Exception:  # noqa: BLE001 - logging's rule: a record that cannot be shown harms nobody
+            self.handleError(record)
+
+
+def _encoded(line: str) -> bytes:
+    return line.encode("utf-8", "backslashreplace") + b"\n"

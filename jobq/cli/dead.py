@@ -1,0 +1,211 @@
+"""`jobq QUEUE dead list|show|retry|purge`: the tasks that jobq gave up on."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import click
+
+from jobq.backend import Backend, DeadLetter
+from jobq.cli import describe, terminal
+from jobq.cli.parts import ExampleCommand, SuggestingGroup, json_option, with_queue
+from jobq.cli.progress import Bar
+
+_NOT_FOUND: Final = 4
+_BATCH: Final = 500
+_MOST_LISTED: Final = 1_000_000
+_SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
+Act = Callable[[Sequence[str]], Awaitable[list[str]]]
+
+
+@click.group(
+    cls=SuggestingGroup,
+    examples=(
+        "jobq demo dead list",
+        f"jobq demo dead show {_SOME_ID}",
+        "jobq demo dead retry --all",
+        f"jobq demo dead purge {_SOME_ID}",
+    ),
+)
+def dead() -> None:
+    """Look after dead letters: tasks that failed too often, crashed too often, or are no tasks at all."""
+
+
+@dead.command(
+    name="list",
+    cls=ExampleCommand,
+    short_help="List dead letters, oldest first.",
+    examples=("jobq demo dead list -n 100", "jobq demo dead list --json"),
+)
+@click.option("-n", "--limit", type=click.IntRange(1, _MOST_LISTED), default=20, help="How many at most. Default: 20.")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, limit: int, as_json: bool) -> int:
+    """List dead letters, oldest first: id, when it died, deliveries, reason, what ran."""
+
+    async def work(backend: Backend) -> None:
+        letters = await backend.dead_letters(limit + 1)
+        for letter in letters[:limit]:
+            if as_json:
+                terminal.put_json(_as_json(letter, env=False))
+            else:
+                terminal.put(_line(letter))
+        if len(letters) > limit:
+            terminal.tell(f"there are more than {limit}; -n N shows more")
+
+    return with_queue(ctx, work)
+
+
+def _line(letter: DeadLetter) -> str:
+    died = describe.moment(letter.died)
+    shown = f"{terminal.visible(letter.id)}  {died}  {letter.deliveries:3}  {terminal.visible(letter.reason)}"
+    return f"{shown}  {describe.what_runs(letter.body)}"
+
+
+def _as_json(letter: DeadLetter, *, env: bool) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "reason": letter.reason,
+        "description": letter.description,
+        "deliveries": letter.deliveries,
+        "died": describe.moment(letter.died),
+        **describe.as_json(letter.body, env=env),
+    }
+
+
+@dead.command(
+    cls=ExampleCommand,
+    short_help="Show all of one dead letter.",
+    examples=(f"jobq demo dead show {_SOME_ID}", f"jobq demo dead show {_SOME_ID} --json --show-env"),
+)
+@click.argument("id_", metavar="ID")
+@click.option("--show-env", is_flag=True, help="Show the values of its variables too; they may be secrets.")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
+    """Show all of one dead letter: why it died, the end of its output, its task, or the bytes that are none."""
+
+    async def work(backend: Backend) -> int:
+        letter = await _find(backend, id_)
+        if letter is None:
+            return _tell_missing([id_], as_json=as_json)
+        if as_json:
+            terminal.put_json(_as_json(letter, env=show_env))
+        else:
+            _show(letter, env=show_env)
+        return 0
+
+    return with_queue(ctx, work)
+
+
+async def _find(backend: Backend, id_: str) -> DeadLetter | None:
+    limit = _BATCH
+    while True:
+        letters = await backend.dead_letters(limit)
+        found = next((letter for letter in letters if letter.id == id_), None)
+        if found is not None or len(letters) < limit:
+            return found
+        limit *= 4
+
+
+def _show(letter: DeadLetter, *, env: bool) -> None:
+    rows = [
+        ("id", terminal.visible(letter.id)),
+        ("reason", terminal.visible(letter.reason)),
+        ("died", describe.moment(letter.died)),
+        ("deliveries", str(letter.deliveries)),
+        *describe.details(letter.body, env=env),
+    ]
+    for label, text in rows:
+        terminal.put(f"{label + ':':<14}{text}")
+    terminal.put("description:")
+    for line in letter.description.splitlines():
+        terminal.put(f"  {terminal.visible(line)}")
+
+
+@dead.command(
+    cls=ExampleCommand,
+    short_help="Put dead letters back into the queue.",
+    examples=(f"jobq demo dead retry {_SOME_ID}", "jobq demo dead retry --all"),
+)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "all_", is_flag=True, help="All that are dead now.")
+@click.pass_context
+def retry(ctx: click.Context, ids: tuple[str, ...], all_: bool) -> int:
+    """Put dead letters back into the queue, with fresh budgets."""
+    _check_choice(ids, all_)
+    return with_queue(ctx, lambda backend: _act(backend, backend.redrive, "retried", ids, all_))
+
+
+@dead.command(
+    cls=ExampleCommand,
+    short_help="Delete dead letters for good.",
+    examples=(f"jobq demo dead purge {_SOME_ID}", "jobq demo dead purge --all --yes"),
+)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "all_", is_flag=True, help="All that are dead now.")
+@click.option("--yes", is_flag=True, help="Do not ask, for --all.")
+@click.pass_context
+def purge(ctx: click.Context, ids: tuple[str, ...], all_: bool, yes: bool) -> int:
+    """Delete dead letters for good."""
+    _check_choice(ids, all_)
+    if all_ and not yes and not terminal.has_terminal_input():
+        raise click.UsageError("purge --all deletes for good and there is no terminal to ask on; add --yes")
+
+    async def work(backend: Backend) -> int:
+        if all_ and not yes and not terminal.confirmed(f"Delete all dead letters of {backend.name}?"):
+            terminal.tell("nothing was deleted")
+            return 1
+        return await _act(backend, backend.purge_dead, "purged", ids, all_)
+
+    return with_queue(ctx, work)
+
+
+def _check_choice(ids: tuple[str, ...], all_: bool) -> None:
+    if all_ == bool(ids):
+        raise click.UsageError("give the IDs of dead letters (`dead list` shows them), or --all, not both")
+
+
+async def _act(backend: Backend, act: Act, done: str, ids: tuple[str, ...], all_: bool) -> int:
+    count = 0
+    missing: list[str] = []
+    total = (await backend.stats()).dead if all_ else len(ids)
+    with Bar(done, total) as bar:
+        async for batch in _dead_at_start(backend, total) if all_ else _batches(ids):
+            found = await act(batch)
+            count += len(found)
+            acted_on = set(found)
+            missing += [id_ for id_ in batch if id_ not in acted_on]
+            bar.show(count, str(count))
+    terminal.put(f"{done} {count} dead letter{'' if count == 1 else 's'}")
+    return _tell_missing(missing) if missing and not all_ else 0
+
+
+async def _batches(ids: tuple[str, ...]) -> AsyncIterator[list[str]]:
+    different = list(dict.fromkeys(ids))
+    for start in range(0, len(different), _BATCH):
+        yield different[start : start + _BATCH]
+
+
+async def _dead_at_start(backend: Backend, total: int | None) -> AsyncIterator[list[str]]:
+    """Yield the ids of those that were dead when this began, oldest first, though some may die again meanwhile.
+
+    The consumer takes each batch out of the dead-letter place. Whatever dies later comes after, so that the first
+    `total` are the ones meant; where the service cannot count, no id is yielded twice.
+    """
+    seen: set[str] = set()
+    while total is None or len(seen) < total:
+        at_most = _BATCH if total is None else min(_BATCH, total - len(seen))
+        batch = [letter.id for letter in await backend.dead_letters(at_most) if letter.id not in seen]
+        if not batch:
+            return
+        seen.update(batch)
+        yield batch
+
+
+def _tell_missing(ids: Sequence[str], *, as_json: bool = False) -> int:
+    message = f"no dead letter with the id {', '.join(ids)}"
+    if as_json:
+        terminal.complain_json("NotFound", message, _NOT_FOUND, ids=list(ids))
+    else:
+        terminal.complain(message)
+    return _NOT_FOUND

@@ -1,0 +1,164 @@
+"""Task lines, which `push` reads from a file or a pipe: how they are cut, and how one becomes a task."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Self
+
+from jobq import strict_json
+from jobq.errors import JobqError, MalformedTask
+from jobq.task import MAX_BODY_BYTES, Task
+
+FIELDS: Final = ("argv", "budgets", "command", "cwd", "env", "id", "kwargs", "not_before", "priority", "timeout")
+_MAX_LINE_BYTES: Final = 6 * MAX_BODY_BYTES  # every character of a JSON line may be written as \uXXXX
+_CHUNK_BYTES: Final = 256 * 1024
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+class InputUnreadable(JobqError):
+    """The file of tasks cannot be read."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """What the options of one `push` say about all its tasks; a JSON line may say otherwise of its own.
+
+    Attributes:
+        env, cwd, timeout, priority, budgets: fields of Task.
+        delay: counts from when the line was read.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    timeout: float | None = None
+    priority: int | None = None
+    delay: timedelta | None = None
+    budgets: Mapping[str, int] = field(default_factory=dict)
+
+    def task(self, **fields: Any) -> Task:
+        """Return a task; raises MalformedTask."""
+        common: dict[str, Any] = {"cwd": self.cwd, "timeout": self.timeout, "priority": self.priority}
+        if self.delay is not None:
+            common["not_before"] = time.time() + self.delay.total_seconds()
+        merged = {name: value for name, value in common.items() if value is not None} | fields
+        for name, values in (("env", self.env), ("budgets", self.budgets)):
+            own = fields.get(name, {})
+            merged[name] = {**values, **own} if isinstance(own, dict) else own
+        return Task.new(**merged)
+
+    def task_of_line(self, line: bytes) -> Task | None:
+        """Return the task in a line, None for a blank line or a comment; raises MalformedTask."""
+        if len(line) > _MAX_LINE_BYTES:
+            raise MalformedTask(f"the line is longer than {_MAX_LINE_BYTES} bytes")
+        stripped = line.strip()
+        if not stripped or stripped.startswith(b"#"):
+            return None
+        if stripped.startswith(b'{"'):
+            return self.task(**_fields(stripped))
+        try:
+            return self.task(command=line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise MalformedTask("not UTF-8", f"byte {error.start + 1}") from None
+
+
+def _fields(line: bytes) -> dict[str, Any]:
+    fields = strict_json.loads(line)
+    assert isinstance(fields, dict), "a line that begins with a brace is an object or no JSON"
+    for name in fields:
+        if name not in FIELDS:
+            raise MalformedTask(f"unknown field; a line may have {', '.join(FIELDS)}", ascii(name)[1:-1][:80])
+    return fields
+
+
+class LineCutter:
+    """Cuts chunks of bytes into numbered lines; LF ends a line, a CR before it goes too."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> list[tuple[int, bytes]]:
+        """Return the lines that this chunk completes; an empty chunk is the end and completes the last one.
+
+        A line without end comes out once it is too long, which `task_of_line` refuses.
+        """
+        self._rest += chunk
+        *whole, rest = bytes(self._rest).split(b"\n")
+        if not chunk or len(rest) > _MAX_LINE_BYTES:
+            whole, rest = [*whole, rest] if rest else whole, b""
+        self._rest = bytearray(rest)
+        return [self._numbered(line) for line in whole]
+
+    def _numbered(self, line: bytes) -> tuple[int, bytes]:
+        self.number += 1
+        if self.number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        return self.number, line.removesuffix(b"\r")
+
+
+class Input:
+    """A file, pipe or terminal that tasks are read from; a context manager.
+
+    It is read without a thread, which could not be stopped, and without blocking the event loop on a pipe.
+
+    Args:
+        path: the file; `-` is standard input.
+
+    Raises:
+        InputUnreadable: from all methods.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.name = "standard input" if path == "-" else path
+        self.path = path
+        self.bytes_read = 0
+        try:
+            self._descriptor = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            status = os.fstat(self._descriptor)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            raise self._unreadable(error) from None
+        self.size = status.st_size or None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._descriptor != 0:
+            os.close(self._descriptor)
+
+    async def read(self, timeout: float | None) -> bytes | None:
+        """Return the next bytes, empty at the end, None when there are none within `timeout` seconds."""
+        if not await self._readable(timeout):
+            return None
+        try:
+            chunk = os.read(self._descriptor, _CHUNK_BYTES)
+        except BlockingIOError:  # somebody made our standard input non-blocking
+            return None
+        except OSError as error:
+            raise self._unreadable(error) from None
+        self.bytes_read += len(chunk)
+        return chunk
+
+    async def _readable(self, timeout: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        try:
+            loop.add_reader(self._descriptor, ready.set)
+        except PermissionError:  # epoll refuses what is always ready: a regular file, /dev/null
+            await asyncio.sleep(0)
+            return True
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ready.wait(), timeout)
+        finally:
+            loop.remove_reader(self._descriptor)
+        return ready.is_set()
+
+    def _unreadable(self, error: Exception) -> InputUnreadable:
+        return InputUnreadable(f"cannot read {self.name}: {getattr(error, 'strerror', None) or error}")

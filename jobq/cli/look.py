@@ -1,0 +1,97 @@
+"""`jobq QUEUE size`, `peek`, `create` and `clear`: the queue as a whole."""
+
+from dataclasses import asdict
+from typing import Final
+
+import click
+
+from jobq.backend import Backend, QueueStats
+from jobq.cli import describe, terminal
+from jobq.cli.parts import ExampleCommand, json_option, with_queue
+
+_NOT_FOUND: Final = 4
+_MOST_PEEKED: Final = 10_000
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "jobq demo size",
+        "jobq demo size --json",
+        "while jobq demo size --fail-if-empty; do sleep 10; done",
+    ),
+)
+@click.option("--fail-if-empty", is_flag=True, help="Exit 4 when no task is visible, leased or scheduled.")
+@json_option
+@click.pass_context
+def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
+    """Count the tasks: visible (could start now), leased (running), scheduled (for later), dead (given up)."""
+
+    async def work(backend: Backend) -> int:
+        stats = await backend.stats()
+        if as_json:
+            terminal.put_json(asdict(stats))
+        else:
+            terminal.put(_table(stats))
+        is_empty = not (stats.visible or stats.leased or stats.scheduled)
+        return _NOT_FOUND if fail_if_empty and is_empty else 0
+
+    return with_queue(ctx, work)
+
+
+def _table(stats: QueueStats) -> str:
+    texts = {name: "?" if count is None else str(count) for name, count in asdict(stats).items()}
+    columns = [(name.rjust(len(text)), text.rjust(len(name))) for name, text in texts.items()]
+    return "\n".join("  ".join(row) for row in zip(*columns, strict=True))
+
+
+@click.command(cls=ExampleCommand, examples=("jobq demo peek", "jobq demo peek -n 100 --json"))
+@click.option("-n", "--limit", type=click.IntRange(1, _MOST_PEEKED), default=10, help="How many at most. Default: 10.")
+@json_option
+@click.pass_context
+def peek(ctx: click.Context, limit: int, as_json: bool) -> int:
+    """Show the next tasks without taking them: id, deliveries so far, what runs. Values of variables stay hidden."""
+
+    async def work(backend: Backend) -> None:
+        for found in await backend.peek(limit):
+            if as_json:
+                held = describe.as_json(found.body, env=False)
+                terminal.put_json({"id": found.id, "deliveries": found.deliveries, **held})
+            else:
+                terminal.put(f"{terminal.visible(found.id)}  {found.deliveries:3}  {describe.what_runs(found.body)}")
+
+    return with_queue(ctx, work)
+
+
+@click.command(
+    cls=ExampleCommand, examples=("jobq demo create", "jobq sqlite:///data/jobs.db/demo create --no-exist-ok")
+)
+@click.option("--exist-ok/--no-exist-ok", default=True, help="Whether it may exist already. Default: it may.")
+@click.pass_context
+def create(ctx: click.Context, exist_ok: bool) -> int:
+    """Make the queue and its dead-letter place. A first push does it too; a worker does not."""
+
+    async def work(backend: Backend) -> None:
+        await backend.create(exist_ok=exist_ok)
+        terminal.tell(f"queue {backend.name} is there")
+
+    return with_queue(ctx, work)
+
+
+@click.command(cls=ExampleCommand, examples=("jobq demo clear", "jobq demo clear --yes"))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+def clear(ctx: click.Context, yes: bool) -> int:
+    """Delete every task that waits or runs; a running one is stopped by its worker. Dead letters stay."""
+    if not yes and not terminal.has_terminal_input():
+        raise click.UsageError("clear deletes tasks for good and there is no terminal to ask on; add --yes")
+
+    async def work(backend: Backend) -> int:
+        if not yes and not terminal.confirmed(f"Delete all tasks that wait or run on {backend.name}?"):
+            terminal.tell("nothing was deleted")
+            return 1
+        count = await backend.clear()
+        terminal.put(f"cleared {count} task{'' if count == 1 else 's'} from {terminal.visible(backend.name)}")
+        return 0
+
+    return with_queue(ctx, work)

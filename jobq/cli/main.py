@@ -1,0 +1,200 @@
+"""The entry point: which queue, which command, and what becomes of an error (DESIGN sections 3 and 12)."""
+
+import os
+import re
+import sys
+import traceback
+from importlib import import_module
+from typing import Any, Final, NoReturn
+
+import click
+
+from jobq import __version__
+from jobq.cli import terminal
+from jobq.cli.parts import Invocation, SuggestingGroup, did_you_mean
+from jobq.errors import ConfigurationError, JobqError, PushUnknown
+
+# Each command with the module that holds it: imported when it is used, so that `jobq --help` stays quick.
+_COMMANDS: Final = {
+    "Run": {
+        "push": ("jobq.cli.push", "Queue commands."),
+        "worker": ("jobq.cli.worker", "Run what is queued."),
+    },
+    "Look": {
+        "size": ("jobq.cli.look", "Count the tasks."),
+        "peek": ("jobq.cli.look", "Show the next tasks without taking them."),
+        "dead": ("jobq.cli.dead", "List, show, retry or purge dead letters."),
+    },
+    "Manage": {
+        "create": ("jobq.cli.look", "Make the queue; a first push does it too."),
+        "clear": ("jobq.cli.look", "Delete all tasks but dead letters."),
+    },
+}
+_MODULE_OF: Final = {name: module for group in _COMMANDS.values() for name, (module, _) in group.items()}
+_PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._/-]+")  # a name or ACCOUNT/QUEUE
+_INTERRUPTED: Final = 130
+_USAGE: Final = 2
+_COMPLETION: Final = "_JOBQ_COMPLETE"
+
+_HELP: Final = """Run commands that matter on machines that vanish.
+
+QUEUE is a name (an embedded queue of this machine), ACCOUNT/QUEUE (Azure Storage Queue) or a URL such as
+sqlite:///data/jobs.db/demo. Without it the variable JOBQ_QUEUE is used.
+"""
+_EXAMPLES: Final = (
+    "jobq demo push -c 'echo hello'       queue a command",
+    "jobq demo push tasks.txt             queue one command per line",
+    "jobq demo worker -n 4                run them, four at a time",
+    "jobq demo dead list                  what failed too often",
+)
+_EPILOG: Final = """`jobq QUEUE COMMAND --help` tells more. A queue that is named like a command needs JOBQ_QUEUE.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 configuration or access, 4 not found or empty, 75 try again later,
+130 and 143 interrupted."""
+
+
+class Commands(SuggestingGroup):
+    """`jobq [QUEUE] COMMAND`: a first positional argument that is no command is the queue."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the queue out of the arguments, which click has no notion of."""
+        invocation = ctx.ensure_object(Invocation)
+        ctx.info_name = "jobq [QUEUE]"
+        first = next((index for index, word in enumerate(args) if not word.startswith("-")), None)
+        if first is not None and args[first] not in _MODULE_OF:
+            invocation.spec = args[first]
+            ctx.info_name = f"jobq {_shown(args[first])}"
+            args = [*args[:first], *args[first + 1 :]]
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            _explain_missing_command(invocation.spec)
+            ctx.exit(_USAGE)
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the shape of a command line."""
+        return ["COMMAND", "[ARGS]..."]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of all commands."""
+        return list(_MODULE_OF)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import a command's module and return the command."""
+        if cmd_name not in _MODULE_OF:
+            return None
+        command = getattr(import_module(_MODULE_OF[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """Write the commands in groups, without importing any."""
+        for title, commands in _COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_max=12)
+
+
+def _shown(spec: str) -> str:
+    """Return the spec for a usage message, which comes before anyone has looked for a password in it (A5)."""
+    return spec if _PLAIN_SPEC.fullmatch(spec) else "QUEUE"
+
+
+def _explain_missing_command(spec: str | None) -> None:
+    if spec is not None:
+        meant = did_you_mean(spec, list(_MODULE_OF))
+        terminal.complain(f"no command after {_shown(spec)!r}, which is taken for the queue{meant}")
+
+
+@click.command(
+    cls=Commands,
+    help=_HELP,
+    examples=_EXAMPLES,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="jobq", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Hold the commands; the queue is taken by `Commands.parse_args`."""
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; errors are told, never raised."""
+    terminal.prepare_streams()
+    as_json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
+    try:
+        code = _run(arguments, as_json)
+        terminal.flush()
+    except terminal.OutputGone as gone:
+        return _output_gone(gone.__cause__)
+    except BrokenPipeError as error:  # from click, which prints help by itself
+        return _output_gone(error)
+    except (KeyboardInterrupt, click.Abort):
+        terminal.complain("interrupted")
+        return _INTERRUPTED
+    except Exception:  # noqa: BLE001 - the last resort: whatever comes here is ours to mend
+        traceback.print_exc()
+        terminal.complain("this is a bug in jobq; please report it with the lines above")
+        return 1
+    return code
+
+
+def _run(arguments: list[str], as_json: bool) -> int:
+    try:
+        _refuse_platform()
+        return _invoke(arguments)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        return _tell_usage(error, as_json)
+    except JobqError as error:
+        return _tell_error(error, as_json)
+
+
+def _output_gone(cause: BaseException | None) -> int:
+    terminal.discard_stdout()
+    if isinstance(cause, BrokenPipeError):  # whoever read our output has seen enough, as in `| head -1`
+        return 0
+    terminal.complain(f"cannot write to standard output: {getattr(cause, 'strerror', None) or cause}")
+    return 1
+
+
+def _refuse_platform() -> None:
+    if sys.platform == "win32":
+        raise ConfigurationError("Windows is not supported: jobq needs POSIX process groups and signals; use WSL 2")
+
+
+def _invoke(arguments: list[str]) -> int:
+    if instruction := os.environ.get(_COMPLETION):  # how shells ask click for completions
+        from click.shell_completion import shell_complete  # noqa: PLC0415 - never needed otherwise
+
+        return shell_complete(cli, {}, "jobq", _COMPLETION, instruction)
+    with cli.make_context("jobq", list(arguments)) as context:
+        code: Any = cli.invoke(context)
+        return code if isinstance(code, int) else 0
+
+
+def _tell_usage(error: click.ClickException, as_json: bool) -> int:
+    code = _USAGE if isinstance(error, click.UsageError) else error.exit_code
+    if as_json:
+        terminal.complain_json("UsageError", error.format_message(), code)
+        return code
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"Try: {context.command_path.replace(' [QUEUE]', '')} --help" if context else ""
+    terminal.complain(error.format_message(), hint=hint)
+    return code
+
+
+def _tell_error(error: JobqError, as_json: bool) -> int:
+    notes = getattr(error, "__notes__", [])
+    message = "; ".join([str(error), *notes])
+    if as_json:
+        more = {"ids": list(error.ids)} if isinstance(error, PushUnknown) else {}
+        terminal.complain_json(type(error).__name__, message, error.exit_code, **more)
+    else:
+        terminal.complain(message)
+    return error.exit_code

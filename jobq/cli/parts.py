@@ -1,0 +1,119 @@
+"""The parts that commands are made of: a group that suggests, options that several commands share, the queue."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from jobq import durations
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend
+    from jobq.settings import Settings
+
+WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
+
+
+@dataclass
+class Invocation:
+    """What stands before the command.
+
+    Attributes:
+        spec: the first positional argument, unless that was the command.
+    """
+
+    spec: str | None = None
+
+
+class ExampleCommand(click.Command):
+    """A command whose help shows examples as they are, before its options.
+
+    Args:
+        examples: one command line each.
+    """
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._examples = examples
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help text and the examples."""
+        super().format_help_text(ctx, formatter)
+        if self._examples:
+            with formatter.section("Examples"):
+                for example in self._examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+
+
+class SuggestingGroup(ExampleCommand, click.Group):
+    """A group that names the command you may have meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command, or raise a UsageError with a suggestion."""
+        name = os.fspath(args[0])
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            raise click.UsageError(f"no such command {name!r}{did_you_mean(name, self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def did_you_mean(word: str, known: list[str]) -> str:
+    """Return a suggestion to append to a message, or nothing."""
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> timedelta | None:
+    """Read a duration option; a callback for `click.option`."""
+    if text is None:
+        return None
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json`; errors become JSON too (main.py)."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")(command)
+
+
+def spec_of(context: click.Context, settings: "Settings") -> str:
+    """Return the queue spec from the command line or JOBQ_QUEUE; raises UsageError when there is none."""
+    invocation = context.find_object(Invocation)
+    spec = (invocation.spec if invocation else None) or settings.queue
+    if not spec:
+        raise click.UsageError(WHICH_QUEUE.format(command=_command_words(context)), context)
+    return spec
+
+
+def _command_words(context: click.Context) -> str:
+    words: list[str] = []
+    current: click.Context | None = context
+    while current is not None and current.parent is not None:
+        words.insert(0, str(current.info_name))
+        current = current.parent
+    return " ".join(words)
+
+
+def with_queue(
+    context: click.Context, work: Callable[["Backend"], Awaitable[int | None]], settings: "Settings | None" = None
+) -> int:
+    """Connect to the queue, do the work and return the exit code."""
+    from jobq.settings import Settings  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
+    from jobq.spec import resolve  # noqa: PLC0415 - as above
+
+    settings = settings or Settings.from_environment()
+    spec = spec_of(context, settings)
+
+    async def connected() -> int:
+        async with resolve(spec, settings) as backend:
+            return await work(backend) or 0
+
+    return asyncio.run(connected())

@@ -1,0 +1,159 @@
+"""`jobq QUEUE push`: tasks from options, a file, a pipe or an argument vector into the queue, in bounded memory."""
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from jobq.cli import terminal
+from jobq.cli.batches import Echo, Pusher, Stream, push_given
+from jobq.cli.lines import Input, Template
+from jobq.cli.parts import ExampleCommand, Invocation, duration, json_option, spec_of, with_queue
+from jobq.settings import Settings
+
+_ARGV: Final = "jobq.argv"
+
+_HELP: Final = """Queue commands, which workers will run.
+
+Tasks come from exactly one place: -c options, a FILE (`-` or nothing = standard input), or a program with its
+arguments after `--`, which is run without a shell.
+
+In a FILE each line is a command for the shell. Blank lines and lines that begin with # are skipped. A line that begins
+with {" is a JSON object with the fields command, argv or kwargs, and env, cwd, timeout (seconds), id, priority,
+not_before (seconds since 1970), budgets (retries, preemptions, crashes). Options hold for all tasks that do not say
+otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
+"""
+_EXAMPLES: Final = (
+    "jobq demo push -c 'python train.py --fold 1' -c 'python train.py --fold 2'",
+    "jobq demo push tasks.txt",
+    "seq 100 | sed 's/^/echo task /' | jobq demo push -",
+    "jobq demo push --timeout 2h --env HF_TOKEN --cwd . -- python train.py --lr 0.1",
+    """echo '{"argv": ["echo", "hello"], "priority": 5}' | jobq demo push""",
+)
+
+
+class _PushCommand(ExampleCommand):
+    """Keeps what follows the first `--` apart, which click would mix with FILE."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before `--`."""
+        if "--" in args:
+            position = args.index("--")
+            ctx.meta[_ARGV] = tuple(args[position + 1 :])
+            args = args[:position]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the shape of a command line."""
+        return ["[OPTIONS]", "[-c COMMAND ... | FILE | -- PROGRAM [ARGS]...]"]
+
+
+@click.command(cls=_PushCommand, help=_HELP, examples=_EXAMPLES)
+@click.argument("file", required=False)
+@click.option("-c", "--command", "commands", multiple=True, metavar="COMMAND", help="A shell command; may be repeated.")
+@click.option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A variable for the tasks; NAME alone takes the value from here, so that it does not show in `ps`.",
+)
+@click.option("--cwd", metavar="FOLDER", help="Where they run; a relative one counts from here. Default: the worker's.")
+@click.option("--timeout", metavar="DURATION", callback=duration, help="How long one attempt may run, as in 90s or 2h.")
+@click.option("--delay", metavar="DURATION", callback=duration, help="How long to wait before they may start.")
+@click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
+@click.option("--id", "id_", metavar="ID", help="Name the one task; queueing the same id again changes nothing.")
+@click.option("--num-retries", type=click.IntRange(min=0), metavar="N", help="Runs after a failure. Default: 3.")
+@click.option("--max-crashes", type=click.IntRange(min=0), metavar="N", help="Runs after a crash. Default: 3.")
+@click.option(
+    "--max-preemptions", type=click.IntRange(min=0), metavar="N", help="Runs after a preemption. Default: 100."
+)
+@click.option("--ids", is_flag=True, help="Print each id once its task is safely queued.")
+@json_option
+@click.pass_context
+def push(
+    ctx: click.Context,
+    file: str | None,
+    commands: tuple[str, ...],
+    variables: tuple[str, ...],
+    cwd: str | None,
+    timeout: timedelta | None,
+    delay: timedelta | None,
+    priority: int | None,
+    id_: str | None,
+    num_retries: int | None,
+    max_crashes: int | None,
+    max_preemptions: int | None,
+    ids: bool,
+    as_json: bool,
+) -> int:
+    """Queue commands; see _HELP."""
+    settings = Settings.from_environment(
+        num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions
+    )
+    template = Template(
+        env=_variables(variables),
+        cwd=None if cwd is None else str(Path.cwd() / cwd) if cwd else cwd,
+        timeout=timeout.total_seconds() if timeout is not None else None,
+        priority=priority,
+        delay=delay,
+        budgets={
+            "retries": settings.num_retries,
+            "crashes": settings.max_crashes,
+            "preemptions": settings.max_preemptions,
+        },
+    )
+    spec_of(ctx, settings)  # before anything is read
+    argv: tuple[str, ...] | None = ctx.meta.get(_ARGV)
+    _check_sources(file, commands, argv, id_)
+    echo = Echo(ids=ids, as_json=as_json)
+    if file is not None or not (commands or argv):
+        with Input(file or "-") as source:
+            return with_queue(
+                ctx,
+                lambda backend: Stream(Pusher(backend, echo), source, template, _again(ctx)).run(),
+                settings,
+            )
+    given: list[dict[str, Any]] = [{"command": command} for command in commands] or [{"argv": argv}]
+    named = {"id": id_} if id_ is not None else {}
+    tasks = [template.task(**fields, **named) for fields in given]
+    return with_queue(ctx, lambda backend: push_given(Pusher(backend, echo), tasks), settings)
+
+
+def _check_sources(file: str | None, commands: tuple[str, ...], argv: tuple[str, ...] | None, id_: str | None) -> None:
+    if argv == ():
+        raise click.UsageError("no program after `--`")
+    if (file is not None) + bool(commands) + (argv is not None) > 1:
+        raise click.UsageError("tasks come from one place: -c, a FILE, or a program after `--`; push twice for two")
+    if id_ is not None and (len(commands) != 1 and argv is None):
+        raise click.UsageError(
+            "--id names one task: give it with one -c or a program; JSON lines have ids of their own"
+        )
+    if file is None and not commands and argv is None and terminal.has_terminal_input():
+        raise click.UsageError("nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, or -- PROGRAM")
+
+
+def _variables(pairs: Sequence[str]) -> Mapping[str, str]:
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise click.UsageError(f"--env {name}: there is no such variable here; write {name}=VALUE")
+            value = os.environ[name]
+        values[name] = value
+    return values
+
+
+def _again(ctx: click.Context) -> str:
+    """Return how this command line would read the rest of its file."""
+    invocation = ctx.find_object(Invocation)
+    given = [invocation.spec] if invocation and invocation.spec else []
+    has_options = any(
+        value not in (None, False, ()) for name, value in ctx.params.items() if name not in ("file", "commands")
+    )
+    return shlex.join(["jobq", *given, "push"]) + (" [the same options] -" if has_options else " -")

@@ -1,0 +1,133 @@
+"""What all commands share for printing: one place for colour, for untrusted text, for standard output and errors.
+
+Standard output carries data, standard error everything else. Text that came out of a queue may hold anything, so it
+is made `visible` before it reaches a terminal.
+"""
+
+import json
+import os
+import re
+import sys
+from typing import Any, Final, TextIO
+
+# C0, DEL and C1 controls, line and paragraph separators, bidirectional overrides, lone surrogates.
+_INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_UNDECODABLE: Final = range(0xDC80, 0xDD00)  # a byte that was no UTF-8, as os.fsdecode keeps it
+_RED: Final = "31"
+
+
+def prepare_streams() -> None:
+    """Make printing unable to fail on a character, and a closed standard stream harmless."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed by the caller: the next file to be opened must not become somebody's standard output
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - lives as long as the process
+
+
+def discard_stdout() -> None:
+    """Send what is still buffered nowhere: whoever read standard output has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def uses_color(stream: TextIO) -> bool:
+    """Tell whether to colour: NO_COLOR wins over FORCE_COLOR, which wins over what the stream is."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, code: str, stream: TextIO) -> str:
+    """Return the text in an SGR colour, where the stream takes one."""
+    return f"\x1b[{code}m{text}\x1b[0m" if uses_color(stream) else text
+
+
+def visible(text: str) -> str:
+    """Return the text with everything that could move a cursor, hide or reorder characters written as an escape."""
+    return _INVISIBLE.sub(_escape, text)
+
+
+def visible_bytes(data: bytes) -> str:
+    """Return bytes of unknown make as one line of text."""
+    return visible(data.decode("utf-8", "surrogateescape"))
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    code = ord(character)
+    if code in _UNDECODABLE:
+        return f"\\x{code - 0xDC00:02x}"
+    return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")  # noqa: PLR2004
+
+
+class OutputGone(Exception):
+    """Standard output cannot be written: its reader has gone, or its disk is full."""
+
+
+def put(text: str) -> None:
+    """Write a line of data to standard output; raises OutputGone."""
+    try:
+        print(text)
+    except OSError as error:
+        raise OutputGone from error
+
+
+def flush() -> None:
+    """Bring what was put to the reader now; raises OutputGone."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise OutputGone from error
+
+
+def put_json(value: Any) -> None:
+    """Write one JSON object, on one line, to standard output; pure ASCII, so any locale and terminal takes it."""
+    put(json.dumps(value))
+
+
+def tell(text: str) -> None:
+    """Write a line for people to standard error."""
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def complain(text: str, *, hint: str = "") -> None:
+    """Write an error as one plain line to standard error, and where to read on."""
+    print(f"{paint('jobq:', _RED, sys.stderr)} {visible(text)}", file=sys.stderr, flush=True)
+    if hint:
+        tell(hint)
+
+
+def complain_json(name: str, message: str, exit_code: int, **more: Any) -> None:
+    """Write an error as a JSON object to standard error."""
+    error = {"error": name, "message": message, "exit_code": exit_code, **more}
+    print(json.dumps(error), file=sys.stderr, flush=True)
+
+
+def confirmed(question: str) -> bool:
+    """Ask on the terminal; anything but yes means no."""
+    print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def has_terminal_input() -> bool:
+    """Tell whether somebody could answer a question, or type tasks."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def shortened(text: str, width: int) -> str:
+    """Return at most `width` characters."""
+    return text if len(text) <= width else text[: max(0, width - 3)] + "..."

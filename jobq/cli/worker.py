@@ -1,0 +1,83 @@
+"""`jobq QUEUE worker`: options into settings, events onto the terminal; the work itself is in jobq.run.worker."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+import click
+
+from jobq import durations
+from jobq.backend import Backend
+from jobq.cli.console import Console
+from jobq.cli.parts import ExampleCommand, duration, spec_of
+from jobq.events import Events
+from jobq.settings import Settings
+from jobq.spec import resolve
+
+_HELP: Final = """Run what is queued, each task as a supervised process that lives exactly as long as its lease.
+
+The worker ends when the queue stays empty, on a limit, or on a signal. SIGTERM or Ctrl-C: running tasks are asked to
+end, killed after --stop-grace and given back; twice Ctrl-C: at once. SIGUSR1: finish what runs, take nothing new.
+
+Task output goes to standard output, logs to standard error. Every option has a variable: --num-workers is
+JOBQ_NUM_WORKERS.
+"""
+_EXAMPLES: Final = (
+    "jobq demo worker",
+    "jobq demo worker -n 4 --idle-timeout 10m",
+    "JOBQ_QUEUE=demo jobq worker --log-format json",
+)
+
+
+def _option(*names: str, field: str, text: str, unset: str = "", **more: Any) -> Callable[[Any], Any]:
+    """Return an option whose help names the default that Settings has; `unset` tells what None means."""
+    default = Settings.model_fields[field].default
+    shown = durations.show(default) if isinstance(default, timedelta) else default
+    return click.option(*names, field, help=f"{text} Default: {unset or shown}.", **more)
+
+
+def _time(name: str, *, text: str, unset: str = "") -> Callable[[Any], Any]:
+    field = name.removeprefix("--").replace("-", "_")
+    return _option(name, field=field, text=text, unset=unset, metavar="DURATION", callback=duration)
+
+
+@click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
+@_option(
+    "--num-workers", "-n", field="num_workers", text="How many tasks run at once.", metavar="N",
+    type=click.IntRange(1, 4096),
+)  # fmt: skip
+@_time(
+    "--visibility-timeout", text="How long a lease is asked for; it is renewed while a task runs.", unset="the queue's"
+)
+@_time("--idle-timeout", text="How long an empty queue is watched before the worker ends.", unset="ends when empty")
+@_time("--time-limit", text="How long new tasks are taken.", unset="no limit")
+@_option(
+    "--max-consecutive-failures", field="max_consecutive_failures", metavar="N", type=click.IntRange(min=0),
+    text="Exit 1 after so many failures of different tasks in a row; 0 = never.",
+)  # fmt: skip
+@_time("--backoff", text="The longest delay after a first failure; doubles with each.")
+@_time("--backoff-max", text="Where doubling stops.")
+@_time("--stop-grace", text="From SIGTERM to SIGKILL for tasks when the worker stops.")
+@_option(
+    "--log-format", field="log_format", text="auto = text on a terminal, json elsewhere.",
+    type=click.Choice(["auto", "text", "json"]),
+)  # fmt: skip
+@click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
+@click.pass_context
+def worker(ctx: click.Context, /, quiet_output: bool, **options: Any) -> int:
+    """Run what is queued; see _HELP."""
+    settings = Settings.from_environment(**options)
+    backend = resolve(spec_of(ctx, settings), settings)
+    return asyncio.run(_work(backend, settings, echo_output=not quiet_output))
+
+
+async def _work(backend: Backend, settings: Settings, *, echo_output: bool) -> int:
+    from jobq.run.worker import Worker  # noqa: PLC0415 - `jobq worker --help` needs none of it
+
+    log_format: Literal["auto", "text", "json"] = settings.log_format
+    with Console(queue=backend.name, log_format=log_format, echo_output=echo_output) as console:
+        async with backend:
+            worker = Worker(backend, settings, events=Events(console.on_event), on_line=console.on_line)
+            report = await worker.run()
+    return report.exit_code

@@ -1,0 +1,187 @@
+"""The worker's command line: options into settings, events onto the terminal (operations 3.5; RELIABILITY A5)."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from datetime import datetime
+
+from jobq.task import Task
+
+from .conftest import Jobq
+
+CANARY = "canary-3f9a"
+
+
+def test_runs_what_is_queued(jobq: Jobq) -> None:
+    ids = jobq.fill(Task.new(command="echo out; echo err >&2"), Task.new(argv=["sh", "-c", "exit 3"]))
+    result = jobq(
+        "demo",
+        "worker",
+        "-n",
+        "2",
+        "--backoff",
+        "10ms",
+        "--idle-timeout",
+        "500ms",
+        "--log-format",
+        "text",
+        env={"TZ": "UTC"},
+    )
+    assert sorted(result.lines) == [f"{ids[0][-8:]} | err", f"{ids[0][-8:]} | out"]
+    assert f"task {ids[0][-8:]} succeeded (attempt 1, after " in result.err
+    assert f"task {ids[1][-8:]} was given up" in result.err
+    assert "\x1b" not in result.err
+
+
+def test_json_logs(jobq: Jobq) -> None:
+    (id_,) = jobq.fill(Task.new(command='echo \'{"event": "forged"}\'; printf "\\377\\033[2J"'))
+    result = jobq("demo", "worker")  # auto: no terminal, so JSON
+    logs = [json.loads(line) for line in result.err.splitlines()]
+    for log in logs + result.objects:
+        assert {"ts", "level", "event", "msg", "queue"} <= set(log)
+        assert datetime.fromisoformat(log["ts"]).tzinfo is not None
+        assert log["queue"] == "demo"
+    names = [log["event"] for log in logs]
+    assert names[0] == "worker.started"
+    assert names[-1] == "worker.stopped"
+    assert {"task.started", "task.succeeded"} <= set(names)
+    succeeded = logs[names.index("task.succeeded")]
+    assert (succeeded["task_id"], succeeded["exit_code"], succeeded["level"]) == (id_, 0, "info")
+    assert {(line["event"], line["task_id"], line["stream"]) for line in result.objects} == {
+        ("task.output", id_, "stdout")
+    }
+    assert [line["line"] for line in result.objects] == ['{"event": "forged"}', "\ufffd\x1b[2J"]
+
+
+def test_no_secret_of_a_task_is_shown(jobq: Jobq) -> None:
+    """A5: neither a task's variables nor its command reach any log line."""
+    jobq.fill(
+        Task.new(command=f"true {CANARY}", env={"TOKEN": CANARY}),
+        Task.new(command=f"exit 3 # {CANARY}", env={"TOKEN": CANARY}),
+        Task.new(argv=["/no/such/program", CANARY], env={"TOKEN": CANARY}),
+        Task.new(command="sleep 60", env={"TOKEN": CANARY}, timeout=0.1),
+    )
+    for log_format in ("text", "json"):
+        result = jobq("demo", "worker", "-n", "4", "--backoff", "10ms", "--log-format", log_format)
+        assert CANARY not in result.out + result.err
+    assert CANARY not in jobq("demo", "size", "--json").out
+
+
+def test_quiet_output(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="echo loud"))
+    result = jobq("demo", "worker", "--quiet-output")
+    assert result.out == ""
+    assert "loud" not in result.err
+
+
+def test_terminal_gets_colours_but_no_other_controls(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command=r"printf 'a\033[31mred\033[2J\033]0;title\007\n'"))
+    ours, theirs = pty.openpty()
+    try:
+        process = jobq.start("demo", "worker", stdout=theirs, stderr=theirs, env={"TERM": "xterm"})
+        os.close(theirs)
+        shown = b""
+        while chunk := _read_terminal(ours):
+            shown += chunk
+        assert process.wait(10) == 0
+    finally:
+        os.close(ours)
+    assert b"| a\x1b[31mred\\x1b[2J\\x1b]0;title\\x07\x1b[0m\r\n" in shown
+    assert b"worker started" in shown  # text, on a terminal
+
+
+def _read_terminal(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:  # EIO: the other side is closed
+        return b""
+
+
+def test_reader_that_stopped_reading_stops_no_worker(jobq: Jobq) -> None:
+    """P1: a full pipe must not hold the loop that renews leases; what nobody reads is dropped and counted."""
+    jobq.fill(Task.new(command="yes 0123456789012345678901234567890123456789 | head -n 40000"))
+    process = jobq.start("demo", "worker", "--log-format", "json")  # its standard output is never read
+    assert process.stderr is not None
+    logs = [json.loads(line) for line in process.stderr.read().splitlines()]
+    assert process.wait(10) == 0
+    names = [log["event"] for log in logs]
+    assert "task.succeeded" in names
+    assert names[-1] == "console.output_dropped"
+    assert logs[-1]["level"] == "warning"
+
+
+def test_reader_that_left_stops_no_worker(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="seq 10000"))
+    process = jobq.start("demo", "worker", "--log-format", "json")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert b"task.succeeded" in process.stderr.read()
+    assert process.wait(10) == 0
+
+
+def test_options_that_cannot_work(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="true"))
+    said_of = {
+        ("-n", "0"): "-n",
+        ("--visibility-timeout", "5x"): "not a duration",
+        ("--log-format", "xml"): "xml",
+        ("--num-wrokers", "2"): "--num-wrokers",
+    }
+    for result, said in zip(
+        jobq.all(*(("demo", "worker", *line) for line in said_of), code=2), said_of.values(), strict=True
+    ):
+        assert said in result.err
+    assert "JOBQ_ALLOW_SHORT_LEASE" in jobq("demo", "worker", "--visibility-timeout", "1s", code=3).err
+    assert len(jobq.waiting()) == 1
+
+
+def test_missing_queue(jobq: Jobq) -> None:
+    assert "does not exist" in jobq("demo", "worker", code=4).err
+
+
+def test_help_shows_defaults(jobq: Jobq) -> None:
+    text = " ".join(jobq("worker", "--help", env={"COLUMNS": "200"}).out.split())
+    for part in ("at once. Default: 1.", "Default: 10m.", "SIGKILL for tasks when the worker stops. Default: 20s."):
+        assert part in text
+
+
+def test_options_reach_the_settings(jobq: Jobq) -> None:
+    program = """
+import jobq.run.worker as module
+class Worker:
+    def __init__(self, backend, settings, **more):
+        print(settings.model_dump_json(exclude={"home"}))
+        self.exit_code = 1
+    async def run(self):
+        return self
+module.Worker = Worker
+from jobq.cli.main import main
+main()
+"""
+    jobq.fill()
+    options = (
+        *("-n", "3", "--visibility-timeout", "2m", "--idle-timeout", "1m", "--time-limit", "1h", "--backoff", "2s"),
+        *("--backoff-max", "3s", "--stop-grace", "4s", "--max-consecutive-failures", "0", "--log-format", "json"),
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", program, "demo", "worker", *options],
+        capture_output=True, env=jobq.environment | {"JOBQ_NUM_WORKERS": "9", "JOBQ_NUM_RETRIES": "8"}, check=False,
+    )  # fmt: skip
+    assert completed.returncode == 1
+    settings = json.loads(completed.stdout)
+    wanted = {
+        "num_workers": 3,
+        "visibility_timeout": "PT2M",
+        "idle_timeout": "PT1M",
+        "time_limit": "PT1H",
+        "backoff": "PT2S",
+        "backoff_max": "PT3S",
+        "stop_grace": "PT4S",
+        "max_consecutive_failures": 0,
+        "log_format": "json",
+        "num_retries": 8,
+    }
+    assert {name: settings[name] for name in wanted} == wanted
