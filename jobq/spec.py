@@ -74,8 +74,8 @@ def parse(text: str) -> QueueSpec:
 def _checked(text: str, spec: QueueSpec) -> QueueSpec:
     if not _QUEUE_NAME.fullmatch(spec.queue):
         raise InvalidSpec(
-            f"{_shown(text)} does not end in a queue name: 1 to 63 letters, digits, dots, dashes and underscores, as in"
-            " `demo`, `myaccount/myqueue` or `sqlite:///data/jobs.db/myqueue`"
+            f"{_shown(text)} is not a queue name, or a spec that ends in one: 1 to 63 letters, digits, dots, dashes and"
+            " underscores, as in `demo`, `myaccount/myqueue` or `sqlite:///data/jobs.db/myqueue`"
         )
     return spec
 
