@@ -21,6 +21,9 @@ from jobq.lease.timing import LeaseTiming
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 STOPPING_ATTEMPT_SECONDS: Final = 2.0  # rule 4: one attempt while stopping
+TICK_SECONDS: Final = 1.0
+FREEZE_SECONDS: Final = 1.0  # rule 8: how far the wall clock may get ahead of CLOCK_BOOTTIME between two ticks,
+FREEZE_RATE: Final = 0.01  # and for each second between them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class Loss:
 
     Attributes:
         cause: in plain words.
-        refused: the service said so; otherwise the deadline came first and there may be time left for a SIGTERM.
+        refused: the lease is gone for sure, or may be; otherwise there may be time left for a SIGTERM (P6).
         last_success: before the last request that certainly extended the lease.
         deadline: when the task's tree must be dead.
     """
@@ -143,11 +146,19 @@ class LeaseKeeper:
             raise SettlementUnknown(f"no answer about task {self._delivery.id} within {seconds:.3g} s")
 
     async def _watch(self) -> None:
+        boottime, wall = self._clock.boottime(), self._clock.wall()
         while not (self.lock_lost_event.is_set() or self._settled):
-            if self._clock.boottime() >= self.stop_at:
+            await self._clock.sleep_until(min(self.stop_at, boottime + TICK_SECONDS))
+            passed = self._clock.boottime() - boottime
+            ahead = self._clock.wall() - wall - passed
+            boottime, wall = self._clock.boottime(), self._clock.wall()
+            if ahead > FREEZE_SECONDS + FREEZE_RATE * passed:
+                # Rule 8: the host froze this guest, and its clock with it; nobody knows how long the lease has been over.
+                self._lose(
+                    f"the wall clock jumped {ahead:.1f} s ahead: this machine may have been frozen", refused=True
+                )
+            elif boottime >= self.stop_at:
                 self._lose(f"no renewal succeeded in time; last trouble: {self._last_trouble}", refused=False)
-                return
-            await self._clock.sleep_until(self.stop_at)
 
     async def _renew_for_ever(self) -> None:
         due = self._since + self._timing.period

@@ -35,11 +35,21 @@ async def settle(
     *,
     capabilities: Capabilities,
     clock: Clock,
+    attempt: float | None = None,
 ) -> Settled:
     """Tell the backend, and say what is known of it; never reports as settled what was not acknowledged.
 
     A refusal is repeated until the lease ends, for a lease that is kept costs nothing. A lost answer is repeated
     only where the backend answers a repetition like the first (`idempotent_settle`).
+
+    Args:
+        delivery: whose.
+        keeper: keeps its lease meanwhile.
+        verdict: what to tell.
+        outcome: how the attempt ended; None when there was none.
+        capabilities: the backend's.
+        clock: spaces the repetitions.
+        attempt: seconds one of them may take; None = as long as a renewal.
     """
     if isinstance(verdict, Leave):
         return Settled.LOST
@@ -47,7 +57,7 @@ async def settle(
     doubt = False
     while True:
         try:
-            await keeper.settle(lambda: _send(delivery, verdict, outcome))
+            await keeper.settle(lambda: _send(delivery, verdict, outcome), attempt=attempt)
         except LockLost as error:
             _log.warning("task %s was not settled: %s", delivery.id, error)
             return Settled.UNKNOWN if doubt else Settled.LOST

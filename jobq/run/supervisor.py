@@ -11,7 +11,7 @@ from jobq.backend import Backend, Delivery
 from jobq.clock import Clock
 from jobq.errors import JobqError, MalformedTask
 from jobq.events import Events
-from jobq.lease.keeper import LeaseKeeper
+from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run import retry
 from jobq.run.breaker import Breaker
@@ -236,6 +236,7 @@ class _Attempt:
             outcome,
             capabilities=self._with.backend.capabilities,
             clock=self._with.clock,
+            attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.working.is_set() else None,
         )
         self._tell_settled(verdict, settled)
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)

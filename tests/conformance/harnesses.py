@@ -1,12 +1,20 @@
 """How the conformance suite reaches each backend of this repository; one function per backend."""
 
+import contextlib
+import shutil
+import sqlite3
+import tempfile
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 from jobq.backend import Backend
+from jobq.task import new_id
 from jobq.testing.clock import VirtualClock
 from jobq.testing.conformance import Harness
 from jobq_memory import MemoryBackend, Router
+from jobq_sqlite import SqliteBackend, StoreFile
+from jobq_sqlite.host import Host
 
 Wrap = Callable[[Backend], Backend]
 
@@ -23,5 +31,30 @@ def memory(wrap: Wrap = lambda backend: backend, *, max_message_bytes: int | Non
         connect=lambda queue: wrap(MemoryBackend(router, queue)),
         clock=clock,
         inject=inject,
+        case_timeout=timedelta(seconds=20),
+    )
+
+
+def sqlite(folder: Path | None = None) -> Harness:
+    """A file of its own on a virtual clock; raw messages are written as a stranger with the file would."""
+    own = Path(tempfile.mkdtemp(prefix="jobq-conformance-")) if folder is None else folder
+    clock = VirtualClock()
+    file = StoreFile(path=own / "jobs.db", clock=clock, host=Host("machine", "boot"))
+
+    async def inject(queue: str, body: bytes) -> str:
+        message_id = new_id()
+        with contextlib.closing(sqlite3.connect(file.path, isolation_level=None)) as database:
+            database.execute(
+                "INSERT INTO task (queue_id, id, state, available_at, body)"
+                " SELECT queue_id, ?, 'ready', ?, ? FROM queue WHERE name = ?",
+                (message_id, clock.wall(), body, queue),
+            )
+        return message_id
+
+    return Harness(
+        connect=lambda queue: SqliteBackend(file, queue),
+        clock=clock,
+        inject=inject,
+        close=lambda: shutil.rmtree(own),
         case_timeout=timedelta(seconds=20),
     )

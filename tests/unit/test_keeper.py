@@ -179,6 +179,29 @@ async def test_the_grace_lies_inside_the_lease() -> None:
     assert bench.keeper.loss.deadline == T0 + 51
 
 
+@pytest.mark.parametrize(("jump", "lost"), [(0.9, False), (1.2, True), (-3600.0, False), (3600.0, True)])
+async def test_a_frozen_machine_knows_nothing_of_its_lease(jump: float, lost: bool) -> None:
+    """Rule 8: the wall clock more than 1 s + 1 % ahead of BOOTTIME between two ticks: kill before anything else."""
+    bench = Bench(grace=10)
+    async with bench.keeper:
+        await bench.until(T0 + 5)
+        bench.clock.jump_wall(jump)
+        await bench.clock.advance(1.0)
+        assert bench.lost() is lost
+    if lost:
+        assert bench.keeper.loss is not None
+        assert bench.keeper.loss.refused, "there is no time left for a SIGTERM"
+
+
+async def test_a_slow_drift_of_the_wall_clock_is_no_freeze() -> None:
+    bench = Bench()
+    async with bench.keeper:
+        for _ in range(600):
+            bench.clock.jump_wall(0.01)
+            await bench.clock.advance(1.0)
+        assert not bench.lost()
+
+
 async def test_settle_and_renew_never_overlap() -> None:
     """DESIGN section 5: pop receipts rotate, so one request at a time."""
     bench = Bench()
