@@ -131,7 +131,7 @@ class LeaseKeeper:
             Exception: whatever else the verb raises.
         """
         async with self._serial:
-            await self._send(verb, self._timing.attempt if attempt is None else attempt)
+            await self._send(verb, self._timing.attempt if attempt is None else min(attempt, self._timing.attempt))
             self._settled = True  # nothing is left to keep, and nothing to lose
 
     async def checkpoint(self, value: str) -> None:
@@ -153,10 +153,8 @@ class LeaseKeeper:
             ahead = self._clock.wall() - wall - passed
             boottime, wall = self._clock.boottime(), self._clock.wall()
             if ahead > FREEZE_SECONDS + FREEZE_RATE * passed:
-                # Rule 8: the host froze this guest, and its clock with it; nobody knows how long the lease has been over.
-                self._lose(
-                    f"the wall clock jumped {ahead:.1f} s ahead: this machine may have been frozen", refused=True
-                )
+                # Rule 8: the host froze this guest and its clock; nobody knows for how long the lease has been over.
+                self._lose(f"the wall clock jumped {ahead:.1f} s: this machine may have been frozen", refused=True)
             elif boottime >= self.stop_at:
                 self._lose(f"no renewal succeeded in time; last trouble: {self._last_trouble}", refused=False)
 
