@@ -50,6 +50,8 @@ class Settings(BaseModel):
         max_consecutive_failures: failures of different tasks in a row that end the worker with exit code 1; 0 = never.
         time_limit: how long the worker takes new tasks; None = no limit.
         task_env: whether a task inherits the worker's environment.
+        scheduled_events: whether Azure is asked for notices of preemption; auto = where its metadata service answers.
+        imds_url: that service; another one for tests.
         log_format: text, json, or auto (text on a terminal, json otherwise).
         sqlite_adopt: open an SQLite file that belongs to another machine, once.
         kill_margin, schedule_margin: K and J of the timing rule (RELIABILITY 1.3 rule 2); for tests.
@@ -77,6 +79,8 @@ class Settings(BaseModel):
     max_consecutive_failures: Annotated[int, Field(ge=0)] = 10
     time_limit: Duration | None = None
     task_env: Literal["inherit", "clean"] = "inherit"
+    scheduled_events: Literal["auto", "on", "off"] = "auto"
+    imds_url: str = "http://169.254.169.254"
     log_format: Literal["auto", "text", "json"] = "auto"
     sqlite_adopt: Switch = False
     kill_margin: Duration = timedelta(seconds=1)

@@ -145,7 +145,7 @@ class _Attempt:
         refusal = retry.refusal(task, self._delivery.deliveries)
         if refusal is not None:
             return await self._settle(refusal, None)
-        if self._with.stopping.receiving.is_set():
+        if self._with.stopping.receiving.is_set() or self._with.stopping.paused:
             return await self._let_go()
         outcome = await self._attempt(task)
         self._free_slot()
@@ -170,7 +170,7 @@ class _Attempt:
         # The reasons to end it, the gravest first: a lost lock leaves no time for anything else.
         reasons: dict[OutcomeKind, Awaitable[object]] = {
             OutcomeKind.LOCK_LOST: self._keeper.lock_lost_event.wait(),
-            OutcomeKind.PREEMPTED: stopping.working.wait(),
+            OutcomeKind.PREEMPTED: stopping.interrupted.wait(),
         }
         if task.timeout is not None:
             reasons[OutcomeKind.TIMED_OUT] = clock.sleep_until(clock.boottime() + task.timeout)
@@ -196,7 +196,8 @@ class _Attempt:
             loss = keeper.loss
             kill_at = clock.boottime() if loss is None or loss.refused else loss.deadline
         else:
-            kill_at = clock.boottime() + self._with.settings.stop_grace.total_seconds()
+            grace = self._with.stopping.grace if why is OutcomeKind.PREEMPTED else None
+            kill_at = clock.boottime() + (self._with.settings.stop_grace.total_seconds() if grace is None else grace)
             hurry.append(keeper.lock_lost_event.wait())
         with racing(*hurry, clock.sleep_until(kill_at)) as waits:
             if kill_at > clock.boottime():
@@ -236,7 +237,7 @@ class _Attempt:
             outcome,
             capabilities=self._with.backend.capabilities,
             clock=self._with.clock,
-            attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.working.is_set() else None,
+            attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.interrupted.is_set() else None,
         )
         self._tell_settled(verdict, settled)
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)

@@ -4,12 +4,9 @@ import asyncio
 import logging
 import os
 import random
-import signal
-from collections import Counter
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, SystemClock
@@ -17,43 +14,23 @@ from jobq.errors import ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
 from jobq.run.asyncio_spawner import AsyncioSpawner
 from jobq.run.breaker import Breaker
+from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
-from jobq.run.retry import Complete, DeadLetter, Leave, Requeue
+from jobq.run.retry import Requeue
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.settlement import Settled
 from jobq.run.signals import Heard, heard_by
 from jobq.run.stopping import Stopping
-from jobq.run.supervisor import Report, Supervisor
+from jobq.run.supervisor import Supervisor
+from jobq.run.tally import Tally, WorkerReport
 from jobq.run.waiting import first_of, racing
 from jobq.settings import Settings
-from jobq.task import OutcomeKind
 
 _log = logging.getLogger(__name__)
 LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _PATIENCE_SECONDS: Final = 10.0  # how long the very first receive may be refused before the worker gives up
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerReport:
-    """What a worker did.
-
-    Attributes:
-        succeeded: tasks done and acknowledged as such.
-        failed: attempts that failed, timed out or crashed.
-        dead_lettered: tasks it gave up on.
-        given_back: attempts cut short by a stop and put back.
-        lost: attempts whose lease was lost, or whose settlement nobody can vouch for.
-        exit_code: as DESIGN section 12.
-    """
-
-    succeeded: int
-    failed: int
-    dead_lettered: int
-    given_back: int
-    lost: int
-    exit_code: int
 
 
 class Worker:
@@ -97,7 +74,7 @@ class Worker:
         self._free = settings.num_workers
         self._slot_freed = asyncio.Event()
         self._attempts: set[asyncio.Task[None]] = set()
-        self._done: Counter[str] = Counter()
+        self._tally = Tally()
         self._was_served = False
         self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._empty_since: float | None = None  # boottime in seconds of the look that found the queue empty
@@ -123,6 +100,8 @@ class Worker:
                 helpers = [group.create_task(self._stop_when_tripped(), name="breaker")]
                 if self._settings.time_limit is not None:
                     helpers.append(group.create_task(self._drain_at(self._settings.time_limit), name="time limit"))
+                if self._settings.scheduled_events != "off":
+                    helpers.append(group.create_task(self._watch_preemption(), name="preemption"))
                 try:
                     await self._work(supervisor, group)
                 finally:
@@ -131,7 +110,7 @@ class Worker:
         except BaseExceptionGroup as errors:
             # One fault ends the worker, told plainly; its tasks were stopped by leaving the group.
             raise _first(errors) from errors
-        report = self._report(heard)
+        report = self._tally.report(stopped_by=heard.stopped_by, tripped=self._breaker.tripped.is_set())
         self._emit("worker.stopped", **{name: getattr(report, name) for name in WorkerReport.__annotations__})
         return report
 
@@ -158,6 +137,9 @@ class Worker:
         """Receive and start until told to stop or nothing is left; then see the attempts to their end."""
         try:
             while not self._stopping.receiving.is_set():
+                if self._stopping.paused:
+                    await first_of(self._stopping.resumed.wait(), self._stopping.receiving.wait())
+                    continue
                 if not self._free:
                     await self._slot_or_stop()
                     continue
@@ -226,7 +208,7 @@ class Worker:
 
     async def _receive_or_stop(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
         receiving = asyncio.ensure_future(self._backend.receive(self._free, lease, wait))
-        reasons: list[Awaitable[object]] = [self._stopping.receiving.wait()]
+        reasons: list[Awaitable[object]] = [self._stopping.receiving.wait(), self._stopping.interrupted.wait()]
         if wait and self._attempts:
             # When the last attempt ends the wait is over too: an empty queue may now be a finished one.
             reasons.append(asyncio.wait(self._attempts))
@@ -250,26 +232,15 @@ class Worker:
 
     async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: float) -> None:
         try:
-            self._count(await supervisor.execute(delivery, since))
+            report = await supervisor.execute(delivery, since)
         except Exception:  # noqa: BLE001 - told with its traceback
             # A fault of ours in one attempt harms no other (S11); its lease runs out, and its crash is counted.
             _log.exception("task %s: internal error; it will be delivered again", delivery.id)
-            self._done["lost"] += 1
-
-    def _count(self, report: Report) -> None:
-        outcome, verdict = report.outcome, report.verdict
-        if report.settled is not Settled.YES or isinstance(verdict, Leave):
-            self._done["lost"] += 1
-        elif isinstance(verdict, Complete):
-            self._done["succeeded"] += 1
-        elif isinstance(verdict, DeadLetter):
-            self._done["dead_lettered"] += 1
-        elif isinstance(verdict, Requeue):
-            self._own_requeues[report.task_id] = self._clock.boottime() + verdict.delay.total_seconds()
-        if outcome is not None and outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT, OutcomeKind.CRASHED):
-            self._done["failed"] += 1
-        if outcome is not None and outcome.kind is OutcomeKind.PREEMPTED:
-            self._done["given_back"] += 1
+            self._tally.fault()
+        else:
+            self._tally.count(report)
+            if isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
+                self._own_requeues[report.task_id] = self._clock.boottime() + report.verdict.delay.total_seconds()
 
     def _free_slot(self) -> None:
         self._free += 1
@@ -288,18 +259,13 @@ class Worker:
         self._emit("worker.breaker_tripped", logging.ERROR, failures=limit)
         self._stopping.stop(f"{limit} different tasks failed in a row: this machine is to blame")
 
+    async def _watch_preemption(self) -> None:
+        mode: Literal["auto", "on"] = "on" if self._settings.scheduled_events == "on" else "auto"
+        await PreemptionWatch(self._stopping, self._events, url=self._settings.imds_url, mode=mode).run()
+
     async def _drain_at(self, limit: timedelta) -> None:
         await self._clock.sleep_until(self._clock.boottime() + limit.total_seconds())
         self._stopping.drain("the time limit was reached")
-
-    def _report(self, heard: Heard) -> WorkerReport:
-        code = 0
-        if self._breaker.tripped.is_set():
-            code = 1
-        elif heard.stopped_by is not None and self._done["given_back"]:
-            code = 130 if heard.stopped_by is signal.SIGINT else 143
-        names = ("succeeded", "failed", "dead_lettered", "given_back", "lost")
-        return WorkerReport(exit_code=code, **{name: self._done[name] for name in names})
 
     def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
         self._events.emit(name, level, queue=self._backend.name, **fields)

@@ -28,6 +28,7 @@ QUICK = {
     "kill_margin": timedelta(seconds=0.3),
     "schedule_margin": timedelta(seconds=0.1),
     "backoff": timedelta(seconds=0.05),
+    "scheduled_events": "off",
 }
 
 
