@@ -10,7 +10,8 @@ from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.events import Events
 from jobq.run.running import Callback, CallbackRunner
 from jobq.run.supervisor import Report, Supervisor
-from jobq.run.worker import Worker, WorkerReport
+from jobq.run.tally import WorkerReport
+from jobq.run.worker import Worker
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task

@@ -14,7 +14,8 @@ from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.events import Event, Events
 from jobq.run.stopping import Stopping
-from jobq.run.worker import Worker, WorkerReport
+from jobq.run.tally import WorkerReport
+from jobq.run.worker import Worker
 from jobq.settings import Settings
 from jobq.task import Task
 from jobq.testing.faults import Faults, FaultyBackend

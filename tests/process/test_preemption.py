@@ -12,7 +12,7 @@ from aiohttp import web
 
 from jobq.run.preemption import concerning
 from jobq.run.stopping import Stopping
-from jobq.run.worker import WorkerReport  # noqa: TC001 - read by people and mypy alike
+from jobq.run.tally import WorkerReport  # noqa: TC001 - read by people and mypy alike
 from tests.process.stage import Stage, stage_in
 
 NAME = "this-machine"
