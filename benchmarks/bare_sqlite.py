@@ -130,7 +130,7 @@ def _settle(database: sqlite3.Connection, rows: list[tuple[int, str]], now: Now)
     database.execute("BEGIN IMMEDIATE")
     database.executemany(
         "UPDATE task SET state = 'done', body = x'', checkpoint = NULL, finished_at = ?, receipt = NULL,"
-        " expires_at = NULL, settled_receipt = receipt, settlement = 'complete'"
+        " expires_at = NULL, settlements = substr(receipt || ' complete;' || settlements, 1, 512)"
         " WHERE seq = ? AND state = 'leased' AND receipt = ? AND expires_at > ?",
         [(now.wall, seq, "0" * 32, now.boottime) for seq, _ in rows],
     )

@@ -10,33 +10,23 @@ import contextlib
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError
-from jobq_sqlite.faults import leaves_doubt, translate
+from jobq_sqlite import transaction
+from jobq_sqlite.faults import translate
+from jobq_sqlite.store import Now
+from jobq_sqlite.transaction import Operation, Work
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
 
 POLL_SECONDS: Final = 0.05  # a push by another process is seen within this; costs about 0.2 % of a core
 _MAX_BATCH: Final = 1000  # bounds how long one transaction holds the write lock
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Operation:
-    work: Work[Any]
-    answer: "asyncio.Future[Any]"
-    writes: bool
-    may_undo: bool  # it may raise after it wrote, so it gets a savepoint
-    look_first: Work[Any] | None  # answers without the write lock unless it returns None
-    unknown: Callable[[str], JobqError] | None  # the error for a commit that no one can vouch for
-    value: Any = None
-    error: BaseException | None = field(default=None)
 
 
 class Connection:
@@ -45,35 +35,57 @@ class Connection:
     Args:
         path: the file, for messages.
         open_: opens and checks the connection, on the thread; what it raises is raised by `start`.
+        read_now: tells the time; called on the thread.
         on_foreign_write: called on the event loop after another process has written, while anyone watches.
     """
 
     def __init__(
-        self, path: Path, open_: Callable[[], sqlite3.Connection], on_foreign_write: Callable[[], None]
+        self,
+        path: Path,
+        open_: Callable[[], sqlite3.Connection],
+        read_now: Callable[[], Now],
+        on_foreign_write: Callable[[], None],
     ) -> None:
         self._path = path
         self._open = open_
+        self._read_now = read_now
         self._on_foreign_write = on_foreign_write
-        # None is a nudge: look again at `_watchers` and `_stopping`. Both are written on the loop's thread only.
-        self._waiting: SimpleQueue[_Operation | None] = SimpleQueue()
+        self._handed_in: list[Operation] = []  # in this turn of the loop; one commit for all of them
+        # From loop to thread; an empty list is a nudge: look again at `_watchers` and `_stopping`.
+        self._waiting: SimpleQueue[list[Operation]] = SimpleQueue()
+        self._backlog: list[Operation] = []  # the thread's own: what did not fit into the last batch
         self._watchers = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._main, name=f"jobq-sqlite {path.name}", daemon=True)
         self._loop: asyncio.AbstractEventLoop
         self._opened: asyncio.Future[None]
+        self._ended: asyncio.Future[None]
 
     async def start(self) -> None:
         """Open the file; raises what `open_` raises."""
         self._loop = asyncio.get_running_loop()
         self._opened = self._loop.create_future()
+        self._ended = self._loop.create_future()
         self._thread.start()
-        await self._opened
+        try:
+            await self._opened
+        except asyncio.CancelledError:
+            self._end()  # nobody will ever stop it
+            raise
 
     async def stop(self) -> None:
-        """Finish what was handed in, close the file and end the thread."""
-        self._stopping = True
-        self._waiting.put(None)
-        await asyncio.to_thread(self._thread.join)
+        """Finish what was handed in, give back what was abandoned meanwhile, close the file and end the thread."""
+        try:
+            if not self._stopping:
+                await self.flush()
+        finally:
+            self._end()
+        await self._ended
+        self._thread.join()
+
+    async def flush(self) -> None:
+        """Return once all that was handed in before is answered, and what was abandoned of it is being given back."""
+        await self.submit(_nothing, writes=False)
 
     def submit(
         self,
@@ -83,172 +95,144 @@ class Connection:
         may_undo: bool = False,
         look_first: Work[T | None] | None = None,
         unknown: Callable[[str], JobqError] | None = None,
+        abandoned: Callable[[T], None] | None = None,
     ) -> "asyncio.Future[T]":
         """Hand in a function; the future has its result once it is durably committed.
 
-        Args:
-            work: runs on the thread, in a transaction when `writes`, together with others.
-            writes: whether it needs the write lock.
-            may_undo: whether it may raise after it has written something; what it wrote is then undone.
-            look_first: runs before, without the lock; unless it returns None its result is the answer.
-            unknown: makes the error for a commit that may or may not have happened.
+        The arguments are those of `Operation`. A future that is cancelled before the thread comes to it is never run.
 
-        A future that is cancelled before the thread comes to it is never run.
+        Raises:
+            BackendUnavailable: the connection is closed.
         """
         if self._stopping:
             raise BackendUnavailable(f"{self._path} is closed")
         answer: asyncio.Future[T] = self._loop.create_future()
-        self._waiting.put(_Operation(work, answer, writes, may_undo, look_first, unknown))
+        if not self._handed_in:
+            self._loop.call_soon(self._hand_over)
+        self._handed_in.append(Operation(work, answer, writes, may_undo, look_first, unknown, abandoned))
         return answer
 
     def watch(self, watching: bool) -> None:
         """Begin or end to look for writes of other processes; calls are counted."""
         self._watchers += 1 if watching else -1
         if watching and self._watchers == 1:
-            self._waiting.put(None)  # the thread may sleep without a time limit
+            self._waiting.put([])  # the thread may sleep without a time limit
+
+    def _hand_over(self) -> None:
+        if self._handed_in:
+            self._waiting.put(self._handed_in)
+            self._handed_in = []
+
+    def _end(self) -> None:
+        self._hand_over()
+        self._stopping = True
+        self._waiting.put([])
 
     def _main(self) -> None:
         try:
             database = self._open()
-            seen = _data_version(database)
         except BaseException as error:  # noqa: BLE001 - handed over whole to whoever awaits start()
-            self._answer(self._settle_opened, error if isinstance(error, JobqError) else self._translated(error))
+            self._stopping = True
+            told = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
+            self._tell(_settle, self._opened, told)
             return
-        self._answer(self._settle_opened, None)
         try:
-            while (batch := self._next_batch()) or not self._stopping:
-                if batch:
-                    self._run(batch, database)
-                else:
-                    seen = self._look_for_foreign_writes(database, seen)
+            self._tell(_settle, self._opened, None)
+            self._serve(database)
         finally:
-            database.close()
+            # Nothing waits after an orderly stop. After a fault of ours nobody may wait for ever.
+            self._stopping = True
+            with contextlib.suppress(sqlite3.Error):
+                database.close()
             self._refuse_the_rest()
+            self._tell(_settle, self._ended, None)
 
-    def _refuse_the_rest(self) -> None:
-        # Empty after an orderly stop. After a fault of ours nobody may wait for ever.
-        self._stopping = True
-        rest = self._all_that_wait()
-        self._fail(rest, BackendUnavailable(f"the thread that writes {self._path} has ended"))
-        self._answer(_deliver, rest)
+    def _serve(self, database: sqlite3.Connection) -> None:
+        seen: int | None = None
+        next_look = 0.0
+        while True:
+            ending = self._stopping  # read before the queue: all that was handed in stands in it by then
+            batch = self._next_batch(next_look if self._watchers else None, block=not ending)
+            if batch:
+                self._run(batch, database)
+            elif ending:
+                return
+            if self._watchers and time.monotonic() >= next_look:
+                seen = self._look_for_foreign_writes(database, seen)
+                next_look = time.monotonic() + POLL_SECONDS
 
-    def _next_batch(self) -> list[_Operation]:
-        """Return what waits; nothing when it is time to look for foreign writes, or to end."""
-        batch = self._all_that_wait()
-        if batch or self._stopping:
-            return batch
-        try:
-            first = self._waiting.get(timeout=POLL_SECONDS if self._watchers else None)
-        except Empty:
-            return []
-        return ([first] if first is not None else []) + self._all_that_wait()
-
-    def _all_that_wait(self) -> list[_Operation]:
-        batch: list[_Operation] = []
+    def _next_batch(self, until: float | None, *, block: bool) -> list[Operation]:
+        """Return what waits; nothing after a nudge, or at the given time."""
+        if block and not self._backlog:
+            timeout = None if until is None else max(0.0, until - time.monotonic())
+            with contextlib.suppress(Empty):
+                self._backlog = self._waiting.get(timeout=timeout)
         with contextlib.suppress(Empty):
-            while len(batch) < _MAX_BATCH:
-                operation = self._waiting.get_nowait()
-                if operation is not None:
-                    batch.append(operation)
+            while len(self._backlog) < _MAX_BATCH:
+                self._backlog = self._backlog + self._waiting.get_nowait()
+        batch, self._backlog = self._backlog[:_MAX_BATCH], self._backlog[_MAX_BATCH:]
         return batch
 
-    def _look_for_foreign_writes(self, database: sqlite3.Connection, seen: int) -> int:
+    def _run(self, batch: list[Operation], database: sqlite3.Connection) -> None:
+        wanted = [operation for operation in batch if not operation.answer.cancelled()]
         try:
-            now = _data_version(database)
+            transaction.run(wanted, database, self._read_now, self._path)
+        except BaseException:
+            _refuse(wanted, f"the thread that writes {self._path} has failed")
+            raise
+        finally:
+            self._tell(_deliver, wanted)
+
+    def _look_for_foreign_writes(self, database: sqlite3.Connection, seen: int | None) -> int | None:
+        try:
+            (now,) = database.execute("PRAGMA data_version").fetchone()
         except sqlite3.Error:
             _log.exception("cannot look for changes in %s", self._path)
             return seen
         if now != seen:
-            self._answer(self._on_foreign_write)
-        return now
+            self._tell(self._on_foreign_write)
+        return int(now)
 
-    def _run(self, batch: list[_Operation], database: sqlite3.Connection) -> None:
-        wanted = [operation for operation in batch if not operation.answer.cancelled()]
-        writers = [operation for operation in wanted if not self._answered_without_lock(operation, database)]
-        if writers:
-            try:
-                self._run_in_one_transaction(writers, database)
-            except sqlite3.Error as error:
-                self._fail(writers, translate(error, self._path))
-        self._answer(_deliver, wanted)
+    def _refuse_the_rest(self) -> None:
+        rest = self._backlog
+        with contextlib.suppress(Empty):
+            while True:
+                rest = rest + self._waiting.get_nowait()
+        _refuse(rest, f"the thread that writes {self._path} has ended")
+        self._tell(_deliver, rest)
 
-    def _answered_without_lock(self, operation: _Operation, database: sqlite3.Connection) -> bool:
-        look = operation.look_first if operation.writes else operation.work
-        if look is None:
-            return False
-        try:
-            operation.value = look(database)
-        except Exception as error:  # noqa: BLE001 - handed over whole to whoever awaits the answer
-            operation.error = self._translated(error)
-            return True
-        return not operation.writes or operation.value is not None
-
-    def _run_in_one_transaction(self, writers: list[_Operation], database: sqlite3.Connection) -> None:
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            for operation in writers:
-                self._run_one(operation, database)
-        except BaseException:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
-            raise
-        try:
-            database.execute("COMMIT")
-        except sqlite3.Error as error:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
-            if not leaves_doubt(error):
-                raise
-            text = f"{self._path}: the commit was not confirmed ({error}); it may or may not have taken effect"
-            for operation in writers:
-                operation.error = operation.error or (operation.unknown or BackendUnavailable)(text)
-
-    def _run_one(self, operation: _Operation, database: sqlite3.Connection) -> None:
-        if operation.may_undo:
-            database.execute("SAVEPOINT one")
-        try:
-            operation.value = operation.work(database)
-        except sqlite3.Error:
-            raise  # a full disk or a damaged file: SQLite may have rolled back all of it, so nobody is told otherwise
-        except Exception as error:  # noqa: BLE001 - handed over whole to whoever awaits the answer
-            operation.error = error
-            if operation.may_undo:
-                database.execute("ROLLBACK TO one")
-        if operation.may_undo:
-            database.execute("RELEASE one")
-
-    def _fail(self, writers: list[_Operation], error: JobqError) -> None:
-        for operation in writers:
-            operation.error = operation.error or error
-
-    def _translated(self, error: BaseException) -> BaseException:
-        return translate(error, self._path) if isinstance(error, sqlite3.Error) else error
-
-    def _settle_opened(self, error: BaseException | None) -> None:
-        if self._opened.cancelled():
-            return
-        if error is None:
-            self._opened.set_result(None)
-        else:
-            self._opened.set_exception(error)
-
-    def _answer(self, callback: Callable[..., None], *arguments: Any) -> None:
+    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop was closed: nobody is left to be told
             _log.debug("an answer from %s found its event loop closed", self._path)
 
 
-def _data_version(database: sqlite3.Connection) -> int:
-    (version,) = database.execute("PRAGMA data_version").fetchone()
-    return int(version)
+def _nothing(database: sqlite3.Connection, now: Now) -> None:
+    del database, now
 
 
-def _deliver(operations: list[_Operation]) -> None:
+def _settle(future: "asyncio.Future[None]", error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _refuse(operations: list[Operation], text: str) -> None:
     for operation in operations:
-        if operation.answer.done():
-            continue  # cancelled while it ran: the caller's own callback sees to what that means
-        if operation.error is None:
-            operation.answer.set_result(operation.value)
+        operation.error = BackendUnavailable(text)
+
+
+def _deliver(operations: list[Operation]) -> None:
+    for operation in operations:
+        answer, error = operation.answer, operation.error
+        if answer.done():  # cancelled while it ran
+            if operation.abandoned is not None and error is None:
+                operation.abandoned(operation.value)
+        elif error is None:
+            answer.set_result(operation.value)
         else:
-            operation.answer.set_exception(operation.error)
+            answer.set_exception(error)

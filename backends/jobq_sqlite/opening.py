@@ -1,6 +1,9 @@
 """Opening the file: is it there, is it ours, of our version, of this machine and of this boot?"""
 
+import errno
 import sqlite3
+import stat
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -8,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from jobq.clock import Clock
-from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, QueueNotFound, StoreUnusable
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound, StoreUnusable
 from jobq_sqlite.faults import translate
 from jobq_sqlite.host import Host
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
-_BUSY_TIMEOUT_SECONDS: Final = 5.0
+_BUSY_PAUSE_SECONDS: Final = 0.005
 _OLDEST_SQLITE: Final = (3, 24, 0)  # ON CONFLICT DO NOTHING
 
 
@@ -28,6 +31,8 @@ class StoreFile:
         host: this machine and boot.
         adopt: take over a file of another machine.
         private: make a missing folder with mode 0700; tasks may hold secrets.
+        busy_timeout: seconds to wait for the write lock of another process.
+        connection_class: what speaks to SQLite; replaced in tests, to fail at will.
     """
 
     path: Path
@@ -35,6 +40,8 @@ class StoreFile:
     host: Host
     adopt: bool = False
     private: bool = False
+    busy_timeout: float = 5.0
+    connection_class: type[sqlite3.Connection] = sqlite3.Connection
 
     def opener(self, *, create: bool) -> Callable[[], sqlite3.Connection]:
         """Return a function that opens the file, for the thread that will own the connection."""
@@ -45,14 +52,14 @@ class StoreFile:
             raise ConfigurationError(f"Python is linked to SQLite {sqlite3.sqlite_version}; jobq needs 3.24 or newer")
         if create:
             self._make_folder()
-        elif not self.path.exists():
-            raise QueueNotFound(f"{self.path} does not exist; the first push makes it, or `jobq QUEUE create`")
+        self._check_place(create=create)
         try:
             database = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
                 uri=True,
                 isolation_level=None,
-                timeout=_BUSY_TIMEOUT_SECONDS,
+                timeout=self.busy_timeout,
+                factory=self.connection_class,
             )
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
@@ -70,17 +77,26 @@ class StoreFile:
         folder = self.path.parent
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700 if self.private else 0o777)
-        except PermissionError as error:
-            raise AccessDenied(
-                f"the folder {folder} cannot be made ({error.strerror}); choose another with JOBQ_HOME"
-            ) from error
         except OSError as error:
-            raise BackendUnavailable(f"the folder {folder} cannot be made: {error.strerror}") from error
+            raise _cannot(error, f"the folder {folder} cannot be made") from error
+
+    def _check_place(self, *, create: bool) -> None:
+        try:
+            kind = self.path.stat().st_mode
+        except FileNotFoundError:
+            if not create:
+                raise QueueNotFound(
+                    f"{self.path} does not exist; the first push makes it, or `jobq QUEUE create`"
+                ) from None
+        except OSError as error:
+            raise _cannot(error, f"{self.path} cannot be opened") from error
+        else:
+            if not stat.S_ISREG(kind):
+                raise StoreUnusable(f"{self.path} is not a file; name a file, such as {self.path / 'jobs.db'}")
 
     def _prepare(self, database: sqlite3.Connection, *, create: bool) -> None:
         self._check_owner(database)
-        (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
+        if self._switch_to_write_ahead_log(database) != "wal":
             raise StoreUnusable(f"{self.path} cannot use SQLite's write-ahead log here; put it on a local disk")
         # FULL: an acknowledged task survives the loss of power (S1). fullfsync is what that takes on macOS.
         database.execute("PRAGMA synchronous = FULL")
@@ -90,6 +106,19 @@ class StoreFile:
                 raise QueueNotFound(f"{self.path} is empty; the first push fills it, or `jobq QUEUE create`")
             self._create_schema(database)
         self._check_host(database)
+
+    def _switch_to_write_ahead_log(self, database: sqlite3.Connection) -> str:
+        # SQLite's busy time-out does not hold for this switch, which two first pushes at once contend for.
+        give_up = time.monotonic() + self.busy_timeout
+        while True:
+            try:
+                (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
+                    raise
+                time.sleep(_BUSY_PAUSE_SECONDS)
+            else:
+                return str(mode)
 
     def _check_owner(self, database: sqlite3.Connection) -> None:
         (application,) = database.execute("PRAGMA application_id").fetchone()
@@ -152,6 +181,16 @@ class StoreFile:
             " machine; for several use Azure or PostgreSQL. If the file was moved here and nothing else uses it, run"
             " one command with JOBQ_SQLITE_ADOPT=1"
         )
+
+
+def _cannot(error: OSError, what: str) -> JobqError:
+    text = f"{what} ({error.strerror})"
+    match error.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return AccessDenied(f"{text}; check the rights of its folders, or choose another with JOBQ_HOME")
+        case errno.ENOTDIR | errno.EEXIST | errno.ENAMETOOLONG | errno.ELOOP:
+            return StoreUnusable(f"{text}; name another file")
+    return BackendUnavailable(f"{text}; nothing was changed")
 
 
 def _user_version(database: sqlite3.Connection) -> int:

@@ -38,8 +38,8 @@ CREATE TABLE task (
     deliveries      INTEGER NOT NULL DEFAULT 0,  -- only rises (S3)
     receipt         TEXT,                     -- of the current lease
     expires_at      REAL,                     -- of the current lease
-    settled_receipt TEXT,                     -- of the last settled delivery,
-    settlement      TEXT,                     -- and what was said of it: a repetition is answered alike (S5)
+    settlements     TEXT NOT NULL DEFAULT '', -- the last few receipts and what was said of each, newest first: a
+                                              -- repetition is answered alike (S5)
     checkpoint      TEXT,
     finished_at     REAL,
     reason          TEXT,                     -- of a dead letter

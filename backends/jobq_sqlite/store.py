@@ -1,22 +1,53 @@
-"""The queue's verbs as SQL: functions that run on the connection's thread, inside its transaction.
+"""The life of a task as SQL: push, claim, settle. Functions that run on the connection's thread, in its transaction.
 
-Each settle is one UPDATE that compares the receipt and its expiry (S4); `_settle` is the only place that does so.
+Each settle is one UPDATE that compares the receipt and its expiry (S4); `_fenced` is the only place that does so.
 """
 
-import contextlib
 import secrets
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from jobq.backend import DeadLetter, Peeked, QueueStats
-from jobq.errors import DuplicateTask, LockLost, MalformedTask, QueueNotFound
-from jobq.task import Task
+from jobq.errors import DuplicateTask, LockLost, QueueNotFound
 
 RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
-_PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
-_PURGE_AT_ONCE: Final = 200
+PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
+_FORGET_AT_ONCE: Final = 200
+
+# What may change only while the lease is ours: the one compare of S4.
+_WHERE_OURS: Final = "WHERE seq = ? AND state = 'leased' AND receipt = ? AND expires_at > ?"
+_SETTLE: Final = (
+    "UPDATE task SET receipt = NULL, expires_at = NULL,"
+    " settlements = substr(receipt || ' ' || ? || ';' || settlements, 1, 512),"
+)
+_RENEW: Final = f"UPDATE task SET expires_at = ? {_WHERE_OURS}"  # noqa: S608 - a constant of ours, every value is bound
+_CHECKPOINT: Final = f"UPDATE task SET checkpoint = ? {_WHERE_OURS}"  # noqa: S608 - as above
+_COMPLETE: Final = f"{_SETTLE} state = 'done', body = x'', checkpoint = NULL, finished_at = ? {_WHERE_OURS}"
+_REQUEUE: Final = f"{_SETTLE} state = ?, available_at = ?, body = ? {_WHERE_OURS}"
+_DEAD_LETTER: Final = f"{_SETTLE} state = 'dead', finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
+LOOK: Final = (
+    "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = ?1 AND state = 'ready'),"
+    " (SELECT min(available_at) FROM task WHERE queue_id = ?1 AND state = 'scheduled'),"
+    " (SELECT min(expires_at) FROM task WHERE queue_id = ?1 AND state = 'leased')"
+)
+PROMOTE_DUE: Final = (
+    "UPDATE task SET state = 'ready' WHERE seq IN (SELECT seq FROM task"
+    " WHERE queue_id = ? AND state = 'scheduled' AND available_at <= ? ORDER BY available_at LIMIT ?)"
+)
+PROMOTE_EXPIRED: Final = (
+    "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL WHERE seq IN"
+    " (SELECT seq FROM task WHERE queue_id = ? AND state = 'leased' AND expires_at <= ?"
+    " ORDER BY expires_at LIMIT ?)"
+)
+FORGET: Final = (
+    "DELETE FROM task WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND state = 'done'"
+    " AND finished_at < ? LIMIT ?)"
+)
+CLAIM: Final = (
+    "SELECT seq, id, body, deliveries, checkpoint FROM task WHERE queue_id = ? AND state = 'ready'"
+    " ORDER BY priority DESC, available_at, seq LIMIT ?"
+)
 
 
 class Now(NamedTuple):
@@ -84,7 +115,7 @@ def push(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: 
     )
     if database.total_changes - before != len(rows):
         _refuse_other_payloads(database, queue, rows)
-    _forget_old(database, queue, now)
+    database.execute(FORGET, (queue, now.wall - RETENTION_SECONDS, _FORGET_AT_ONCE))
 
 
 def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> None:
@@ -99,198 +130,86 @@ def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Seque
             )
 
 
-def _forget_old(database: sqlite3.Connection, queue: int, now: Now) -> None:
-    database.execute(
-        "DELETE FROM task WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND state = 'done'"
-        " AND finished_at < ? LIMIT ?)",
-        (queue, now.wall - RETENTION_SECONDS, _PURGE_AT_ONCE),
-    )
-
-
 def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> NothingReady | None:
     """Return None when a claim would find something, else when it could; takes no lock."""
-    (ready, due, expiry) = database.execute(
-        "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'ready'),"
-        " (SELECT min(available_at) FROM task WHERE queue_id = :queue AND state = 'scheduled'),"
-        " (SELECT min(expires_at) FROM task WHERE queue_id = :queue AND state = 'leased')",
-        {"queue": queue},
-    ).fetchone()
-    moments = [moment for moment in (due and due - now.wall + now.boottime, expiry) if moment is not None]
-    if ready or any(moment <= now.boottime for moment in moments):
+    ready, due, expiry = database.execute(LOOK, (queue,)).fetchone()
+    if ready:
         return None
-    return NothingReady(min(moments, default=None))
+    moments = [] if due is None else [due - now.wall + now.boottime]
+    moments += [] if expiry is None else [expiry]
+    moment = min(moments, default=None)
+    return None if moment is not None and moment <= now.boottime else NothingReady(moment)
 
 
-def claim(database: sqlite3.Connection, queue: int, limit: int, lease_seconds: float, now: Now) -> list[ClaimedRow]:
+def claim(
+    database: sqlite3.Connection, queue: int, limit: int, lease_seconds: float, now: Now
+) -> list[ClaimedRow] | NothingReady:
     """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready."""
-    database.execute(
-        "UPDATE task SET state = 'ready' WHERE seq IN (SELECT seq FROM task"
-        " WHERE queue_id = ? AND state = 'scheduled' AND available_at <= ? ORDER BY available_at LIMIT ?)",
-        (queue, now.wall, _PROMOTE_AT_ONCE),
-    )
-    database.execute(
-        "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL WHERE seq IN"
-        " (SELECT seq FROM task WHERE queue_id = ? AND state = 'leased' AND expires_at <= ?"
-        " ORDER BY expires_at LIMIT ?)",
-        (now.wall, queue, now.boottime, _PROMOTE_AT_ONCE),
-    )
-    found = database.execute(
-        "SELECT seq, id, body, deliveries, checkpoint FROM task WHERE queue_id = ? AND state = 'ready'"
-        " ORDER BY priority DESC, available_at, seq LIMIT ?",
-        (queue, limit),
-    ).fetchall()
+    _, due, expiry = database.execute(LOOK, (queue,)).fetchone()
+    if due is not None and due <= now.wall:
+        database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))
+    if expiry is not None and expiry <= now.boottime:
+        database.execute(PROMOTE_EXPIRED, (now.wall, queue, now.boottime, PROMOTE_AT_ONCE))
+    found = database.execute(CLAIM, (queue, limit)).fetchall()
+    if not found:
+        return nothing_ready(database, queue, now) or NothingReady(now.boottime)
     noise = secrets.token_hex(16 * len(found))
     rows = [
         ClaimedRow(seq, id_, bytes(body), deliveries + 1, checkpoint, noise[32 * number : 32 * number + 32])
         for number, (seq, id_, body, deliveries, checkpoint) in enumerate(found)
     ]
+    expires_at = now.boottime + lease_seconds
     database.executemany(
         "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ? WHERE seq = ?",
-        [(row.deliveries, row.receipt, now.boottime + lease_seconds, row.seq) for row in rows],
+        [(row.deliveries, row.receipt, expires_at, row.seq) for row in rows],
     )
     return rows
 
 
 def renew(database: sqlite3.Connection, row: ClaimedRow, lease_seconds: float, now: Now) -> None:
     """Extend the lease."""
-    _fenced(database, row, now, "expires_at = ?", (now.boottime + lease_seconds,))
+    _fenced(database, row, now, _RENEW, (now.boottime + lease_seconds,))
 
 
 def checkpoint(database: sqlite3.Connection, row: ClaimedRow, value: str, now: Now) -> None:
     """Save the task's progress (S9)."""
-    _fenced(database, row, now, "checkpoint = ?", (value,))
+    _fenced(database, row, now, _CHECKPOINT, (value,))
 
 
-def complete(database: sqlite3.Connection, row: ClaimedRow, now: Now) -> None:
+def complete(database: sqlite3.Connection, row: ClaimedRow, settlement: str, now: Now) -> None:
     """End the task as done; its id stays known for RETENTION_SECONDS."""
-    _settle(
-        database, row, now, "complete", "state = 'done', body = x'', checkpoint = NULL, finished_at = ?", (now.wall,)
-    )
+    _settle(database, row, now, _COMPLETE, (settlement, now.wall))
 
 
 def requeue(
-    database: sqlite3.Connection, row: ClaimedRow, body: bytes, delay_seconds: float, now: Now, settlement: str
+    database: sqlite3.Connection, row: ClaimedRow, body: bytes, delay_seconds: float, settlement: str, now: Now
 ) -> None:
     """Put it back with another body, after the delay."""
     state = "ready" if delay_seconds <= 0 else "scheduled"
-    moment = now.wall + max(0.0, delay_seconds)
-    _settle(database, row, now, settlement, "state = ?, available_at = ?, body = ?", (state, moment, body))
+    available_at = now.wall + max(0.0, delay_seconds)
+    _settle(database, row, now, _REQUEUE, (settlement, state, available_at, body))
 
 
 def dead_letter(
-    database: sqlite3.Connection, row: ClaimedRow, reason: str, description: str, now: Now, settlement: str
+    database: sqlite3.Connection, row: ClaimedRow, reason: str, description: str, settlement: str, now: Now
 ) -> None:
     """Move it to the dead-letter place; the body stays as it is."""
-    _settle(
-        database,
-        row,
-        now,
-        settlement,
-        "state = 'dead', finished_at = ?, reason = ?, description = ?",
-        (now.wall, reason, description),
-    )
+    _settle(database, row, now, _DEAD_LETTER, (settlement, now.wall, reason, description))
 
 
-def _settle(
-    database: sqlite3.Connection, row: ClaimedRow, now: Now, settlement: str, change: str, values: tuple[Any, ...]
-) -> None:
-    change = f"receipt = NULL, expires_at = NULL, settled_receipt = receipt, settlement = ?, {change}"
+def _settle(database: sqlite3.Connection, row: ClaimedRow, now: Now, update: str, values: tuple[Any, ...]) -> None:
+    """End the delivery; `values` begins with the word that tells this settle from another one."""
     try:
-        _fenced(database, row, now, change, (settlement, *values))
+        _fenced(database, row, now, update, values)
     except LockLost:
         # S5: the same settle again is answered like the first, without a second effect.
-        again = database.execute("SELECT settled_receipt, settlement FROM task WHERE seq = ?", (row.seq,)).fetchone()
-        if again != (row.receipt, settlement):
+        found = database.execute("SELECT settlements FROM task WHERE seq = ?", (row.seq,)).fetchone()
+        if found is None or f"{row.receipt} {values[0]};" not in found[0]:
             raise
 
 
-def _fenced(database: sqlite3.Connection, row: ClaimedRow, now: Now, change: str, values: tuple[Any, ...]) -> None:
-    """Change the row while the lease is ours: the one compare of S4."""
-    changed = database.execute(
-        f"UPDATE task SET {change} WHERE seq = ? AND state = 'leased' AND receipt = ? AND expires_at > ?",  # noqa: S608 - `change` is ours, every value is bound
-        (*values, row.seq, row.receipt, now.boottime),
-    )
-    if changed.rowcount != 1:
+def _fenced(database: sqlite3.Connection, row: ClaimedRow, now: Now, update: str, values: tuple[Any, ...]) -> None:
+    """Change the row while the lease is ours (S4)."""
+    changed = database.execute(update, (*values, row.seq, row.receipt, now.boottime)).rowcount
+    if changed != 1:
         raise LockLost(f"the lease on task {row.id} is no longer ours: it expired, or the task was settled or cleared")
-
-
-def peek(database: sqlite3.Connection, queue: int, limit: int, now: Now) -> list[Peeked]:
-    """Return what a claim would return: what is ready, due or expired, in the order of delivery."""
-    columns = "SELECT id, body, deliveries, priority, available_at, seq FROM task WHERE queue_id = :queue AND state ="
-    parts = (
-        "'ready' ORDER BY priority DESC, available_at, seq",
-        "'scheduled' AND available_at <= :wall ORDER BY available_at",
-        "'leased' AND expires_at <= :boottime ORDER BY expires_at",
-    )
-    # Each part is bounded by its own index before they are merged, so that a deep queue is not sorted.
-    merged = " UNION ALL ".join(f"SELECT * FROM ({columns} {part} LIMIT :limit)" for part in parts)  # noqa: S608 - ours
-    found = database.execute(
-        f"SELECT id, body, deliveries FROM ({merged}) ORDER BY priority DESC, available_at, seq LIMIT :limit",  # noqa: S608 - as above
-        {"queue": queue, "wall": now.wall, "boottime": now.boottime, "limit": limit},
-    )
-    return [Peeked(id=id_, body=bytes(body), deliveries=deliveries) for id_, body, deliveries in found]
-
-
-def stats(database: sqlite3.Connection, queue: int, now: Now) -> QueueStats:
-    """Count, with what is due or expired counted as visible."""
-    (ready, due, scheduled, expired, leased, dead) = database.execute(
-        "SELECT (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'ready'),"
-        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'scheduled' AND available_at <= :wall),"
-        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'scheduled' AND available_at > :wall),"
-        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'leased' AND expires_at <= :boottime),"
-        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'leased' AND expires_at > :boottime),"
-        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'dead')",
-        {"queue": queue, "wall": now.wall, "boottime": now.boottime},
-    ).fetchone()
-    return QueueStats(visible=ready + due + expired, scheduled=scheduled, leased=leased, dead=dead)
-
-
-def clear(database: sqlite3.Connection, queue: int) -> int:
-    """Delete what waits or is leased."""
-    return database.execute(
-        "DELETE FROM task WHERE queue_id = ? AND state IN ('ready', 'scheduled', 'leased')", (queue,)
-    ).rowcount
-
-
-def dead_letters(database: sqlite3.Connection, queue: int, limit: int) -> list[DeadLetter]:
-    """Return dead letters, oldest first."""
-    found = database.execute(
-        "SELECT id, reason, description, body, deliveries, finished_at FROM task"
-        " WHERE queue_id = ? AND state = 'dead' ORDER BY finished_at, seq LIMIT ?",
-        (queue, limit),
-    )
-    return [
-        DeadLetter(id=id_, reason=reason, description=text, body=bytes(body), deliveries=deliveries, died=died)
-        for id_, reason, text, body, deliveries, died in found
-    ]
-
-
-def redrive(database: sqlite3.Connection, queue: int, ids: Sequence[str], now: Now) -> list[str]:
-    """Put dead letters back with a raised epoch (S3); bytes that are no task go back as they are."""
-    redriven = []
-    for id_ in ids:
-        row = database.execute(
-            "SELECT seq, body, deliveries FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_)
-        ).fetchone()
-        if row is None:
-            continue
-        seq, body, deliveries = row
-        with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
-            body = Task.decode(bytes(body)).redriven(deliveries=deliveries).encode()
-        database.execute(
-            "UPDATE task SET state = 'ready', available_at = ?, body = ?, finished_at = NULL, reason = NULL,"
-            " description = NULL WHERE seq = ?",
-            (now.wall, body, seq),
-        )
-        redriven.append(id_)
-    return redriven
-
-
-def purge_dead(database: sqlite3.Connection, queue: int, ids: Sequence[str]) -> list[str]:
-    """Delete dead letters for good; their ids are forgotten."""
-    purged = []
-    for id_ in ids:
-        deleted = database.execute("DELETE FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_))
-        if deleted.rowcount:
-            purged.append(id_)
-    return purged

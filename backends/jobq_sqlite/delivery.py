@@ -1,0 +1,125 @@
+"""A leased row behind the delivery protocol; every verb is fenced by its receipt (S4)."""
+
+import contextlib
+import hashlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import cached_property
+
+from jobq.backend import FencingNumber
+from jobq.errors import LockLost, MalformedTask, SettlementUnknown
+from jobq.task import Task, TaskResult
+from jobq_sqlite import store
+from jobq_sqlite.connection import Connection
+from jobq_sqlite.store import ClaimedRow, Now
+from jobq_sqlite.transaction import Work
+
+
+class SqliteDelivery:
+    """One task leased from an SQLite file.
+
+    Args:
+        connection: the one that it was claimed on.
+        row: what was claimed, with the receipt.
+        lease: the length that was granted.
+        changed: called when something may have become ready, or will be sooner.
+    """
+
+    def __init__(self, connection: Connection, row: ClaimedRow, lease: timedelta, changed: Callable[[], None]) -> None:
+        self.lease = lease
+        self._connection = connection
+        self._row = row
+        self._changed = changed
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self._row.id
+
+    @property
+    def body(self) -> bytes:
+        """The body as stored."""
+        return self._row.body
+
+    @property
+    def deliveries(self) -> int:
+        """The row's count, this delivery included."""
+        return self._row.deliveries
+
+    @property
+    def checkpoint_value(self) -> str | None:
+        """The column, as it was at the claim."""
+        return self._row.checkpoint
+
+    @cached_property
+    def task(self) -> Task:
+        """The task in the body; raises MalformedTask."""
+        return Task.decode(self._row.body)
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The number that the task may show to others."""
+        try:
+            return FencingNumber(self.task.epoch, self.task.generation, self.deliveries)
+        except MalformedTask:
+            return FencingNumber(0, 0, self.deliveries)
+
+    async def renew(self, lease: timedelta) -> None:
+        """Extend the lease from now."""
+        row, seconds = self._row, lease.total_seconds()
+        await self._run(lambda database, now: store.renew(database, row, seconds, now))
+        self._changed()  # the new end may be nearer than the one that waiters know
+
+    async def complete(self, result: TaskResult) -> None:
+        """End the task as done."""
+        row, said = self._row, _said("complete", repr(result))  # the journal will keep the result; the queue need not
+        await self._run(lambda database, now: store.complete(database, row, said, now))
+
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        """Put it back with another body, in one UPDATE (S6)."""
+        row, body, seconds = self._row, task.encode(), delay.total_seconds()
+        said = _said("requeue", body.decode(), repr(seconds))
+        await self._run(lambda database, now: store.requeue(database, row, body, seconds, said, now))
+        self._changed()
+
+    async def release(self) -> None:
+        """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
+        row = self._row
+        await self._run(lambda database, now: _release(database, row, now))
+        self._changed()
+
+    async def dead_letter(self, reason: str, description: str) -> None:
+        """Move it to the dead-letter place, in one UPDATE (S6)."""
+        row, said = self._row, _said("dead", reason, description)
+        await self._run(lambda database, now: store.dead_letter(database, row, reason, description, said, now))
+
+    async def checkpoint(self, value: str) -> None:
+        """Save the task's progress in its row (S9)."""
+        row = self._row
+        await self._run(lambda database, now: store.checkpoint(database, row, value, now))
+
+    async def _run(self, work: Work[None]) -> None:
+        """Run a verb; a commit that no one can vouch for is SettlementUnknown (S5)."""
+        await self._connection.submit(work, unknown=SettlementUnknown)
+
+
+def release_all(database: sqlite3.Connection, rows: Sequence[ClaimedRow], now: Now) -> None:
+    """Put back what was claimed and never handed to anyone."""
+    for row in rows:
+        with contextlib.suppress(LockLost):  # cleared meanwhile, which is no matter of the others
+            _release(database, row, now)
+
+
+def _release(database: sqlite3.Connection, row: ClaimedRow, now: Now) -> None:
+    try:
+        body = Task.decode(row.body).released().encode()
+    except MalformedTask:
+        body = row.body
+    store.requeue(database, row, body, 0.0, "release", now)
+
+
+def _said(verb: str, *arguments: str) -> str:
+    """Return what tells this settle from another one with the same receipt (S5)."""
+    text = "\0".join(f"{len(argument)} {argument}" for argument in arguments)
+    return f"{verb} {hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"

@@ -1,0 +1,119 @@
+"""Running a batch of operations in one transaction: what is read, written, undone, and said of it when it fails."""
+
+import contextlib
+import sqlite3
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jobq.errors import BackendUnavailable, JobqError
+from jobq_sqlite.faults import leaves_doubt, translate
+from jobq_sqlite.store import Now
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection, Now], T]
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """A function that someone on the event loop waits for.
+
+    Attributes:
+        work: what to do.
+        answer: whom to tell; belongs to the event loop.
+        writes: whether it needs the write lock.
+        may_undo: whether it may raise after it has written something; what it wrote is then undone.
+        look_first: runs before, without the lock; unless it returns None its result is the answer.
+        unknown: makes the error for a commit that may or may not have happened.
+        abandoned: called on the event loop with a value that nobody waits for any more.
+        value, error: the answer, before it is delivered.
+    """
+
+    work: Work[Any]
+    answer: Future[Any]
+    writes: bool
+    may_undo: bool
+    look_first: Work[Any] | None
+    unknown: Callable[[str], JobqError] | None
+    abandoned: Callable[[Any], None] | None
+    value: Any = None
+    error: BaseException | None = None
+
+
+def run(batch: Sequence[Operation], database: sqlite3.Connection, read_now: Callable[[], Now], path: Path) -> None:
+    """Give every operation its value or error; those that write are durably committed, or were not done at all."""
+    now = read_now()
+    writers = [operation for operation in batch if not _answered_without_lock(operation, database, now, path)]
+    if not writers:
+        return
+    try:
+        _run_in_one_transaction(writers, database, read_now, path)
+    except sqlite3.Error as error:
+        _fail(writers, translate(error, path))
+    except Exception as error:  # noqa: BLE001 - such as MemoryError: the callers hear of it, the thread lives on
+        _fail(writers, BackendUnavailable(f"{path}: {error!r}; nothing was changed"))
+
+
+def _answered_without_lock(operation: Operation, database: sqlite3.Connection, now: Now, path: Path) -> bool:
+    look = operation.look_first if operation.writes else operation.work
+    if look is None:
+        return False
+    try:
+        operation.value = look(database, now)
+    except sqlite3.Error as error:
+        operation.error = translate(error, path)
+    except Exception as error:  # noqa: BLE001 - handed over whole to whoever awaits the answer
+        operation.error = error
+    return not operation.writes or operation.value is not None or operation.error is not None
+
+
+def _run_in_one_transaction(
+    writers: list[Operation], database: sqlite3.Connection, read_now: Callable[[], Now], path: Path
+) -> None:
+    if database.in_transaction:
+        database.execute("ROLLBACK")  # the last one could not be rolled back when it failed
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        now = read_now()  # after the wait for the lock, so that no lease is judged by an old time (S4)
+        for operation in writers:
+            _run_one(operation, database, now)
+    except BaseException:
+        _roll_back(database)
+        raise
+    try:
+        database.execute("COMMIT")
+    except sqlite3.Error as error:
+        _roll_back(database)
+        if not leaves_doubt(error):
+            raise
+        text = f"{path}: the commit was not confirmed ({error}); it may or may not have taken effect"
+        for operation in writers:
+            operation.error = (operation.unknown or BackendUnavailable)(text)
+
+
+def _run_one(operation: Operation, database: sqlite3.Connection, now: Now) -> None:
+    if operation.may_undo:
+        database.execute("SAVEPOINT one")
+    try:
+        operation.value = operation.work(database, now)
+    except sqlite3.Error:
+        raise  # a full disk or a damaged file: SQLite may have rolled back all of it, so nobody is told otherwise
+    except Exception as error:  # noqa: BLE001 - handed over whole to whoever awaits the answer
+        operation.error = error
+        if operation.may_undo:
+            database.execute("ROLLBACK TO one")
+    if operation.may_undo:
+        database.execute("RELEASE one")
+
+
+def _roll_back(database: sqlite3.Connection) -> None:
+    with contextlib.suppress(sqlite3.Error):  # the first error is the one to tell; the next transaction tries again
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+
+
+def _fail(writers: list[Operation], error: JobqError) -> None:
+    for operation in writers:
+        operation.error = error  # also where an operation had one of its own: it may rest on what was undone

@@ -1,0 +1,218 @@
+"""What the rows keep and forget: settles, ids, checkpoints, malformed bodies, statements that stay cheap, no leaks."""
+
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobq.backend import Delivery
+from jobq.errors import DuplicateTask, LockLost
+from jobq.task import Task, TaskResult
+from jobq.testing.clock import VirtualClock
+from jobq_sqlite import inspection, store
+from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, states, tasks, virtual_file
+
+MONTH = 30 * 86400
+
+SETTLES: dict[str, Callable[[Delivery], Awaitable[None]]] = {
+    "complete": lambda delivery: delivery.complete(DONE),
+    "complete otherwise": lambda delivery: delivery.complete(TaskResult(exit_code=0, output_tail="other")),
+    "requeue": lambda delivery: delivery.requeue(delivery.task.requeued(), NOW),
+    "requeue later": lambda delivery: delivery.requeue(delivery.task.requeued(), timedelta(hours=1)),
+    "release": lambda delivery: delivery.release(),
+    "dead": lambda delivery: delivery.dead_letter("failed", "x"),
+    "dead otherwise": lambda delivery: delivery.dead_letter("failed", "y"),
+}
+
+
+@pytest.mark.parametrize("first", SETTLES)
+async def test_repeated_settle_answers_alike_and_others_are_refused(tmp_path: Path, first: str) -> None:
+    """S5, also from another handle that finds the file later: here, after the task was delivered again."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        await SETTLES[first](delivery)
+        before = ask(tmp_path / "jobs.db", "SELECT * FROM task")
+        await SETTLES[first](delivery)
+        for other in SETTLES.keys() - {first}:
+            with pytest.raises(LockLost):
+                await SETTLES[other](delivery)
+        assert ask(tmp_path / "jobs.db", "SELECT * FROM task") == before
+        again = await queue.receive(1, LEASE, NOW)
+        await SETTLES[first](delivery)
+        for delivered in again:
+            await delivered.renew(LEASE)
+
+
+async def test_ids_of_done_tasks_are_remembered_for_a_month(tmp_path: Path) -> None:
+    """S8: a repeated push of a task that is done changes nothing; another payload is an error; then it is forgotten."""
+    clock = VirtualClock()
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        await (await queue.receive(1, LEASE, NOW))[0].complete(DONE)
+        await clock.advance(MONTH - 1)
+        assert await queue.push(tasks(1)) == ["t-00000"]
+        assert await queue.receive(1, LEASE, NOW) == []
+        with pytest.raises(DuplicateTask, match=r"'t-00000' is taken .*\(done\)"):
+            await queue.push([Task.new(command="false", id="t-00000")])
+        await clock.advance(2)
+        await queue.push(tasks(1, "other"))
+        assert list(states(tmp_path / "jobs.db")) == ["other-00000"]
+        await queue.push(tasks(1))
+        assert len(await queue.receive(5, LEASE, NOW)) == 2
+
+
+async def test_nothing_but_done_tasks_is_ever_forgotten(tmp_path: Path) -> None:
+    """S1: no age removes what waits, is leased, delayed or dead; a purge takes old done rows a piece at a time."""
+    clock = VirtualClock()
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        await queue.push(tasks(500, "done"))
+        for delivery in await queue.receive(500, LEASE, NOW):
+            await delivery.complete(DONE)
+        await queue.push([*tasks(1, "dead"), *tasks(1, "leased")])
+        dead, _ = await queue.receive(2, timedelta(days=9999), NOW)
+        await dead.dead_letter("failed", "x")
+        await queue.push([*tasks(1, "ready"), *tasks(1, "delayed", not_before=clock.wall() + 9 * MONTH)])
+        await clock.advance(3 * MONTH)
+        sizes = []
+        for number in range(4):
+            await queue.push(tasks(1, f"later-{number}"))
+            sizes.append(list(states(tmp_path / "jobs.db").values()).count("done"))
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[-1] == 0
+        kept = {id_: state for id_, state in states(tmp_path / "jobs.db").items() if not id_.startswith("later")}
+    assert kept == {
+        "dead-00000": "dead",
+        "leased-00000": "leased",
+        "ready-00000": "ready",
+        "delayed-00000": "scheduled",
+    }
+
+
+async def test_checkpoint_survives_requeue_expiry_release_and_redrive(tmp_path: Path) -> None:
+    """S9: each attempt begins from the last accepted value, across processes and connections."""
+    clock = VirtualClock()
+
+    async def attempt(value: str) -> Delivery:
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        assert delivery.checkpoint_value == (value or None)
+        return delivery
+
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        delivery = await attempt("")
+        await delivery.checkpoint("1")
+        await delivery.requeue(delivery.task.requeued(), NOW)
+        delivery = await attempt("1")
+        await delivery.checkpoint("2")
+        await clock.advance(11)
+        with pytest.raises(LockLost):
+            await delivery.checkpoint("late")
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await (await attempt("2")).release()
+        await (await attempt("2")).dead_letter("failed", "x")
+        assert await queue.redrive(["t-00000"]) == ["t-00000"]
+        delivery = await attempt("2")
+        assert (delivery.fencing.epoch, delivery.deliveries) == (1, 5)
+
+
+async def test_malformed_body_can_be_buried_and_redriven(tmp_path: Path) -> None:
+    """S6: with its original bytes, and a count that goes on (S3)."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        ask(tmp_path / "jobs.db", "UPDATE task SET body = ?", b"\xff{not json")
+        for deliveries in (1, 2):
+            (delivery,) = await queue.receive(1, LEASE, NOW)
+            assert (delivery.body, delivery.deliveries) == (b"\xff{not json", deliveries)
+            await delivery.dead_letter("malformed", "not UTF-8")
+            (dead,) = await queue.dead_letters(5)
+            assert dead.body == b"\xff{not json"
+            assert await queue.redrive([dead.id, "unknown", dead.id]) == [dead.id]
+
+
+async def test_peek_shows_what_a_claim_takes(tmp_path: Path) -> None:
+    """Ready, due and expired tasks in one order: priority first, then time."""
+    clock = VirtualClock()
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        await queue.push([*tasks(1, "expired-low"), *tasks(1, "expired-high", priority=3)])
+        await queue.receive(2, LEASE, NOW)
+        await queue.push(
+            [
+                *tasks(1, "due-low", not_before=clock.wall() + 1),
+                *tasks(1, "due-high", not_before=clock.wall() + 2, priority=5),
+                *tasks(1, "due-first", not_before=clock.wall() + 1, priority=4),
+            ]
+        )
+        await clock.advance(20)
+        await queue.push([*tasks(1, "ready"), *tasks(1, "urgent", priority=9)])
+        for limit in (1, 2, 4, 7):
+            seen = [peeked.id for peeked in await queue.peek(limit)]
+            found = await queue.receive(limit, LEASE, NOW)
+            assert seen == [delivery.id for delivery in found]
+            await clock.advance(20)
+        assert await queue.peek(0) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "values", "indexes"),
+    [
+        (store.CLAIM, 2, ["task_ready"]),
+        (store.LOOK, 1, ["task_leased", "task_ready", "task_scheduled"]),
+        (store.PROMOTE_DUE, 3, ["task_scheduled"]),
+        (store.PROMOTE_EXPIRED, 4, ["task_leased"]),
+        (store.FORGET, 3, ["task_done"]),
+    ],
+    ids=["claim", "look", "due", "expired", "forget"],
+)
+async def test_statements_of_the_claim_use_partial_indexes(
+    tmp_path: Path, sql: str, values: int, indexes: list[str]
+) -> None:
+    """O(log n): no table is scanned and nothing is sorted, however deep the queue."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+    plan = _plan(tmp_path / "jobs.db", sql, [0] * values)
+    assert not [step for step in plan if step.startswith("SCAN task") or "TEMP B-TREE" in step], plan
+    used = {word for step in plan for word in step.split() if word.startswith("task_")}
+    assert sorted(used) == indexes, plan
+
+
+async def test_peek_sorts_only_what_its_indexes_have_bounded(tmp_path: Path) -> None:
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+    plan = _plan(tmp_path / "jobs.db", inspection.PEEK, {"queue": 0, "wall": 0, "boottime": 0, "limit": 1})
+    assert sum("TEMP B-TREE" in step for step in plan) == 1, plan
+    used = {word for step in plan for word in step.split() if word.startswith("task_")}
+    assert used == {"task_ready", "task_scheduled", "task_leased"}, plan
+
+
+def _plan(path: Path, sql: str, values: object) -> list[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return [str(row[3]) for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", values)]  # type: ignore[arg-type] # a list or a dict
+
+
+async def test_thousand_openings_leak_nothing(tmp_path: Path) -> None:
+    """Nor while another connection stays open: then SQLite parks one descriptor, and uses that again."""
+    file = real_file(tmp_path / "jobs.db")
+
+    async def open_and_close(times: int) -> tuple[int, int]:
+        for _ in range(times):
+            async with backend(file) as other:
+                await other.stats()
+        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+
+    async with backend(file) as queue:
+        await queue.create()
+        before = await open_and_close(10)
+        assert await open_and_close(500) == before
+    before = await open_and_close(10)
+    assert await open_and_close(500) == before
