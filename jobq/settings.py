@@ -50,6 +50,9 @@ class Settings(BaseModel):
         max_consecutive_failures: failures of different tasks in a row that end the worker with exit code 1; 0 = never.
         time_limit: how long the worker takes new tasks; None = no limit.
         task_env: whether a task inherits the worker's environment.
+        guardian: whether a guardian owns the tasks; off says what is weaker.
+        guardian_fd: set by the guardian for its worker.
+        restart: how often the guardian starts a worker again that died by a signal.
         scheduled_events: whether Azure is asked for notices of preemption; auto = where its metadata service answers.
         imds_url: that service; another one for tests.
         log_format: text, json, or auto (text on a terminal, json otherwise).
@@ -79,6 +82,9 @@ class Settings(BaseModel):
     max_consecutive_failures: Annotated[int, Field(ge=0)] = 10
     time_limit: Duration | None = None
     task_env: Literal["inherit", "clean"] = "inherit"
+    guardian: Literal["on", "off"] = "on"
+    guardian_fd: Annotated[int, Field(ge=0)] | None = None
+    restart: Annotated[int, Field(ge=0)] = 0
     scheduled_events: Literal["auto", "on", "off"] = "auto"
     imds_url: str = "http://169.254.169.254"
     log_format: Literal["auto", "text", "json"] = "auto"

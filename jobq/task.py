@@ -5,6 +5,7 @@ newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read b
 """
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -22,7 +23,7 @@ from jobq.errors import MalformedTask
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
-_WORK: Final = {"command", "argv", "kwargs", "env", "cwd", "timeout", "priority", "budgets"}
+_WORK: Final = {"command", "argv", "cwd", "timeout", "priority", "budgets"}
 _FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 
 
@@ -128,7 +129,7 @@ class Task(_Frozen):
     command: _Filled | None = None
     argv: Annotated[tuple[_Text, ...], Field(min_length=1, strict=False)] | None = None
     kwargs: dict[str, JsonValue] | None = None
-    env: dict[_Name, _Text] = Field(default_factory=dict)
+    env: dict[_Name, _Text] = Field(default_factory=dict, repr=False)  # may hold secrets (A5)
     cwd: _Filled | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     id: Annotated[str, AfterValidator(_identifier)] = Field(default_factory=new_id)
@@ -208,6 +209,8 @@ class Task(_Frozen):
         The time of the push, its delay, trace context and counters do not count; budgets, priority and timeout do.
         """
         work = self.__pydantic_serializer__.to_json(self, include=_WORK, exclude_none=True)
+        if self.env or self.kwargs:  # the order of their names says nothing
+            work += json.dumps([self.env, self.kwargs], sort_keys=True).encode()
         return hashlib.blake2b(work, digest_size=16).digest()
 
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":

@@ -73,13 +73,13 @@ class SqliteDelivery:
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done."""
-        row, said = self._row, _said("complete", repr(result))  # the journal will keep the result; the queue need not
+        row, said = self._row, _said("complete", result)  # the journal will keep the result; the queue need not
         await self._run(lambda database, now: store.complete(database, row, said, now))
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body, in one UPDATE (S6)."""
         row, body, seconds = self._row, task.encode(), delay.total_seconds()
-        said = _said("requeue", body.decode(), repr(seconds))
+        said = _said("requeue", body, seconds)
         await self._run(lambda database, now: store.requeue(database, row, body, seconds, said, now))
         self._changed()
 
@@ -119,7 +119,6 @@ def _release(database: sqlite3.Connection, row: ClaimedRow, now: Now) -> None:
     store.requeue(database, row, body, 0.0, "release", now)
 
 
-def _said(verb: str, *arguments: str) -> str:
+def _said(verb: str, *arguments: object) -> str:
     """Return what tells this settle from another one with the same receipt (S5)."""
-    text = "\0".join(f"{len(argument)} {argument}" for argument in arguments)
-    return f"{verb} {hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+    return f"{verb} {hashlib.blake2b(repr(arguments).encode(), digest_size=8).hexdigest()}"

@@ -64,7 +64,7 @@ class StoreFile:
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
         try:
-            self._prepare(database, create=create)
+            self._prepare_patiently(database, create=create)
         except sqlite3.Error as error:
             database.close()
             raise translate(error, self.path) from error
@@ -94,9 +94,21 @@ class StoreFile:
             if not stat.S_ISREG(kind):
                 raise StoreUnusable(f"{self.path} is not a file; name a file, such as {self.path / 'jobs.db'}")
 
+    def _prepare_patiently(self, database: sqlite3.Connection, *, create: bool) -> None:
+        # SQLite's busy time-out does not hold while others make the file (the switch to its log, a journal left hot).
+        give_up = time.monotonic() + self.busy_timeout
+        while True:
+            try:
+                return self._prepare(database, create=create)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
+                    raise
+                time.sleep(_BUSY_PAUSE_SECONDS)
+
     def _prepare(self, database: sqlite3.Connection, *, create: bool) -> None:
         self._check_owner(database)
-        if self._switch_to_write_ahead_log(database) != "wal":
+        (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
             raise StoreUnusable(f"{self.path} cannot use SQLite's write-ahead log here; put it on a local disk")
         # FULL: an acknowledged task survives the loss of power (S1). fullfsync is what that takes on macOS.
         database.execute("PRAGMA synchronous = FULL")
@@ -107,22 +119,10 @@ class StoreFile:
             self._create_schema(database)
         self._check_host(database)
 
-    def _switch_to_write_ahead_log(self, database: sqlite3.Connection) -> str:
-        # SQLite's busy time-out does not hold for this switch, which two first pushes at once contend for.
-        give_up = time.monotonic() + self.busy_timeout
-        while True:
-            try:
-                (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
-                    raise
-                time.sleep(_BUSY_PAUSE_SECONDS)
-            else:
-                return str(mode)
-
     def _check_owner(self, database: sqlite3.Connection) -> None:
-        (application,) = database.execute("PRAGMA application_id").fetchone()
+        # In this order: the tables and their mark are committed together, perhaps by another process just now.
         (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = database.execute("PRAGMA application_id").fetchone()
         if tables and application != APPLICATION_ID:
             raise StoreUnusable(f"{self.path} is an SQLite database of another program; name another file")
         version = _user_version(database)

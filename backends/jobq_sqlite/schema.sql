@@ -33,9 +33,9 @@ CREATE TABLE task (
     state           TEXT NOT NULL CHECK (state IN ('ready', 'scheduled', 'leased', 'done', 'dead')),
     priority        INTEGER NOT NULL DEFAULT 0,
     available_at    REAL NOT NULL,            -- ready: since when; scheduled: from when
-    body            BLOB NOT NULL,            -- the wire format of jobq.task; empty once done
+    body            BLOB NOT NULL CHECK (typeof(body) = 'blob'),  -- the wire format of jobq.task; empty once done
     fingerprint     BLOB,                     -- tells a repeated push from another payload (S8)
-    deliveries      INTEGER NOT NULL DEFAULT 0,  -- only rises (S3)
+    deliveries      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(deliveries) = 'integer'),  -- only rises (S3)
     receipt         TEXT,                     -- of the current lease
     expires_at      REAL,                     -- of the current lease
     settlements     TEXT NOT NULL DEFAULT '', -- the last few receipts and what was said of each, newest first: a

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq import durations
+from jobq.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
@@ -90,6 +91,11 @@ def spec_of(context: click.Context, settings: "Settings") -> str:
     spec = (invocation.spec if invocation else None) or settings.queue
     if not spec:
         raise click.UsageError(WHICH_QUEUE.format(command=_command_words(context)), context)
+    if spec.startswith("memory://"):
+        raise ConfigurationError(
+            "memory:// lives in one process and ends with this command; it is for programs. Name an embedded"
+            " queue, such as: demo"
+        )
     return spec
 
 

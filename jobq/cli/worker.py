@@ -1,6 +1,7 @@
 """`jobq QUEUE worker`: options into settings, events onto the terminal; the work itself is in jobq.run.worker."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -63,11 +64,24 @@ def _time(name: str, *, text: str, unset: str = "") -> Callable[[Any], Any]:
     "--log-format", field="log_format", text="auto = text on a terminal, json elsewhere.",
     type=click.Choice(["auto", "text", "json"]),
 )  # fmt: skip
+@_option(
+    "--restart", field="restart", metavar="N", type=click.IntRange(min=0),
+    text="Start the worker again when a signal killed it, at most so often.",
+)  # fmt: skip
+@_option(
+    "--guardian", field="guardian", type=click.Choice(["on", "off"]),
+    text="Whether a small parent process owns the tasks and kills what outlives its lease.",
+)  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.pass_context
 def worker(ctx: click.Context, /, quiet_output: bool, **options: Any) -> int:
     """Run what is queued; see _HELP."""
     settings = Settings.from_environment(**options)
+    if settings.guardian == "on" and settings.guardian_fd is None:
+        from jobq.run import guarded  # noqa: PLC0415 - `jobq worker --help` needs none of it
+
+        if guarded.is_possible():
+            guarded.become_guardian(sys.argv[1:], restarts=settings.restart)
     backend = resolve(spec_of(ctx, settings), settings)
     return asyncio.run(_work(backend, settings, echo_output=not quiet_output))
 

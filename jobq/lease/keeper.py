@@ -67,6 +67,7 @@ class LeaseKeeper:
         self.loss: Loss | None = None
         self.renewals = 0
         self._settled = False
+        self._in_doubt = False  # an unanswered settle: repeated by the caller until the deadline, renewed no more
         self._delivery = delivery
         self._timing = timing
         self._clock = clock
@@ -131,7 +132,11 @@ class LeaseKeeper:
             Exception: whatever else the verb raises.
         """
         async with self._serial:
-            await self._send(verb, self._timing.attempt if attempt is None else min(attempt, self._timing.attempt))
+            try:
+                await self._send(verb, self._timing.attempt if attempt is None else min(attempt, self._timing.attempt))
+            except SettlementUnknown:
+                self._in_doubt = True  # a renewal of what may be settled would be refused, and say nothing
+                raise
             self._settled = True  # nothing is left to keep, and nothing to lose
 
     async def checkpoint(self, value: str) -> None:
@@ -160,7 +165,7 @@ class LeaseKeeper:
 
     async def _renew_for_ever(self) -> None:
         due = self._since + self._timing.period
-        while not (self.lock_lost_event.is_set() or self._settled):
+        while not (self.lock_lost_event.is_set() or self._settled or self._in_doubt):
             await self._clock.sleep_until(due)
             if await self._renew_once():
                 due = self._since + self._timing.period
@@ -170,7 +175,7 @@ class LeaseKeeper:
     async def _renew_once(self) -> bool:
         """Send one renewal; a definite answer moves the deadline or ends the lease, anything else changes nothing."""
         async with self._serial:
-            if self.lock_lost_event.is_set() or self._settled:
+            if self.lock_lost_event.is_set() or self._settled or self._in_doubt:
                 return False
             sent = self._clock.boottime()  # rule 1: before the request, never after the answer
             try:

@@ -54,12 +54,14 @@ class ExitStatus:
         signal: the number of the signal that killed it.
         cpu_seconds: user and system time of the leader and of the children that it waited for; None = unknown.
         max_rss_bytes: the largest resident set among those; None = unknown.
+        overdue: the spawner killed it at its deadline.
     """
 
     exit_code: int | None = None
     signal: int | None = None
     cpu_seconds: float | None = None
     max_rss_bytes: int | None = None
+    overdue: bool = False
 
     def __post_init__(self) -> None:
         if (self.exit_code is None) == (self.signal is None):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from jobq.errors import MalformedTask
 from jobq.task import Outcome, OutcomeKind, Task
 
 
@@ -78,6 +79,16 @@ class Backoff:
 def crashes_before(task: Task, deliveries: int) -> int:
     """Return how many earlier deliveries ended without a record; `deliveries` includes the present one."""
     return max(0, deliveries - 1 - task.counters.ends)
+
+
+def check_counters(task: Task, deliveries: int) -> None:
+    """Refuse an envelope that records more ends than there were deliveries: its crashes would never be counted.
+
+    Raises:
+        MalformedTask: names the counter.
+    """
+    if task.counters.ends > deliveries - 1:
+        raise MalformedTask(f"records {task.counters.ends} ends before delivery {deliveries}", "counters.ends")
 
 
 def refusal(task: Task, deliveries: int) -> DeadLetter | None:

@@ -25,8 +25,12 @@ OnLine = Callable[[str, str, str], None]  # task id, stream, line
 class Running(Protocol):
     """One started attempt."""
 
+    async def exited(self) -> None:
+        """Wait until nothing of it runs; repeatable. What comes later (a timeout, a stop) did not end it (P7)."""
+        ...
+
     async def ended(self) -> Outcome:
-        """Wait until nothing of it runs, and say how it ended; repeatable."""
+        """Wait until nothing of it runs and its output is read, and say how it ended; repeatable."""
         ...
 
     def terminate(self) -> None:
@@ -121,15 +125,23 @@ class _CommandRunning:
         self._process = process
         self._output = output
         self._started = time.monotonic()
+        self._duration: float | None = None
         self._outcome: Outcome | None = None
+
+    async def exited(self) -> None:
+        with suppress(StatusLost):  # `ended` tells
+            await self._process.wait()
+        if self._duration is None:
+            self._duration = time.monotonic() - self._started
 
     async def ended(self) -> Outcome:
         if self._outcome is None:
+            await self.exited()
+            duration = self._duration or 0.0
             try:
                 status = await self._process.wait()
             except StatusLost as error:
-                return Outcome(kind=OutcomeKind.CRASHED, detail=str(error), duration=time.monotonic() - self._started)
-            duration = time.monotonic() - self._started
+                return Outcome(kind=OutcomeKind.CRASHED, detail=str(error), duration=duration)
             await self._output.drain(DRAIN_SECONDS)
             self._outcome = _outcome_of(status, duration, self._output.tail.text(_TAIL_BYTES))
         return self._outcome
@@ -150,6 +162,14 @@ class _CommandRunning:
 
 
 def _outcome_of(status: ExitStatus, duration: float, tail: str) -> Outcome:
+    if status.overdue:
+        return Outcome(
+            kind=OutcomeKind.LOCK_LOST,
+            detail="killed by the guardian at its lease's deadline: the worker was too late",
+            signal=status.signal,
+            duration=duration,
+            output_tail=tail,
+        )
     if status.signal is not None:
         return Outcome(
             kind=OutcomeKind.CRASHED,
@@ -188,8 +208,11 @@ class _CallbackRunning:
         self._future = future
         self._started = time.monotonic()
 
-    async def ended(self) -> Outcome:
+    async def exited(self) -> None:
         await asyncio.wait({self._future})
+
+    async def ended(self) -> Outcome:
+        await self.exited()
         duration = time.monotonic() - self._started
         if self._future.cancelled():
             return Outcome(kind=OutcomeKind.CRASHED, detail="the callback was cancelled", duration=duration)

@@ -140,6 +140,7 @@ class _Attempt:
     async def _run(self) -> Report:
         try:
             task = self._delivery.task
+            retry.check_counters(task, self._delivery.deliveries)
         except MalformedTask as error:
             return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
         refusal = retry.refusal(task, self._delivery.deliveries)
@@ -174,11 +175,10 @@ class _Attempt:
         }
         if task.timeout is not None:
             reasons[OutcomeKind.TIMED_OUT] = clock.sleep_until(clock.boottime() + task.timeout)
-        with racing(running.ended(), *reasons.values()) as (end, *waits):
+        with racing(running.exited(), *reasons.values()) as (end, *waits):
             await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
             if end.done():
-                outcome: Outcome = end.result()
-                return outcome
+                return await running.ended()
             why = next(kind for kind, wait in zip(reasons, waits, strict=True) if wait.done())
             outcome = await self._stop(running, end, why)
         detail = {
@@ -188,7 +188,7 @@ class _Attempt:
         }[why]
         return replace(outcome, kind=why, detail=detail)
 
-    async def _stop(self, running: Running, end: "asyncio.Future[Outcome]", why: OutcomeKind) -> Outcome:
+    async def _stop(self, running: Running, end: "asyncio.Future[None]", why: OutcomeKind) -> Outcome:
         """SIGTERM, grace, SIGKILL; SIGTERM only while the lease is ours, SIGKILL at its deadline at the latest (P6)."""
         clock, keeper = self._with.clock, self._keeper
         hurry: list[Awaitable[object]] = [self._with.stopping.at_once.wait()]
@@ -205,14 +205,18 @@ class _Attempt:
                 await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
             if not end.done():
                 running.kill()
-            return await end
+            return await running.ended()
 
     async def _conclude(self, task: Task, outcome: Outcome) -> Report:
         verdict = retry.verdict(task, self._delivery.deliveries, outcome, self._backoff())
-        self._tell(outcome)
         if outcome.kind is OutcomeKind.SUCCEEDED:
             self._with.breaker.succeeded()
-        elif outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
+            report = await self._settle(verdict, outcome)
+            if report.settled is Settled.YES:
+                self._tell(outcome)  # told as done only once the backend has acknowledged it (S5)
+            return report
+        self._tell(outcome)
+        if outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
             verdict = await self._after_the_breaker(task, verdict)
         return await self._settle(verdict, outcome)
 

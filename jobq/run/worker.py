@@ -5,15 +5,16 @@ import logging
 import os
 import random
 from collections.abc import Awaitable, Mapping
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final, Literal
 
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, SystemClock
-from jobq.errors import ConfigurationError, JobqError, QueueNotFound
+from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
-from jobq.run.asyncio_spawner import AsyncioSpawner
 from jobq.run.breaker import Breaker
+from jobq.run.guarded import spawner_for
 from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
 from jobq.run.retry import Requeue
@@ -28,6 +29,8 @@ from jobq.settings import Settings
 
 _log = logging.getLogger(__name__)
 LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
+RECEIVE_SECONDS: Final = 10.0  # how much longer than its wait a receive may take: a hung one must not hang the worker
+GIVE_BACK_SECONDS: Final = 6.0  # how long a cancelled receive may take to give back what it was granted
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _PATIENCE_SECONDS: Final = 10.0  # how long the very first receive may be refused before the worker gives up
@@ -41,7 +44,7 @@ class Worker:
         settings: slots, leases, limits.
         events: told of each transition.
         on_line: receives the tasks' output: task id, stream, line.
-        spawner: starts commands; a plain asyncio one by default.
+        spawner: starts commands; through a guardian by default, where there can be one.
         runner: runs something else than commands; then `spawner` and `on_line` are not used.
         clock: for leases.
         stopping: to stop it by other means than signals.
@@ -67,7 +70,7 @@ class Worker:
         self._clock = clock or SystemClock()
         self._stopping = stopping or Stopping()
         self._breaker = Breaker(settings.max_consecutive_failures)
-        self._spawner = spawner or AsyncioSpawner()
+        self._spawner = spawner
         self._own_runner = runner
         self._on_line = on_line
         self._environment = dict(os.environ if environment is None else environment)  # read once, not at every start
@@ -87,9 +90,11 @@ class Worker:
         Raises:
             ConfigurationError, QueueNotFound, BackendUnavailable: the queue cannot be used at all.
         """
-        async with self._spawner:
-            with heard_by(self._stopping) as heard:
-                return await self._run(heard)
+        async with AsyncExitStack() as stack:
+            if self._own_runner is None:
+                self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
+            heard = stack.enter_context(heard_by(self._stopping))
+            return await self._run(heard)
 
     async def _run(self, heard: Heard) -> WorkerReport:
         supervisor = self._supervisor()
@@ -115,13 +120,19 @@ class Worker:
         return report
 
     def _supervisor(self) -> Supervisor:
-        runner = self._own_runner or CommandRunner(
+        if self._own_runner is not None:
+            return self._supervise(self._own_runner)
+        assert self._spawner is not None
+        runner = CommandRunner(
             self._spawner,
             queue_name=self._backend.name,
             settings=self._settings,
             environment=self._environment,
             on_line=self._on_line,
         )
+        return self._supervise(runner)
+
+    def _supervise(self, runner: Runner) -> Supervisor:
         return Supervisor(
             backend=self._backend,
             runner=runner,
@@ -176,13 +187,13 @@ class Worker:
         An empty answer speaks of the moment it was asked for, not of what ended or fell due while it was on its way.
         """
         now = self._clock.boottime()
+        self._own_requeues = {task_id: due for task_id, due in self._own_requeues.items() if due > looked_at}
         if not empty:
             self._empty_since = None
             return False
         busy = bool(self._attempts) or self._last_end >= looked_at
         if self._empty_since is None or busy:
             self._empty_since = now
-        self._own_requeues = {task_id: due for task_id, due in self._own_requeues.items() if due > looked_at}
         idle = self._settings.idle_timeout or timedelta(0)
         return not (busy or self._own_requeues) and now >= self._empty_since + idle.total_seconds()
 
@@ -212,12 +223,16 @@ class Worker:
         if wait and self._attempts:
             # When the last attempt ends the wait is over too: an empty queue may now be a finished one.
             reasons.append(asyncio.wait(self._attempts))
-        with racing(receiving, *reasons) as futures:
+        limit = wait.total_seconds() + RECEIVE_SECONDS
+        overdue = self._clock.sleep_until(self._clock.boottime() + limit)
+        with racing(receiving, overdue, *reasons) as futures:
             await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
             if not receiving.done():
                 receiving.cancel()
-                await asyncio.wait([receiving])
-            return None if receiving.cancelled() else receiving.result()
+                await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)
+            if futures[1].done() and not (receiving.done() and not receiving.cancelled()):
+                raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
+            return None if not receiving.done() or receiving.cancelled() else receiving.result()
 
     def _start(self, supervisor: Supervisor, delivery: Delivery, since: float, group: asyncio.TaskGroup) -> None:
         self._free -= 1

@@ -17,7 +17,7 @@ def test_unwritable_home(jobq: Jobq) -> None:
     (jobq.folder / "blocked").touch()
     result = jobq("demo", "push", "-c", "true", env={"JOBQ_HOME": str(jobq.folder / "blocked" / "home")}, code=None)
     assert result.code in (3, 75)
-    assert "cannot be made" in result.err
+    assert "Not a directory" in result.err
     result = jobq("demo", "push", "-c", "true", env={"JOBQ_HOME": "/proc/jobq"}, code=None)
     assert result.code in (3, 75)
     assert "/proc/jobq" in result.err

@@ -202,3 +202,9 @@ def test_no_color_and_force_color(jobq: Jobq) -> None:
 def test_completion_knows_commands_behind_a_queue(jobq: Jobq) -> None:
     env = {"_JOBQ_COMPLETE": "bash_complete", "COMP_WORDS": "jobq demo wo", "COMP_CWORD": "2"}
     assert "plain,worker" in jobq(env=env, code=None).out
+
+
+def test_memory_is_refused(jobq: Jobq) -> None:
+    """What is pushed there would be gone with the command: a queued task that nobody can run (S1)."""
+    result = jobq("memory://x/y", "push", "-c", "true", code=3)
+    assert "one process" in result.err

@@ -168,7 +168,8 @@ main()
     )
     completed = subprocess.run(
         [sys.executable, "-c", program, "demo", "worker", *options],
-        capture_output=True, env=jobq.environment | {"JOBQ_NUM_WORKERS": "9", "JOBQ_NUM_RETRIES": "8"}, check=False,
+        env=jobq.environment | {"JOBQ_GUARDIAN": "off", "JOBQ_NUM_WORKERS": "9", "JOBQ_NUM_RETRIES": "8"},
+        capture_output=True, check=False,
     )  # fmt: skip
     assert completed.returncode == 1
     settings = json.loads(completed.stdout)

@@ -13,6 +13,7 @@ from typing import Any
 from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.events import Event, Events
+from jobq.run.process import Spawner
 from jobq.run.stopping import Stopping
 from jobq.run.tally import WorkerReport
 from jobq.run.worker import Worker
@@ -44,13 +45,14 @@ class Stage:
     lines: list[tuple[str, str, str]] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def worker(self, stopping: Stopping | None = None, **settings: Any) -> Worker:
+    def worker(self, stopping: Stopping | None = None, spawner: Spawner | None = None, **settings: Any) -> Worker:
         return Worker(
             self.backend,
             Settings(**{**QUICK, **settings}),
             events=Events(self._hear),
             on_line=self._read,
             stopping=stopping,
+            spawner=spawner,
         )
 
     async def work(self, **settings: Any) -> WorkerReport:

@@ -11,6 +11,8 @@ import pytest
 
 from jobq.clock import SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, QueueNotFound
+from jobq.run.asyncio_spawner import AsyncioSpawner
+from jobq.run.stopping import Stopping
 from jobq.run.worker import Worker
 from jobq.settings import Settings
 from jobq.testing.faults import Fault
@@ -25,6 +27,10 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         yield stage
 
 
+# Its crashes would never be counted, and one more end would not fit: it must not come back for ever.
+ENDS = b'{"version": 2, "id": "raw", "command": "exit 1", "counters": {"ends": 2147483647}}'
+
+
 async def put_raw(stage: Stage, body: bytes) -> None:
     """Write a message that is no task, as a stranger with the file would."""
     with sqlite3.connect(stage.folder / "queue.db") as database:
@@ -35,7 +41,7 @@ async def put_raw(stage: Stage, body: bytes) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{}", b"[" * 10_000, b'{"version": 99, "id": "x"}'])
+@pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{}", b"[" * 10_000, b'{"version": 99, "id": "x"}', ENDS])
 async def test_a_malformed_message_is_set_aside_and_the_worker_goes_on(stage: Stage, body: bytes) -> None:
     """L3, L4: original bytes and a reason in the dead-letter place after one receive."""
     await put_raw(stage, body)
@@ -168,3 +174,67 @@ async def test_sigterm_mode_warns_inside_the_lease(stage: Stage) -> None:
     database.close()
     assert (await worker).lost == 1
     assert float((stage.folder / "told").read_text()) < expires_at
+
+
+async def test_a_receive_that_never_answers_does_not_hang_the_worker(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L4: given up after its wait and a little, and asked again."""
+    monkeypatch.setattr("jobq.run.worker.RECEIVE_SECONDS", 0.2)
+    await stage.push("true")
+    stage.faults.next("receive", Fault.HANG)
+    report = await stage.work()
+    assert report.succeeded == 1
+    assert stage.told("worker.receive_failed")
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+async def test_however_often_the_answer_is_lost_an_idempotent_settle_is_known_in_the_end(
+    stage: Stage, times: int
+) -> None:
+    """S5: the keeper must not take its own refused renewal of a settled task for a loss."""
+    await stage.push("true")
+    stage.faults.next("complete", Fault.LOSE_ANSWER, times=times)
+    report = await stage.work(visibility_timeout=timedelta(seconds=10))
+    assert (report.succeeded, report.lost) == (1, 0)
+
+
+async def test_a_task_that_ended_in_time_did_not_time_out(stage: Stage) -> None:
+    """P7: an escaped child holds the pipe, so the output takes longer than the time limit; the exit did not."""
+    await stage.push("setsid sleep 5 & sleep 0.2; exit 0", timeout=0.6, budgets={"retries": 0})
+    report = await stage.worker(spawner=AsyncioSpawner()).run()
+    assert (report.succeeded, report.dead_lettered) == (1, 0)
+
+
+async def test_no_sigterm_once_the_lease_has_gone(stage: Stage) -> None:
+    """P6: a refused receipt leaves no time for a grace, whatever the mode."""
+    await stage.push(
+        f"trap 'echo told > {stage.folder}/told' TERM; echo ready; while :; do sleep 0.02; done", id="victim"
+    )
+    worker = asyncio.create_task(stage.work(lock_lost_behavior="sigterm", lock_lost_grace=timedelta(seconds=0.3)))
+    await stage.until_printed("ready")
+    await stage.backend.clear()
+    assert (await worker).lost == 1
+    assert not (stage.folder / "told").exists()
+
+
+async def test_losing_the_lease_ends_the_grace_of_a_stop(stage: Stage) -> None:
+    """P1, P6: a worker that stops may not wait out its grace on a lease that is over."""
+    stopping = Stopping()
+    await stage.push("trap '' TERM; echo ready; while :; do sleep 0.02; done")
+    worker = asyncio.create_task(stage.worker(stopping, AsyncioSpawner(), stop_grace=timedelta(minutes=10)).run())
+    await stage.until_printed("ready")
+    stage.faults.always("renew", Fault.REFUSE)
+    stopping.stop("a test")
+    async with asyncio.timeout(10):
+        assert (await worker).lost == 1
+
+
+async def test_success_is_told_only_once_it_is_acknowledged(stage: Stage) -> None:
+    """S5: whoever counts events counts no task twice."""
+    await stage.push("sleep 0.2")
+    stage.faults.always("complete", Fault.REFUSE)
+    stage.faults.always("renew", Fault.REFUSE)
+    await stage.work()
+    assert not stage.told("task.succeeded")
+    assert stage.told("task.not_settled")

@@ -50,6 +50,7 @@ async def test_a_task_sees_its_own_facts_and_no_other_setting(stage: Stage, monk
     await stage.work()
     seen = dict(line.partition("=")[::2] for _, _, line in stage.lines)
     assert seen["MINE"] == "yes"
+    assert len(seen.pop("JOBQ_WORKER_ID")) == 32, "by which survivors of a dead guardian are found"
     ours = {name: value for name, value in seen.items() if name.startswith("JOBQ_")}
     assert ours == {
         "JOBQ_TASK_ID": "the-task",

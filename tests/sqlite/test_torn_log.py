@@ -1,4 +1,8 @@
-"""T11: whatever a crash leaves of the write-ahead log, the file opens and holds a prefix of what was acknowledged."""
+"""T11: whatever a crash leaves of the write-ahead log, the file opens and holds a prefix of what was acknowledged.
+
+Copying the files ends their POSIX locks in this process (https://www.sqlite.org/howtocorrupt.html section 2.2), which
+is harmless here: nobody else uses the live file.
+"""
 
 import random
 import shutil

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from jobq.errors import LockLost, SettlementUnknown
+from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.testing.clock import VirtualClock
@@ -241,18 +241,32 @@ async def test_a_settle_without_an_answer_is_unknown() -> None:
             await settling
 
 
-async def test_the_lease_is_kept_while_a_settle_is_repeated() -> None:
+async def test_the_lease_is_kept_while_a_refused_settle_is_repeated() -> None:
     bench = Bench()
     async with bench.keeper:
         for moment in range(5, 300, 5):
-            bench.delivery.settle_answers = [bench.delivery.hang]
-            settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release))
+            bench.delivery.settle_answers = [bench.delivery.refuse]
+            with pytest.raises(BackendUnavailable):
+                await bench.keeper.settle(bench.delivery.release)
             await bench.until(T0 + moment)
-            with pytest.raises(SettlementUnknown):
-                await settling
-            await bench.clock.advance(0)
         assert not bench.lost()
         assert bench.keeper.renewals > 0
+
+
+async def test_a_delivery_whose_settle_is_in_doubt_is_renewed_no_more() -> None:
+    """S5: the renewal of what may be settled is refused, and that would end the repetitions too early."""
+    bench = Bench()
+    async with bench.keeper:
+        bench.delivery.settle_answers = [bench.delivery.hang]
+        settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release))
+        await bench.until(T0 + 5)
+        with pytest.raises(SettlementUnknown):
+            await settling
+        await bench.until(T0 + 50)
+        assert bench.delivery.renewed_at == []
+        assert not bench.lost()
+        await bench.until(T0 + 51)
+        assert bench.lost(), "but its deadline still ends it"
 
 
 async def test_nothing_is_left_running() -> None:

@@ -155,6 +155,8 @@ def test_fingerprint_tells_work_from_bookkeeping() -> None:
     task = Task.new(command="x", env={"A": "1"})
     same = Task.new(command="x", env={"A": "1"}, not_before=5.0, trace_context={"traceparent": "00-a-b-01"})
     assert task.fingerprint() == same.fingerprint() == task.requeued(failures=1).fingerprint()
+    ordered = Task.new(command="x", env={"A": "1", "B": "2"}, id="a"), Task.new(command="x", env={"B": "2", "A": "1"})
+    assert ordered[0].fingerprint() == ordered[1].fingerprint()
     others = [
         Task.new(command="y", env={"A": "1"}),
         Task.new(argv=["x"], env={"A": "1"}),
@@ -165,6 +167,11 @@ def test_fingerprint_tells_work_from_bookkeeping() -> None:
         Task.new(command="x", env={"A": "1"}, priority=1),
     ]
     assert len({task.fingerprint(), *(other.fingerprint() for other in others)}) == 8
+
+
+def test_a_variable_of_a_task_is_not_shown_by_its_repr() -> None:
+    """RELIABILITY 3, A5."""
+    assert "canary" not in repr(Task.new(command="x", env={"TOKEN": "canary"}))
 
 
 def test_fencing_parts_only_rise() -> None:

@@ -1,0 +1,55 @@
+"""Who starts the tasks: a guardian wherever there is one (DESIGN section 6), and how `jobq worker` gets below it."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from jobq.run.asyncio_spawner import AsyncioSpawner
+from jobq.run.guardian.kernel import hide_from_same_user
+from jobq.run.guardian_spawner import GuardianSpawner, inherited_connection
+from jobq.run.process import Spawner
+from jobq.settings import Settings
+
+_log: Final = logging.getLogger(__name__)
+_WEAKER: Final = (
+    "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
+    " their group outlive the task"
+)
+
+
+def is_possible() -> bool:
+    """Tell whether this system can have a guardian: Linux 5.3 or newer."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+def spawner_for(settings: Settings) -> Spawner:
+    """Return the spawner of this process: through the guardian that is its parent, one of its own, or none."""
+    if settings.guardian_fd is not None and (connection := inherited_connection()) is not None:
+        hide_from_same_user()
+        return GuardianSpawner(connection, on_guardian_lost=_follow)
+    if settings.guardian == "on" and is_possible():
+        return GuardianSpawner()
+    _log.warning(_WEAKER)
+    return AsyncioSpawner()
+
+
+def become_guardian(arguments: Sequence[str], *, restarts: int) -> NoReturn:
+    """Turn this process into the guardian of a worker with these arguments; its pid, and so its parent, stay.
+
+    Args:
+        arguments: of `jobq`, as they were given.
+        restarts: how often a worker that dies by a signal is started again.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    python = [sys.executable, "-P", "-m"]
+    command = [*python, "jobq.run.guardian", "--restart", str(restarts), "--", *python, "jobq", *arguments]
+    os.execv(sys.executable, command)  # noqa: S606 - itself
+
+
+def _follow() -> None:
+    """The guardian was killed and its tasks with it: a worker without one would break the promise (P2)."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,96 @@
+"""`python -P -m jobq.run.guardian`: how the guardian starts. Internal; `jobq worker` and the library start it.
+
+    --attached FD              guard the process that made the socket FD and started us; ends when that ends
+    --restart N -- CMD ...     start CMD as the worker, with JOBQ_GUARDIAN_FD, pass signals on to it, end as it ends;
+                               when it dies by a signal start it again, N times at most, after a growing pause
+
+Before --restart, --first-pause SECONDS sets the first of these pauses, for tests.
+"""
+
+import gc
+import os
+import select
+import socket
+import sys
+import time
+
+from jobq.run.guardian import kernel
+from jobq.run.guardian.kernel import Signals, say
+from jobq.run.guardian.loop import Guardian
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+USAGE = 2  # DESIGN section 12
+
+
+def start_worker(command: list[str]) -> tuple[int, socket.socket]:
+    """Fork the worker into a process group of its own, tied to this process; return its number and our socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    guardian = os.getpid()
+    pid = kernel.fork()
+    if pid == 0:
+        try:
+            os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal tells the guardian, which tells us
+            kernel.die_with_parent()
+            if os.getppid() == guardian:
+                os.set_inheritable(theirs.fileno(), True)
+                kernel.default_signals()
+                environment = {**os.environ, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
+                os.execvpe(command[0], command, environment)  # noqa: S606 - the user's own command line
+        except OSError as error:
+            say(f"cannot start {command[0]}: {error.strerror}")
+        finally:
+            os._exit(127)
+    theirs.close()
+    return pid, ours
+
+
+def guard_worker(command: list[str], restarts: int, pause: float) -> int:
+    """Start the worker, and again when it dies by a signal; return its code, 128+n when it died by signal n."""
+    signals = Signals()
+    while True:
+        worker, connection = start_worker(command)
+        guardian = Guardian(connection, signals, worker)
+        code = os.waitstatus_to_exitcode(guardian.run() or 0)
+        if code >= 0:
+            return code
+        if restarts <= 0 or guardian.asked_to_stop:
+            return 128 - code
+        restarts -= 1
+        say(f"the worker died by signal {-code}; next start in {pause:g} s")
+        if _is_told_to_stop(signals, pause):
+            return 128 - code
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+
+def _is_told_to_stop(signals: Signals, seconds: float) -> bool:
+    """Wait; return at once, and True, when a signal comes that the worker would have got."""
+    end = time.monotonic() + seconds
+    poll = select.poll()
+    poll.register(signals, select.POLLIN)
+    while (left := end - time.monotonic()) > 0:
+        if poll.poll(left * 1000) and any(number in kernel.FORWARDED for number in signals.read()):
+            return True
+    return False
+
+
+def main(arguments: list[str]) -> int:
+    """Guard; return the exit code to end with."""
+    kernel.open_standard_descriptors()
+    kernel.become_subreaper()
+    kernel.hide_from_same_user()
+    gc.freeze()  # a fork then shares these pages for good
+    match arguments:
+        case ["--attached", descriptor]:
+            Guardian(socket.socket(fileno=int(descriptor)), Signals(), None).run()
+            return 0
+        case ["--first-pause", pause, "--restart", restarts, "--", _, *_]:
+            return guard_worker(arguments[5:], int(restarts), float(pause))
+        case ["--restart", restarts, "--", _, *_]:
+            return guard_worker(arguments[3:], int(restarts), FIRST_PAUSE_SECONDS)
+    say("usage: python -P -m jobq.run.guardian --restart N -- CMD ...")
+    return USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

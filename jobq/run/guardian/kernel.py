@@ -1,0 +1,139 @@
+"""What guardian and tasks ask of Linux beyond Python's `os`: prctl, signals as a pipe, and who our children are."""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import time
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)  # a Ctrl-Z would stop who keeps the deadlines (P1)
+_HANDLED = (signal.SIGCHLD, *FORWARDED, *_STOPPING)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = _libc.prctl
+_prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
+_prctl.restype = ctypes.c_int
+
+
+def boottime() -> float:
+    """Return CLOCK_BOOTTIME in seconds."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def become_subreaper() -> None:
+    """Adopt the orphans below this process instead of leaving them to init (prctl(2))."""
+    _call(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Get SIGKILL when the parent's thread ends; the caller checks that the parent still is who it was."""
+    _call(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def hide_from_same_user() -> None:
+    """Keep other processes of this user from reading our environment in /proc (RELIABILITY 3, A6)."""
+    _call(_PR_SET_DUMPABLE, 0)
+
+
+def _call(option: int, value: int) -> None:
+    if _prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+class Signals:
+    """The signals of this process as bytes in a pipe, for poll; made once, before anything is forked."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in _HANDLED:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the user's wish
+                signal.signal(number, lambda _number, _frame: None)
+
+    def fileno(self) -> int:
+        """Return what to poll."""
+        return self._read
+
+    def read(self) -> bytes:
+        """Return the numbers of the signals that came since, in order."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self._read, 4096)
+        return b""
+
+
+def fork() -> int:
+    """Fork with the signals held; the child calls `default_signals` once it has moved to where they should find it."""
+    # A handler that ran in the child would write to the pipe that it shares with us: one signal would count twice.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+    try:
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        raise
+    if pid != 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+    return pid
+
+
+def default_signals() -> None:
+    """In a child: signals act as a program expects them to, and those that came since the fork act now."""
+    signal.set_wakeup_fd(-1)
+    for number in (*_HANDLED, *_IGNORED_BY_PYTHON):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def open_standard_descriptors() -> None:
+    """Make sure that 0, 1 and 2 are taken, so that nothing of ours ever gets these numbers."""
+    while (descriptor := os.open("/dev/null", os.O_RDWR)) <= 2:  # noqa: PLR2004 - standard error, the last of the three
+        os.set_inheritable(descriptor, True)  # a program expects them to be open
+    os.close(descriptor)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, the guardian's only log, unless whoever reads there makes us wait."""
+    poll = select.poll()
+    poll.register(2, select.POLLOUT)
+    with contextlib.suppress(OSError):
+        if any(event & select.POLLOUT for _, event in poll.poll(0)):
+            os.write(2, f"jobq guardian: {text[:500]}\n".encode(errors="replace"))
+
+
+def children() -> list[int]:
+    """Return the numbers of this process's children, oldest first, zombies included; only those may be signalled (P4).
+
+    The kernel's list is complete here: it may skip entries only while some leave it, and only we reap them.
+    """
+    me = os.getpid()
+    try:
+        file = os.open(f"/proc/{me}/task/{me}/children", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return sorted(
+            int(name)
+            for name in os.listdir("/proc")  # noqa: PTH208 - pathlib costs 1 MB
+            if name.isdigit() and _parent(name) == me
+        )
+    try:
+        found = b""
+        while chunk := os.read(file, 65536):
+            found += chunk
+        return [int(number) for number in found.split()]
+    finally:
+        os.close(file)
+
+
+def _parent(number: str) -> int:
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it ended while we looked

@@ -1,0 +1,255 @@
+"""The guardian's loop. It never waits for anything but this: a deadline, a signal, a message."""
+
+import errno
+import math
+import os
+import select
+import signal
+import socket
+import struct
+import time
+
+from jobq.run.guardian import kernel, wire
+from jobq.run.guardian.kernel import Signals, say
+from jobq.run.guardian.tasks import Leader, Tasks
+from jobq.run.guardian.wire import Message, Receiver, Sender, WireError
+
+TICK_SECONDS = 0.5  # poll sleeps on CLOCK_MONOTONIC, which stops in suspend: the longest that a deadline may slip
+SWEEP_TICK_SECONDS = 0.02  # while something that was killed is not gone yet
+TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
+ENDING_SECONDS = 5.0  # how long the guardian stays for trees that will not die
+MOST_WAITING = 1024  # messages that a worker may leave unread before it is not listened to either
+_CREDENTIALS = struct.Struct("iII")
+STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
+
+
+class Guardian:
+    """Guards one worker and its tasks.
+
+    Args:
+        connection: the socket to the worker.
+        signals: those of this process.
+        child: the worker's number when it is our child, which gets our signals and ends us; None = the worker started
+            us, and its end, or that of the connection, ends us.
+    """
+
+    def __init__(self, connection: socket.socket, signals: Signals, child: int | None) -> None:
+        self.asked_to_stop = False
+        self._child = child
+        self._signals = signals
+        self._connection = connection
+        self._receiver = Receiver(connection, wire.SPAWN_DESCRIPTORS)
+        self._sender = Sender(connection)
+        self._tasks = Tasks(child)
+        self._connected = True
+        self._unheard = False  # whether messages were read and not obeyed yet
+        self._unreaped = False  # whether the last turn left something to reap or to kill
+        self._starting: dict[int, Leader] = {}
+        self._poll = select.poll()
+        self._poll.register(signals, select.POLLIN)
+        self._poll.register(connection, select.POLLIN)
+        self._parent = -1 if child is not None else self._watch_parent()
+
+    def run(self) -> int | None:
+        """Guard until the worker has ended and nothing of its tasks is left; return its wait status if it was ours."""
+        try:
+            self._connection.setblocking(False)
+            self._tell({"op": "hello", "version": wire.VERSION, "pid": os.getpid()})
+            while self._is_needed():
+                self._step()
+            give_up = kernel.boottime() + ENDING_SECONDS
+            while (self._tasks or self._tasks.is_sweeping) and kernel.boottime() < give_up:
+                self._step()
+        finally:  # also of an error of ours: whatever it was, nothing may live on unguarded
+            self._disconnect()
+            self._tasks.reap()
+            if self._parent >= 0:
+                os.close(self._parent)
+        return self._tasks.worker_status
+
+    def _watch_parent(self) -> int:
+        # The connection alone does not tell its death: a child that it forked may hold the other end.
+        parent, _, _ = _CREDENTIALS.unpack(
+            self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        try:
+            pidfd = os.pidfd_open(parent)
+        except OSError:
+            pidfd = -1
+        if pidfd < 0 or os.getppid() != parent:
+            self._connected = False
+            return pidfd
+        self._poll.register(pidfd, select.POLLIN)
+        return pidfd
+
+    def _is_needed(self) -> bool:
+        return self._connected if self._child is None else self._tasks.worker_status is None
+
+    def _step(self) -> None:
+        events = dict(self._poll.poll(self._patience() * 1000))
+        self._tasks.kill_overdue(kernel.boottime())
+        came = self._signals.read() if self._signals.fileno() in events else b""
+        self._forward(came)
+        if self._parent in events:
+            self._disconnect()
+        for descriptor in events:
+            if descriptor in self._starting:
+                self._tell_started(self._starting.pop(descriptor))
+        if self._connected:
+            self._converse(events.get(self._connection.fileno(), 0))
+        if not events:
+            self._tasks.kill_again()
+        if signal.SIGCHLD in came or self._unreaped or self._tasks.is_sweeping or not events:
+            self._unreaped = not self._tasks.reap()
+            self._tell_finished()
+        if self._tasks.worker_status is not None:
+            self._disconnect()
+
+    def _patience(self) -> float:
+        if self._unheard or self._unreaped:
+            return 0.0
+        longest = SWEEP_TICK_SECONDS if self._tasks.is_sweeping else TICK_SECONDS
+        moment = self._tasks.next_moment()
+        return longest if moment is None else min(longest, max(0.0, moment - kernel.boottime()))
+
+    def _forward(self, numbers: bytes) -> None:
+        """Pass each signal on to the worker exactly once; it alone knows what it means."""
+        for number in numbers:
+            if number in kernel.FORWARDED and self._child is not None and self._tasks.worker_status is None:
+                self.asked_to_stop = self.asked_to_stop or number in STOPPING
+                os.kill(self._child, number)  # our un-reaped child (P4)
+
+    def _converse(self, event: int) -> None:
+        try:
+            if event & (select.POLLHUP | select.POLLERR):
+                self._disconnect()  # it is dead: what it still asked for is not begun any more (P2)
+                return
+            if event & select.POLLOUT:
+                self._sender.flush()
+            if event & select.POLLIN and not self._unheard and not self._receiver.read():
+                self._disconnect()
+                return
+            if event or self._unheard:
+                self._obey_all()
+        except Exception as error:  # noqa: BLE001 - whatever nonsense it sent, it must not end the guardian
+            say(f"the worker's connection broke: {error!r}")
+            self._disconnect()
+        self._watch_connection()
+
+    def _obey_all(self) -> None:
+        until = time.monotonic() + TURN_SECONDS
+        self._unheard = False
+        while self._connected and (message := self._receiver.next()) is not None:
+            self._obey(message)
+            if time.monotonic() >= until:
+                self._unheard = True
+                return
+
+    def _obey(self, message: Message) -> None:
+        number = message.get("id")
+        if type(number) is not int:
+            raise WireError("id is no integer")
+        if message["op"] == "spawn":
+            self._spawn(message)
+            return
+        leader = self._tasks.get(number)
+        match message["op"]:
+            case "extend":
+                deadline = _deadline(message["deadline"])
+                if leader is not None:  # None: it ended while the message was on its way
+                    leader.deadline = deadline
+            case "signal":
+                wanted = signal.Signals(message["number"])
+                if leader is not None:
+                    self._tasks.signal(leader, wanted)
+            case "kill":
+                if leader is not None:
+                    self._tasks.kill(leader, "asked")
+            case other:
+                raise WireError(f"unknown message {other[:40]!r}")
+
+    def _spawn(self, message: Message) -> None:
+        descriptors = self._receiver.take_descriptors()
+        try:
+            _check_spawn(message)
+            if self._tasks.get(message["id"]) is not None:
+                raise WireError(f"id {message['id']} is in use")
+            try:
+                if wire.LOST in descriptors:
+                    raise OSError(errno.EMFILE, "no descriptor left")
+                leader = self._tasks.spawn(message, *descriptors)
+            except OSError as error:
+                self._tell({"op": "failed", "id": message["id"], "errno": error.errno, "at": "program"})
+                return
+            self._starting[leader.status] = leader
+            self._poll.register(leader.status, select.POLLIN)
+        finally:
+            wire.close_all(descriptors)
+
+    def _tell_started(self, leader: Leader) -> None:
+        self._poll.unregister(leader.status)
+        failure = self._tasks.started(leader)
+        if failure is not None:
+            leader.failed = True
+            self._tell({"op": "failed", "id": leader.id, "errno": failure[1], "at": failure[0]})
+            return
+        handle: tuple[int, ...] = ()
+        if leader.ended is None:  # else its number is not its own any more (P4)
+            try:
+                handle = (os.pidfd_open(leader.pid),)
+            except OSError:  # no descriptor is left: the guardian still kills
+                handle = ()
+        self._tell({"op": "started", "id": leader.id, "pid": leader.pid, "handle": bool(handle)}, handle)
+
+    def _tell_finished(self) -> None:
+        for leader in self._tasks.finished():
+            if leader.status >= 0:
+                # It ended before its start was told: the order is started or failed, then ended.
+                del self._starting[leader.status]
+                self._tell_started(leader)
+            if leader.ended is not None and not leader.failed:
+                self._tell(leader.ended)
+
+    def _tell(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        if not self._connected:
+            wire.close_all(descriptors)
+            return
+        try:
+            self._sender.send(message, descriptors)
+        except OSError:
+            self._disconnect()
+        self._watch_connection()
+
+    def _watch_connection(self) -> None:
+        if self._connected:
+            interest = select.POLLOUT if self._sender.waiting else 0
+            if self._sender.waiting < MOST_WAITING:
+                interest |= select.POLLIN
+            self._poll.modify(self._connection, interest)
+
+    def _disconnect(self) -> None:
+        """The worker is gone, or as good as gone: everything that ran for it dies now (P2)."""
+        self._tasks.kill_all()
+        self._connected = self._unheard = False
+        if self._connection.fileno() >= 0:
+            self._poll.unregister(self._connection)
+            self._receiver.close_descriptors()
+            self._sender.close()
+            self._connection.close()
+
+
+def _check_spawn(message: Message) -> None:
+    argv, env, cwd = message["argv"], message["env"], message["cwd"]
+    if not isinstance(argv, list) or not argv or not argv[0] or not all(isinstance(text, str) for text in argv):
+        raise WireError("argv is no list of strings that names a program")
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        raise WireError("env does not map strings to strings")
+    if not isinstance(cwd, str | None):
+        raise WireError("cwd is neither a string nor null")
+    message["deadline"] = None if message["deadline"] is None else _deadline(message["deadline"])
+
+
+def _deadline(value: object) -> float:
+    if type(value) not in {int, float} or not math.isfinite(deadline := float(value)):  # type: ignore[arg-type] # checked just before
+        raise WireError("deadline is no time")
+    return deadline

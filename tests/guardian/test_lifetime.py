@@ -1,0 +1,193 @@
+"""How long a task lives: deadlines, the death of worker and guardian, leaving (P1, P2, P4, P5 of RELIABILITY 1.2)."""
+
+import asyncio
+import os
+import signal
+import statistics
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from jobq.run import guardian_spawner
+from jobq.run.guardian_spawner import SPAWNS_IN_FLIGHT, GuardianSpawner
+from jobq.run.process import Launch, StartFailed, StatusLost
+from tests.guardian.spawning import descriptors, guardian_of, start
+from tests.guardian.stage import (
+    ENV,
+    boottime,
+    gone,
+    hostile,
+    is_dead,
+    living,
+    marker,
+    started_worker,
+    state,
+    until_async,
+    watched,
+)
+
+
+@pytest.fixture
+async def spawner() -> AsyncIterator[GuardianSpawner]:
+    async with GuardianSpawner() as spawner:
+        yield spawner
+
+
+async def test_p1_the_deadline_is_kept_within_100_ms_with_the_loop_blocked(spawner: GuardianSpawner) -> None:
+    late = []
+    for _ in range(5):
+        deadline = boottime() + 0.1
+        started = await start(spawner, "sleep", "1000", deadline=deadline)
+        with watched(started.process.pid) as pidfd:
+            assert is_dead(pidfd, 5)  # blocks the loop
+            late.append(boottime() - deadline)
+        assert (await started.finish())[0].signal == signal.SIGKILL
+    assert min(late) >= 0
+    assert statistics.median(late) < 0.1
+
+
+async def test_p1_extend_moves_the_deadline_later_and_sooner(spawner: GuardianSpawner) -> None:
+    deadline = boottime() + 0.15
+    later = await start(spawner, "sleep", "1000", deadline=deadline)
+    sooner = await start(spawner, "sleep", "1000", deadline=boottime() + 1000)
+    later.process.extend(boottime() + 1000)
+    sooner.process.extend(deadline)
+    assert (await sooner.finish())[0].signal == signal.SIGKILL
+    assert boottime() >= deadline
+    assert state(later.process.pid) == "S"
+    later.process.extend(0)
+    assert (await later.finish())[0].signal == signal.SIGKILL
+
+
+@pytest.mark.parametrize("deadline", [0, -5, 1])
+async def test_p1_a_deadline_in_the_past_kills_at_once(spawner: GuardianSpawner, deadline: float) -> None:
+    start_time = time.monotonic()
+    started = await start(spawner, "sleep", "1000", deadline=deadline)
+    assert (await started.finish())[0].signal == signal.SIGKILL
+    assert time.monotonic() - start_time < 0.5
+
+
+async def test_p1_thousands_of_queued_starts_do_not_delay_an_extension(spawner: GuardianSpawner) -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    launch = Launch(argv=("/bin/true",), env=ENV, stdout=null, stderr=null)
+    held = await start(spawner, "sleep", "1000", deadline=boottime() + 0.3)
+    spawns = [asyncio.create_task(spawner.spawn(launch)) for _ in range(3000)]
+    await until_async(lambda: any(task.done() for task in spawns))
+    held.process.extend(boottime() + 1000)  # behind at most SPAWNS_IN_FLIGHT starts
+    assert SPAWNS_IN_FLIGHT <= 32
+    await asyncio.sleep(0.4)  # the time itself is what is waited for
+    assert state(held.process.pid) == "S"
+    for task in spawns:
+        task.cancel()
+    await asyncio.gather(*spawns, return_exceptions=True)
+    held.process.kill()
+    await held.finish()
+    os.close(null)
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["worker", "library"])
+def test_p2_leaders_are_dead_within_100_ms_of_the_workers_sigkill(guarded: bool) -> None:
+    took = []
+    for _ in range(3):
+        program, _, worker, leaders = started_worker("idle", marker(), guarded=guarded)
+        with program, watched(leaders[0]) as pidfd:
+            start_time = time.monotonic()
+            os.kill(worker, signal.SIGKILL)
+            assert is_dead(pidfd, 5)
+            took.append(time.monotonic() - start_time)
+    assert statistics.median(took) < 0.1
+    assert max(took) < 1
+
+
+async def test_p2_a_cancelled_spawn_leaves_nothing(spawner: GuardianSpawner) -> None:
+    marks = [marker() for _ in range(40)]
+    null = os.open("/dev/null", os.O_RDWR)
+    tasks = []
+    for mark in marks:
+        launch = Launch(argv=hostile("idle", mark), env=ENV, stdout=null, stderr=null)
+        tasks.append(asyncio.create_task(spawner.spawn(launch)))
+        await asyncio.sleep(0)
+        tasks[-1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    os.close(null)
+    await until_async(lambda: not spawner._tasks)
+    assert gone(marks, 0) == {}
+
+
+async def test_p5_leaving_reaps_even_when_cancelled_twice() -> None:
+    before = descriptors()
+    entered = asyncio.Event()
+    mark = marker()
+
+    async def use() -> None:
+        async with GuardianSpawner() as spawner:
+            await spawner.spawn(Launch(argv=hostile("idle", mark), env=ENV, stdout=2, stderr=2))
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use())
+    await entered.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gone([mark], 0) == {}
+    assert descriptors() == before
+
+
+async def test_p5_leaving_is_the_end() -> None:
+    before = descriptors()
+    async with GuardianSpawner() as spawner:
+        started = await start(spawner, "sleep", "1000")
+    assert (await started.finish())[0].signal == signal.SIGKILL
+    with pytest.raises(RuntimeError, match="not open"):
+        await start(spawner, "true")
+    assert descriptors() <= before + 1  # an epoll of the loop
+
+
+async def test_p2_leaving_ends_with_a_stopped_guardian(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guardian_spawner, "ENDING_SECONDS", -0.8)
+    mark = marker()
+    async with GuardianSpawner() as spawner:
+        process = await spawner.spawn(Launch(argv=hostile("setsid", mark), env=ENV, stdout=2, stderr=2))
+        await until_async(lambda: len(living(mark)) == 2)
+        os.kill(guardian_of(spawner), signal.SIGSTOP)
+    assert gone([mark]) == {}
+    with pytest.raises(StatusLost):
+        await process.wait()
+
+
+async def test_p2_the_guardians_death_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    lost = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(lost.set)
+
+    mark = marker()
+    async with GuardianSpawner(on_guardian_lost=tell) as spawner:
+        process = await spawner.spawn(Launch(argv=hostile("double_fork", mark), env=ENV, stdout=2, stderr=2))
+        await until_async(lambda: len(living(mark)) == 2)
+        os.kill(guardian_of(spawner), signal.SIGKILL)
+        with pytest.raises(StatusLost, match="guardian is gone"):
+            await asyncio.wait_for(process.wait(), 5)
+        await asyncio.wait_for(lost.wait(), 5)
+        assert gone([mark], 0) == {}
+        with pytest.raises(StartFailed) as raised:
+            await start(spawner, "true")
+        assert raised.value.transient
+    assert "the guardian is gone" in caplog.text
+
+
+async def test_p4_the_worker_kills_by_itself_while_the_guardian_is_stopped(spawner: GuardianSpawner) -> None:
+    started = await start(spawner, "sleep", "1000")
+    os.kill(guardian_of(spawner), signal.SIGSTOP)
+    try:
+        with watched(started.process.pid) as pidfd:
+            started.process.kill()
+            assert is_dead(pidfd, 5)
+    finally:
+        os.kill(guardian_of(spawner), signal.SIGCONT)
+    assert (await started.finish())[0].signal == signal.SIGKILL

@@ -1,0 +1,206 @@
+"""The guardian as a process: signals, exit codes, restart, PID 1, arming, privacy (P2, P3 of RELIABILITY 1.2; A6)."""
+
+import itertools
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.guardian.stage import (
+    PYTHON,
+    ROOT,
+    SECONDS,
+    Program,
+    children,
+    gone,
+    guardian,
+    hostile,
+    living,
+    marker,
+    state,
+    until,
+)
+
+# Prints each signal that it gets; ends with code 5 on SIGUSR2.
+LISTENER = """
+import os, signal, time
+def say(text): os.write(1, (text + "\\n").encode())
+def heard(number, frame):
+    say(signal.Signals(number).name)
+    if number == signal.SIGUSR2: os._exit(5)
+for number in (1, 2, 10, 12, 15): signal.signal(number, heard)
+say("ready")
+while True: time.sleep(1000)
+"""
+
+
+def listener(**options: object) -> Program:
+    program = guardian(*PYTHON, "-c", LISTENER, **options)  # type: ignore[arg-type] # passed through
+    assert program.line() == "ready"
+    return program
+
+
+def test_signals_reach_the_worker_exactly_once() -> None:
+    names = ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"]
+    with listener() as program:
+        for name in names:
+            program.signal(signal.Signals[name])
+            assert program.line() == name
+        program.signal(signal.SIGUSR2)
+        assert program.rest() == "SIGUSR2\n"  # and nothing came twice
+        assert program.wait() == 5
+
+
+def test_one_ctrl_c_in_a_terminal_counts_once_and_ctrl_z_stops_nobody() -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["PYTHONPATH"] = str(ROOT)
+        command = [sys.executable, "-P", "-m", "jobq.run.guardian", "--restart", "0", "--", *PYTHON, "-c", LISTENER]
+        os.execv(command[0], command)
+    output = b""
+
+    def read(what: bytes) -> None:
+        nonlocal output
+        while what not in output:
+            assert select.select([terminal], [], [], SECONDS)[0]
+            output += os.read(terminal, 4096)
+
+    read(b"ready")
+    os.write(terminal, b"\x1a")  # Ctrl-Z
+    os.write(terminal, b"\x03")  # Ctrl-C
+    read(b"SIGINT")
+    assert state(pid) in "RS"
+    os.kill(pid, signal.SIGUSR2)
+    read(b"SIGUSR2")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    os.close(terminal)
+    assert output.count(b"SIGINT") == 1
+
+
+def test_nohup_is_respected() -> None:
+    program = Program(
+        *("bash", "-c", 'trap "" HUP; exec "$@"', "bash"),
+        *(sys.executable, "-P", "-m", "jobq.run.guardian", "--restart", "0", "--", *PYTHON, "-c", LISTENER),
+    )
+    with program:
+        assert program.line() == "ready"
+        program.signal(signal.SIGHUP)
+        program.signal(signal.SIGUSR2)
+        assert program.rest() == "SIGUSR2\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", 137), ("kill -15 $$", 143)]
+)
+def test_it_ends_as_its_worker_ends(script: str, code: int) -> None:
+    with guardian("sh", "-c", script) as program:
+        assert program.wait() == code
+
+
+def test_a_worker_that_cannot_be_started() -> None:
+    with guardian("/no/such/worker", stderr=subprocess.STDOUT) as program:
+        assert "cannot start /no/such/worker: No such file" in program.rest()
+        assert program.wait() == 127
+
+
+@pytest.mark.parametrize("arguments", [[], ["--restart"], ["--restart", "1", "--"], ["what"]])
+def test_usage(arguments: list[str]) -> None:
+    command = [sys.executable, "-P", "-m", "jobq.run.guardian", *arguments]
+    with Program(*command, stderr=subprocess.STDOUT) as program:
+        assert "usage" in program.rest()
+        assert program.wait() == 2
+
+
+def test_p3_what_the_worker_itself_leaves_dies_with_it() -> None:
+    mark = marker()
+    with guardian("sh", "-c", f"{' '.join(hostile('double_fork', mark))} & echo begun; read x <&2; wait") as program:
+        until(lambda: len(living(mark)) == 2)
+        worker = children(program.pid)[0]
+        os.kill(worker, signal.SIGKILL)
+        assert program.wait() == 137
+        assert gone([mark], 0) == {}
+
+
+def test_restart_after_a_death_by_signal_with_growing_pauses_at_most_n_times() -> None:
+    script = "import os, time; os.write(1, (str(time.monotonic()) + chr(10)).encode()); os.kill(os.getpid(), 9)"
+    with guardian(*PYTHON, "-c", script, restart=3, pause=0.1) as program:
+        starts = [float(line) for line in program.rest().split()]
+        assert program.wait() == 137
+    assert len(starts) == 4
+    pauses = [later - sooner for sooner, later in itertools.pairwise(starts)]
+    for pause, least in zip(pauses, (0.1, 0.2, 0.4), strict=True):
+        assert pause >= least
+    assert sum(pauses) < 3
+
+
+def test_no_restart_after_a_code() -> None:
+    with guardian("sh", "-c", "echo one; exit 1", restart=3) as program:
+        assert program.rest() == "one\n"
+        assert program.wait() == 1
+
+
+def test_no_restart_of_a_worker_that_died_of_the_signal_passed_on() -> None:
+    with guardian("sh", "-c", "echo ready; exec sleep 1000", restart=3) as program:
+        assert program.line() == "ready"
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 143
+
+
+def test_sigterm_ends_the_pause() -> None:
+    with guardian("sh", "-c", "echo ready; kill -9 $$", restart=3, pause=1000, stderr=subprocess.STDOUT) as program:
+        assert program.line() == "ready"
+        assert "next start in 1000 s" in program.line()
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 137
+
+
+def test_p1_a_full_standard_error_does_not_hold_it_up() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while True:
+            os.write(write, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(write, True)
+    with guardian("sh", "-c", "kill -9 $$", restart=2, pause=0.01, stderr=write) as program:
+        assert program.wait() == 137
+    os.close(read)
+    os.close(write)
+
+
+def has_namespaces() -> bool:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="needs unshare and the right to make a PID namespace")
+def test_as_pid_1_it_reaps_orphans_and_hears_sigterm() -> None:
+    orphans = 20
+    script = (
+        "import os, signal, subprocess, time\n"
+        "def orphan():\n"
+        "    if os.fork() == 0:\n"
+        "        if os.fork() == 0:\n"
+        "            os.setsid(); os._exit(0)\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        f"for _ in range({orphans}): orphan()\n"
+        "signal.signal(15, lambda *_: os._exit(6))\n"
+        "while sum(name.isdigit() for name in os.listdir('/proc')) > 2: time.sleep(0.005)\n"
+        "os.write(1, f'ready {os.getppid()}\\n'.encode())\n"
+        "while True: time.sleep(1000)\n"
+    )
+    inner = [sys.executable, "-P", "-m", "jobq.run.guardian", "--restart", "0", "--", *PYTHON, "-c", script]
+    with Program("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *inner) as program:
+        assert program.line() == "ready 1"
+        (pid_1,) = children(program.pid)
+        os.kill(pid_1, signal.SIGTERM)
+        assert program.wait() == 6
