@@ -61,7 +61,8 @@ async def test_what_a_task_finds(spawner: GuardianSpawner, tmp_path: Path) -> No
         "print(os.getsid(0) == os.getpgrp() == os.getpid())\n"
         "print(sorted(os.listdir('/proc/self/fd')))\n"
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
-        "print(*(int(status[name], 16) for name in ('SigBlk', 'SigIgn', 'SigCgt')))\n"
+        # The real-time signals that glibc keeps for itself are as make or whoever left them.
+        "print(*(int(status[name], 16) & 0x7fffffff for name in ('SigBlk', 'SigIgn', 'SigCgt')))\n"
     )
     # -S -E: no site; SIGINT is caught and SIGPIPE, SIGXFSZ are ignored by Python itself.
     try:

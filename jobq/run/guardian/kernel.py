@@ -108,6 +108,15 @@ def say(text: str) -> None:
             os.write(2, f"jobq guardian: {text[:500]}\n".encode(errors="replace"))
 
 
+def peak_rss_kib() -> int:
+    """Return the largest resident set of this program, in KiB; getrusage would count the program it was forked from."""
+    with open("/proc/self/status", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB
+        for line in file:
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1])
+    return 0
+
+
 def children() -> list[int]:
     """Return the numbers of this process's children, oldest first, zombies included; only those may be signalled (P4).
 

@@ -217,7 +217,7 @@ class Tasks:
 def _ending(leader: Leader, status: int, usage: resource.struct_rusage) -> Message:
     code = os.waitstatus_to_exitcode(status)
     # Linux counts what exec replaced, here a copy of this process: a value not above our own peak says nothing.
-    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    own_peak = kernel.peak_rss_kib()
     return {
         "op": "ended",
         "id": leader.id,
