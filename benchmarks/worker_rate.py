@@ -1,7 +1,8 @@
 """Tasks per second of a worker running `true`, beside a bare asyncio loop that spawns the same processes.
 
 Both run `bash -c true` in sessions of their own with two output pipes each, read to their end. Ours claims each task
-from SQLite under a lease, watches it, and settles it durably.
+from SQLite under a lease, watches it, and settles it durably; once through the guardian, as `jobq worker` does, and once
+with the plain spawner.
 """
 
 import asyncio
@@ -10,7 +11,10 @@ import subprocess
 import time
 from pathlib import Path
 
+from jobq.run.asyncio_spawner import AsyncioSpawner
 from jobq.run.environment import shell_argv
+from jobq.run.guardian_spawner import GuardianSpawner
+from jobq.run.process import Spawner
 from jobq.run.worker import Worker
 from jobq.settings import Settings
 from jobq.spec import resolve
@@ -20,35 +24,39 @@ SLOTS = (1, 8, 64)
 
 
 def measure(folder: Path, rounds: int) -> list[dict[str, object]]:
-    """Return both rates and their ratio for each number of slots; the sides take turns."""
+    """Return the rates and their ratios for each number of slots, with the guardian and without; sides take turns."""
     rows: list[dict[str, object]] = []
     for slots in SLOTS:
         tasks = 300 if slots == 1 else 800
-        ours, bare = [], []
+        rates: dict[str, list[float]] = {"bare": [], "guardian": [], "asyncio": []}
         for number in range(rounds):
-            bare.append(tasks / asyncio.run(_bare(tasks, slots)))
-            ours.append(tasks / asyncio.run(_ours(folder / f"{slots}-{number}.db", tasks, slots)))
-        ours_rate, bare_rate = statistics.median(ours), statistics.median(bare)
-        rows.append(
-            {
-                "what": f"worker, bash -c true, {slots} slots".ljust(42),
-                "jobq": ours_rate,
-                "unit": "/s   bare",
-                "bare": bare_rate,
-                "rel": "/s   ratio",
-                "ratio": ours_rate / bare_rate,
-            }
-        )
+            rates["bare"].append(tasks / asyncio.run(_bare(tasks, slots)))
+            for spawner, make in (("guardian", GuardianSpawner), ("asyncio", AsyncioSpawner)):
+                path = folder / f"{slots}-{number}-{spawner}.db"
+                rates[spawner].append(tasks / asyncio.run(_ours(path, tasks, slots, make())))
+        bare = statistics.median(rates["bare"])
+        for spawner in ("asyncio", "guardian"):
+            ours = statistics.median(rates[spawner])
+            rows.append(
+                {
+                    "what": f"worker, bash -c true, {slots} slots, {spawner}".ljust(42),
+                    "jobq": ours,
+                    "unit": "/s   bare",
+                    "bare": bare,
+                    "rel": "/s   ratio",
+                    "ratio": ours / bare,
+                }
+            )
     return rows
 
 
-async def _ours(path: Path, tasks: int, slots: int) -> float:
-    settings = Settings(num_workers=slots)
+async def _ours(path: Path, tasks: int, slots: int, spawner: Spawner) -> float:
+    settings = Settings(num_workers=slots, scheduled_events="off")
     async with resolve(f"sqlite://{path}/bench", settings) as queue:
         await queue.create()
         await queue.push([Task.new(command="true") for _ in range(tasks)])
         began = time.perf_counter()
-        report = await Worker(queue, settings).run()
+        report = await Worker(queue, settings, spawner=spawner).run()
         assert report.succeeded == tasks, report
         return time.perf_counter() - began
 
