@@ -1,7 +1,7 @@
 """Tasks per second of a worker running `true`, beside a bare asyncio loop that spawns the same processes.
 
 Both run `bash -c true` in sessions of their own with two output pipes each, read to their end. Ours claims each task
-from SQLite under a lease, watches it, and settles it durably; once through the guardian, as `jobq worker` does, and once
+from SQLite under a lease, watches it, and settles it durably; through the guardian, as `jobq worker` does, and once
 with the plain spawner.
 """
 
