@@ -267,6 +267,7 @@ class Outcome:
         duration: seconds from start to end.
         output_tail: the last bytes of standard output and standard error, as text.
         value: what a library callback returned.
+        start_failed: nothing was ever executed.
     """
 
     kind: OutcomeKind
@@ -276,6 +277,7 @@ class Outcome:
     duration: float = 0.0
     output_tail: str = ""
     value: JsonValue = None
+    start_failed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from jobq.errors import ConfigurationError
-from jobq.run.process import ExitStatus, Launch, Process, StartFailed, StatusLost, start_failed
+from jobq.run.process import ExitStatus, Launch, Process, StartFailed, StatusLost, is_readable, start_failed
 
 _log: Final = logging.getLogger(__name__)
 _MAXRSS_UNIT_BYTES: Final = 1 if sys.platform == "darwin" else 1024
@@ -122,6 +122,9 @@ class _Process:
 
     async def wait(self) -> ExitStatus:
         return await asyncio.shield(self.ended)  # shield: many wait, and none of them may cancel it
+
+    def has_exited(self) -> bool:
+        return self.ended.done() or (self._pidfd is not None and is_readable(self._pidfd))
 
     def signal(self, number: int) -> None:
         if self._reaped:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ def spawner_for(settings: Settings) -> Spawner:
     """Return the spawner of this process: through the guardian that is its parent, one of its own, or none."""
     if settings.guardian_fd is not None and (connection := inherited_connection()) is not None:
         hide_from_same_user()
+        _allow_descriptors()
         return GuardianSpawner(connection, on_guardian_lost=_follow)
     if settings.guardian == "on" and is_possible():
         return GuardianSpawner()
@@ -48,6 +50,13 @@ def become_guardian(arguments: Sequence[str], *, restarts: int) -> NoReturn:
     python = [sys.executable, "-P", "-m"]
     command = [*python, "jobq.run.guardian", "--restart", str(restarts), "--", *python, "jobq", *arguments]
     os.execv(sys.executable, command)  # noqa: S606 - itself
+
+
+def _allow_descriptors() -> None:
+    """Raise the soft limit of open files to the hard one, for many slots; tasks inherit the guardian's limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _follow() -> None:

@@ -6,6 +6,7 @@ is another process behind a socket; the other one is `jobq.run.asyncio_spawner`.
 
 import errno
 import os
+import select
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -103,6 +104,10 @@ class Process(Protocol):
         """
         ...
 
+    def has_exited(self) -> bool:
+        """Tell whether the leader has ended by now, even if nobody has been told yet."""
+        ...
+
     def signal(self, number: int) -> None:
         """Send a signal to the whole group; does nothing once the leader was reaped (P4)."""
         ...
@@ -130,6 +135,13 @@ class Spawner(Protocol):
             StartFailed: it did not start; nothing is left of it.
         """
         ...
+
+
+def is_readable(descriptor: int) -> bool:
+    """Tell whether a descriptor is readable now: a pidfd is once its process has ended (pidfd_open(2))."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def start_failed(launch: Launch, error: OSError | ValueError) -> StartFailed:

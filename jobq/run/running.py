@@ -29,6 +29,10 @@ class Running(Protocol):
         """Wait until nothing of it runs; repeatable. What comes later (a timeout, a stop) did not end it (P7)."""
         ...
 
+    def has_exited(self) -> bool:
+        """Tell whether it has ended by itself by now, even if `exited` has not heard of it yet."""
+        ...
+
     async def ended(self) -> Outcome:
         """Wait until nothing of it runs and its output is read, and say how it ended; repeatable."""
         ...
@@ -128,6 +132,9 @@ class _CommandRunning:
         self._duration: float | None = None
         self._outcome: Outcome | None = None
 
+    def has_exited(self) -> bool:
+        return self._process.has_exited()
+
     async def exited(self) -> None:
         with suppress(StatusLost):  # `ended` tells
             await self._process.wait()
@@ -207,6 +214,9 @@ class _CallbackRunning:
     def __init__(self, future: "asyncio.Future[object]") -> None:
         self._future = future
         self._started = time.monotonic()
+
+    def has_exited(self) -> bool:
+        return self._future.done()
 
     async def exited(self) -> None:
         await asyncio.wait({self._future})

@@ -157,7 +157,9 @@ class _Attempt:
         try:
             running = await self._with.runner.start(task, self._delivery, deadline=self._keeper.deadline)
         except StartFailed as error:
-            return Outcome(kind=OutcomeKind.CRASHED, detail=f"could not be started: {error}")
+            # What this machine is short of is no fault of the task: it goes back as from a preemption, but later (S11).
+            kind = OutcomeKind.PREEMPTED if error.transient else OutcomeKind.CRASHED
+            return Outcome(kind=kind, detail=f"could not be started: {error}", start_failed=True)
         self._running = running
         self._emit("task.started", attempt=self._delivery.deliveries, fencing=str(self._delivery.fencing))
         try:
@@ -177,8 +179,8 @@ class _Attempt:
             reasons[OutcomeKind.TIMED_OUT] = clock.sleep_until(clock.boottime() + task.timeout)
         with racing(running.exited(), *reasons.values()) as (end, *waits):
             await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
-            if end.done():
-                return await running.ended()
+            if end.done() or running.has_exited():
+                return await running.ended()  # what came at the same moment did not end it (P7)
             why = next(kind for kind, wait in zip(reasons, waits, strict=True) if wait.done())
             outcome = await self._stop(running, end, why)
         detail = {
@@ -209,6 +211,8 @@ class _Attempt:
 
     async def _conclude(self, task: Task, outcome: Outcome) -> Report:
         verdict = retry.verdict(task, self._delivery.deliveries, outcome, self._backoff())
+        if outcome.start_failed and outcome.kind is OutcomeKind.PREEMPTED and isinstance(verdict, Requeue):
+            verdict = Requeue(verdict.task, self._backoff().delay(task.counters.preemptions + 1))
         if outcome.kind is OutcomeKind.SUCCEEDED:
             self._with.breaker.succeeded()
             report = await self._settle(verdict, outcome)

@@ -276,7 +276,10 @@ class Worker:
 
     async def _watch_preemption(self) -> None:
         mode: Literal["auto", "on"] = "on" if self._settings.scheduled_events == "on" else "auto"
-        await PreemptionWatch(self._stopping, self._events, url=self._settings.imds_url, mode=mode).run()
+        try:
+            await PreemptionWatch(self._stopping, self._events, url=self._settings.imds_url, mode=mode).run()
+        except Exception:  # noqa: BLE001 - a notice less is no reason to end the worker (L4); SIGTERM still tells
+            _log.exception("notices of preemption are no longer watched")
 
     async def _drain_at(self, limit: timedelta) -> None:
         await self._clock.sleep_until(self._clock.boottime() + limit.total_seconds())

@@ -1,13 +1,15 @@
 """The worker with real commands: what it runs, how often, and what becomes of it."""
 
+import errno
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from jobq.lease.timing import timing_for
+from jobq.run.output import OutputReader
 from jobq.run.supervisor import Supervisor
 from jobq.settings import Settings
 from jobq.task import Task
@@ -190,3 +192,21 @@ async def test_a_fault_of_ours_in_one_attempt_harms_no_other(stage: Stage, monke
 
 def test_quick_settings_can_be_kept() -> None:
     timing_for(timedelta(seconds=2), Settings(**QUICK)).check(allow_short=True)
+
+
+async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S11, S7: no descriptors left for a moment; neither a retry nor a crash is charged, and it runs later."""
+    left = [OSError(errno.EMFILE, "no descriptors")] * 3
+
+    def reader(on_line: Callable[[str, str], None]) -> OutputReader:
+        if left:
+            raise left.pop()
+        return OutputReader(on_line)
+
+    monkeypatch.setattr("jobq.run.running.OutputReader", reader)
+    await stage.push("true", budgets={"retries": 0, "crashes": 0})
+    report = await stage.work()
+    assert (report.succeeded, report.dead_lettered) == (1, 0)
+    assert len(stage.told("task.preempted")) == 3

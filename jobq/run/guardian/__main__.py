@@ -10,6 +10,7 @@ Before --restart, --first-pause SECONDS sets the first of these pauses, for test
 import gc
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -31,10 +32,13 @@ def start_worker(command: list[str]) -> tuple[int, socket.socket]:
     if pid == 0:
         try:
             os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal tells the guardian, which tells us
-            kernel.die_with_parent()
+            # No PDEATHSIG here: a worker whose guardian dies has to kill what left its leaders' trees, and then itself.
             if os.getppid() == guardian:
                 os.set_inheritable(theirs.fileno(), True)
                 kernel.default_signals()
+                # To the terminal this group is in the background: `stty tostop` must not stop it for its first line.
+                signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+                signal.signal(signal.SIGTTIN, signal.SIG_IGN)
                 environment = {**os.environ, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
                 os.execvpe(command[0], command, environment)  # noqa: S606 - the user's own command line
         except OSError as error:

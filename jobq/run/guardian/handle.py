@@ -11,7 +11,7 @@ from typing import Final
 
 from jobq.run.guardian import wire
 from jobq.run.guardian.wire import Message
-from jobq.run.process import ExitStatus, Launch, StatusLost
+from jobq.run.process import ExitStatus, Launch, StatusLost, is_readable
 
 _log: Final = logging.getLogger(__name__)
 
@@ -39,6 +39,10 @@ class GuardedProcess:
     async def wait(self) -> ExitStatus:
         """See `Process.wait`."""
         return await asyncio.shield(self.ended)
+
+    def has_exited(self) -> bool:
+        """See `Process.has_exited`."""
+        return self.ended.done() or (self._pidfd != wire.LOST and is_readable(self._pidfd))
 
     def signal(self, number: int) -> None:
         """See `Process.signal`."""

@@ -87,7 +87,6 @@ class Guardian:
 
     def _step(self) -> None:
         events = dict(self._poll.poll(self._patience() * 1000))
-        self._tasks.kill_overdue(kernel.boottime())
         came = self._signals.read() if self._signals.fileno() in events else b""
         self._forward(came)
         if self._parent in events:
@@ -97,6 +96,9 @@ class Guardian:
                 self._tell_started(self._starting.pop(descriptor))
         if self._connected:
             self._converse(events.get(self._connection.fileno(), 0))
+        # After the news, which are read for some milliseconds at most: a guardian that was itself stopped for a while
+        # finds the deadlines moved, and kills nothing whose lease is good.
+        self._tasks.kill_overdue(kernel.boottime())
         if not events:
             self._tasks.kill_again()
         if signal.SIGCHLD in came or self._unreaped or self._tasks.is_sweeping or not events:
@@ -118,6 +120,8 @@ class Guardian:
             if number in kernel.FORWARDED and self._child is not None and self._tasks.worker_status is None:
                 self.asked_to_stop = self.asked_to_stop or number in STOPPING
                 os.kill(self._child, number)  # our un-reaped child (P4)
+                if number in STOPPING:
+                    os.kill(self._child, signal.SIGCONT)  # a stopped worker could not obey
 
     def _converse(self, event: int) -> None:
         try:

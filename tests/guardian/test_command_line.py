@@ -1,0 +1,103 @@
+"""`jobq worker` below its guardian, through the real command line: what is left when something of it is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# What a user would write, and what would escape: only the first leads its group.
+TREE = "setsid sleep {mark} & (nohup sleep {mark} >/dev/null 2>&1 &); touch {ready}; sleep {mark}; true"
+
+
+class Worker:
+    """A `jobq worker` on a queue of its own, with one task that spreads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mark = f"{1000 + os.getpid() % 1000}.{time.monotonic_ns() % 10**9:09}"
+        ready = folder / "ready"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+        self.environment = {**environment, "JOBQ_HOME": str(folder)}
+        self.run("push", "-c", TREE.format(mark=self.mark, ready=ready))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "jobq", "demo", "worker", "--visibility-timeout", "10s"],
+            env=self.environment,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+        until(ready.exists)
+
+    def run(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "jobq", "demo", *arguments]
+        return subprocess.run(command, env=self.environment, check=True, capture_output=True, text=True).stdout
+
+    def survivors(self) -> list[int]:
+        """Return the processes that carry our mark among their arguments, and live."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if self.mark.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+                except OSError:
+                    continue
+        return found
+
+    def worker_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return min(map(int, children))
+
+
+def until(condition: object, seconds: float = 20.0) -> None:
+    """Poll what tells nobody when it changes, up to a deadline."""
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    worker = Worker(tmp_path)
+    until(lambda: len(worker.survivors()) >= 3)
+    yield worker
+    worker.process.kill()
+    worker.process.communicate()
+
+
+@pytest.mark.parametrize("whom", ["guardian", "worker"])
+def test_p2_p3_nothing_survives_a_sigkill(worker: Worker, whom: str) -> None:
+    """The whole tree is gone after 1 s, whichever of the two is killed; the task comes back by its lease."""
+    os.kill(worker.process.pid if whom == "guardian" else worker.worker_pid(), signal.SIGKILL)
+    until(lambda: not worker.survivors(), 1.0 if whom == "worker" else 2.0)
+    assert worker.process.wait(10) == (-signal.SIGKILL if whom == "guardian" else 128 + signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
+def test_p8_a_signal_to_the_printed_pid_gives_the_work_back(worker: Worker, number: int, code: int) -> None:
+    worker.process.send_signal(number)
+    assert worker.process.wait(30) == code
+    assert not worker.survivors()
+    assert '"visible": 1' in worker.run("size", "--json")
+
+
+def test_p1_a_stopped_worker_is_told_to_stop_all_the_same(worker: Worker) -> None:
+    os.kill(worker.worker_pid(), signal.SIGSTOP)
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.process.wait(30) == 143
+    assert not worker.survivors()
+
+
+def test_p1_a_guardian_that_was_stopped_kills_nothing_whose_lease_is_good(worker: Worker) -> None:
+    """It finds the deadlines moved before it looks at them: SIGSTOP for longer than a lease of 10 s may be held."""
+    before = worker.survivors()
+    worker.process.send_signal(signal.SIGSTOP)
+    time.sleep(9.5)  # the time itself is the subject
+    worker.process.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    assert worker.survivors() == before
