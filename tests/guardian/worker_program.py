@@ -22,7 +22,13 @@ def say(text: str) -> None:
 async def main() -> None:
     null = os.open("/dev/null", os.O_WRONLY)
     connection = inherited_connection()
-    async with GuardianSpawner(connection, on_guardian_lost=lambda: say("guardian lost")) as spawner:
+
+    def on_guardian_lost() -> None:
+        say("guardian lost")
+        if connection is not None:
+            os.kill(os.getpid(), signal.SIGKILL)  # as `jobq worker` does, once what was left is killed
+
+    async with GuardianSpawner(connection, on_guardian_lost=on_guardian_lost) as spawner:
         pairs = list(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
         launches = [
             Launch(argv=hostile(*pair), env={"PATH": os.environ["PATH"]}, stdout=null, stderr=null) for pair in pairs
