@@ -148,7 +148,9 @@ class _CommandRunning:
             try:
                 status = await self._process.wait()
             except StatusLost as error:
-                return Outcome(kind=OutcomeKind.CRASHED, detail=str(error), duration=duration)
+                # Nobody can say that its tree is dead (a guardian that died, survivors not yet killed): nothing is
+                # settled, so the task starts again only when the lease has run out (P1). Its crash is counted then.
+                return Outcome(kind=OutcomeKind.LOCK_LOST, detail=str(error), duration=duration)
             await self._output.drain(DRAIN_SECONDS)
             self._outcome = _outcome_of(status, duration, self._output.tail.text(_TAIL_BYTES))
         return self._outcome

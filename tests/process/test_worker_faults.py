@@ -12,6 +12,7 @@ import pytest
 from jobq.clock import SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, QueueNotFound
 from jobq.run.asyncio_spawner import AsyncioSpawner
+from jobq.run.guardian_spawner import GuardianSpawner
 from jobq.run.stopping import Stopping
 from jobq.run.worker import Worker
 from jobq.settings import Settings
@@ -238,3 +239,17 @@ async def test_success_is_told_only_once_it_is_acknowledged(stage: Stage) -> Non
     await stage.work()
     assert not stage.told("task.succeeded")
     assert stage.told("task.not_settled")
+
+
+async def test_a_task_whose_guardian_died_is_left_to_its_lease(stage: Stage) -> None:
+    """P1: what is left of its tree may still live, so nobody else may start it before the lease has run out."""
+    spawner = GuardianSpawner()
+    await stage.push("echo ready; sleep 1000")
+    worker = asyncio.create_task(stage.worker(spawner=spawner).run())
+    await stage.until_printed("ready")
+    assert spawner._child is not None
+    spawner._child.kill()
+    report = await worker
+    assert (report.lost, report.failed) == (1, 0)
+    assert stage.told("task.lock_lost")
+    assert stage.faults.count("requeue") == 0
