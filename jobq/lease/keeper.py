@@ -79,6 +79,11 @@ class LeaseKeeper:
         self._loops: list[asyncio.Task[None]] = []
 
     @property
+    def last_success(self) -> float:
+        """Boottime in seconds, read before the last request that certainly granted or extended the lease was sent."""
+        return self._since
+
+    @property
     def deadline(self) -> float:
         """Boottime in seconds by which the task's tree must be dead (rule 2)."""
         return self._since + self._timing.hold

@@ -274,7 +274,8 @@ class _Attempt:
             self._with.on_slot_free()
 
     def _tell(self, outcome: Outcome) -> None:
-        loss = self._keeper.loss if outcome.kind is OutcomeKind.LOCK_LOST else None
+        lost = outcome.kind is OutcomeKind.LOCK_LOST
+        loss = self._keeper.loss  # None when the guardian was quicker than the keeper
         self._emit(
             _EVENT_OF[outcome.kind],
             logging.INFO if outcome.kind in (OutcomeKind.SUCCEEDED, OutcomeKind.PREEMPTED) else logging.WARNING,
@@ -283,9 +284,9 @@ class _Attempt:
             signal=outcome.signal,
             duration_s=round(outcome.duration, 3),
             detail=outcome.detail,
-            cause=loss.cause if loss else None,
-            last_success=loss.last_success if loss else None,
-            deadline=loss.deadline if loss else None,
+            cause=(loss.cause if loss else outcome.detail) if lost else None,
+            last_success=self._keeper.last_success if lost else None,
+            deadline=self._keeper.deadline if lost else None,
         )
 
     def _tell_settled(self, verdict: Verdict, settled: Settled) -> None:
