@@ -60,6 +60,7 @@ class Tasks:
         self._hopeless: set[int] = set()  # those that were waited for in vain
         self._me = os.getpid()
         self._session = os.getsid(0)
+        self._our_peak_kib = 0
 
     def __len__(self) -> int:
         return len(self._by_id) + len(self._sweeping)
@@ -189,7 +190,7 @@ class Tasks:
         self._hopeless.discard(pid)
         if leader is not None:
             leader.sweep_until = kernel.boottime() + SWEEP_SECONDS
-            leader.ended = _ending(leader, status, usage)
+            leader.ended = _ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
             del self._by_pid[pid]
             del self._by_id[leader.id]
             self._sweeping.append(leader)
@@ -197,6 +198,12 @@ class Tasks:
             self._worker = None
             self.worker_status = status
         return True
+
+    def _own_rss(self, max_rss_kib: int) -> int | None:
+        """Return the value unless it may be that of what exec replaced, a copy of this process: Linux counts it too."""
+        if max_rss_kib > self._our_peak_kib:  # ours never falls, so it is read only when it might matter
+            self._our_peak_kib = kernel.peak_rss_kib()
+        return max_rss_kib if max_rss_kib > self._our_peak_kib else None
 
     def _strays(self) -> list[int]:
         return [pid for pid in kernel.children() if pid not in self._by_pid and pid != self._worker]
@@ -214,17 +221,15 @@ class Tasks:
                     os.killpg(group, signal.SIGKILL)
 
 
-def _ending(leader: Leader, status: int, usage: resource.struct_rusage) -> Message:
+def _ending(leader: Leader, status: int, usage: resource.struct_rusage, max_rss_kib: int | None) -> Message:
     code = os.waitstatus_to_exitcode(status)
-    # Linux counts what exec replaced, here a copy of this process: a value not above our own peak says nothing.
-    own_peak = kernel.peak_rss_kib()
     return {
         "op": "ended",
         "id": leader.id,
         "code": code if code >= 0 else None,
         "signal": -code if code < 0 else None,
         "cpu_seconds": usage.ru_utime + usage.ru_stime,
-        "max_rss_bytes": usage.ru_maxrss * 1024 if usage.ru_maxrss > own_peak else None,
+        "max_rss_bytes": None if max_rss_kib is None else max_rss_kib * 1024,
         "killed": leader.killed,
         "survivors": 0,
     }

@@ -46,7 +46,7 @@ class WireError(Exception):
 
 def encode(message: Message) -> bytes:
     """Return the frame of a message; raises WireError when it is too large."""
-    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    body = _encoder.encode(message).encode("ascii")
     if len(body) > MAX_FRAME_BYTES:
         raise WireError(f"a frame of {len(body)} bytes, at most {MAX_FRAME_BYTES} are sent")
     return _LENGTH.pack(len(body)) + body
@@ -55,7 +55,7 @@ def encode(message: Message) -> bytes:
 def decode(body: bytes) -> Message:
     """Return the message in a frame; raises WireError."""
     try:
-        message = json.loads(body, parse_constant=_refuse)
+        message = _decoder.decode(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise WireError(f"not JSON: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("op"), str):
@@ -65,6 +65,10 @@ def decode(body: bytes) -> Message:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")  # NaN and Infinity, which Python reads unless told not to
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"))  # made once: `json.dumps` would make one for each message
+_decoder = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Receiver:
