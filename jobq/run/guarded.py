@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from jobq.run.asyncio_spawner import AsyncioSpawner
-from jobq.run.guardian.kernel import hide_from_same_user
+from jobq.run.guardian import OBEYED
 from jobq.run.guardian_spawner import GuardianSpawner, inherited_connection
 from jobq.run.process import Spawner
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
+_GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end (DESIGN section 11)
 _WEAKER: Final = (
     "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
     " their group outlive the task"
@@ -29,6 +30,8 @@ def is_possible() -> bool:
 def spawner_for(settings: Settings) -> Spawner:
     """Return the spawner of this process: through the guardian that is its parent, one of its own, or none."""
     if settings.guardian_fd is not None and (connection := inherited_connection()) is not None:
+        from jobq.run.guardian.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
+
         hide_from_same_user()
         _allow_descriptors()
         return GuardianSpawner(connection, on_guardian_lost=_follow)
@@ -38,17 +41,22 @@ def spawner_for(settings: Settings) -> Spawner:
     return AsyncioSpawner()
 
 
-def become_guardian(arguments: Sequence[str], *, restarts: int) -> NoReturn:
+def become_guardian(arguments: Sequence[str], settings: Settings) -> NoReturn:
     """Turn this process into the guardian of a worker with these arguments; its pid, and so its parent, stay.
 
     Args:
         arguments: of `jobq`, as they were given.
-        restarts: how often a worker that dies by a signal is started again.
+        settings: how often a worker that dies by a signal is started again, and how long one may take to stop.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     python = [sys.executable, "-P", "-m"]
-    command = [*python, "jobq.run.guardian", "--restart", str(restarts), "--", *python, "jobq", *arguments]
+    options = [
+        *("--restart", str(settings.restart)),
+        *("--stop-within", str(settings.stop_grace.total_seconds() + _GIVE_BACK_SECONDS)),
+    ]
+    command = [*python, "jobq.run.guardian", *options, "--", *python, "jobq", *arguments]
+    signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)  # what comes before the guardian can listen waits in the kernel
     os.execv(sys.executable, command)  # noqa: S606 - itself
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from jobq.run.guardian import OBEYED
 from jobq.run.stopping import Stopping
 
 
@@ -37,13 +38,16 @@ def heard_by(stopping: Stopping) -> Iterator[Heard]:
             stopping.stop(f"the worker got {number.name}")
 
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
+    before = {number: signal.getsignal(number) for number in OBEYED}
+    for number in OBEYED:
         loop.add_signal_handler(number, on_signal, number)
+    # The guardian starts us with these blocked; what came since then is told now.
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)
     try:
         yield heard
     finally:
-        for number in numbers:
+        # Blocked again where they were: what comes now is too late to change anything, the exit code least of all.
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number in OBEYED:
             loop.remove_signal_handler(number)
             signal.signal(number, before[number])

@@ -167,11 +167,13 @@ class Program:
         self.popen.stdout.close()
 
 
-def guardian(*command: str, restart: int = 0, pause: float = 0.05, **options: object) -> Program:
+def guardian(
+    *command: str, restart: int = 0, pause: float = 0.05, stop_within: float = 30, **options: object
+) -> Program:
     """Start a guardian that starts a worker."""
     return Program(
         *(sys.executable, "-P", "-m", "jobq.run.guardian", "--first-pause", str(pause)),
-        *("--restart", str(restart), "--", *command),
+        *("--restart", str(restart), "--stop-within", str(stop_within), "--", *command),
         **options,  # type: ignore[arg-type] # passed through
     )
 

@@ -93,6 +93,26 @@ def test_p1_a_stopped_worker_is_told_to_stop_all_the_same(worker: Worker) -> Non
     assert not worker.survivors()
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("moment", ["the guardian begins", "the worker begins"])
+def test_a_signal_while_it_starts_is_obeyed_once_it_is_up(tmp_path: Path, number: int, moment: str) -> None:
+    """Nothing was given back, so the exit code is 0 (DESIGN section 12)."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+    environment["JOBQ_HOME"] = str(tmp_path)
+    subprocess.run([sys.executable, "-m", "jobq", "demo", "create"], env=environment, check=True, capture_output=True)
+    with subprocess.Popen(
+        [sys.executable, "-m", "jobq", "demo", "worker", "--idle-timeout", "1h"],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        proc = Path(f"/proc/{process.pid}")
+        until(lambda: b"jobq.run.guardian" in (proc / "cmdline").read_bytes())
+        if moment == "the worker begins":
+            until((proc / f"task/{process.pid}/children").read_text)
+        process.send_signal(number)
+        assert process.wait(20) == 0
+
+
 def test_p1_a_guardian_that_was_stopped_kills_nothing_whose_lease_is_good(worker: Worker) -> None:
     """It finds the deadlines moved before it looks at them: SIGSTOP for longer than a lease of 10 s may be held."""
     before = worker.survivors()

@@ -34,6 +34,7 @@ def heard(number, frame):
     say(signal.Signals(number).name)
     if number == signal.SIGUSR2: os._exit(5)
 for number in (1, 2, 10, 12, 15): signal.signal(number, heard)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, (1, 2, 10, 15))
 say("ready")
 while True: time.sleep(1000)
 """
@@ -95,7 +96,7 @@ def test_nohup_is_respected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "code"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", 137), ("kill -15 $$", 143)]
+    ("script", "code"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", 137), ("kill -12 $$", 140)]
 )
 def test_it_ends_as_its_worker_ends(script: str, code: int) -> None:
     with guardian("sh", "-c", script) as program:
@@ -145,10 +146,38 @@ def test_no_restart_after_a_code() -> None:
 
 
 def test_no_restart_of_a_worker_that_died_of_the_signal_passed_on() -> None:
-    with guardian("sh", "-c", "echo ready; exec sleep 1000", restart=3) as program:
+    script = (
+        "import os, signal, time; signal.pthread_sigmask(signal.SIG_SETMASK, ()); os.write(1, b'ready\\n');"
+        " time.sleep(1000)"
+    )
+    with guardian(*PYTHON, "-c", script, restart=3) as program:
         assert program.line() == "ready"
         program.signal(signal.SIGTERM)
         assert program.wait() == 143
+
+
+def test_p8_a_worker_that_does_not_end_when_asked_is_killed() -> None:
+    """Blocked, it hears nothing: a preempted machine must not be lost waiting for it."""
+    mark = marker()
+    deaf = f"{' '.join(hostile('double_fork', mark))} & echo ready; wait"  # and SIGTERM stays blocked
+    with guardian("sh", "-c", deaf, stop_within=0.2, stderr=subprocess.STDOUT) as program:
+        assert program.line() == "ready"
+        until(lambda: len(living(mark)) == 2)
+        program.signal(signal.SIGTERM)
+        assert "did not in time" in program.line()
+        assert program.wait() == 137
+        assert gone([mark], 0) == {}
+
+
+def test_a_worker_that_is_still_importing_hears_later() -> None:
+    script = LISTENER.replace("signal.pthread_sigmask", "say('up'); time.sleep(0.2); signal.pthread_sigmask")
+    with guardian(*PYTHON, "-c", script) as program:
+        assert program.line() == "up"
+        program.signal(signal.SIGTERM)
+        program.signal(signal.SIGUSR1)
+        assert sorted(program.line() for _ in range(3)) == ["SIGTERM", "SIGUSR1", "ready"]
+        program.signal(signal.SIGUSR2)
+        assert program.wait() == 5
 
 
 def test_sigterm_ends_the_pause() -> None:
@@ -194,6 +223,7 @@ def test_as_pid_1_it_reaps_orphans_and_hears_sigterm() -> None:
         "    os.wait()\n"
         f"for _ in range({orphans}): orphan()\n"
         "signal.signal(15, lambda *_: os._exit(6))\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, (15,))\n"
         "while sum(name.isdigit() for name in os.listdir('/proc')) > 2: time.sleep(0.005)\n"
         "os.write(1, f'ready {os.getppid()}\\n'.encode())\n"
         "while True: time.sleep(1000)\n"

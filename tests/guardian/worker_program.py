@@ -10,6 +10,7 @@ import sys
 import time
 
 from jobq.clock import SystemClock
+from jobq.run.guardian import OBEYED
 from jobq.run.guardian_spawner import GuardianSpawner, inherited_connection
 from jobq.run.process import Launch
 from tests.guardian.stage import hostile
@@ -47,6 +48,7 @@ async def main() -> None:
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, shorten)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, block)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)
         say(
             f"ready {os.getppid() if connection else spawner._child.pid if spawner._child else 0} "
             + " ".join(str(p.pid) for p in processes)

@@ -5,3 +5,7 @@ finds what left its process group. Standard library only, no asyncio: it must be
 anything else. `wire` is what worker and guardian say to each other, `kernel` what is asked of Linux, `tasks` the trees,
 `loop` the one thing that runs, `__main__` how it starts, and how it starts the worker again.
 """
+
+import signal
+
+OBEYED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)  # what a worker has handlers for, once it is up

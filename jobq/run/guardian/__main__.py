@@ -1,10 +1,17 @@
 """`python -P -m jobq.run.guardian`: how the guardian starts. Internal; `jobq worker` and the library start it.
 
     --attached FD              guard the process that made the socket FD and started us; ends when that ends
-    --restart N -- CMD ...     start CMD as the worker, with JOBQ_GUARDIAN_FD, pass signals on to it, end as it ends;
-                               when it dies by a signal start it again, N times at most, after a growing pause
+    OPTIONS -- CMD ...         start CMD as the worker, with JOBQ_GUARDIAN_FD, pass signals on to it, end as it ends
 
-Before --restart, --first-pause SECONDS sets the first of these pauses, for tests.
+Options, each with a number:
+
+    --restart N                when the worker dies by a signal start it again, N times at most, after a growing pause;
+                               it then has JOBQ_GUARDIAN_RESTARTED=1: tasks of its predecessor may still be leased
+    --first-pause SECONDS      the first of these pauses, for tests
+    --stop-within SECONDS      kill a worker that has not ended so long after SIGTERM, SIGHUP or SIGINT (30)
+
+CMD starts with SIGTERM, SIGHUP, SIGINT and SIGUSR1 blocked: what comes while it imports waits in the kernel. It
+unblocks them once it can obey.
 """
 
 import gc
@@ -21,10 +28,11 @@ from jobq.run.guardian.loop import Guardian
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
+STOP_WITHIN_SECONDS = 30.0  # DESIGN section 11: stop grace, kill and requeue
 USAGE = 2  # DESIGN section 12
 
 
-def start_worker(command: list[str]) -> tuple[int, socket.socket]:
+def start_worker(command: list[str], environment: dict[str, str]) -> tuple[int, socket.socket]:
     """Fork the worker into a process group of its own, tied to this process; return its number and our socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     guardian = os.getpid()
@@ -35,11 +43,11 @@ def start_worker(command: list[str]) -> tuple[int, socket.socket]:
             # No PDEATHSIG here: a worker whose guardian dies has to kill what left its leaders' trees, and then itself.
             if os.getppid() == guardian:
                 os.set_inheritable(theirs.fileno(), True)
-                kernel.default_signals()
+                kernel.default_signals(worker=True)
                 # To the terminal this group is in the background: `stty tostop` must not stop it for its first line.
                 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
                 signal.signal(signal.SIGTTIN, signal.SIG_IGN)
-                environment = {**os.environ, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
+                environment = {**os.environ, **environment, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
                 os.execvpe(command[0], command, environment)  # noqa: S606 - the user's own command line
         except OSError as error:
             say(f"cannot start {command[0]}: {error.strerror}")
@@ -49,12 +57,13 @@ def start_worker(command: list[str]) -> tuple[int, socket.socket]:
     return pid, ours
 
 
-def guard_worker(command: list[str], restarts: int, pause: float) -> int:
+def guard_worker(command: list[str], restarts: int, pause: float, stop_within: float) -> int:
     """Start the worker, and again when it dies by a signal; return its code, 128+n when it died by signal n."""
     signals = Signals()
+    environment: dict[str, str] = {}
     while True:
-        worker, connection = start_worker(command)
-        guardian = Guardian(connection, signals, worker)
+        worker, connection = start_worker(command, environment)
+        guardian = Guardian(connection, signals, worker, stop_within)
         code = os.waitstatus_to_exitcode(guardian.run() or 0)
         if code >= 0:
             return code
@@ -65,6 +74,7 @@ def guard_worker(command: list[str], restarts: int, pause: float) -> int:
         if _is_told_to_stop(signals, pause):
             return 128 - code
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        environment = {"JOBQ_GUARDIAN_RESTARTED": "1"}
 
 
 def _is_told_to_stop(signals: Signals, seconds: float) -> bool:
@@ -84,16 +94,17 @@ def main(arguments: list[str]) -> int:
     kernel.become_subreaper()
     kernel.hide_from_same_user()
     gc.freeze()  # a fork then shares these pages for good
-    match arguments:
-        case ["--attached", descriptor]:
-            Guardian(socket.socket(fileno=int(descriptor)), Signals(), None).run()
-            return 0
-        case ["--first-pause", pause, "--restart", restarts, "--", _, *_]:
-            return guard_worker(arguments[5:], int(restarts), float(pause))
-        case ["--restart", restarts, "--", _, *_]:
-            return guard_worker(arguments[3:], int(restarts), FIRST_PAUSE_SECONDS)
-    say("usage: python -P -m jobq.run.guardian --restart N -- CMD ...")
-    return USAGE
+    if len(arguments) == 2 and arguments[0] == "--attached":  # noqa: PLR2004 - a flag and its value
+        Guardian(socket.socket(fileno=int(arguments[1])), Signals(), None).run()
+        return 0
+    options = {"--restart": 0.0, "--first-pause": FIRST_PAUSE_SECONDS, "--stop-within": STOP_WITHIN_SECONDS}
+    while len(arguments) > 1 and arguments[0] in options:
+        options[arguments[0]] = float(arguments[1])
+        arguments = arguments[2:]
+    if arguments[:1] != ["--"] or not arguments[1:]:
+        say("usage: python -P -m jobq.run.guardian [--restart N] [--stop-within SECONDS] -- CMD ...")
+        return USAGE
+    return guard_worker(arguments[1:], int(options["--restart"]), options["--first-pause"], options["--stop-within"])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import select
 import signal
 import time
 
+from jobq.run.guardian import OBEYED
+
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)  # a Ctrl-Z would stop who keeps the deadlines (P1)
 _HANDLED = (signal.SIGCHLD, *FORWARDED, *_STOPPING)
@@ -28,10 +30,18 @@ _signal.restype = ctypes.c_void_p
 _sigprocmask = _libc.sigprocmask
 _SIG_BLOCK, _SIG_UNBLOCK, _SIG_SETMASK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK), int(signal.SIG_SETMASK)
 _SIG_DFL, _SIG_IGN = 0, 1
-_NO_SIGNALS = ctypes.create_string_buffer(128)  # a sigset_t
-_HELD = ctypes.create_string_buffer(128)
-for _number in _HANDLED:
-    _libc.sigaddset(_HELD, int(_number))
+
+
+def _set_of(numbers: "tuple[int, ...]") -> "ctypes.Array[ctypes.c_char]":
+    made = ctypes.create_string_buffer(128)  # a sigset_t
+    for number in numbers:
+        _libc.sigaddset(made, int(number))
+    return made
+
+
+_HELD = _set_of(_HANDLED)
+_BLOCKED_FOR_TASK = _set_of(())
+_BLOCKED_FOR_WORKER = _set_of(OBEYED)
 _RESET = tuple(int(number) for number in (*_HANDLED, *_IGNORED_BY_PYTHON))
 
 
@@ -61,7 +71,10 @@ def _call(option: int, value: int) -> None:
 
 
 class Signals:
-    """The signals of this process as bytes in a pipe, for poll; made once, before anything is forked."""
+    """The signals of this process as bytes in a pipe, for poll; made once, before anything is forked.
+
+    Whoever started this process may have blocked them, so that none was lost until now.
+    """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -69,6 +82,7 @@ class Signals:
         for number in _HANDLED:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the user's wish
                 signal.signal(number, lambda _number, _frame: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
     def fileno(self) -> int:
         """Return what to poll."""
@@ -94,12 +108,16 @@ def fork() -> int:
     return pid
 
 
-def default_signals() -> None:
-    """In a child, before exec: signals act as a program expects them to, and those that came since the fork act now."""
+def default_signals(*, worker: bool = False) -> None:
+    """In a child, before exec: signals act as a program expects them to, and those that came since the fork act now.
+
+    Args:
+        worker: leave blocked what a worker obeys: it has no handlers before its imports are done, and unblocks then.
+    """
     for number in _RESET:
         if _signal(number, _SIG_DFL) == _SIG_IGN and number == signal.SIGHUP:
             _signal(number, _SIG_IGN)  # nohup: the user's wish
-    _sigprocmask(_SIG_SETMASK, _NO_SIGNALS, None)
+    _sigprocmask(_SIG_SETMASK, _BLOCKED_FOR_WORKER if worker else _BLOCKED_FOR_TASK, None)
 
 
 def open_standard_descriptors() -> None:

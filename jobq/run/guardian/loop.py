@@ -18,6 +18,7 @@ TICK_SECONDS = 0.5  # poll sleeps on CLOCK_MONOTONIC, which stops in suspend: th
 SWEEP_TICK_SECONDS = 0.02  # while something that was killed is not gone yet
 TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
 ENDING_SECONDS = 5.0  # how long the guardian stays for trees that will not die
+SECOND_ASKING_SECONDS = 10.0  # how long the worker has when it was asked twice: it kills, gives back, and ends
 MOST_WAITING = 1024  # messages that a worker may leave unread before it is not listened to either
 _CREDENTIALS = struct.Struct("iII")
 STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
@@ -31,11 +32,16 @@ class Guardian:
         signals: those of this process.
         child: the worker's number when it is our child, which gets our signals and ends us; None = the worker started
             us, and its end, or that of the connection, ends us.
+        stop_within: seconds that our child may take to end once a signal has asked it to.
     """
 
-    def __init__(self, connection: socket.socket, signals: Signals, child: int | None) -> None:
+    def __init__(
+        self, connection: socket.socket, signals: Signals, child: int | None, stop_within: float = math.inf
+    ) -> None:
         self.asked_to_stop = False
         self._child = child
+        self._stop_within = stop_within
+        self._end_by = math.inf  # boottime in seconds at which a worker that was asked to end is killed
         self._signals = signals
         self._connection = connection
         self._receiver = Receiver(connection, wire.SPAWN_DESCRIPTORS)
@@ -99,6 +105,7 @@ class Guardian:
         # After the news, which are read for some milliseconds at most: a guardian that was itself stopped for a while
         # finds the deadlines moved, and kills nothing whose lease is good.
         self._tasks.kill_overdue(kernel.boottime())
+        self._kill_deaf_worker()
         if not events:
             self._tasks.kill_again()
         if signal.SIGCHLD in came or self._unreaped or self._tasks.is_sweeping or not events:
@@ -111,17 +118,28 @@ class Guardian:
         if self._unheard or self._unreaped:
             return 0.0
         longest = SWEEP_TICK_SECONDS if self._tasks.is_sweeping else TICK_SECONDS
-        moment = self._tasks.next_moment()
-        return longest if moment is None else min(longest, max(0.0, moment - kernel.boottime()))
+        moment = min(self._tasks.next_moment(), self._end_by)
+        return min(longest, max(0.0, moment - kernel.boottime()))
 
     def _forward(self, numbers: bytes) -> None:
         """Pass each signal on to the worker exactly once; it alone knows what it means."""
         for number in numbers:
             if number in kernel.FORWARDED and self._child is not None and self._tasks.worker_status is None:
-                self.asked_to_stop = self.asked_to_stop or number in STOPPING
                 os.kill(self._child, number)  # our un-reaped child (P4)
                 if number in STOPPING:
                     os.kill(self._child, signal.SIGCONT)  # a stopped worker could not obey
+                    within = min(self._stop_within, SECOND_ASKING_SECONDS if self.asked_to_stop else math.inf)
+                    self._end_by = min(self._end_by, kernel.boottime() + within)
+                    self.asked_to_stop = True
+
+    def _kill_deaf_worker(self) -> None:
+        """Kill a worker that was asked to end and is too blocked to: its tasks die too, and their leases run out."""
+        if self._end_by <= kernel.boottime() and self._child is not None and self._tasks.worker_status is None:
+            say(
+                "the worker was asked to end and did not in time: killed; its tasks come back when their leases run out"
+            )
+            os.kill(self._child, signal.SIGKILL)  # our un-reaped child (P4)
+            self._end_by = math.inf
 
     def _converse(self, event: int) -> None:
         try:

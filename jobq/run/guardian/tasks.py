@@ -6,6 +6,7 @@ a task that has ended, and is killed.
 """
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -132,13 +133,13 @@ class Tasks:
             if leader.deadline is not None and leader.deadline <= now and not leader.killed:
                 self.kill(leader, "deadline")
 
-    def next_moment(self) -> float | None:
-        """Return the boottime, in seconds, at which something is due; None = nothing is."""
+    def next_moment(self) -> float:
+        """Return the boottime, in seconds, at which something is due; infinity = nothing is."""
         moments = [leader.sweep_until for leader in self._sweeping]
         for leader in self._by_id.values():
             if leader.deadline is not None and not leader.killed:
                 moments.append(leader.deadline)  # noqa: PERF401 - mypy does not narrow in a comprehension's condition
-        return min(moments, default=None)
+        return min(moments, default=math.inf)
 
     def reap(self) -> bool:
         """Reap what has ended and kill what it left behind; return False when there is more to do at once."""
