@@ -11,7 +11,7 @@ import click
 from jobq import durations
 from jobq.backend import Backend
 from jobq.cli.console import Console
-from jobq.cli.parts import ExampleCommand, duration, spec_of
+from jobq.cli.parts import ExampleCommand, duration, size, spec_of
 from jobq.events import Events
 from jobq.settings import Settings
 from jobq.spec import resolve

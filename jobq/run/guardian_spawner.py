@@ -16,7 +16,7 @@ from jobq.errors import ConfigurationError
 from jobq.run.guardian import wire
 from jobq.run.guardian.handle import GuardedProcess, unsendable_in
 from jobq.run.guardian.wire import Message, Receiver, Sender, WireError
-from jobq.run.process import Launch, Process, start_failed
+from jobq.run.process import Launch, Process, StatusLost, start_failed
 from jobq.run.survivors import WORKER_ID_VARIABLE, Lifeline, kill_all_of
 
 FD_VARIABLE: Final = "JOBQ_GUARDIAN_FD"
@@ -107,7 +107,7 @@ class GuardianSpawner:
                     raise
 
     async def spawn(self, launch: Launch) -> Process:
-        """Start a task; return once its program runs. Raises StartFailed."""
+        """Start a task; return once its program runs. Raises StartFailed, StatusLost."""
         if not self._open:
             raise RuntimeError("the spawner is not open: use it as `async with`")
         if unsendable := unsendable_in(launch):
@@ -123,6 +123,8 @@ class GuardianSpawner:
             except BaseException:
                 process.kill()  # its start may be under way: nobody waits for it any more, so it must not live
                 raise
+        if isinstance(failure, StatusLost):
+            raise failure
         if failure is not None:
             raise start_failed(launch, failure) from failure
         return process

@@ -56,6 +56,7 @@ class ExitStatus:
         cpu_seconds: user and system time of the leader and of the children that it waited for; None = unknown.
         max_rss_bytes: the largest resident set among those; None = unknown.
         overdue: the spawner killed it at its deadline.
+        survivors: how many processes not even SIGKILL could end in time; they may be of a neighbour that ended too.
     """
 
     exit_code: int | None = None
@@ -63,6 +64,7 @@ class ExitStatus:
     cpu_seconds: float | None = None
     max_rss_bytes: int | None = None
     overdue: bool = False
+    survivors: int = 0
 
     def __post_init__(self) -> None:
         if (self.exit_code is None) == (self.signal is None):
@@ -133,6 +135,7 @@ class Spawner(Protocol):
 
         Raises:
             StartFailed: it did not start; nothing is left of it.
+            StatusLost: whoever starts it died meanwhile, so it may live: only its lease's end makes sure (P1).
         """
         ...
 

@@ -181,6 +181,17 @@ async def test_p2_the_guardians_death_is_told(caplog: pytest.LogCaptureFixture) 
     assert "the guardian is gone" in caplog.text
 
 
+async def test_p1_a_start_that_was_under_way_when_the_guardian_died_is_unknown(spawner: GuardianSpawner) -> None:
+    """It may live: who calls that a failed start would start it a second time beside itself."""
+    guardian = guardian_of(spawner)
+    os.kill(guardian, signal.SIGSTOP)
+    starting = asyncio.create_task(start(spawner, "sleep", "1000"))
+    await until_async(lambda: spawner._tasks)
+    os.kill(guardian, signal.SIGKILL)
+    with pytest.raises(StatusLost, match="nobody knows"):
+        await starting
+
+
 async def test_p4_the_worker_kills_by_itself_while_the_guardian_is_stopped(spawner: GuardianSpawner) -> None:
     started = await start(spawner, "sleep", "1000")
     os.kill(guardian_of(spawner), signal.SIGSTOP)

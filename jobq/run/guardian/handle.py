@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import signal
@@ -29,7 +28,7 @@ class GuardedProcess:
         loop = asyncio.get_running_loop()
         self.number = number
         self.pid = 0
-        self.started: asyncio.Future[OSError | None] = loop.create_future()
+        self.started: asyncio.Future[OSError | StatusLost | None] = loop.create_future()
         self.ended: asyncio.Future[ExitStatus] = loop.create_future()
         self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may be waiting
         self._tell = tell
@@ -87,6 +86,7 @@ class GuardedProcess:
                 cpu_seconds=message["cpu_seconds"],
                 max_rss_bytes=message["max_rss_bytes"],
                 overdue=message["killed"] == "deadline",
+                survivors=message["survivors"],
             )
         )
 
@@ -95,7 +95,7 @@ class GuardedProcess:
         self.kill()
         self._close()
         if not self.started.done():
-            self.started.set_result(OSError(errno.EIO, f"the guardian is gone: {why}"))
+            self.started.set_result(StatusLost(f"the guardian is gone: {why}; nobody knows whether this had started"))
         if not self.ended.done():
             self.ended.set_exception(StatusLost(f"the guardian is gone: {why}"))
 
