@@ -1,6 +1,8 @@
 """`jobq worker` below its guardian, through the real command line: what is left when something of it is killed."""
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -111,6 +113,32 @@ def test_a_signal_while_it_starts_is_obeyed_once_it_is_up(tmp_path: Path, number
             until((proc / f"task/{process.pid}/children").read_text)
         process.send_signal(number)
         assert process.wait(20) == 0
+
+
+def test_one_ctrl_c_in_a_terminal_counts_once(tmp_path: Path) -> None:
+    """The task gets its grace: were one Ctrl-C heard twice, it would be killed at once and print nothing."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+    environment["JOBQ_HOME"] = str(tmp_path)
+    jobq = [sys.executable, "-m", "jobq", "demo"]
+    task = "trap 'echo asked; sleep 0.3; echo took its time; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+    subprocess.run([*jobq, "push", "-c", task], env=environment, check=True, capture_output=True)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*jobq, "worker"], environment)
+    output = b""
+
+    def read(what: bytes) -> None:
+        nonlocal output
+        while what not in output:
+            assert select.select([terminal], [], [], 20)[0], output
+            output += os.read(terminal, 4096)
+
+    read(b"up\r\n")
+    os.write(terminal, b"\x03")
+    read(b"took its time")
+    assert output.count(b"asked") == 1
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130  # its work was given back
+    os.close(terminal)
 
 
 def test_p1_a_guardian_that_was_stopped_kills_nothing_whose_lease_is_good(worker: Worker) -> None:
