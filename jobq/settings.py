@@ -6,18 +6,29 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from jobq import durations
+from jobq import durations, sizes
 from jobq.errors import ConfigurationError
 
 _PREFIX: Final = "JOBQ_"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
+_LEAST_LIMIT_BYTES: Final = 1024 * 1024  # less is a unit left out: no program runs in it
 
 
 def _duration(value: object) -> object:
     return durations.parse(value) if isinstance(value, str) else value
+
+
+def _size(value: object) -> object:
+    return sizes.parse(value) if isinstance(value, str) else value
+
+
+def _limit(size: int) -> int:
+    if size < _LEAST_LIMIT_BYTES:
+        raise ValueError(f"{sizes.show(size)} is too little for any program; was a unit left out, as in {size}M?")
+    return size
 
 
 def _switch(value: object) -> object:
@@ -30,6 +41,7 @@ def _switch(value: object) -> object:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
+MemoryLimit = Annotated[int, BeforeValidator(_size), AfterValidator(_limit)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
 
 
@@ -49,9 +61,11 @@ class Settings(BaseModel):
         idle_timeout: how long an empty queue is watched before the worker exits 0; None = as DESIGN section 11 says.
         max_consecutive_failures: failures of different tasks in a row that end the worker with exit code 1; 0 = never.
         time_limit: how long the worker takes new tasks; None = no limit.
+        memory_limit: bytes that a command's whole process tree may use before it is killed; None = no limit. A library
+            callback runs in the worker's own process and is not limited.
         task_env: whether a task inherits the worker's environment.
         guardian: whether a guardian owns the tasks; off says what is weaker.
-        guardian_fd: set by the guardian for its worker.
+        guardian_fd, guardian_restarted: set by the guardian for its worker; the latter for one whose predecessor died.
         restart: how often the guardian starts a worker again that died by a signal.
         scheduled_events: whether Azure is asked for notices of preemption; auto = where its metadata service answers.
         imds_url: that service; another one for tests.
@@ -81,9 +95,11 @@ class Settings(BaseModel):
     idle_timeout: Duration | None = None
     max_consecutive_failures: Annotated[int, Field(ge=0)] = 10
     time_limit: Duration | None = None
+    memory_limit: MemoryLimit | None = None
     task_env: Literal["inherit", "clean"] = "inherit"
     guardian: Literal["on", "off"] = "on"
     guardian_fd: Annotated[int, Field(ge=0)] | None = None
+    guardian_restarted: Switch = False
     restart: Annotated[int, Field(ge=0)] = 0
     scheduled_events: Literal["auto", "on", "off"] = "auto"
     imds_url: str = "http://169.254.169.254"

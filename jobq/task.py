@@ -256,6 +256,21 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What an attempt's whole process tree used; `jobq.run.usage` says how far the figures go.
+
+    Attributes:
+        cpu_seconds: user and system time; None = unknown.
+        max_rss_bytes: the peak of resident memory; None = unknown.
+        processes: the most that were seen alive at once.
+    """
+
+    cpu_seconds: float | None = None
+    max_rss_bytes: int | None = None
+    processes: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """How one attempt ended: a value, settled in a separate step (P7).
 
@@ -268,6 +283,8 @@ class Outcome:
         output_tail: the last bytes of standard output and standard error, as text.
         value: what a library callback returned.
         start_failed: nothing was ever executed.
+        over_memory_limit: it failed because it was killed over the memory limit.
+        usage: what its processes used; None for a callback, and for what was never started.
     """
 
     kind: OutcomeKind
@@ -278,6 +295,8 @@ class Outcome:
     output_tail: str = ""
     value: JsonValue = None
     start_failed: bool = False
+    over_memory_limit: bool = False
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq import durations
+from jobq import durations, sizes
 from jobq.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -76,6 +76,16 @@ def duration(_context: click.Context, _parameter: click.Parameter, text: str | N
         return None
     try:
         return durations.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """Read an option that is a size in bytes; a callback for `click.option`."""
+    if text is None:
+        return None
+    try:
+        return sizes.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

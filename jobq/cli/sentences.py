@@ -4,11 +4,11 @@ import json
 import logging
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from jobq import durations
+from jobq import durations, sizes
 from jobq.cli.terminal import visible
 from jobq.events import Event
 
@@ -50,15 +50,15 @@ def sentence(name: str, fields: Mapping[str, Any]) -> str:
         subject = f"{family} "
     told = str(fields.get("detail", ""))
     shown = [_detail(field, value) for field, value in fields.items() if field not in _NO_DETAIL]
-    details = [detail for detail in shown if detail not in told]
+    details = [detail for detail in shown if detail and detail not in told]
     text = subject + phrase + (f" ({', '.join(details)})" if details else "")
     return f"{text}: {told}" if told else text
 
 
 def _detail(name: str, value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name == "signal" and isinstance(value, int):
-        return _signal_name(value)
+    if name in _COUNTED and isinstance(value, int):
+        return _COUNTED[name](value)
     if name.endswith("_s") and is_number:
         word = {"duration_s": "after", "delay_s": "in"}.get(name, name.removesuffix("_s").replace("_", " "))
         return f"{word} {durations.show(float(value))}"
@@ -74,6 +74,13 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+_COUNTED: Final[dict[str, Callable[[int], str]]] = {
+    "signal": _signal_name,
+    "max_rss_bytes": lambda size: f"peak {sizes.show(size)}",
+    "processes": lambda count: f"{count} processes" if count > 1 else "",  # one goes without saying
+}
 
 
 def short_id(id_: str) -> str:

@@ -54,6 +54,10 @@ def _time(name: str, *, text: str, unset: str = "") -> Callable[[Any], Any]:
 @_time("--idle-timeout", text="How long an empty queue is watched before the worker ends.", unset="ends when empty")
 @_time("--time-limit", text="How long new tasks are taken.", unset="no limit")
 @_option(
+    "--memory-limit", field="memory_limit", metavar="SIZE", callback=size, unset="no limit",
+    text="How much memory a task's whole process tree may use before it is killed and has failed: 512M, 2G.",
+)  # fmt: skip
+@_option(
     "--max-consecutive-failures", field="max_consecutive_failures", metavar="N", type=click.IntRange(min=0),
     text="Exit 1 after so many failures of different tasks in a row; 0 = never.",
 )  # fmt: skip
@@ -81,7 +85,7 @@ def worker(ctx: click.Context, /, quiet_output: bool, **options: Any) -> int:
         from jobq.run import guarded  # noqa: PLC0415 - `jobq worker --help` needs none of it
 
         if guarded.is_possible():
-            guarded.become_guardian(sys.argv[1:], restarts=settings.restart)
+            guarded.become_guardian(sys.argv[1:], settings)
     backend = resolve(spec_of(ctx, settings), settings)
     return asyncio.run(_work(backend, settings, echo_output=not quiet_output))
 

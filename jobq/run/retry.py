@@ -20,6 +20,7 @@ class Reason(StrEnum):
 
     FAILED = "failed"
     TIMED_OUT = "timed_out"
+    MEMORY_LIMIT = "memory_limit"
     CRASHED = "crashed"
     PREEMPTED = "preempted"
     CANCELED = "canceled"
@@ -126,8 +127,7 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
             return Requeue(task.requeued(preemptions=1), timedelta(0))
         case OutcomeKind.FAILED | OutcomeKind.TIMED_OUT:
             if counters.failures >= budgets.retries:
-                reason = Reason.FAILED if outcome.kind is OutcomeKind.FAILED else Reason.TIMED_OUT
-                return DeadLetter(reason, _told("failed", counters.failures + 1, outcome))
+                return DeadLetter(_failure(outcome), _told("failed", counters.failures + 1, outcome))
             return Requeue(task.requeued(failures=1), backoff.delay(counters.failures + 1))
         case OutcomeKind.CRASHED:
             crashes = crashes_before(task, deliveries) + 1
@@ -139,6 +139,12 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
 def unspent(task: Task) -> Requeue:
     """Return the verdict that gives a failed task back with its budgets whole: the breaker blames the machine."""
     return Requeue(task.requeued(), timedelta(0))
+
+
+def _failure(outcome: Outcome) -> Reason:
+    if outcome.over_memory_limit:
+        return Reason.MEMORY_LIMIT
+    return Reason.FAILED if outcome.kind is OutcomeKind.FAILED else Reason.TIMED_OUT
 
 
 def _told(what: str, times: int, outcome: Outcome) -> str:

@@ -5,15 +5,19 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, Protocol
 
+from jobq import sizes
 from jobq.backend import Delivery
 from jobq.errors import JobqError
 from jobq.run.environment import argv_of, task_environment
+from jobq.run.oom import OomCounter, OomWatch, OomWitness, oom_counter
 from jobq.run.output import OutputReader
 from jobq.run.process import ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
+from jobq.run.usage import UsageSampler, Watch
 from jobq.settings import Settings
-from jobq.task import Outcome, OutcomeKind, Task
+from jobq.task import Outcome, OutcomeKind, Task, Usage
 
 DRAIN_SECONDS: Final = 1.0  # how long output is awaited after the leader's exit; an escaped child may hold the pipe
 _TAIL_BYTES: Final = 4096
@@ -35,6 +39,10 @@ class Running(Protocol):
 
     async def ended(self) -> Outcome:
         """Wait until nothing of it runs and its output is read, and say how it ended; repeatable."""
+        ...
+
+    async def over_limit(self) -> str:
+        """Wait until it uses more memory than it may, and say so in plain words; may never return; repeatable."""
         ...
 
     def terminate(self) -> None:
@@ -71,6 +79,8 @@ class CommandRunner:
         settings: decides its environment.
         environment: the worker's own, to inherit from.
         on_line: receives each line of output.
+        sampler: measures what they use, and finds those over the memory limit.
+        oom: counts what the kernel kills for want of memory; found by itself when None.
     """
 
     def __init__(
@@ -81,12 +91,16 @@ class CommandRunner:
         settings: Settings,
         environment: Mapping[str, str],
         on_line: OnLine,
+        sampler: UsageSampler,
+        oom: OomCounter | None = None,
     ) -> None:
         self._spawner = spawner
         self._queue_name = queue_name
         self._settings = settings
         self._environment = environment
         self._on_line = on_line
+        self._sampler = sampler
+        self._oom = OomWatch(oom_counter() if oom is None else oom)
 
     async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:
         """Spawn the command with its output connected; raises StartFailed."""
@@ -107,6 +121,7 @@ class CommandRunner:
             raise StartFailed(
                 f"no pipes for its output: {error.strerror}; raise `ulimit -n`", transient=True
             ) from error
+        oom = self._oom.begin()
         try:
             launch = Launch(
                 argv=argv_of(task),
@@ -118,16 +133,20 @@ class CommandRunner:
             )
             process = await self._spawner.spawn(launch)
         except BaseException:
+            oom.end()
             output.close()
             raise
         output.child_started()
-        return _CommandRunning(process, output)
+        return _CommandRunning(process, output, self._sampler.watch(process), oom)
 
 
 class _CommandRunning:
-    def __init__(self, process: Process, output: OutputReader) -> None:
+    def __init__(self, process: Process, output: OutputReader, watch: Watch, oom: OomWitness) -> None:
         self._process = process
         self._output = output
+        self._watch = watch
+        self._oom = oom
+        self._was_killed = False  # by us
         self._started = time.monotonic()
         self._duration: float | None = None
         self._outcome: Outcome | None = None
@@ -150,34 +169,57 @@ class _CommandRunning:
             except StatusLost as error:
                 # Nobody can say that its tree is dead (a guardian that died, survivors not yet killed): nothing is
                 # settled, so the task starts again only when the lease has run out (P1). Its crash is counted then.
-                return Outcome(kind=OutcomeKind.LOCK_LOST, detail=str(error), duration=duration)
+                self._oom.end()
+                usage = self._watch.end(None)
+                return Outcome(kind=OutcomeKind.LOCK_LOST, detail=str(error), duration=duration, usage=usage)
+            self._oom.end()
+            usage = self._watch.end(status)
+            outcome = _outcome_of(status, duration, usage)
+            if not (self._was_killed or status.overdue):
+                outcome = replace(outcome, detail=self._oom.explain(status, outcome.detail))
             await self._output.drain(DRAIN_SECONDS)
-            self._outcome = _outcome_of(status, duration, self._output.tail.text(_TAIL_BYTES))
+            self._outcome = replace(outcome, output_tail=self._output.tail.text(_TAIL_BYTES))
         return self._outcome
+
+    async def over_limit(self) -> str:
+        in_use = await self._watch.over_limit()
+        limit = self._watch.limit_bytes or 0
+        return f"killed: {sizes.show(in_use)} in use, over --memory-limit {sizes.show(limit)}"
 
     def terminate(self) -> None:
         self._process.signal(signal.SIGTERM)
 
     def kill(self) -> None:
+        self._was_killed = True
         self._process.kill()
 
     def extend(self, deadline: float) -> None:
         self._process.extend(deadline)
 
     async def close(self) -> None:
-        self._process.kill()
+        self.kill()
         await self.ended()
         self._output.close()
 
 
-def _outcome_of(status: ExitStatus, duration: float, tail: str) -> Outcome:
+def _outcome_of(status: ExitStatus, duration: float, usage: Usage) -> Outcome:
     if status.overdue:
         return Outcome(
             kind=OutcomeKind.LOCK_LOST,
             detail="killed by the guardian at its lease's deadline: the worker was too late",
             signal=status.signal,
             duration=duration,
-            output_tail=tail,
+            usage=usage,
+        )
+    if status.survivors and status.exit_code != 0:
+        # Given back now it could start beside what still lives of it; it was killed, so it is no failure either.
+        return Outcome(
+            kind=OutcomeKind.LOCK_LOST,
+            detail=f"{status.survivors} processes could not be killed yet: it comes back when its lease runs out",
+            exit_code=status.exit_code,
+            signal=status.signal,
+            duration=duration,
+            usage=usage,
         )
     if status.signal is not None:
         return Outcome(
@@ -185,7 +227,7 @@ def _outcome_of(status: ExitStatus, duration: float, tail: str) -> Outcome:
             detail=f"ended by signal {status.signal}",
             signal=status.signal,
             duration=duration,
-            output_tail=tail,
+            usage=usage,
         )
     kind = OutcomeKind.SUCCEEDED if status.exit_code == 0 else OutcomeKind.FAILED
     return Outcome(
@@ -193,7 +235,7 @@ def _outcome_of(status: ExitStatus, duration: float, tail: str) -> Outcome:
         detail=f"exit code {status.exit_code}",
         exit_code=status.exit_code,
         duration=duration,
-        output_tail=tail,
+        usage=usage,
     )
 
 
@@ -234,6 +276,11 @@ class _CallbackRunning:
             detail = f"{type(error).__name__}: {error}" if isinstance(error, JobqError) else type(error).__name__
             return Outcome(kind=OutcomeKind.FAILED, detail=detail, duration=duration)
         return Outcome(kind=OutcomeKind.SUCCEEDED, value=self._future.result(), duration=duration)  # type: ignore[arg-type] # checked when it is settled
+
+    async def over_limit(self) -> str:
+        # Its memory is this process's own, and cannot be told apart.
+        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return await never
 
     def terminate(self) -> None:
         self._future.cancel()

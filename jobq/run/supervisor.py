@@ -5,7 +5,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final
 
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock
@@ -15,25 +14,17 @@ from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run import retry
 from jobq.run.breaker import Breaker
-from jobq.run.process import StartFailed
-from jobq.run.retry import Backoff, Complete, DeadLetter, Leave, Reason, Requeue, Verdict
+from jobq.run.process import StartFailed, StatusLost
+from jobq.run.retry import Backoff, DeadLetter, Leave, Reason, Requeue, Verdict
 from jobq.run.running import Runner, Running
 from jobq.run.settlement import Settled, settle
 from jobq.run.stopping import Stopping
+from jobq.run.telling import Telling
 from jobq.run.waiting import racing
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task
 
 _log = logging.getLogger(__name__)
-_EVENT_OF: Final = {
-    OutcomeKind.SUCCEEDED: "task.succeeded",
-    OutcomeKind.FAILED: "task.failed",
-    OutcomeKind.TIMED_OUT: "task.timed_out",
-    OutcomeKind.LOCK_LOST: "task.lock_lost",
-    OutcomeKind.CANCELED: "task.canceled",
-    OutcomeKind.PREEMPTED: "task.preempted",
-    OutcomeKind.CRASHED: "task.crashed",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +118,7 @@ class _Attempt:
             clock=supervisor.clock,
             on_extended=self._extend,
         )
+        self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
 
     async def run(self) -> Report:
         try:
@@ -160,8 +152,10 @@ class _Attempt:
             # What this machine is short of is no fault of the task: it goes back as from a preemption, but later (S11).
             kind = OutcomeKind.PREEMPTED if error.transient else OutcomeKind.CRASHED
             return Outcome(kind=kind, detail=f"could not be started: {error}", start_failed=True)
+        except StatusLost as error:
+            return Outcome(kind=OutcomeKind.LOCK_LOST, detail=str(error))  # it may live: left to its lease (P1)
         self._running = running
-        self._emit("task.started", attempt=self._delivery.deliveries, fencing=str(self._delivery.fencing))
+        self._telling.started()
         try:
             return await self._until_ended(running, task)
         finally:
@@ -170,9 +164,11 @@ class _Attempt:
 
     async def _until_ended(self, running: Running, task: Task) -> Outcome:
         clock, stopping = self._with.clock, self._with.stopping
-        # The reasons to end it, the gravest first: a lost lock leaves no time for anything else.
+        # The reasons to end it, the gravest first: a lost lock leaves no time for anything else, and memory that runs
+        # out harms the neighbours (S11). What comes later in the list may wait for a grace.
         reasons: dict[OutcomeKind, Awaitable[object]] = {
             OutcomeKind.LOCK_LOST: self._keeper.lock_lost_event.wait(),
+            OutcomeKind.FAILED: running.over_limit(),
             OutcomeKind.PREEMPTED: stopping.interrupted.wait(),
         }
         if task.timeout is not None:
@@ -181,8 +177,12 @@ class _Attempt:
             await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
             if end.done() or running.has_exited():
                 return await running.ended()  # what came at the same moment did not end it (P7)
-            why = next(kind for kind, wait in zip(reasons, waits, strict=True) if wait.done())
+            why, reason = next(pair for pair in zip(reasons, waits, strict=True) if pair[1].done())
             outcome = await self._stop(running, end, why)
+        if outcome.kind is OutcomeKind.LOCK_LOST and why is not OutcomeKind.LOCK_LOST:
+            return outcome  # stopped, but nobody can say that it is dead, or it was too late: the lease decides (P1)
+        if why is OutcomeKind.FAILED:
+            return replace(outcome, kind=why, detail=reason.result(), over_memory_limit=True)
         detail = {
             OutcomeKind.LOCK_LOST: "killed: the lease was lost",
             OutcomeKind.PREEMPTED: f"stopped: {stopping.cause}",
@@ -193,10 +193,12 @@ class _Attempt:
     async def _stop(self, running: Running, end: "asyncio.Future[None]", why: OutcomeKind) -> Outcome:
         """SIGTERM, grace, SIGKILL; SIGTERM only while the lease is ours, SIGKILL at its deadline at the latest (P6)."""
         clock, keeper = self._with.clock, self._keeper
-        hurry: list[Awaitable[object]] = [self._with.stopping.at_once.wait()]
+        hurry: list[Awaitable[object]] = [self._with.stopping.at_once.wait(), running.over_limit()]
         if why is OutcomeKind.LOCK_LOST:
             loss = keeper.loss
             kill_at = clock.boottime() if loss is None or loss.refused else loss.deadline
+        elif why is OutcomeKind.FAILED:
+            kill_at = clock.boottime()  # no grace: it could fill the memory meanwhile
         else:
             grace = self._with.stopping.grace if why is OutcomeKind.PREEMPTED else None
             kill_at = clock.boottime() + (self._with.settings.stop_grace.total_seconds() if grace is None else grace)
@@ -217,9 +219,9 @@ class _Attempt:
             self._with.breaker.succeeded()
             report = await self._settle(verdict, outcome)
             if report.settled is Settled.YES:
-                self._tell(outcome)  # told as done only once the backend has acknowledged it (S5)
+                self._telling.ended(outcome, self._keeper)  # as done only once the backend has acknowledged it (S5)
             return report
-        self._tell(outcome)
+        self._telling.ended(outcome, self._keeper)
         if outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
             verdict = await self._after_the_breaker(task, verdict)
         return await self._settle(verdict, outcome)
@@ -247,7 +249,7 @@ class _Attempt:
             clock=self._with.clock,
             attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.interrupted.is_set() else None,
         )
-        self._tell_settled(verdict, settled)
+        self._telling.settled(verdict, settled)
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
 
     async def _let_go(self) -> Report:
@@ -258,7 +260,7 @@ class _Attempt:
             settled = Settled.YES
         except JobqError as error:
             _log.info("task %s was not given back, its lease will run out: %s", self._delivery.id, error)
-        self._emit("task.released")
+        self._telling.released()
         return Report(task_id=self._delivery.id, verdict=None, settled=settled)
 
     def _backoff(self) -> Backoff:
@@ -272,34 +274,3 @@ class _Attempt:
         if self._slot_taken:
             self._slot_taken = False
             self._with.on_slot_free()
-
-    def _tell(self, outcome: Outcome) -> None:
-        lost = outcome.kind is OutcomeKind.LOCK_LOST
-        loss = self._keeper.loss  # None when the guardian was quicker than the keeper
-        self._emit(
-            _EVENT_OF[outcome.kind],
-            logging.INFO if outcome.kind in (OutcomeKind.SUCCEEDED, OutcomeKind.PREEMPTED) else logging.WARNING,
-            attempt=self._delivery.deliveries,
-            exit_code=outcome.exit_code,
-            signal=outcome.signal,
-            duration_s=round(outcome.duration, 3),
-            detail=outcome.detail,
-            cause=(loss.cause if loss else outcome.detail) if lost else None,
-            last_success=self._keeper.last_success if lost else None,
-            deadline=self._keeper.deadline if lost else None,
-        )
-
-    def _tell_settled(self, verdict: Verdict, settled: Settled) -> None:
-        if settled is Settled.UNKNOWN:
-            self._emit("task.settlement_unknown", logging.WARNING)
-        elif settled is Settled.LOST and not isinstance(verdict, Leave):
-            self._emit("task.not_settled", logging.WARNING)
-        elif isinstance(verdict, Requeue):
-            self._emit("task.retry_scheduled", delay_s=round(verdict.delay.total_seconds(), 3))
-        elif isinstance(verdict, DeadLetter):
-            self._emit("task.dead_lettered", logging.ERROR, reason=str(verdict.reason), detail=verdict.description)
-        elif isinstance(verdict, Complete):
-            self._emit("task.completed", logging.DEBUG)
-
-    def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
-        self._with.events.emit(name, level, task_id=self._delivery.id, queue=self._with.backend.name, **fields)

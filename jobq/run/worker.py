@@ -3,20 +3,19 @@
 import asyncio
 import logging
 import os
-import random
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final, Literal
 
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, SystemClock
-from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
 from jobq.run.breaker import Breaker
 from jobq.run.guarded import spawner_for
 from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
+from jobq.run.receiving import Receiving
 from jobq.run.retry import Requeue
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.settlement import Settled
@@ -24,16 +23,12 @@ from jobq.run.signals import Heard, heard_by
 from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Supervisor
 from jobq.run.tally import Tally, WorkerReport
-from jobq.run.waiting import first_of, racing
+from jobq.run.usage import UsageSampler
+from jobq.run.waiting import first_of
 from jobq.settings import Settings
 
 _log = logging.getLogger(__name__)
 LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
-RECEIVE_SECONDS: Final = 10.0  # how much longer than its wait a receive may take: a hung one must not hang the worker
-GIVE_BACK_SECONDS: Final = 6.0  # how long a cancelled receive may take to give back what it was granted
-_FIRST_PAUSE_SECONDS: Final = 0.5
-_LONGEST_PAUSE_SECONDS: Final = 30.0
-_PATIENCE_SECONDS: Final = 10.0  # how long the very first receive may be refused before the worker gives up
 
 
 class Worker:
@@ -70,6 +65,7 @@ class Worker:
         self._clock = clock or SystemClock()
         self._stopping = stopping or Stopping()
         self._breaker = Breaker(settings.max_consecutive_failures)
+        self._sampler = UsageSampler(settings.memory_limit)
         self._spawner = spawner
         self._own_runner = runner
         self._on_line = on_line
@@ -78,7 +74,6 @@ class Worker:
         self._slot_freed = asyncio.Event()
         self._attempts: set[asyncio.Task[None]] = set()
         self._tally = Tally()
-        self._was_served = False
         self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._empty_since: float | None = None  # boottime in seconds of the look that found the queue empty
         # When its own requeues are due, in boottime seconds: an empty queue with one of them is not finished.
@@ -99,10 +94,16 @@ class Worker:
     async def _run(self, heard: Heard) -> WorkerReport:
         supervisor = self._supervisor()
         supervisor.check()
+        if self._settings.guardian_restarted:
+            # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
+            self._own_requeues[""] = self._clock.boottime() + supervisor.lease.total_seconds()
         self._emit("worker.started", slots=self._settings.num_workers, lease_s=supervisor.lease.total_seconds())
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(self._stop_when_tripped(), name="breaker")]
+                helpers = [
+                    group.create_task(self._stop_when_tripped(), name="breaker"),
+                    group.create_task(self._sampler.run(), name="usage"),
+                ]
                 if self._settings.time_limit is not None:
                     helpers.append(group.create_task(self._drain_at(self._settings.time_limit), name="time limit"))
                 if self._settings.scheduled_events != "off":
@@ -129,6 +130,7 @@ class Worker:
             settings=self._settings,
             environment=self._environment,
             on_line=self._on_line,
+            sampler=self._sampler,
         )
         return self._supervise(runner)
 
@@ -146,6 +148,14 @@ class Worker:
 
     async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
         """Receive and start until told to stop or nothing is left; then see the attempts to their end."""
+        receiving = Receiving(
+            self._backend,
+            clock=self._clock,
+            stopping=self._stopping,
+            events=self._events,
+            free=lambda: self._free,
+            attempts=self._attempts,
+        )
         try:
             while not self._stopping.receiving.is_set():
                 if self._stopping.paused:
@@ -155,7 +165,7 @@ class Worker:
                     await self._slot_or_stop()
                     continue
                 since = self._clock.boottime()  # rule 1: before the request that grants the leases
-                deliveries = await self._receive(supervisor.lease, self._wait())
+                deliveries = await receiving.receive(supervisor.lease, self._wait())
                 if deliveries is None:
                     continue  # the wait was cut short, so nothing is known of the queue
                 for delivery in deliveries:
@@ -163,6 +173,10 @@ class Worker:
                 self._breaker.queue_is_empty(empty=not deliveries)
                 if self._finished(empty=not deliveries, looked_at=since):
                     break
+        except asyncio.CancelledError:
+            # The caller wants it to end, and must not have to wait for tasks that run for days.
+            self._stopping.now("the worker was cancelled")
+            raise
         finally:
             self._stopping.drain("nothing is left to do")
             self._breaker.queue_is_empty(empty=True)
@@ -197,43 +211,6 @@ class Worker:
         idle = self._settings.idle_timeout or timedelta(0)
         return not (busy or self._own_requeues) and now >= self._empty_since + idle.total_seconds()
 
-    async def _receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
-        """Receive for the free slots, through faults of the broker (L4); None when something cut the wait short."""
-        pause = _FIRST_PAUSE_SECONDS
-        began = self._clock.boottime()
-        while not self._stopping.receiving.is_set():
-            try:
-                deliveries = await self._receive_or_stop(lease, wait)
-            except (ConfigurationError, QueueNotFound):
-                raise
-            except JobqError as error:
-                self._emit("worker.receive_failed", logging.WARNING, detail=str(error), again_in_s=pause)
-                if not self._was_served and self._clock.boottime() - began >= _PATIENCE_SECONDS:
-                    raise
-                await self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads workers, keeps no secret
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-            else:
-                self._was_served = True
-                return deliveries
-        return None
-
-    async def _receive_or_stop(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
-        receiving = asyncio.ensure_future(self._backend.receive(self._free, lease, wait))
-        reasons: list[Awaitable[object]] = [self._stopping.receiving.wait(), self._stopping.interrupted.wait()]
-        if wait and self._attempts:
-            # When the last attempt ends the wait is over too: an empty queue may now be a finished one.
-            reasons.append(asyncio.wait(self._attempts))
-        limit = wait.total_seconds() + RECEIVE_SECONDS
-        overdue = self._clock.sleep_until(self._clock.boottime() + limit)
-        with racing(receiving, overdue, *reasons) as futures:
-            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-            if not receiving.done():
-                receiving.cancel()
-                await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)
-            if futures[1].done() and not (receiving.done() and not receiving.cancelled()):
-                raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
-            return None if not receiving.done() or receiving.cancelled() else receiving.result()
-
     def _start(self, supervisor: Supervisor, delivery: Delivery, since: float, group: asyncio.TaskGroup) -> None:
         self._free -= 1
         self._own_requeues.pop(delivery.id, None)
@@ -264,9 +241,6 @@ class Worker:
     async def _slot_or_stop(self) -> None:
         self._slot_freed.clear()
         await first_of(self._slot_freed.wait(), self._stopping.receiving.wait())
-
-    async def _pause(self, seconds: float) -> None:
-        await first_of(self._clock.sleep_until(self._clock.boottime() + seconds), self._stopping.receiving.wait())
 
     async def _stop_when_tripped(self) -> None:
         await self._breaker.tripped.wait()

@@ -29,6 +29,13 @@ from .conftest import eventually
             {"task_id": "x", "reason": "failed"},
             "task x was given up, see `jobq QUEUE dead list` (failed)",
         ),
+        (
+            "task.succeeded",
+            {"task_id": "x", "duration_s": 2, "cpu_s": 3.5, "max_rss_bytes": 642_777_088, "processes": 5},
+            "task x succeeded (after 2s, cpu 3.5s, peak 613 MiB, 5 processes)",
+        ),
+        ("task.succeeded", {"task_id": "x", "cpu_s": 0.1, "processes": 1}, "task x succeeded (cpu 0.1s)"),
+        ("task.failed", {"task_id": "x", "max_rss_bytes": "?"}, "task x failed (max_rss_bytes=?)"),
         ("worker.stopped", {"succeeded": 3}, "worker stopped (succeeded=3)"),
         ("moon.has_risen", {"signal": 4711, "duration_s": "?"}, "moon has risen (signal 4711, duration_s=?)"),
         ("odd", {}, "odd"),

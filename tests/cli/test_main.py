@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import Jobq
 
-HEAVY = {"azure", "aiohttp", "pydantic", "rich", "sqlite3", "jobq.task", "jobq.settings"}
+HEAVY = {"azure", "aiohttp", "psutil", "pydantic", "rich", "sqlite3", "jobq.task", "jobq.settings"}
 
 
 def test_help_imports_nothing_heavy(jobq: Jobq) -> None:

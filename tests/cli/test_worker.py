@@ -49,6 +49,8 @@ def test_json_logs(jobq: Jobq) -> None:
     assert {"task.started", "task.succeeded"} <= set(names)
     succeeded = logs[names.index("task.succeeded")]
     assert (succeeded["task_id"], succeeded["exit_code"], succeeded["level"]) == (id_, 0, "info")
+    assert succeeded["cpu_s"] >= 0
+    assert succeeded["processes"] >= 1
     assert {(line["event"], line["task_id"], line["stream"]) for line in result.objects} == {
         ("task.output", id_, "stdout")
     }
@@ -127,6 +129,7 @@ def test_options_that_cannot_work(jobq: Jobq) -> None:
     said_of = {
         ("-n", "0"): "-n",
         ("--visibility-timeout", "5x"): "not a duration",
+        ("--memory-limit", "5X"): "not a size; write bytes, or a number with K, M, G or T: 512M",
         ("--log-format", "xml"): "xml",
         ("--num-wrokers", "2"): "--num-wrokers",
     }
@@ -134,6 +137,7 @@ def test_options_that_cannot_work(jobq: Jobq) -> None:
         jobq.all(*(("demo", "worker", *line) for line in said_of), code=2), said_of.values(), strict=True
     ):
         assert said in result.err
+    assert "--memory-limit: 512 bytes is too little" in jobq("demo", "worker", "--memory-limit", "512", code=3).err
     assert "JOBQ_ALLOW_SHORT_LEASE" in jobq("demo", "worker", "--visibility-timeout", "1s", code=3).err
     assert len(jobq.waiting()) == 1
 
@@ -165,6 +169,7 @@ main()
     options = (
         *("-n", "3", "--visibility-timeout", "2m", "--idle-timeout", "1m", "--time-limit", "1h", "--backoff", "2s"),
         *("--backoff-max", "3s", "--stop-grace", "4s", "--max-consecutive-failures", "0", "--log-format", "json"),
+        *("--memory-limit", "512M"),
     )
     completed = subprocess.run(
         [sys.executable, "-c", program, "demo", "worker", *options],
@@ -182,6 +187,7 @@ main()
         "backoff_max": "PT3S",
         "stop_grace": "PT4S",
         "max_consecutive_failures": 0,
+        "memory_limit": 512 * 1024**2,
         "log_format": "json",
         "num_retries": 8,
     }

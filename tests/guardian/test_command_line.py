@@ -1,5 +1,6 @@
 """`jobq worker` below its guardian, through the real command line: what is left when something of it is killed."""
 
+import json
 import os
 import pty
 import select
@@ -139,6 +140,24 @@ def test_one_ctrl_c_in_a_terminal_counts_once(tmp_path: Path) -> None:
     assert output.count(b"asked") == 1
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130  # its work was given back
     os.close(terminal)
+
+
+def test_a_restarted_worker_waits_for_what_its_predecessor_left_leased(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+    environment |= {"JOBQ_HOME": str(tmp_path), "JOBQ_ALLOW_SHORT_LEASE": "1"}
+    jobq = [sys.executable, "-m", "jobq", "demo"]
+    ready = tmp_path / "ready"
+    task = f"[ $JOBQ_ATTEMPT -gt 1 ] || {{ touch {ready}; sleep 1000; }}"
+    subprocess.run([*jobq, "push", "-c", task], env=environment, check=True, capture_output=True)
+    with subprocess.Popen(
+        [*jobq, "worker", "--restart", "1", "--visibility-timeout", "4s"], env=environment, stderr=subprocess.DEVNULL
+    ) as process:
+        until(ready.exists)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(min(map(int, children)), signal.SIGKILL)
+        assert process.wait(30) == 0
+    found = subprocess.run([*jobq, "size", "--json"], env=environment, check=True, capture_output=True, text=True)
+    assert (json.loads(found.stdout)["visible"], json.loads(found.stdout)["leased"]) == (0, 0)
 
 
 def test_p1_a_guardian_that_was_stopped_kills_nothing_whose_lease_is_good(worker: Worker) -> None:

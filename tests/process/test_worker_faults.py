@@ -109,7 +109,7 @@ async def test_a_lease_that_cannot_be_kept_is_refused_at_start(stage: Stage) -> 
 
 
 async def test_a_broker_that_never_answers_at_the_start_ends_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobq.run.worker._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("jobq.run.receiving._PATIENCE_SECONDS", 0.0)
     stage.faults.always("receive", Fault.REFUSE)
     with pytest.raises(BackendUnavailable):
         await stage.work()
@@ -181,7 +181,7 @@ async def test_a_receive_that_never_answers_does_not_hang_the_worker(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L4: given up after its wait and a little, and asked again."""
-    monkeypatch.setattr("jobq.run.worker.RECEIVE_SECONDS", 0.2)
+    monkeypatch.setattr("jobq.run.receiving.RECEIVE_SECONDS", 0.2)
     await stage.push("true")
     stage.faults.next("receive", Fault.HANG)
     report = await stage.work()

@@ -52,6 +52,17 @@ def test_each_budget_has_its_own_cap(kind: OutcomeKind, reason: Reason, budget: 
     assert "why" in last.description
 
 
+def test_a_memory_limit_is_a_failure_with_a_reason_of_its_own() -> None:
+    """P7: it consumes a retry."""
+    killed = Outcome(kind=OutcomeKind.FAILED, detail="killed: 2 GiB in use", over_memory_limit=True)
+    task = Task.new(command="x", budgets={"retries": 1})
+    told = verdict(task, 1, killed, BACKOFF)
+    assert isinstance(told, Requeue)
+    assert told.task.counters.failures == 1
+    last = verdict(told.task, 2, killed, BACKOFF)
+    assert last == DeadLetter(Reason.MEMORY_LIMIT, "failed 2 times; last: killed: 2 GiB in use")
+
+
 def test_a_silent_crash_is_seen_at_the_next_delivery() -> None:
     """Nobody recorded an end, so the service's count alone tells."""
     task = Task.new(command="x", budgets={"crashes": 2})

@@ -1,0 +1,107 @@
+"""How a worker receives: through faults of the broker, never for longer than it should, and not when it has to stop."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from jobq.backend import Backend, Delivery
+from jobq.clock import Clock
+from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
+from jobq.events import Events
+from jobq.run.stopping import Stopping
+from jobq.run.waiting import first_of, racing
+
+RECEIVE_SECONDS: Final = 10.0  # how much longer than its wait a receive may take: a hung one must not hang the worker
+GIVE_BACK_SECONDS: Final = 6.0  # how long a cancelled receive may take to give back what it was granted
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 10.0  # how long the very first receive may be refused before the worker gives up
+
+
+class Receiving:
+    """Receives for one worker.
+
+    Args:
+        backend: an entered backend.
+        clock: for leases.
+        stopping: what ends a wait.
+        events: told of refusals.
+        free: returns how many slots are free now.
+        attempts: those that run now; when the last one ends, an empty queue may be a finished one.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        clock: Clock,
+        stopping: Stopping,
+        events: Events,
+        free: Callable[[], int],
+        attempts: "set[asyncio.Task[Any]]",
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._stopping = stopping
+        self._events = events
+        self._free = free
+        self._attempts = attempts
+        self._was_served = False
+
+    async def receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
+        """Receive for the free slots, through faults of the broker (L4); None when something cut the wait short.
+
+        Args:
+            lease: to ask for.
+            wait: how long to stay for a task.
+
+        Raises:
+            ConfigurationError, QueueNotFound: the queue cannot be used.
+            JobqError: the queue could never be used so far, for longer than is worth waiting.
+        """
+        pause = _FIRST_PAUSE_SECONDS
+        began = self._clock.boottime()
+        while not self._stopping.receiving.is_set():
+            try:
+                deliveries = await self._receive_or_stop(lease, wait)
+            except (ConfigurationError, QueueNotFound):
+                raise
+            except JobqError as error:
+                self._events.emit(
+                    "worker.receive_failed",
+                    logging.WARNING,
+                    queue=self._backend.name,
+                    detail=str(error),
+                    again_in_s=pause,
+                )
+                if not self._was_served and self._clock.boottime() - began >= _PATIENCE_SECONDS:
+                    raise
+                await self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads workers, keeps no secret
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._was_served = True
+                return deliveries
+        return None
+
+    async def _receive_or_stop(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
+        receiving = asyncio.ensure_future(self._backend.receive(self._free(), lease, wait))
+        reasons: list[Awaitable[object]] = [self._stopping.receiving.wait(), self._stopping.interrupted.wait()]
+        if wait and self._attempts:
+            # When the last attempt ends the wait is over too: an empty queue may now be a finished one.
+            reasons.append(asyncio.wait(self._attempts))
+        limit = wait.total_seconds() + RECEIVE_SECONDS
+        overdue = self._clock.sleep_until(self._clock.boottime() + limit)
+        with racing(receiving, overdue, *reasons) as futures:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                receiving.cancel()
+                await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)
+            if futures[1].done() and not (receiving.done() and not receiving.cancelled()):
+                raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
+            return None if not receiving.done() or receiving.cancelled() else receiving.result()
+
+    async def _pause(self, seconds: float) -> None:
+        await first_of(self._clock.sleep_until(self._clock.boottime() + seconds), self._stopping.receiving.wait())

@@ -1,0 +1,108 @@
+"""What nobody can know to be dead is left to its lease, however it came to that (P1): never given back at once.
+
+The spawner is a stand-in: a guardian that dies at just these moments, and a process that SIGKILL does not end, cannot
+be had on demand. tests/guardian shows that the real one reports them so.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from jobq.run.process import ExitStatus, Launch, Process, StatusLost
+from jobq.run.stopping import Stopping
+from tests.process.stage import Stage, stage_in
+
+GONE = StatusLost("the guardian is gone")
+UNDEAD = ExitStatus(signal=signal.SIGKILL, survivors=1)
+
+
+class StandIn:
+    """Spawner and process at once: starts nothing, and ends as the test says."""
+
+    pid = 2**22 + 1  # beyond the largest that Linux gives out
+
+    def __init__(self, end: ExitStatus | StatusLost, *, fails_to_start: bool = False, when: str = "asked") -> None:
+        self._end = end
+        self._fails = fails_to_start
+        self._ended = asyncio.Event()
+        if when == "by itself":
+            self._ended.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        return None
+
+    async def spawn(self, launch: Launch) -> Process:
+        if self._fails:
+            assert isinstance(self._end, StatusLost)
+            raise self._end
+        return self
+
+    async def wait(self) -> ExitStatus:
+        await self._ended.wait()
+        if isinstance(self._end, StatusLost):
+            raise self._end
+        return self._end
+
+    def has_exited(self) -> bool:
+        return False
+
+    def signal(self, number: int) -> None:
+        return None
+
+    def kill(self) -> None:
+        self._ended.set()
+
+    def extend(self, deadline: float) -> None:
+        return None
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage_in(tmp_path) as stage:
+        yield stage
+
+
+CASES: dict[str, Callable[[], StandIn]] = {
+    "the guardian died while it started": lambda: StandIn(GONE, fails_to_start=True),
+    "the guardian died while it ran": lambda: StandIn(GONE, when="by itself"),
+    "the guardian died while it was stopped": lambda: StandIn(GONE),
+    "not even SIGKILL ended it": lambda: StandIn(UNDEAD),
+    "it ended and left what cannot be killed": lambda: StandIn(UNDEAD, when="by itself"),
+}
+
+
+@pytest.mark.parametrize("reason", ["timeout", "stop"])
+@pytest.mark.parametrize("case", CASES)
+async def test_p1_it_is_left_to_its_lease(stage: Stage, case: str, reason: str) -> None:
+    await stage.push("true", timeout=0.1 if reason == "timeout" else None)
+    stopping = Stopping()
+    worker = asyncio.create_task(
+        stage.worker(stopping, CASES[case](), stop_grace=timedelta(seconds=0.05), max_consecutive_failures=0).run()
+    )
+    if reason == "stop":
+        await stage.until(lambda: stage.told("task.started") or stage.told("task.lock_lost"))
+        stopping.stop("the test says so")
+    report = await worker
+    assert (report.lost, report.failed, report.given_back) == (1, 0, 0)
+    assert (await stage.backend.stats()).leased == 1
+    assert not stage.told("task.retry_scheduled")
+    # Its lease runs out at the store, and only then it is delivered again; its end was unexplained (S7).
+    (again,) = await stage.backend.receive(1, timedelta(seconds=5), timedelta(seconds=10))
+    assert (again.deliveries, again.task.counters.ends) == (2, 0)
+    await again.release()
+
+
+async def test_what_left_survivors_and_succeeded_is_done(stage: Stage) -> None:
+    """Nobody will start it again, so nothing can run beside them."""
+    await stage.push("true")
+    end = ExitStatus(exit_code=0, survivors=1)
+    report = await stage.worker(spawner=StandIn(end, when="by itself")).run()
+    assert report.succeeded == 1
