@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format lint types bench soak clean
+.PHONY: help install demo test check format lint types docs bench soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,9 @@ lint: $(STAMP) ## lint only
 
 types: $(STAMP) ## types only
 	@$(BIN)/mypy
+
+docs: $(STAMP) ## write what is made from the code: docs/configuration.md
+	@$(BIN)/python -m jobq.configuration > docs/configuration.md
 
 bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
 	@$(BIN)/python -m benchmarks.bench

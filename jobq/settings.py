@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -12,6 +13,18 @@ from jobq import durations, sizes
 from jobq.errors import ConfigurationError
 
 _PREFIX: Final = "JOBQ_"
+# What a task is given: a jobq command inside of a task finds them in its environment.
+TASK_VARIABLES: Final = frozenset(
+    {
+        "JOBQ_TASK_ID",
+        "JOBQ_ATTEMPT",
+        "JOBQ_LEASE_TOKEN",
+        "JOBQ_QUEUE_NAME",
+        "JOBQ_CHECKPOINT",
+        "JOBQ_RESULT_FILE",
+        "JOBQ_WORKER_ID",
+    }
+)
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
 _LEAST_LIMIT_BYTES: Final = 1024 * 1024  # less is a unit left out: no program runs in it
@@ -45,33 +58,27 @@ MemoryLimit = Annotated[int, BeforeValidator(_size), AfterValidator(_limit)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
 
 
-class Settings(BaseModel):
-    """Everything that can be set, with its default; a field NAME is the variable JOBQ_NAME.
+@dataclass(frozen=True)
+class About:
+    """What a setting is for, beside its type: shown by `jobq config` and in docs/configuration.md.
 
     Attributes:
-        queue: the spec when the command line has none.
-        home: where the embedded queue and run-time files live; None = the user's data folder.
-        visibility_timeout: the lease to ask for; None = the backend's default.
-        allow_short_lease: permits leases under 10 s.
-        num_workers: slots.
-        num_retries, max_crashes, max_preemptions: the three budgets that `push` gives to a task.
-        backoff, backoff_max: delay after the first failure, doubling up to the maximum, full jitter.
-        lock_lost_behavior, lock_lost_grace: what a task gets when its lease cannot be kept.
-        stop_grace: from SIGTERM to SIGKILL when the worker stops.
-        idle_timeout: how long an empty queue is watched before the worker exits 0; None = as DESIGN section 11 says.
-        max_consecutive_failures: failures of different tasks in a row that end the worker with exit code 1; 0 = never.
-        time_limit: how long the worker takes new tasks; None = no limit.
-        memory_limit: bytes that a command's whole process tree may use before it is killed; None = no limit. A library
-            callback runs in the worker's own process and is not limited.
-        task_env: whether a task inherits the worker's environment.
-        guardian: whether a guardian owns the tasks; off says what is weaker.
-        guardian_fd, guardian_restarted: set by the guardian for its worker; the latter for one whose predecessor died.
-        restart: how often the guardian starts a worker again that died by a signal.
-        scheduled_events: whether Azure is asked for notices of preemption; auto = where its metadata service answers.
-        imds_url: that service; another one for tests.
-        log_format: text, json, or auto (text on a terminal, json otherwise).
-        sqlite_adopt: open an SQLite file that belongs to another machine, once.
-        kill_margin, schedule_margin: K and J of the timing rule (RELIABILITY 1.3 rule 2); for tests.
+        text: what it decides.
+        unset: what happens when it has no value.
+        accepts: what may be written.
+        is_secret: its value is never shown.
+        audience: "users", or "tests" and "jobq" for what is set by these alone.
+    """
+
+    text: str
+    unset: str = ""
+    accepts: str = ""
+    is_secret: bool = False
+    audience: Literal["users", "tests", "jobq"] = "users"
+
+
+class Settings(BaseModel):
+    """Everything that can be set, with its default; a field NAME is the variable JOBQ_NAME.
 
     Raises:
         ConfigurationError: from `from_environment`; names the variable.
@@ -79,34 +86,71 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    queue: str | None = None
-    home: Path | None = None
-    visibility_timeout: Duration | None = None
-    allow_short_lease: Switch = False
-    num_workers: Annotated[int, Field(ge=1, le=4096)] = 1
-    num_retries: Annotated[int, Field(ge=0)] = 3
-    max_crashes: Annotated[int, Field(ge=0)] = 3
-    max_preemptions: Annotated[int, Field(ge=0)] = 100
-    backoff: Duration = timedelta(seconds=5)
-    backoff_max: Duration = timedelta(minutes=10)
-    lock_lost_behavior: Literal["sigkill", "sigterm"] = "sigkill"
-    lock_lost_grace: Duration = timedelta(seconds=10)
-    stop_grace: Duration = timedelta(seconds=20)
-    idle_timeout: Duration | None = None
-    max_consecutive_failures: Annotated[int, Field(ge=0)] = 10
-    time_limit: Duration | None = None
-    memory_limit: MemoryLimit | None = None
-    task_env: Literal["inherit", "clean"] = "inherit"
-    guardian: Literal["on", "off"] = "on"
-    guardian_fd: Annotated[int, Field(ge=0)] | None = None
-    guardian_restarted: Switch = False
-    restart: Annotated[int, Field(ge=0)] = 0
-    scheduled_events: Literal["auto", "on", "off"] = "auto"
-    imds_url: str = "http://169.254.169.254"
-    log_format: Literal["auto", "text", "json"] = "auto"
-    sqlite_adopt: Switch = False
-    kill_margin: Duration = timedelta(seconds=1)
-    schedule_margin: Duration = timedelta(seconds=0.5)
+    queue: Annotated[str | None, About("The queue, when the command line names none.", accepts="a queue spec")] = None
+    home: Annotated[
+        Path | None, About("Where embedded queues live.", unset="the user's data folder", accepts="a folder")
+    ] = None
+    visibility_timeout: Annotated[
+        Duration | None, About("The lease that a worker asks for and renews.", unset="the queue's own")
+    ] = None
+    allow_short_lease: Annotated[Switch, About("Permits leases under 10 s.", audience="tests")] = False
+    num_workers: Annotated[int, Field(ge=1, le=4096), About("Slots: how many tasks a worker runs at once.")] = 1
+    num_retries: Annotated[int, Field(ge=0), About("Retries after a failure that `push` gives to a task.")] = 3
+    max_crashes: Annotated[int, Field(ge=0), About("Crashes and lost leases that `push` forgives a task.")] = 3
+    max_preemptions: Annotated[int, Field(ge=0), About("How often a task may be given back, as `push` sets it.")] = 100
+    backoff: Annotated[Duration, About("The longest delay after a first failure; doubles, with full jitter.")] = (
+        timedelta(seconds=5)
+    )
+    backoff_max: Annotated[Duration, About("Where doubling stops.")] = timedelta(minutes=10)
+    lock_lost_behavior: Annotated[
+        Literal["sigkill", "sigterm"], About("What a task gets when its lease cannot be kept; SIGTERM comes before.")
+    ] = "sigkill"
+    lock_lost_grace: Annotated[Duration, About("From SIGTERM to SIGKILL when a lease cannot be kept.")] = timedelta(
+        seconds=10
+    )
+    stop_grace: Annotated[Duration, About("From SIGTERM to SIGKILL for tasks when the worker stops.")] = timedelta(
+        seconds=20
+    )
+    idle_timeout: Annotated[
+        Duration | None, About("How long an empty queue is watched before the worker ends.", unset="it ends when empty")
+    ] = None
+    max_consecutive_failures: Annotated[
+        int, Field(ge=0), About("Failures of different tasks in a row that end the worker with code 1; 0 = never.")
+    ] = 10
+    time_limit: Annotated[Duration | None, About("How long a worker takes new tasks.", unset="no limit")] = None
+    memory_limit: Annotated[
+        MemoryLimit | None,
+        About(
+            "What a command's whole process tree may use before it is killed. A library callback is not limited.",
+            unset="no limit",
+        ),
+    ] = None
+    task_env: Annotated[Literal["inherit", "clean"], About("Whether tasks inherit the worker's environment.")] = (
+        "inherit"
+    )
+    guardian: Annotated[
+        Literal["on", "off"], About("Whether a guardian owns the tasks; off is weaker, and the worker says how.")
+    ] = "on"
+    guardian_fd: Annotated[
+        Annotated[int, Field(ge=0)] | None, About("The worker's socket to its guardian.", audience="jobq")
+    ] = None
+    guardian_restarted: Annotated[Switch, About("The worker's predecessor died.", audience="jobq")] = False
+    restart: Annotated[int, Field(ge=0), About("How often a worker that a signal killed is started again.")] = 0
+    scheduled_events: Annotated[
+        Literal["auto", "on", "off"],
+        About("Whether Azure is asked for notices of preemption; auto = where its metadata service answers."),
+    ] = "auto"
+    imds_url: Annotated[str, About("That service.", accepts="a URL", audience="tests")] = "http://169.254.169.254"
+    log_format: Annotated[
+        Literal["auto", "text", "json"], About("Of the worker's log; auto = text on a terminal, json elsewhere.")
+    ] = "auto"
+    sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
+    kill_margin: Annotated[
+        Duration, About("K of the timing rule: to kill and confirm before a lease expires.", audience="tests")
+    ] = timedelta(seconds=1)
+    schedule_margin: Annotated[Duration, About("J of the timing rule: for the scheduler.", audience="tests")] = (
+        timedelta(seconds=0.5)
+    )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Self:
@@ -114,7 +158,7 @@ class Settings(BaseModel):
         source = os.environ if environment is None else environment
         values: dict[str, Any] = {}
         for name in cls.model_fields:
-            text = source.get(_PREFIX + name.upper())
+            text = source.get(variable_of(name))
             if text:  # an empty variable is as good as none: compose files leave them
                 values[name] = text
         values.update({name: value for name, value in overrides.items() if value is not None})
@@ -124,7 +168,7 @@ class Settings(BaseModel):
             first = error.errors(include_url=False)[0]
             name = str(first["loc"][0])
             message = first["msg"].removeprefix("Value error, ")
-            shown = f"--{name.replace('_', '-')}" if overrides.get(name) is not None else _PREFIX + name.upper()
+            shown = f"--{name.replace('_', '-')}" if overrides.get(name) is not None else variable_of(name)
             raise ConfigurationError(f"{shown}: {message}") from None
 
 
@@ -135,6 +179,17 @@ def user_home(settings: Settings) -> Path:
     import platformdirs  # noqa: PLC0415 - needed by the embedded queue only
 
     return Path(platformdirs.user_data_dir("jobq", appauthor=False))
+
+
+def variable_of(name: str) -> str:
+    """Return the variable of a setting."""
+    return _PREFIX + name.upper()
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return the names in an environment that look like ours and are not: a typo would be silent otherwise."""
+    known = {variable_of(name) for name in Settings.model_fields} | TASK_VARIABLES
+    return sorted(name for name in environment if is_ours(name) and name not in known)
 
 
 def is_ours(variable: str) -> bool:

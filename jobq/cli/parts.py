@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq import durations, sizes
+from jobq.cli import terminal
 from jobq.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -95,6 +96,18 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")(command)
 
 
+def read_settings(**options: Any) -> "Settings":
+    """Return the settings of the environment, with options over them, and warn about variables that nothing reads."""
+    from jobq.settings import Settings, unknown_variables, variable_of  # noqa: PLC0415 - --help must not pay for pydantic
+
+    settings = Settings.from_environment(**options)
+    if settings.guardian_fd is None:  # else the same was told before this process became a worker
+        known = [variable_of(name) for name in Settings.model_fields]
+        for name in unknown_variables(os.environ):
+            terminal.warn(f"{name} is no variable of jobq{did_you_mean(name, known)}")
+    return settings
+
+
 def spec_of(context: click.Context, settings: "Settings") -> str:
     """Return the queue spec from the command line or JOBQ_QUEUE; raises UsageError when there is none."""
     invocation = context.find_object(Invocation)
@@ -122,10 +135,9 @@ def with_queue(
     context: click.Context, work: Callable[["Backend"], Awaitable[int | None]], settings: "Settings | None" = None
 ) -> int:
     """Connect to the queue, do the work and return the exit code."""
-    from jobq.settings import Settings  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
-    from jobq.spec import resolve  # noqa: PLC0415 - as above
+    from jobq.spec import resolve  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
 
-    settings = settings or Settings.from_environment()
+    settings = settings or read_settings()
     spec = spec_of(context, settings)
 
     async def connected() -> int:

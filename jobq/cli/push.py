@@ -12,8 +12,7 @@ import click
 from jobq.cli import terminal
 from jobq.cli.batches import Echo, Pusher, Stream, push_given
 from jobq.cli.lines import Input, Template
-from jobq.cli.parts import ExampleCommand, Invocation, duration, json_option, spec_of, with_queue
-from jobq.settings import Settings
+from jobq.cli.parts import ExampleCommand, Invocation, duration, json_option, read_settings, spec_of, with_queue
 
 _ARGV: Final = "jobq.argv"
 
@@ -92,9 +91,7 @@ def push(
     as_json: bool,
 ) -> int:
     """Queue commands; see _HELP."""
-    settings = Settings.from_environment(
-        num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions
-    )
+    settings = read_settings(num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions)
     template = Template(
         env=_variables(variables),
         cwd=None if cwd is None else str(Path.cwd() / cwd) if cwd else cwd,

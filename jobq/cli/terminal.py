@@ -15,6 +15,7 @@ _INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _UNDECODABLE: Final = range(0xDC80, 0xDD00)  # a byte that was no UTF-8, as os.fsdecode keeps it
 _RED: Final = "31"
+_YELLOW: Final = "33"
 
 
 def prepare_streams() -> None:
@@ -109,6 +110,11 @@ def complain(text: str, *, hint: str = "") -> None:
     print(f"{paint('jobq:', _RED, sys.stderr)} {visible(text)}", file=sys.stderr, flush=True)
     if hint:
         tell(hint)
+
+
+def warn(text: str) -> None:
+    """Write a warning as one plain line to standard error."""
+    print(f"{paint('jobq: warning:', _YELLOW, sys.stderr)} {visible(text)}", file=sys.stderr, flush=True)
 
 
 def complain_json(name: str, message: str, exit_code: int, **more: Any) -> None:

@@ -11,7 +11,7 @@ import click
 from jobq import durations
 from jobq.backend import Backend
 from jobq.cli.console import Console
-from jobq.cli.parts import ExampleCommand, duration, size, spec_of
+from jobq.cli.parts import ExampleCommand, duration, read_settings, size, spec_of
 from jobq.events import Events
 from jobq.settings import Settings
 from jobq.spec import resolve
@@ -80,7 +80,7 @@ def _time(name: str, *, text: str, unset: str = "") -> Callable[[Any], Any]:
 @click.pass_context
 def worker(ctx: click.Context, /, quiet_output: bool, **options: Any) -> int:
     """Run what is queued; see _HELP."""
-    settings = Settings.from_environment(**options)
+    settings = read_settings(**options)
     if settings.guardian == "on" and settings.guardian_fd is None:
         from jobq.run import guarded  # noqa: PLC0415 - `jobq worker --help` needs none of it
 

@@ -1,0 +1,172 @@
+"""What can be set, told: each setting with its value and where that came from, and docs/configuration.md.
+
+The settings themselves, and the only reader of the variables, are in `jobq.settings`.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from jobq import durations, sizes
+from jobq.settings import About, Settings, variable_of
+
+HIDDEN: Final = "(set, not shown)"
+_SUSPICIOUS: Final = "@?&;"  # a spec with one of these may hold a secret, and will be refused when it is used (A5)
+_WIDEST: Final = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """One setting.
+
+    Attributes:
+        name: of the field.
+        variable: that sets it.
+        value: as people write it; None = unset.
+        default: likewise.
+        origin: the variable's name, or "default".
+        about: what it is for.
+        accepts: what may be written.
+    """
+
+    name: str
+    variable: str
+    value: str | None
+    default: str | None
+    origin: str
+    about: About
+    accepts: str
+
+
+def explain(environment: Mapping[str, str] | None = None) -> list[Explained]:
+    """Return every setting as this environment (os.environ by default) sets it; raises ConfigurationError."""
+    source = os.environ if environment is None else environment
+    settings = Settings.from_environment(source)
+    return [
+        Explained(
+            name=name,
+            variable=variable_of(name),
+            value=_value(name, getattr(settings, name), about),
+            default=_text(name, field.default),
+            origin=variable_of(name) if source.get(variable_of(name)) else "default",
+            about=about,
+            accepts=about.accepts or _accepted(name, field),
+        )
+        for name, field, about in _fields()
+    ]
+
+
+def _fields() -> Iterator[tuple[str, FieldInfo, About]]:
+    for name, field in Settings.model_fields.items():
+        about = next(data for data in field.metadata if isinstance(data, About))
+        yield name, field, about
+
+
+def _value(name: str, value: Any, about: About) -> str | None:
+    text = _text(name, value)
+    if text is not None and (about.is_secret or (name == "queue" and any(mark in text for mark in _SUSPICIOUS))):
+        return HIDDEN
+    return text
+
+
+def _text(name: str, value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return "on" if value else "off"
+        case timedelta():
+            return durations.show(value)
+        case int() if name == "memory_limit":
+            return sizes.show(value)
+    return str(value)
+
+
+def _accepted(name: str, field: FieldInfo) -> str:
+    kinds = [field.annotation, *get_args(field.annotation)]
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            return ", ".join(map(str, get_args(kind)))
+    if name == "memory_limit":
+        return "a size: 512M, 2G"
+    if timedelta in kinds or any(timedelta in get_args(kind) for kind in kinds):
+        return "a duration: 90s, 10m, 1h30m"
+    if field.annotation is bool:
+        return "on, off"
+    bounds = {type(bound).__name__: bound for bound in field.metadata if not isinstance(bound, About)}
+    least = getattr(bounds.get("Ge"), "ge", None)
+    most = getattr(bounds.get("Le"), "le", None)
+    if least is None:
+        return "a number"
+    return f"a number from {least} to {most}" if most is not None else f"a number from {least}"
+
+
+def markdown() -> str:
+    """Return docs/configuration.md; `make docs` writes it, and a test keeps it true."""
+    rows = explain({})
+    tables = [
+        _table([row for row in rows if row.about.audience == audience]) for audience in ("users", "tests", "jobq")
+    ]
+    return _PAGE.format(users=tables[0], tests=tables[1], jobq=tables[2])
+
+
+def _table(rows: list[Explained]) -> str:
+    lines = ["| variable | option | default | accepts | what it decides |", "|---|---|---|---|---|"]
+    for row in rows:
+        default = row.about.unset or row.default or "none"
+        option = f"`--{row.name.replace('_', '-')}`" if row.name in _OPTIONS else ""
+        lines.append(f"| `{row.variable}` | {option} | {default} | {row.accepts} | {row.about.text} |")
+    return "\n".join(lines)
+
+
+# The options of `push` and `worker` that a variable stands behind; a test compares them with the commands themselves.
+_OPTIONS: Final = frozenset(
+    {
+        "visibility_timeout",
+        "num_workers",
+        "num_retries",
+        "max_crashes",
+        "max_preemptions",
+        "backoff",
+        "backoff_max",
+        "stop_grace",
+        "idle_timeout",
+        "max_consecutive_failures",
+        "time_limit",
+        "memory_limit",
+        "guardian",
+        "restart",
+        "log_format",
+    }
+)
+_PAGE: Final = """# Configuration
+
+*Made by `make docs` from `jobq/settings.py`; edit that instead.*
+
+Every setting is a variable. An option on the command line wins over its variable, which wins over the default. An empty
+variable counts as none. A value that makes no sense is refused at start with the variable's name; a variable
+that begins with `JOBQ_` and is not known is warned about. `jobq config` shows what is in force and where it came from.
+
+{users}
+
+Colours follow `NO_COLOR` and `FORCE_COLOR`. The lease can be set per worker; the three budgets, the delay and the
+time-out travel with each task, as `push` sets them.
+
+## For tests
+
+{tests}
+
+## Set by jobq itself
+
+{jobq}
+
+What a task finds in its environment is in the [README](../README.md#a-tasks-environment).
+"""
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
