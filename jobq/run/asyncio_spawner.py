@@ -113,7 +113,7 @@ class _Process:
         self._popen = popen  # held until reaped: the destructor of Popen would hand the child to subprocess._cleanup
         self._loop = loop
         self._forget = forget
-        self._reaped = False
+        self._exited = self._reaped = False
         self._pidfd = _pidfd_open(popen.pid)
         if self._pidfd is None:
             threading.Thread(target=self._watch_in_thread, name=f"jobq-wait-{self.pid}", daemon=True).start()
@@ -124,7 +124,7 @@ class _Process:
         return await asyncio.shield(self.ended)  # shield: many wait, and none of them may cancel it
 
     def has_exited(self) -> bool:
-        return self.ended.done() or (self._pidfd is not None and is_readable(self._pidfd))
+        return self._exited or self.ended.done() or (self._pidfd is not None and is_readable(self._pidfd))
 
     def signal(self, number: int) -> None:
         if self._reaped:
@@ -160,6 +160,7 @@ class _Process:
             os.close(pidfd)
 
     def _leader_exited(self) -> None:
+        self._exited = True
         self._unwatch()
         if self.ended.done():
             return  # abandoned
