@@ -15,7 +15,6 @@ from jobq.settings import Settings
 from jobq.task import Task
 from tests.process.stage import QUICK, Stage, alive, stage_in
 
-
 LONG = timedelta(seconds=30)  # where deliveries are counted: a grant that came late on a busy machine is given back
 
 
