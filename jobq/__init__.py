@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from jobq.errors import JobqError
     from jobq.queue import Queue, connect
     from jobq.task import Outcome, OutcomeKind, Task, TaskResult
+    from jobq.workspec import WorkSpecification
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ _HOME_OF = {
     "QueueStats": "jobq.backend",
     "Task": "jobq.task",
     "TaskResult": "jobq.task",
+    "WorkSpecification": "jobq.workspec",
     "connect": "jobq.queue",
 }
 
@@ -40,6 +42,7 @@ __all__ = [
     "QueueStats",
     "Task",
     "TaskResult",
+    "WorkSpecification",
     "connect",
 ]
 

@@ -18,8 +18,8 @@ _ARGV: Final = "jobq.argv"
 
 _HELP: Final = """Queue commands, which workers will run.
 
-Tasks come from exactly one place: -c options, a FILE (`-` or nothing = standard input), or a program with its
-arguments after `--`, which is run without a shell.
+Tasks come from exactly one place: -c options, a FILE (`-` or nothing = standard input), a program with its arguments
+after `--`, which is run without a shell, or a Python class that lists them (--spec, see docs/work-specifications.md).
 
 In a FILE each line is a command for the shell. Blank lines and lines that begin with # are skipped. A line that begins
 with {" is a JSON object with the fields command, argv or kwargs, and env, cwd, timeout (seconds), id, priority,
@@ -71,6 +71,10 @@ class _PushCommand(ExampleCommand):
 @click.option(
     "--max-preemptions", type=click.IntRange(min=0), metavar="N", help="Runs after a preemption. Default: 100."
 )
+@click.option(
+    "--spec", metavar="MODULE:NAME", help="Queue what a jobq.WorkSpecification or a generator function lists."
+)
+@click.option("--dry-run", is_flag=True, help="With --spec: print what would be queued, and queue nothing.")
 @click.option("--ids", is_flag=True, help="Print each id once its task is safely queued.")
 @json_option
 @click.pass_context
@@ -87,6 +91,8 @@ def push(
     num_retries: int | None,
     max_crashes: int | None,
     max_preemptions: int | None,
+    spec: str | None,
+    dry_run: bool,
     ids: bool,
     as_json: bool,
 ) -> int:
@@ -106,8 +112,21 @@ def push(
     )
     spec_of(ctx, settings)  # before anything is read
     argv: tuple[str, ...] | None = ctx.meta.get(_ARGV)
-    _check_sources(file, commands, argv, id_)
+    _check_sources(file, commands, argv, id_, spec)
     echo = Echo(ids=ids, as_json=as_json)
+    if spec is not None:
+        from jobq.cli import specification  # noqa: PLC0415 - most pushes have none
+
+        found = specification.specification_of(spec)
+        return with_queue(
+            ctx,
+            lambda backend: specification.push_specification(
+                Pusher(backend, echo), found, template, backend=backend, dry_run=dry_run, as_json=as_json
+            ),
+            settings,
+        )
+    if dry_run:
+        raise click.UsageError("--dry-run goes with --spec")
     if file is not None or not (commands or argv):
         with Input(file or "-") as source:
             return with_queue(
@@ -121,16 +140,20 @@ def push(
     return with_queue(ctx, lambda backend: push_given(Pusher(backend, echo), tasks), settings)
 
 
-def _check_sources(file: str | None, commands: tuple[str, ...], argv: tuple[str, ...] | None, id_: str | None) -> None:
+def _check_sources(
+    file: str | None, commands: tuple[str, ...], argv: tuple[str, ...] | None, id_: str | None, spec: str | None
+) -> None:
     if argv == ():
         raise click.UsageError("no program after `--`")
-    if (file is not None) + bool(commands) + (argv is not None) > 1:
-        raise click.UsageError("tasks come from one place: -c, a FILE, or a program after `--`; push twice for two")
+    if (file is not None) + bool(commands) + (argv is not None) + (spec is not None) > 1:
+        raise click.UsageError(
+            "tasks come from one place: -c, a FILE, --spec, or a program after `--`; push twice for two"
+        )
     if id_ is not None and (len(commands) != 1 and argv is None):
         raise click.UsageError(
             "--id names one task: give it with one -c or a program; JSON lines have ids of their own"
         )
-    if file is None and not commands and argv is None and terminal.has_terminal_input():
+    if file is None and not commands and argv is None and spec is None and terminal.has_terminal_input():
         raise click.UsageError("nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, or -- PROGRAM")
 
 

@@ -1,0 +1,254 @@
+"""Work specifications: a Python class, or an async generator, that lists the tasks of a whole piece of work.
+
+    class Folds(jobq.WorkSpecification[int]):
+        def task_seeds(self):
+            return range(10)
+
+        async def list_tasks(self, seed):
+            for fold in range(5):
+                yield f"python train.py --seed {seed} --fold {fold}"
+
+        def already_done(self, task):
+            return Path(output_of(task)).exists()
+
+    counts = await jobq.enqueue(queue, Folds())
+
+Seeds are listed side by side, `already_done` is asked for many tasks at a time, and memory stays bounded: what lists
+faster than the queue takes has to wait. What is not asynchronous runs on threads.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from jobq.task import Task
+
+Seed = TypeVar("Seed")
+Listed = Task | str  # a string is a command for the shell
+BATCH_TASKS: Final = 500
+LINGER_SECONDS: Final = 0.5  # how long the first task of a batch waits for company
+WAITING_TASKS: Final = 2000  # listed and not pushed yet, at most
+_CHUNK_ITEMS: Final = 200
+_CHUNK_SECONDS: Final = 0.05
+_END: Final = object()
+
+
+class WorkSpecification(Generic[Seed]):
+    """Lists the tasks of a whole piece of work; subclass it, and define `list_tasks` at least.
+
+    Each method may be a plain function, a generator, a coroutine or an async generator.
+    """
+
+    def task_seeds(self) -> "Iterable[Seed] | AsyncIterable[Seed]":
+        """Return what `list_tasks` is called with, each apart and side by side; one None by default."""
+        return [None]  # type: ignore[list-item] # a specification without seeds ignores it
+
+    def list_tasks(self, seed: Seed) -> "Iterable[Listed] | AsyncIterable[Listed]":
+        """Return the tasks of one seed: `Task.new(...)`, or a string for a shell command."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its tasks are: define list_tasks")
+
+    def already_done(self, task: Task) -> "bool | Awaitable[bool]":  # noqa: ARG002 - for subclasses
+        """Tell whether a task need not be queued, because its result is there; False by default."""
+        return False
+
+
+@dataclass
+class Counts:
+    """What became of the tasks of a specification so far.
+
+    Attributes:
+        considered: listed.
+        skipped: already done.
+        queued: safely in the queue; in a dry run, those that would be.
+    """
+
+    considered: int = 0
+    skipped: int = 0
+    queued: int = 0
+
+
+Push = Callable[[list[Task]], Awaitable[object]]
+
+
+async def enqueue(
+    push: Push,
+    specification: "WorkSpecification[Any] | Callable[[], AsyncIterable[Listed] | Iterable[Listed]]",
+    *,
+    seeds_at_once: int = 8,
+    checks_at_once: int = 64,
+    make: Callable[[str], Task] = lambda command: Task.new(command=command),
+    on_progress: Callable[[Counts], None] = lambda _counts: None,
+) -> Counts:
+    """Push what a specification lists and has not done already.
+
+    Args:
+        push: adds a batch durably, all or none, such as `Queue.push`; called with one batch at a time.
+        specification: or a function that returns the tasks, such as an async generator function.
+        seeds_at_once: how many seeds are listed side by side.
+        checks_at_once: how many `already_done` run side by side.
+        make: makes a task of a command.
+        on_progress: called with the running counts after each batch, and once at the end.
+
+    Raises:
+        Exception: what the specification or `push` raises; what was pushed before stays, as its note tells.
+    """
+    if not isinstance(specification, WorkSpecification):
+        specification = _Function(specification)
+    return await _Enqueuing(push, specification, checks_at_once, make, on_progress).run(seeds_at_once)
+
+
+class _Function(WorkSpecification[None]):
+    def __init__(self, function: Callable[[], AsyncIterable[Listed] | Iterable[Listed]]) -> None:
+        self._function = function
+
+    def list_tasks(self, seed: None) -> Iterable[Listed] | AsyncIterable[Listed]:  # noqa: ARG002 - it has none
+        return self._function()
+
+
+class _Enqueuing:
+    """Listers fill one bounded queue, checkers another, and one pusher empties that."""
+
+    def __init__(
+        self,
+        push: Push,
+        specification: WorkSpecification[Any],
+        checks_at_once: int,
+        make: Callable[[str], Task],
+        on_progress: Callable[[Counts], None],
+    ) -> None:
+        self._push = push
+        self._specification = specification
+        self._checks_at_once = checks_at_once
+        self._make = make
+        self._on_progress = on_progress
+        self._counts = Counts()
+        self._listed: asyncio.Queue[Any] = asyncio.Queue(WAITING_TASKS)
+        self._wanted: asyncio.Queue[Any] = asyncio.Queue(WAITING_TASKS)
+
+    async def run(self, seeds_at_once: int) -> Counts:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._list_all(seeds_at_once))
+                group.create_task(self._check_all())
+                group.create_task(self._push_all())
+        except BaseExceptionGroup as errors:
+            error: BaseException = errors
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            self._on_progress(self._counts)
+            error.add_note(f"{self._counts.queued} tasks were queued before")
+            raise error from None
+        self._on_progress(self._counts)
+        return self._counts
+
+    async def _list_all(self, seeds_at_once: int) -> None:
+        free = asyncio.Semaphore(seeds_at_once)
+
+        async def list_one(seed: Any) -> None:
+            try:
+                async for listed in _each(self._specification.list_tasks(seed)):
+                    await self._listed.put(self._make(listed) if isinstance(listed, str) else _checked(listed))
+                    self._counts.considered += 1
+            finally:
+                free.release()
+
+        async with asyncio.TaskGroup() as group:
+            async for seed in _each(self._specification.task_seeds()):
+                await free.acquire()
+                group.create_task(list_one(seed))
+        for _ in range(self._checks_at_once):
+            await self._listed.put(_END)
+
+    async def _check_all(self) -> None:
+        is_default = type(self._specification).already_done is WorkSpecification.already_done
+        is_plain = not inspect.iscoroutinefunction(self._specification.already_done)
+
+        async def check() -> None:
+            while (task := await self._listed.get()) is not _END:
+                if is_default:
+                    done: Any = False
+                elif is_plain:
+                    done = await asyncio.to_thread(self._specification.already_done, task)
+                    done = await done if inspect.isawaitable(done) else done
+                else:
+                    done = await self._specification.already_done(task)  # type: ignore[misc] # a coroutine function
+                if done:
+                    self._counts.skipped += 1
+                else:
+                    await self._wanted.put(task)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._checks_at_once):
+                group.create_task(check())
+        await self._wanted.put(_END)
+
+    async def _push_all(self) -> None:
+        ended = False
+        while not ended:
+            batch, ended = await self._batch()
+            if batch:
+                await self._push(batch)
+                self._counts.queued += len(batch)
+            self._on_progress(self._counts)
+
+    async def _batch(self) -> tuple[list[Task], bool]:
+        """Return what has come within the linger time of the first, and whether that was all."""
+        batch: list[Task] = []
+        first = await self._wanted.get()
+        if first is _END:
+            return batch, True
+        batch.append(first)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while len(batch) < BATCH_TASKS:
+                    task = await self._wanted.get()
+                    if task is _END:
+                        return batch, True
+                    batch.append(task)
+        return batch, False
+
+
+def _checked(listed: object) -> Task:
+    if isinstance(listed, Task):
+        return listed
+    raise TypeError(f"list_tasks gave a {type(listed).__name__}; it gives tasks (jobq.Task.new) or commands (strings)")
+
+
+async def _each(items: Any) -> AsyncIterator[Any]:
+    """Iterate over what may be awaitable, asynchronous or plain; what is plain may block, so it runs on a thread."""
+    if inspect.isawaitable(items):
+        items = await items
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+        return
+    if isinstance(items, list | tuple | range):  # no code of the user's runs
+        for item in items:
+            yield item
+        return
+    iterator: Iterator[Any] = iter(items)
+    ended: BaseException | bool = False
+    while not ended:
+        chunk, ended = await asyncio.to_thread(_some, iterator)
+        for item in chunk:
+            yield item
+    if isinstance(ended, BaseException):
+        raise ended
+
+
+def _some(iterator: Iterator[Any]) -> tuple[list[Any], BaseException | bool]:
+    """Return the next items, so many as come in a moment (a thread for each would cost more), and whether it ended."""
+    until = time.monotonic() + _CHUNK_SECONDS
+    chunk: list[Any] = []
+    try:
+        for item in iterator:
+            chunk.append(item)
+            if len(chunk) >= _CHUNK_ITEMS or time.monotonic() >= until:
+                return chunk, False
+    except Exception as error:  # noqa: BLE001 - raised once what came before it is dealt with
+        return chunk, error
+    return chunk, True
