@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -208,3 +209,15 @@ def test_memory_is_refused(jobq: Jobq) -> None:
     """What is pushed there would be gone with the command: a queued task that nobody can run (S1)."""
     result = jobq("memory://x/y", "push", "-c", "true", code=3)
     assert "one process" in result.err
+
+
+def test_the_version_is_told_in_less_than_five_times_a_bare_python(jobq: Jobq) -> None:
+    """The smallest of nine, by turns: a busy machine slows both."""
+    script = str(Path(sys.executable).with_name("jobq"))
+    took: dict[str, list[float]] = {"bare": [], "jobq": []}
+    for _ in range(9):
+        for side, argv in (("bare", [sys.executable, "-c", "pass"]), ("jobq", [script, "--version"])):
+            began = time.perf_counter()
+            subprocess.run(argv, env=jobq.environment, check=True, capture_output=True)
+            took[side].append(time.perf_counter() - began)
+    assert min(took["jobq"]) < 5 * min(took["bare"]), took
