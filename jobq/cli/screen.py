@@ -23,6 +23,7 @@ _FLUSH_SECONDS: Final = 60.0
 _HURRIED_FLUSH_SECONDS: Final = 2.0
 _CLEAR_LINE: Final = b"\r\x1b[K"
 _YELLOW: Final = "33"
+_USUAL_COLUMNS: Final = 80
 
 
 class Screen:
@@ -81,8 +82,7 @@ class Screen:
         while self._status is not None:
             await asyncio.sleep(_REFRESH_SECONDS)
             self._status_shown = True
-            width = os.get_terminal_size(_ERR).columns - 1
-            self._err.put(_ERR, _CLEAR_LINE + self._status()[:width].encode())
+            self._err.put(_ERR, _CLEAR_LINE + self._status()[: _columns() - 1].encode())
 
     def _say(self, text: str) -> None:
         self._put(_ERR, f"{paint('jobq: warning:', _YELLOW, sys.stderr)} {visible(text)}", important=True)
@@ -95,6 +95,13 @@ class Screen:
     @staticmethod
     def _dropped(count: int) -> tuple[int, bytes]:
         return _ERR, b"jobq: warning: %d lines of output dropped: their reader is too slow\n" % count
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(_ERR).columns or _USUAL_COLUMNS  # 0: a terminal that was never told
+    except OSError:  # it has gone
+        return _USUAL_COLUMNS
 
 
 class _Handler(logging.Handler):

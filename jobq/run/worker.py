@@ -184,6 +184,8 @@ class Worker:
                 self._breaker.queue_is_empty(empty=not deliveries)
                 if self._finished(empty=not deliveries, looked_at=since):
                     break
+            if self._attempts:  # the last of max_tasks: only what has started is not given back
+                await first_of(asyncio.wait(self._attempts), self._stopping.receiving.wait())
         except asyncio.CancelledError:
             # The caller wants it to end, and must not have to wait for tasks that run for days.
             self._stopping.now("the worker was cancelled")
