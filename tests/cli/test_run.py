@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 from collections import Counter
@@ -232,8 +233,9 @@ def test_ctrl_c_then_resume(jobq: Jobq) -> None:
     assert re.search(rb"\d+ done, 0 failed, \d+ left in ", err)
     assert b"go on with: jobq run --resume --queue-file queue -n 2 --joblog log\n" in err
     assert "unfinished tasks of an earlier run" in jobq(*named, "commands", code=2).err
+    done = _done(jobq)
     jobq(*named, "--resume")
-    _each_ended_once(jobq, 30)
+    _check_runs(jobq, 30, done)
     assert sorted(int(row[0]) for row in _log(jobq.folder / "log")) == list(range(1, 31))
 
 
@@ -248,8 +250,9 @@ def test_sigkill_then_resume(jobq: Jobq, victim: str) -> None:
     os.kill(process.pid if victim == "guardian" else _worker_of(process.pid), signal.SIGKILL)
     process.communicate(timeout=20)
     assert process.returncode == (137 if victim == "worker" else -9)
+    done = _done(jobq)
     jobq(*named, "--resume", "commands", env=SHORT)
-    _each_ended_once(jobq, 30)
+    _check_runs(jobq, 30, done)
 
 
 def _worker_of(guardian: int) -> int:
@@ -259,9 +262,23 @@ def _worker_of(guardian: int) -> int:
     raise AssertionError("no worker")
 
 
-def _each_ended_once(jobq: Jobq, count: int) -> None:
-    ended = Counter(line for line in (jobq.folder / "runs").read_text().splitlines() if line.startswith("end"))
-    assert ended == Counter(f"end {number}" for number in range(count))
+def _done(jobq: Jobq) -> set[int]:
+    """Return the lines that the queue knows to be done."""
+    database = sqlite3.connect(jobq.folder / "queue")
+    try:
+        found = database.execute("SELECT id FROM task WHERE state = 'done'").fetchall()
+    finally:
+        database.close()
+    return {line for (id_,) in found if (line := line_of(id_)) is not None}
+
+
+def _check_runs(jobq: Jobq, count: int, done: set[int]) -> None:
+    """None is lost; what was done ran once. What ran at the moment of the blow has begun twice."""
+    runs = Counter((jobq.folder / "runs").read_text().splitlines())
+    assert {line for line in runs if line.startswith("end")} == {f"end {number}" for number in range(count)}
+    assert done
+    assert {line for line in done if runs[f"begin {line - 1}"] != 1 or runs[f"end {line - 1}"] != 1} == set()
+    assert runs.total() <= 2 * count + 4  # of the two that were running
 
 
 def test_sigkill_of_a_temporary_run_leaves_nothing(jobq: Jobq) -> None:
