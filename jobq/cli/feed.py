@@ -1,6 +1,7 @@
 """How `jobq run` brings its input into its own queue: line by line, under ids that another run finds again (S8)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Final
 
@@ -33,6 +34,7 @@ class Feed:
         template: makes tasks of them.
         keeps_known: whether a task that is known with other options or content is left as it was queued; else it is
             an error.
+        on_end: awaited with the input's size in bytes once all of it is queued.
 
     Attributes:
         queued: how many lines were handed in so far, known ones included.
@@ -41,7 +43,15 @@ class Feed:
         line_of_own: the lines of those tasks that bring an id of their own.
     """
 
-    def __init__(self, backend: Backend, source: Input, template: Template, *, keeps_known: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        source: Input,
+        template: Template,
+        *,
+        keeps_known: bool,
+        on_end: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
         self.source: Final = source
         self.queued = 0
         self.kept = 0
@@ -50,6 +60,7 @@ class Feed:
         self._backend = backend
         self._template = template
         self._keeps_known = keeps_known
+        self._on_end = on_end
         self._batch: list[tuple[int, Task]] = []
         self._bytes = 0
 
@@ -67,6 +78,8 @@ class Feed:
             for number, line in cutter.feed(chunk) if chunk is not None else ():
                 await self._take(number, line)
             await self._flush()  # what came together is queued together, and nobody waits for company
+        if self._on_end is not None:
+            await self._on_end(self.source.bytes_read)
         self.is_done = True
 
     async def _take(self, number: int, line: bytes) -> None:

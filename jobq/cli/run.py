@@ -174,12 +174,13 @@ class _Run:
             if resume_failed:
                 while dead := await backend.dead_letters(500):
                     await backend.redrive([letter.id for letter in dead])
-            feed = Feed(backend, source, self._template(), keeps_known=resume) if source is not None else None
+            feed = None
+            if source is not None:
+                on_end = None if named is None else named.input_is_queued
+                feed = Feed(backend, source, self._template(), keeps_known=resume, on_end=on_end)
             here = Here(backend, self._settings, feed, joblog)
             with Screen(echo=self._echo, status=here.status) as screen:
                 await here.run(screen)
-            if named is not None and feed is not None and feed.is_done:
-                await named.input_is_queued()
         if feed is not None and feed.kept:
             terminal.warn(
                 f"{feed.kept} lines were queued before with other options or content; they stay as they were then"

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from jobq.backend import Backend
-from jobq.errors import QueueNotFound
+from jobq.errors import JobqError, QueueNotFound
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
@@ -19,6 +19,12 @@ from jobq.task import Task
 _QUEUE: Final = "run"
 _INPUT: Final = "run-input"  # a second queue of the file: holds one task as long as the input is not wholly queued
 _MARK: Final = Task(id="input-is-being-read", kwargs={})
+
+
+class InputMissing(JobqError):
+    """An interrupted run cannot go on without its input."""
+
+    exit_code = 2
 
 
 @asynccontextmanager
@@ -59,6 +65,8 @@ class NamedQueue:
     def __init__(self, path: Path, settings: Settings) -> None:
         self._path = path
         self._settings = settings
+        self._again = ""
+        self._was_unread = False
 
     @asynccontextmanager
     async def opened(self, *, resume: bool, reads_input: bool, again: str) -> AsyncIterator[Backend]:
@@ -70,7 +78,7 @@ class NamedQueue:
             again: the command line that resumes, for messages.
 
         Raises:
-            UsageError: it cannot be begun or resumed like that.
+            UsageError, InputMissing: it cannot be begun or resumed like that.
         """
         async with resolve(self._spec(_QUEUE), self._settings) as backend:
             try:
@@ -88,24 +96,38 @@ class NamedQueue:
                         f"{self._path} holds {held}; go on with: {again} (what is done is not done again), or name"
                         " another file, or remove this one to run all again"
                     )
-            await self._mark(reads_input=reads_input, again=again)
+            self._again = again
+            await self._mark(reads_input=reads_input)
             await backend.create()
             yield backend
 
-    async def input_is_queued(self) -> None:
-        """Note that nothing of the input is missing."""
+    async def input_is_queued(self, size: int) -> None:
+        """Note that nothing of the input is missing.
+
+        Args:
+            size: of the input, in bytes; an empty one, such as /dev/null from cron, is not the one that was cut off.
+
+        Raises:
+            InputMissing: an earlier run had not read all of its input, and it was not given again.
+        """
+        if self._was_unread and not size:
+            raise self._input_missing()
         async with resolve(self._spec(_INPUT), self._settings) as marks:
             await marks.clear()
 
-    async def _mark(self, *, reads_input: bool, again: str) -> None:
+    async def _mark(self, *, reads_input: bool) -> None:
         async with resolve(self._spec(_INPUT), self._settings) as marks:
             await marks.create()
+            self._was_unread = bool(await marks.peek(1))
             if reads_input:
                 await marks.push([_MARK])
-            elif await marks.peek(1):
-                raise click.UsageError(
-                    f"the run in {self._path} ended before it had read all of its input; give it again: {again} FILE"
-                )
+            elif self._was_unread:
+                raise self._input_missing()
+
+    def _input_missing(self) -> InputMissing:
+        return InputMissing(
+            f"the run in {self._path} ended before it had read all of its input; give it again: {self._again} FILE"
+        )
 
     def _spec(self, queue: str) -> str:
         return f"sqlite://{self._path.absolute()}/{queue}"
