@@ -1,6 +1,6 @@
 """`make bench`: jobq beside the bare thing it stands on, in one run; medians of several rounds, ratios above all.
 
-python -m benchmarks.bench [sqlite] [claim] [spawn] [memory] [start] [worker] [--rounds N] [--json]
+python -m benchmarks.bench [sqlite] [claim] [spawn] [memory] [start] [worker] [run] [--rounds N] [--json]
 """
 
 import argparse
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import bare_sqlite, claim_depth, memory, spawn_rate, startup, worker_rate
+from benchmarks import bare_sqlite, claim_depth, memory, run_rate, spawn_rate, startup, worker_rate
 
 SECTIONS: dict[str, Callable[[Path, int], list[dict[str, object]]]] = {
     "sqlite": bare_sqlite.measure,
@@ -20,6 +20,7 @@ SECTIONS: dict[str, Callable[[Path, int], list[dict[str, object]]]] = {
     "memory": memory.measure,
     "start": startup.measure,
     "worker": worker_rate.measure,
+    "run": run_rate.measure,
 }
 
 

@@ -52,17 +52,23 @@ class Template:
             merged[name] = {**values, **own} if isinstance(own, dict) else own
         return Task.new(**merged)
 
-    def task_of_line(self, line: bytes) -> Task | None:
-        """Return the task in a line, None for a blank line or a comment; raises MalformedTask."""
+    def task_of_line(self, line: bytes, id_: str | None = None) -> Task | None:
+        """Return the task in a line, None for a blank line or a comment; raises MalformedTask.
+
+        Args:
+            line: without its end.
+            id_: for a line that names none itself; None = a random one.
+        """
+        named = {} if id_ is None else {"id": id_}
         if len(line) > _MAX_LINE_BYTES:
             raise MalformedTask(f"the line is longer than {_MAX_LINE_BYTES} bytes")
         stripped = line.strip()
         if not stripped or stripped.startswith(b"#"):
             return None
         if stripped.startswith(b'{"'):
-            return self.task(**_fields(stripped))
+            return self.task(**(named | _fields(stripped)))
         try:
-            return self.task(command=line.decode("utf-8"))
+            return self.task(command=line.decode("utf-8"), **named)
         except UnicodeDecodeError as error:
             raise MalformedTask("not UTF-8", f"byte {error.start + 1}") from None
 

@@ -19,6 +19,8 @@ _COMMANDS: Final = {
     "Run": {
         "push": ("jobq.cli.push", "Queue commands."),
         "worker": ("jobq.cli.worker", "Run what is queued."),
+        "pull": ("jobq.cli.pull", "Take one task and run it here."),
+        "run": ("jobq.cli.run", "Run a file of commands here until all are done."),
     },
     "Look": {
         "size": ("jobq.cli.look", "Count the tasks."),

@@ -7,7 +7,8 @@ does an end that was not the task's own doing (a signal from outside, a start th
 """
 
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -77,6 +78,10 @@ class Backoff:
         return bound * self.jitter.random()
 
 
+# What `verdict` is: decides what becomes of a task after an attempt.
+Judge = Callable[[Task, int, Outcome, Backoff], Verdict]
+
+
 def crashes_before(task: Task, deliveries: int) -> int:
     """Return how many earlier deliveries ended without a record; `deliveries` includes the present one."""
     return max(0, deliveries - 1 - task.counters.ends)
@@ -134,6 +139,16 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
             if crashes > budgets.crashes:
                 return DeadLetter(Reason.CRASHED, _told("crashed", crashes, outcome))
             return Requeue(task.requeued(ends=0), backoff.delay(crashes))
+
+
+def verdict_of_caller(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:
+    """As `verdict`, but every end of its own is the task's doing: a signal or a failed start is a failure like a code.
+
+    For whoever sits in front of it and would rather see it than have it repeated, as with `xargs`.
+    """
+    if outcome.kind is OutcomeKind.CRASHED:
+        outcome = replace(outcome, kind=OutcomeKind.FAILED)
+    return verdict(task, deliveries, outcome, backoff)
 
 
 def unspent(task: Task) -> Requeue:

@@ -15,7 +15,7 @@ from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run import retry
 from jobq.run.breaker import Breaker
 from jobq.run.process import StartFailed, StatusLost
-from jobq.run.retry import Backoff, DeadLetter, Leave, Reason, Requeue, Verdict
+from jobq.run.retry import Backoff, DeadLetter, Judge, Leave, Reason, Requeue, Verdict
 from jobq.run.running import Runner, Running
 from jobq.run.settlement import Settled, settle
 from jobq.run.stopping import Stopping
@@ -57,6 +57,7 @@ class Supervisor:
         stopping: what the worker has been told.
         breaker: judges failures in a row.
         on_slot_free: called when nothing of an attempt runs any more; its settlement may still be under way.
+        judge: decides what becomes of a task after an attempt.
     """
 
     backend: Backend
@@ -67,6 +68,7 @@ class Supervisor:
     stopping: Stopping = field(default_factory=Stopping)
     breaker: Breaker = field(default_factory=lambda: Breaker(0))
     on_slot_free: Callable[[], None] = lambda: None
+    judge: Judge = retry.verdict
 
     @property
     def lease(self) -> timedelta:
@@ -212,7 +214,7 @@ class _Attempt:
             return await running.ended()
 
     async def _conclude(self, task: Task, outcome: Outcome) -> Report:
-        verdict = retry.verdict(task, self._delivery.deliveries, outcome, self._backoff())
+        verdict = self._with.judge(task, self._delivery.deliveries, outcome, self._backoff())
         if outcome.start_failed and outcome.kind is OutcomeKind.PREEMPTED and isinstance(verdict, Requeue):
             verdict = Requeue(verdict.task, self._backoff().delay(task.counters.preemptions + 1))
         if outcome.kind is OutcomeKind.SUCCEEDED:

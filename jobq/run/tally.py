@@ -23,6 +23,7 @@ class WorkerReport:
         given_back: attempts cut short by a stop and put back.
         lost: attempts whose lease was lost, or whose settlement nobody can vouch for.
         exit_code: as DESIGN section 12.
+        stopped_by: the signal that asked it to stop working, such as SIGINT; None = none did.
     """
 
     succeeded: int
@@ -31,6 +32,7 @@ class WorkerReport:
     given_back: int
     lost: int
     exit_code: int
+    stopped_by: str | None = None
 
 
 class Tally:
@@ -64,4 +66,5 @@ class Tally:
         elif stopped_by is not None and self._done["given_back"]:
             code = 130 if stopped_by is signal.SIGINT else 143
         names = ("succeeded", "failed", "dead_lettered", "given_back", "lost")
-        return WorkerReport(exit_code=code, **{name: self._done[name] for name in names})
+        counts = {name: self._done[name] for name in names}
+        return WorkerReport(exit_code=code, stopped_by=stopped_by.name if stopped_by else None, **counts)

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final, Literal
@@ -16,12 +17,12 @@ from jobq.run.guarded import spawner_for
 from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
 from jobq.run.receiving import Receiving
-from jobq.run.retry import Requeue
+from jobq.run.retry import Judge, Requeue, verdict
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.settlement import Settled
 from jobq.run.signals import Heard, heard_by
 from jobq.run.stopping import Stopping
-from jobq.run.supervisor import Supervisor
+from jobq.run.supervisor import Report, Supervisor
 from jobq.run.tally import Tally, WorkerReport
 from jobq.run.usage import UsageSampler
 from jobq.run.waiting import first_of
@@ -44,6 +45,9 @@ class Worker:
         clock: for leases.
         stopping: to stop it by other means than signals.
         environment: what tasks inherit; os.environ by default.
+        max_tasks: how many deliveries to take before it ends; None = no limit.
+        judge: decides what becomes of a task after an attempt.
+        on_report: told what became of each delivery, once that is settled; must not block.
     """
 
     def __init__(
@@ -58,6 +62,9 @@ class Worker:
         clock: Clock | None = None,
         stopping: Stopping | None = None,
         environment: Mapping[str, str] | None = None,
+        max_tasks: int | None = None,
+        judge: Judge = verdict,
+        on_report: Callable[[Delivery, Report], None] = lambda _delivery, _report: None,
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -70,6 +77,9 @@ class Worker:
         self._own_runner = runner
         self._on_line = on_line
         self._environment = dict(os.environ if environment is None else environment)  # read once, not at every start
+        self._left = math.inf if max_tasks is None else max_tasks
+        self._judge = judge
+        self._on_report = on_report
         self._free = settings.num_workers
         self._slot_freed = asyncio.Event()
         self._attempts: set[asyncio.Task[None]] = set()
@@ -144,6 +154,7 @@ class Worker:
             stopping=self._stopping,
             breaker=self._breaker,
             on_slot_free=self._free_slot,
+            judge=self._judge,
         )
 
     async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
@@ -153,11 +164,11 @@ class Worker:
             clock=self._clock,
             stopping=self._stopping,
             events=self._events,
-            free=lambda: self._free,
+            free=lambda: int(min(self._free, self._left)),
             attempts=self._attempts,
         )
         try:
-            while not self._stopping.receiving.is_set():
+            while self._left and not self._stopping.receiving.is_set():
                 if self._stopping.paused:
                     await first_of(self._stopping.resumed.wait(), self._stopping.receiving.wait())
                     continue
@@ -173,6 +184,8 @@ class Worker:
                 self._breaker.queue_is_empty(empty=not deliveries)
                 if self._finished(empty=not deliveries, looked_at=since):
                     break
+            if self._attempts:  # the last of max_tasks: only what has started is not given back
+                await first_of(asyncio.wait(self._attempts), self._stopping.receiving.wait())
         except asyncio.CancelledError:
             # The caller wants it to end, and must not have to wait for tasks that run for days.
             self._stopping.now("the worker was cancelled")
@@ -213,6 +226,7 @@ class Worker:
 
     def _start(self, supervisor: Supervisor, delivery: Delivery, since: float, group: asyncio.TaskGroup) -> None:
         self._free -= 1
+        self._left -= 1
         self._own_requeues.pop(delivery.id, None)
         attempt = group.create_task(self._carry_through(supervisor, delivery, since), name=f"task {delivery.id}")
         self._attempts.add(attempt)
@@ -231,6 +245,7 @@ class Worker:
             self._tally.fault()
         else:
             self._tally.count(report)
+            self._on_report(delivery, report)
             if isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
                 self._own_requeues[report.task_id] = self._clock.boottime() + report.verdict.delay.total_seconds()
 

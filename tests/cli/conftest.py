@@ -163,6 +163,46 @@ def jobq(tmp_path: Path) -> Iterator[Jobq]:
                 pipe.close()
 
 
+@pytest.fixture
+def leaves_nothing(jobq: Jobq, request: pytest.FixtureRequest) -> Iterator[None]:
+    """P5: no temporary folder and no process of a test's command lines is left, whatever it did."""
+    temporary = jobq.folder / "tmp"
+    temporary.mkdir()
+    jobq.environment |= {"TMPDIR": str(temporary), "MARK": request.node.name}
+    yield
+    for process in jobq.running:
+        process.wait(DEADLINE_SECONDS)
+    eventually(lambda: not _alive(f"MARK={request.node.name}"))
+    assert list(temporary.iterdir()) == []
+
+
+def _alive(variable: str) -> list[str]:
+    """Return the command lines of those processes that have a variable in their environment, as far as they show it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def worker_of(guardian: int) -> int:
+    """Return the process number of the worker below a guardian."""
+    for child in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split():
+        if b"jobq\0run" in Path(f"/proc/{child}/cmdline").read_bytes():
+            return int(child)
+    raise AssertionError("no worker")
+
+
+def read_job_log(path: Path) -> list[list[str]]:
+    """Return the fields of each line of a job log."""
+    head, *rest = path.read_text().splitlines()
+    assert head.split("\t") == ["Seq", "Host", "Starttime", "JobRuntime", "Exitval", "Signal", "Command"]
+    return [line.split("\t") for line in rest]
+
+
 def eventually(condition: Callable[[], T]) -> T:
     """Return what the condition returns once it is true; fail when it is not in time."""
     end = time.monotonic() + DEADLINE_SECONDS

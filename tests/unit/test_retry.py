@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.run.retry import Backoff, Complete, DeadLetter, Leave, Reason, Requeue, refusal, unspent, verdict
+from jobq.run.retry import (
+    Backoff,
+    Complete,
+    DeadLetter,
+    Leave,
+    Reason,
+    Requeue,
+    refusal,
+    unspent,
+    verdict,
+    verdict_of_caller,
+)
 from jobq.task import Outcome, OutcomeKind, Task
 
 BACKOFF = Backoff()
@@ -50,6 +61,17 @@ def test_each_budget_has_its_own_cap(kind: OutcomeKind, reason: Reason, budget: 
     assert isinstance(last, DeadLetter)
     assert last.reason is reason
     assert "why" in last.description
+
+
+def test_for_a_caller_a_signal_is_a_failure_and_a_lost_delivery_is_not() -> None:
+    """`jobq run`: nothing that ran to an end of its own runs again unasked; what was cut off does."""
+    task = Task.new(command="x", budgets={"retries": 0})
+    told = verdict_of_caller(task, 1, outcome(OutcomeKind.CRASHED), BACKOFF)
+    assert isinstance(told, DeadLetter)
+    assert told.reason is Reason.FAILED
+    assert refusal(task, 2) is None
+    assert isinstance(verdict_of_caller(task, 1, outcome(OutcomeKind.PREEMPTED), BACKOFF), Requeue)
+    assert verdict_of_caller(task, 1, outcome(OutcomeKind.SUCCEEDED), BACKOFF) == Complete()
 
 
 def test_a_memory_limit_is_a_failure_with_a_reason_of_its_own() -> None:

@@ -1,0 +1,152 @@
+"""The work of `jobq run`: feed and worker side by side on one queue, until nothing is left of either."""
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Final
+
+from jobq.backend import Backend, Delivery
+from jobq.cli.feed import Feed, line_of
+from jobq.cli.joblog import Finished, JobLog
+from jobq.cli.screen import Screen
+from jobq.errors import BackendUnavailable, JobqError
+from jobq.events import Events
+from jobq.run.retry import Complete, DeadLetter, verdict_of_caller
+from jobq.run.settlement import Settled
+from jobq.run.stopping import Stopping
+from jobq.run.supervisor import Report
+from jobq.run.worker import Worker
+from jobq.settings import Settings
+
+LISTED: Final = 10  # how many failures are told one by one
+_LOOK_SECONDS: Final = 1.0  # how often the queue is counted, at least, when it should soon be done
+_CODE_OF: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
+
+
+class Here:
+    """Works a queue in this process and counts.
+
+    Args:
+        backend: an entered backend.
+        settings: of the worker; its idle timeout must outlast any input.
+        feed: brings in the input; None = all of it is queued.
+        joblog: told of each finished task.
+
+    Attributes:
+        done, failed: tasks that were finished here.
+        failed_earlier: dead letters that were there before.
+        left: tasks that are not finished.
+        failures: the first of the failed.
+        error: what was wrong with the input.
+        stopped_by: the signal that ended it early.
+    """
+
+    def __init__(self, backend: Backend, settings: Settings, feed: Feed | None, joblog: JobLog | None) -> None:
+        self.done = 0
+        self.failed = 0
+        self.failed_earlier = 0
+        self.left = 0
+        self.failures: list[Finished] = []
+        self.error: JobqError | None = None
+        self.stopped_by: str | None = None
+        self._backend = backend
+        self._settings = settings
+        self._feed = feed
+        self._joblog = joblog
+        self._stopping = Stopping()
+        self._changed = asyncio.Event()
+        self._left_at_start = 0
+
+    @property
+    def input_is_queued(self) -> bool:
+        """Whether nothing of the input is missing in the queue."""
+        return self._feed is None or self._feed.is_done
+
+    @property
+    def exit_code(self) -> int:
+        """Whether all of it was done, as DESIGN section 12."""
+        is_whole = not self.left and self.input_is_queued
+        if self.stopped_by is not None and not is_whole:
+            return _CODE_OF.get(self.stopped_by, 143)
+        if self.error is not None:
+            return self.error.exit_code
+        return 1 if self.failed or self.failed_earlier or not is_whole else 0
+
+    def status(self) -> str:
+        """Return one line of progress."""
+        total = max(self._left_at_start + (self._feed.queued if self._feed else 0), self.done + self.failed)
+        more = "" if self.input_is_queued else "+"
+        return f"{self.done + self.failed} of {total}{more}" + (f", {self.failed} failed" if self.failed else "")
+
+    async def run(self, screen: Screen) -> None:
+        """Work until all is done, or until told to stop."""
+        stats = await self._backend.stats()
+        self.failed_earlier = stats.dead or 0
+        self._left_at_start = await self._count()
+        worker = Worker(
+            self._backend,
+            self._settings,
+            events=Events(screen.on_event),
+            on_line=screen.on_line,
+            stopping=self._stopping,
+            judge=verdict_of_caller,
+            on_report=self._on_report,
+        )
+        helpers = [asyncio.create_task(self._bring_in(), name="feed"), asyncio.create_task(screen.refresh())]
+        try:
+            report = await worker.run()
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.wait(helpers)
+        self.stopped_by = report.stopped_by
+        self.left = await self._count()
+        screen.in_a_hurry = self.stopped_by is not None
+        for helper in helpers:
+            if not helper.cancelled() and (fault := helper.exception()) is not None:
+                raise fault
+
+    async def _bring_in(self) -> None:
+        try:
+            if self._feed is not None:
+                await self._feed.run()
+            await self._until_done()
+        except JobqError as error:
+            self.error = error
+        finally:
+            self._stopping.drain("all is done" if self.input_is_queued else "the input cannot be read on")
+
+    async def _until_done(self) -> None:
+        while True:
+            seen, left = self.done + self.failed, 1
+            with suppress(BackendUnavailable):
+                left = await self._count()
+            if not left:
+                return
+            with suppress(TimeoutError):  # then somebody else has finished some, or nobody knows
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    while self.done + self.failed < seen + left:
+                        self._changed.clear()
+                        await self._changed.wait()
+
+    async def _count(self) -> int:
+        stats = await self._backend.stats()
+        return (stats.visible or 0) + (stats.leased or 0) + (stats.scheduled or 0)
+
+    def _on_report(self, delivery: Delivery, report: Report) -> None:
+        if report.settled is not Settled.YES or not isinstance(report.verdict, Complete | DeadLetter):
+            return
+        failed = isinstance(report.verdict, DeadLetter)
+        self.failed += failed
+        self.done += not failed
+        self._changed.set()
+        if self._joblog is not None or (failed and len(self.failures) < LISTED):
+            finished = Finished.of(delivery, report, failed=failed, line=self._line(delivery.id), now=time.time())
+            if self._joblog is not None:
+                self._joblog.add(finished)
+            if failed and len(self.failures) < LISTED:
+                self.failures.append(finished)
+
+    def _line(self, id_: str) -> int:
+        own = self._feed.line_of_own.get(id_) if self._feed is not None else None
+        return own or line_of(id_) or 0
