@@ -2,10 +2,11 @@
 
 All read the same lines and run each with `sh -c` (jobq: bash where there is one, told to be plain sh here by a PATH
 that has no bash), whole processes timed from start to exit, taking turns. Ours claims and settles each line durably and
-supervises its process tree; xargs does neither.
+supervises its process tree; xargs does neither. CPU time, of all processes, tells more where the machine is shared.
 """
 
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -31,9 +32,12 @@ def measure(folder: Path, rounds: int) -> list[dict[str, object]]:
         if program := shutil.which(name):
             sides[name] = [program, *more]
     rates: dict[str, list[float]] = {name: [] for name in sides}
+    costs: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, argv in sides.items():
-            rates[name].append(LINES / _seconds(argv, commands, environment))
+            seconds, cpu_seconds = _measured(argv, commands, environment)
+            rates[name].append(LINES / seconds)
+            costs[name].append(cpu_seconds / LINES * 1000)
     ours, *others = ((name, statistics.median(values)) for name, values in rates.items())
     return [
         {
@@ -43,6 +47,11 @@ def measure(folder: Path, rounds: int) -> list[dict[str, object]]:
             "other": rate,
             "rel": "/s   ratio",
             "ratio": ours[1] / rate,
+            "cpu": "  CPU a line:",
+            "our_cpu": statistics.median(costs["jobq run"]),
+            "cpu_unit": "ms beside",
+            "other_cpu": statistics.median(costs[name]),
+            "u": "ms",
         }
         for name, rate in others
     ]
@@ -58,10 +67,14 @@ def _path_without_bash(folder: Path) -> Path:
     return place
 
 
-def _seconds(argv: list[str], commands: Path, environment: dict[str, str]) -> float:
+def _measured(argv: list[str], commands: Path, environment: dict[str, str]) -> tuple[float, float]:
+    """Return wall and CPU seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with commands.open("rb") as lines:
         began = time.perf_counter()
         subprocess.run(
             argv, stdin=lines, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from jobq import durations
 from jobq.backend import Backend, Delivery
 from jobq.cli.feed import Feed, line_of
 from jobq.cli.joblog import Finished, JobLog
@@ -83,6 +84,12 @@ class Here:
         stats = await self._backend.stats()
         self.failed_earlier = stats.dead or 0
         self._left_at_start = await self._count()
+        if stats.leased:
+            lease = self._settings.visibility_timeout or self._backend.capabilities.default_lease
+            screen.say(
+                f"{stats.leased} tasks are leased to an interrupted run, or to one that works on this file now; they"
+                f" start again when that lease runs out, within {durations.show(lease)}"
+            )
         worker = Worker(
             self._backend,
             self._settings,

@@ -47,7 +47,7 @@ class Screen:
         self._out = self._err  # one thread where both go to one place, so that their order stays
         if not os.path.sameopenfile(_OUT, _ERR):
             self._out = Writer(self._dropped, max_bytes=_MAX_WAITING_BYTES)
-        self._handler = _Handler(self._say)
+        self._handler = _Handler(self.say)
         self.in_a_hurry = False  # whether a slow reader may be left without the last lines
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class Screen:
             self._err.put(_ERR, _CLEAR_LINE, important=True)
         seconds = _HURRIED_FLUSH_SECONDS if self.in_a_hurry else _FLUSH_SECONDS
         if self._out is not self._err and (unwritten := self._out.stop(seconds)):
-            self._say(f"{unwritten} lines of output were not written: their reader is too slow")
+            self.say(f"{unwritten} lines of output were not written: their reader is too slow")
         self._err.stop(seconds)
 
     def on_line(self, _task_id: str, stream: str, line: str) -> None:
@@ -75,7 +75,7 @@ class Screen:
     def on_event(self, event: Event) -> None:
         """Show a warning of the worker; what befalls tasks is told at the end. A subscriber of `Events`."""
         if event.level >= logging.WARNING and not event.name.startswith("task."):
-            self._say(sentence(event.name, event.fields))
+            self.say(sentence(event.name, event.fields))
 
     async def refresh(self) -> None:
         """Show the progress for ever, where somebody looks."""
@@ -84,7 +84,8 @@ class Screen:
             self._status_shown = True
             self._err.put(_ERR, _CLEAR_LINE + self._status()[: _columns() - 1].encode())
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Show a warning."""
         self._put(_ERR, f"{paint('jobq: warning:', _YELLOW, sys.stderr)} {visible(text)}", important=True)
 
     def _put(self, descriptor: int, text: str, *, important: bool = False) -> None:
