@@ -1,20 +1,23 @@
 """The library's face: `async with jobq.connect("demo") as queue`."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import overload
 
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.clock import SystemClock
 from jobq.errors import ConfigurationError, QueueNotFound
-from jobq.events import Events
-from jobq.run.running import Callback, CallbackRunner
+from jobq.events import Event, Events
+from jobq.run.running import Callback, CallbackRunner, OnLine
+from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
 from jobq.run.tally import WorkerReport
 from jobq.run.worker import Worker
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
+from jobq.workspec import enqueue
 
 
 @asynccontextmanager
@@ -48,13 +51,41 @@ class Queue:
         self.backend = backend
         self.settings = settings
 
-    async def push(self, tasks: Task | Iterable[Task]) -> list[str]:
-        """Durably add one task or many, all or none; the queue is made when it does not exist. Return the ids.
+    @overload
+    async def push(self, tasks: Task | str) -> str: ...  # type: ignore[overload-overlap] # a string is one command
+
+    @overload
+    async def push(self, tasks: Iterable[Task | str]) -> list[str]: ...
+
+    @overload
+    async def push(self, tasks: AsyncIterable[Task | str]) -> int: ...
+
+    async def push(
+        self, tasks: "Task | str | Iterable[Task | str] | AsyncIterable[Task | str]"
+    ) -> "str | list[str] | int":
+        """Durably add one task, many, or what an async iterator gives; the queue is made when it does not exist.
+
+        A string is a command for the shell. Many are added all or none. An async iterator is added in batches of at
+        most `BATCH_TASKS`, each all or none, so memory stays bounded; a batch waits `LINGER_SECONDS` for company.
+
+        Args:
+            tasks: one, many, or an async iterator.
+
+        Returns:
+            The id of the one, the ids of the many in order, or how many the iterator gave.
 
         Raises:
-            DuplicateTask, PushUnknown, BackendUnavailable: see `Backend.push`.
+            DuplicateTask, PushUnknown, BackendUnavailable: see `Backend.push`; of an iterator, a note tells how many
+                were added before.
         """
-        batch = [tasks] if isinstance(tasks, Task) else list(tasks)
+        if isinstance(tasks, Task | str):
+            return (await self._push([_task(tasks)]))[0]
+        if isinstance(tasks, AsyncIterable):
+            counts = await enqueue(self._push, lambda: tasks)
+            return counts.queued
+        return await self._push([_task(task) for task in tasks])
+
+    async def _push(self, batch: list[Task]) -> list[str]:
         try:
             return await self.backend.push(batch)
         except QueueNotFound:
@@ -80,10 +111,48 @@ class Queue:
         )
         return await supervisor.pull_and_execute(wait)
 
-    async def work(self, callback: Callback | None = None) -> WorkerReport:
-        """Run a worker, of commands or of an asynchronous callback, until the queue is worked off."""
-        runner = CallbackRunner(callback) if callback is not None else None
-        return await Worker(self.backend, self.settings, runner=runner).run()
+    async def worker(
+        self,
+        callback: Callback | None = None,
+        *,
+        num_workers: int | None = None,
+        idle_timeout: timedelta | None = None,
+        time_limit: timedelta | None = None,
+        max_tasks: int | None = None,
+        stopping: Stopping | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        on_line: OnLine = lambda _task, _stream, _line: None,
+    ) -> WorkerReport:
+        """Run a worker, of commands or of an asynchronous callback, until the queue is worked off.
+
+        In the main thread it takes SIGTERM, SIGHUP, SIGINT and SIGUSR1 while it runs, and gives them back after.
+        Cancelling it ends what runs at once and gives it back to the queue.
+
+        Args:
+            callback: takes the delivery; None = run commands, below a guardian of their own.
+            num_workers: slots; the settings' by default, as in the next two.
+            idle_timeout: how long an empty queue is watched.
+            time_limit: how long new tasks are taken.
+            max_tasks: how many to take at most; None = no limit.
+            stopping: stops it by other means than signals: `drain`, `stop`, `now`.
+            on_event: told of each transition; must not block.
+            on_line: given what commands print: task id, "stdout" or "stderr", line; must not block.
+
+        Raises:
+            ConfigurationError, QueueNotFound, BackendUnavailable: the queue cannot be used at all.
+        """
+        given = {"num_workers": num_workers, "idle_timeout": idle_timeout, "time_limit": time_limit}
+        own = {name: value for name, value in given.items() if value is not None}
+        worker = Worker(
+            self.backend,
+            Settings.model_validate({**self.settings.model_dump(), **own}),
+            runner=CallbackRunner(callback) if callback is not None else None,
+            events=Events(on_event) if on_event is not None else None,
+            on_line=on_line,
+            stopping=stopping,
+            max_tasks=max_tasks,
+        )
+        return await worker.run()
 
     async def peek(self, limit: int = 10) -> list[Peeked]:
         """Look at waiting tasks."""
@@ -104,3 +173,11 @@ class Queue:
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back; return those found."""
         return await self.backend.redrive(ids)
+
+    async def purge_dead(self, ids: Sequence[str]) -> list[str]:
+        """Delete dead letters for good; return those found."""
+        return await self.backend.purge_dead(ids)
+
+
+def _task(given: Task | str) -> Task:
+    return Task.new(command=given) if isinstance(given, str) else given

@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -37,9 +38,76 @@ async def test_push_makes_the_queue_and_a_callback_is_settled(tmp_path: Path) ->
         report = await queue.pull_and_execute(callback)
         assert report is not None
         assert (report.verdict, report.settled) == (Complete(), Settled.YES)
-        assert (await queue.work(callback)).succeeded == 2
+        assert (await queue.worker(callback)).succeeded == 2
         assert await queue.pull_and_execute(callback) is None
     assert sorted(seen, key=str) == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+async def test_push_takes_one_many_and_an_async_iterator(tmp_path: Path) -> None:
+    async def many() -> AsyncIterator[jobq.Task | str]:
+        for number in range(1200):
+            yield f"echo {number}"
+        yield jobq.Task.new(command="echo last")
+
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        one = await queue.push("echo one")
+        assert isinstance(one, str)
+        assert len(await queue.push(["echo two", jobq.Task.new(command="echo three")])) == 2
+        assert await queue.push(many()) == 1201
+        assert (await queue.stats()).visible == 1204
+        assert (await queue.peek(1))[0].id == one
+
+
+async def test_an_iterator_that_fails_tells_what_was_added(tmp_path: Path) -> None:
+    async def failing() -> AsyncIterator[str]:
+        for number in range(500):
+            yield f"echo {number}"
+        async with asyncio.timeout(10):
+            while not (await queue.stats()).visible:
+                await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        await queue.push("echo one")
+        await queue.clear()
+        with pytest.raises(ZeroDivisionError) as raised:
+            await queue.push(failing())
+        assert raised.value.__notes__ == ["500 tasks were queued before"]
+        assert (await queue.stats()).visible == 500
+
+
+async def test_a_worker_of_commands_tells_what_happens(tmp_path: Path) -> None:
+    lines: list[tuple[str, str, str]] = []
+    names: list[str] = []
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        ids = await queue.push(["echo hello", "echo hello"])
+        report = await queue.worker(
+            num_workers=2,
+            on_line=lambda *line: lines.append(line),
+            on_event=lambda event: names.append(event.name),
+        )
+    assert report.succeeded == 2
+    assert sorted(lines) == sorted((id_, "stdout", "hello") for id_ in ids)
+    assert names.count("task.succeeded") == 2
+
+
+async def test_a_worker_takes_no_more_than_it_was_told(tmp_path: Path) -> None:
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        await queue.push(["true", "true", "true"])
+        assert (await queue.worker(max_tasks=2, num_workers=2)).succeeded == 2
+        assert (await queue.stats()).visible == 1
+
+
+async def test_a_cancelled_worker_gives_its_commands_back_at_once(tmp_path: Path) -> None:
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        await queue.push("trap '' TERM; echo up; sleep 1000")
+        up = asyncio.Event()
+        worker = asyncio.create_task(queue.worker(on_line=lambda *_: up.set()))
+        await up.wait()
+        worker.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+        assert (await queue.stats()).visible == 1
 
 
 async def test_a_callback_that_raises_fails_the_attempt_and_keeps_its_secret(tmp_path: Path) -> None:
@@ -117,7 +185,8 @@ def test_the_readme_example_runs(tmp_path: Path) -> None:
         check=False,
     )
     assert shown.returncode == 0, shown.stderr
-    assert "visible=1" in shown.stdout
+    assert "visible=4" in shown.stdout
+    assert "succeeded=4" in shown.stdout
 
 
 def test_importing_jobq_imports_nothing_heavy() -> None:
