@@ -172,7 +172,12 @@ def test_fingerprint_tells_work_from_bookkeeping() -> None:
         Task.new(command="x", env={"A": "1"}, priority=1),
     ]
     assert len({task.fingerprint(), *(other.fingerprint() for other in others)}) == 8
-    calls = [{"call": "m:f"}, {"call": "m:g"}, {"call": "m:f", "kwargs": {"n": 1}}, {"kwargs": {"n": 1}}]
+    calls: list[dict[str, object]] = [
+        {"call": "m:f"},
+        {"call": "m:g"},
+        {"call": "m:f", "kwargs": {"n": 1}},
+        {"kwargs": {"n": 1}},
+    ]
     assert len({Task.new(**call).fingerprint() for call in calls}) == 4
     assert Task.new(call="m:f").fingerprint() == Task.new(call="m:f", kwargs={}).fingerprint()
 
