@@ -80,6 +80,8 @@ def _text(name: str, value: Any) -> str | None:
             return None
         case bool():
             return "on" if value else "off"
+        case tuple():
+            return ",".join(value) or None
         case timedelta():
             return durations.show(value)
         case int() if name == "memory_limit":
@@ -140,6 +142,7 @@ _OPTIONS: Final = frozenset(
         "time_limit",
         "memory_limit",
         "guardian",
+        "preload",
         "restart",
         "log_format",
     }

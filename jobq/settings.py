@@ -53,9 +53,14 @@ def _switch(value: object) -> object:
     return word in _TRUE
 
 
+def _words(value: object) -> object:
+    return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 MemoryLimit = Annotated[int, BeforeValidator(_size), AfterValidator(_limit)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,14 @@ class Settings(BaseModel):
     guardian: Annotated[
         Literal["on", "off"], About("Whether a guardian owns the tasks; off is weaker, and the worker says how.")
     ] = "on"
+    preload: Annotated[
+        Words,
+        About(
+            "Python modules that a worker imports once, in a process of which tasks that are functions are forked.",
+            unset="none",
+            accepts="module names, separated by commas",
+        ),
+    ] = ()
     guardian_fd: Annotated[
         Annotated[int, Field(ge=0)] | None, About("The worker's socket to its guardian.", audience="jobq")
     ] = None

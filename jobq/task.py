@@ -23,7 +23,7 @@ from jobq.errors import MalformedTask
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
-_WORK: Final = {"command", "argv", "cwd", "timeout", "priority", "budgets"}
+_WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets"}
 _FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 
 
@@ -55,6 +55,13 @@ def _identifier(text: str) -> str:
     return text
 
 
+def _function(text: str) -> str:
+    module, colon, name = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ValueError("must name a function as package.module:function")
+    return text
+
+
 def _moment(seconds: float) -> float:
     if not math.isfinite(seconds) or not 0 <= seconds <= _FAR_FUTURE_SECONDS:
         raise ValueError("is not a time in seconds since 1970")
@@ -65,6 +72,7 @@ _T = TypeVar("_T", bound=BaseModel)
 _Text = Annotated[str, AfterValidator(_no_nul)]
 _Filled = Annotated[str, Field(min_length=1), AfterValidator(_no_nul)]
 _Name = Annotated[str, AfterValidator(_variable_name)]
+_Function = Annotated[str, AfterValidator(_function)]
 _Moment = Annotated[float, AfterValidator(_moment)]
 _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
@@ -104,12 +112,14 @@ class Counters(_Frozen):
 class Task(_Frozen):
     """One unit of work; immutable, `requeued` and `redriven` return new ones.
 
-    Exactly one of `command`, `argv` and `kwargs` says what to run.
+    Exactly one of `command`, `argv` and `call` says what to run; or there are `kwargs` alone, for a library callback.
 
     Attributes:
         command: a shell command, run by `bash -c` (`sh -c` where there is no bash).
         argv: a program and its arguments, run without a shell.
-        kwargs: JSON arguments for a library callback.
+        call: a Python function, `package.module:function`, called with `kwargs` in a process of its own; a coroutine
+            function is run by asyncio. What it returns is ignored.
+        kwargs: JSON arguments by name, for `call` or for a library callback.
         env: variables added to the worker's environment.
         cwd: working directory; None = the worker's.
         timeout: seconds one attempt may run; None = no limit.
@@ -128,6 +138,7 @@ class Task(_Frozen):
 
     command: _Filled | None = None
     argv: Annotated[tuple[_Text, ...], Field(min_length=1, strict=False)] | None = None
+    call: _Function | None = None
     kwargs: dict[str, JsonValue] | None = None
     env: dict[_Name, _Text] = Field(default_factory=dict, repr=False)  # may hold secrets (A5)
     cwd: _Filled | None = None
@@ -143,11 +154,15 @@ class Task(_Frozen):
     trace_context: dict[_Name, _Text] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _one_of_three(self) -> Self:
-        given = [name for name in ("command", "argv", "kwargs") if getattr(self, name) is not None]
+    def _one_says_what_runs(self) -> Self:
+        given = [name for name in ("command", "argv", "call") if getattr(self, name) is not None]
+        if self.kwargs is not None and given != ["call"]:
+            given.append("kwargs")
         if len(given) != 1:
             found = "none" if not given else " and ".join(given)
-            raise ValueError(f"exactly one of command, argv and kwargs says what to run, found {found}")
+            raise ValueError(
+                f"exactly one of command, argv, call and kwargs says what to run (call takes kwargs), found {found}"
+            )
         if self.argv is not None and not self.argv[0]:
             raise ValueError("argv names no program")
         return self

@@ -23,6 +23,8 @@ def what_runs(body: bytes) -> str:
         return visible(task.command)
     if task.argv is not None:
         return visible(shlex.join(task.argv))
+    if task.call is not None:
+        return visible(f"{task.call} {strict_json.dumps(task.kwargs or {}).decode()}")
     return visible(strict_json.dumps(task.kwargs).decode())
 
 
@@ -50,7 +52,7 @@ def details(body: bytes, *, env: bool) -> list[tuple[str, str]]:
         return [("error", visible(held["error"])), ("body", held["body"])]
     rows = [("runs", what_runs(body))]
     for name, value in held["task"].items():
-        if name in {"id", "command", "argv", "kwargs"} or value in ({}, 0):
+        if name in {"id", "command", "argv", "call", "kwargs"} or value in ({}, 0):
             continue
         if name in {"created", "not_before"}:
             rows.append((name, moment(value)))

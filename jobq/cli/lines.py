@@ -13,7 +13,9 @@ from jobq import strict_json
 from jobq.errors import JobqError, MalformedTask
 from jobq.task import MAX_BODY_BYTES, Task
 
-FIELDS: Final = ("argv", "budgets", "command", "cwd", "env", "id", "kwargs", "not_before", "priority", "timeout")
+FIELDS: Final = (
+    *("argv", "budgets", "call", "command", "cwd", "env", "id", "kwargs", "not_before", "priority", "timeout"),
+)
 _MAX_LINE_BYTES: Final = 6 * MAX_BODY_BYTES  # every character of a JSON line may be written as \uXXXX
 _CHUNK_BYTES: Final = 256 * 1024
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

@@ -9,22 +9,26 @@ from typing import Any, Final
 
 import click
 
+from jobq import strict_json
 from jobq.cli import terminal
 from jobq.cli.batches import Echo, Pusher, Stream, push_given
 from jobq.cli.lines import Input, Template
 from jobq.cli.parts import ExampleCommand, Invocation, duration, json_option, read_settings, spec_of, with_queue
+from jobq.errors import MalformedTask
+from jobq.task import Task
 
 _ARGV: Final = "jobq.argv"
 
 _HELP: Final = """Queue commands, which workers will run.
 
-Tasks come from exactly one place: -c options, a FILE (`-` or nothing = standard input), a program with its arguments
-after `--`, which is run without a shell, or a Python class that lists them (--spec, see docs/work-specifications.md).
+Tasks come from exactly one place: -c options, a FILE (`-` or nothing = standard input), a Python function (--call), a
+program with its arguments after `--`, which is run without a shell, or a Python class that lists them (--spec, see
+docs/work-specifications.md).
 
 In a FILE each line is a command for the shell. Blank lines and lines that begin with # are skipped. A line that begins
-with {" is a JSON object with the fields command, argv or kwargs, and env, cwd, timeout (seconds), id, priority,
-not_before (seconds since 1970), budgets (retries, preemptions, crashes). Options hold for all tasks that do not say
-otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
+with {" is a JSON object with the fields command, argv or call (with kwargs), and env, cwd, timeout (seconds), id,
+priority, not_before (seconds since 1970), budgets (retries, preemptions, crashes). Options hold for all tasks that do
+not say otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
 """
 _EXAMPLES: Final = (
     "jobq demo push -c 'python train.py --fold 1' -c 'python train.py --fold 2'",
@@ -32,6 +36,7 @@ _EXAMPLES: Final = (
     "seq 100 | sed 's/^/echo task /' | jobq demo push -",
     "jobq demo push --timeout 2h --env HF_TOKEN --cwd . -- python train.py --lr 0.1",
     """echo '{"argv": ["echo", "hello"], "priority": 5}' | jobq demo push""",
+    """jobq demo push --call mypackage.training:fold --kwargs '{"n": 1}'""",
 )
 
 
@@ -48,12 +53,40 @@ class _PushCommand(ExampleCommand):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the shape of a command line."""
-        return ["[OPTIONS]", "[-c COMMAND ... | FILE | -- PROGRAM [ARGS]...]"]
+        return ["[OPTIONS]", "[-c COMMAND ... | FILE | --call MODULE:FUNCTION | -- PROGRAM [ARGS]...]"]
+
+
+def _function(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            Task.new(call=text)
+        except MalformedTask as error:
+            raise click.BadParameter(f"{text!r} {error.what}") from None
+    return text
+
+
+def _object(_context: click.Context, _parameter: click.Parameter, text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        value = strict_json.loads(os.fsencode(text))
+    except MalformedTask as error:
+        raise click.BadParameter(str(error)) from None
+    if not isinstance(value, dict):
+        raise click.BadParameter("""must be a JSON object, such as '{"n": 1}'""")
+    return value
 
 
 @click.command(cls=_PushCommand, help=_HELP, examples=_EXAMPLES)
 @click.argument("file", required=False)
 @click.option("-c", "--command", "commands", multiple=True, metavar="COMMAND", help="A shell command; may be repeated.")
+@click.option(
+    "--call",
+    metavar="MODULE:FUNCTION",
+    callback=_function,
+    help="A Python function, imported and called in a process of its own; what it returns is ignored.",
+)
+@click.option("--kwargs", metavar="JSON", callback=_object, help="Its arguments by name, as a JSON object.")
 @click.option(
     "--env",
     "variables",
@@ -82,6 +115,8 @@ def push(
     ctx: click.Context,
     file: str | None,
     commands: tuple[str, ...],
+    call: str | None,
+    kwargs: dict[str, Any] | None,
     variables: tuple[str, ...],
     cwd: str | None,
     timeout: timedelta | None,
@@ -112,7 +147,9 @@ def push(
     )
     spec_of(ctx, settings)  # before anything is read
     argv: tuple[str, ...] | None = ctx.meta.get(_ARGV)
-    _check_sources(file, commands, argv, id_, spec)
+    _check_sources(file, commands, argv, call, spec, id_)
+    if kwargs is not None and call is None:
+        raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     echo = Echo(ids=ids, as_json=as_json)
     if spec is not None:
         from jobq.cli import specification  # noqa: PLC0415 - most pushes have none
@@ -127,34 +164,43 @@ def push(
         )
     if dry_run:
         raise click.UsageError("--dry-run goes with --spec")
-    if file is not None or not (commands or argv):
+    if file is not None or not (commands or argv or call):
         with Input(file or "-") as source:
             return with_queue(
                 ctx,
                 lambda backend: Stream(Pusher(backend, echo), source, template, _again(ctx)).run(),
                 settings,
             )
-    given: list[dict[str, Any]] = [{"command": command} for command in commands] or [{"argv": argv}]
+    given: list[dict[str, Any]] = [{"command": command} for command in commands]
+    given = given or [{"argv": argv} if argv else {"call": call, "kwargs": kwargs}]
     named = {"id": id_} if id_ is not None else {}
     tasks = [template.task(**fields, **named) for fields in given]
     return with_queue(ctx, lambda backend: push_given(Pusher(backend, echo), tasks), settings)
 
 
 def _check_sources(
-    file: str | None, commands: tuple[str, ...], argv: tuple[str, ...] | None, id_: str | None, spec: str | None
+    file: str | None,
+    commands: tuple[str, ...],
+    argv: tuple[str, ...] | None,
+    call: str | None,
+    spec: str | None,
+    id_: str | None,
 ) -> None:
     if argv == ():
         raise click.UsageError("no program after `--`")
-    if (file is not None) + bool(commands) + (argv is not None) + (spec is not None) > 1:
+    places = (file is not None) + bool(commands) + (argv is not None) + (call is not None) + (spec is not None)
+    if places > 1:
         raise click.UsageError(
-            "tasks come from one place: -c, a FILE, --spec, or a program after `--`; push twice for two"
+            "tasks come from one place: -c, a FILE, --call, --spec, or a program after `--`; push twice for two"
         )
-    if id_ is not None and (len(commands) != 1 and argv is None):
+    if id_ is not None and (len(commands) != 1 and argv is None and call is None):
         raise click.UsageError(
-            "--id names one task: give it with one -c or a program; JSON lines have ids of their own"
+            "--id names one task: give it with one -c, --call or a program; JSON lines have ids of their own"
         )
-    if file is None and not commands and argv is None and spec is None and terminal.has_terminal_input():
-        raise click.UsageError("nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, or -- PROGRAM")
+    if not places and terminal.has_terminal_input():
+        raise click.UsageError(
+            "nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, --call FUNCTION, or -- PROGRAM"
+        )
 
 
 def _variables(pairs: Sequence[str]) -> Mapping[str, str]:

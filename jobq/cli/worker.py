@@ -27,6 +27,7 @@ JOBQ_NUM_WORKERS.
 _EXAMPLES: Final = (
     "jobq demo worker",
     "jobq demo worker -n 4 --idle-timeout 10m",
+    "jobq demo worker -n 4 --preload numpy --preload mypackage.training",
     "JOBQ_QUEUE=demo jobq worker --log-format json",
 )
 
@@ -76,10 +77,15 @@ def _time(name: str, *, text: str, unset: str = "") -> Callable[[Any], Any]:
     "--guardian", field="guardian", type=click.Choice(["on", "off"]),
     text="Whether a small parent process owns the tasks and kills what outlives its lease.",
 )  # fmt: skip
+@_option(
+    "--preload", field="preload", metavar="MODULE", multiple=True, unset="none",
+    text="Import a Python module once, in a process of which tasks with --call are forked; may be repeated.",
+)  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.pass_context
 def worker(ctx: click.Context, /, quiet_output: bool, **options: Any) -> int:
     """Run what is queued; see _HELP."""
+    options["preload"] = options["preload"] or None
     settings = read_settings(**options)
     if settings.guardian == "on" and settings.guardian_fd is None:
         from jobq.run import guarded  # noqa: PLC0415 - `jobq worker --help` needs none of it

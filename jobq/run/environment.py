@@ -2,11 +2,14 @@
 
 import functools
 import shutil
+import sys
 from collections.abc import Mapping
 from typing import Final, Literal
 
+from jobq import strict_json
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
+from jobq.run import calling
 from jobq.settings import is_ours
 from jobq.task import Task
 
@@ -39,6 +42,8 @@ CREDENTIALS: Final = frozenset(
         "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
     }
 )
+# What Python and the numeric libraries read when they start or are imported: too late for a process that was forked.
+_READ_AT_START: Final = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "NUMEXPR_")
 _CLEAN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
 _TRACE_VARIABLES: Final = frozenset(name.upper() for name in _TRACE)
@@ -69,8 +74,7 @@ def task_environment(
         base: the worker's environment.
         mode: inherit = the worker's variables but jobq's own and its credentials; clean = a short list of them.
     """
-    inherited = _is_clean if mode == "clean" else _is_inherited
-    environment = {name: value for name, value in base.items() if inherited(name)}
+    environment = inherited_environment(base, mode)
     environment.update((name, value) for name, value in task.env.items() if name not in _RESERVED)
     context = {name.lower(): value for name, value in task.trace_context.items()}
     environment.update((name.upper(), context[name]) for name in _TRACE if name in context)
@@ -83,6 +87,20 @@ def task_environment(
     return environment
 
 
+def inherited_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]) -> dict[str, str]:
+    """Return what every task finds, before anything of its own; see `task_environment`."""
+    inherited = _is_clean if mode == "clean" else _is_inherited
+    return {name: value for name, value in base.items() if inherited(name)}
+
+
+def may_be_forked(task: Task) -> bool:
+    """Tell whether a process that is forked from one with preloaded modules does what a new Python would do.
+
+    Not for a task that brings variables that are read at a start or an import.
+    """
+    return task.call is not None and not any(name.startswith(_READ_AT_START) for name in task.env)
+
+
 def argv_of(task: Task) -> tuple[str, ...]:
     """Return what to execute for a task.
 
@@ -93,6 +111,9 @@ def argv_of(task: Task) -> tuple[str, ...]:
         return task.argv
     if task.command is not None:
         return shell_argv(task.command)
+    if task.call is not None:
+        kwargs = strict_json.dumps(task.kwargs or {}).decode()
+        return (sys.executable, "-P", calling.__file__, *calling.arguments_for(task.call, kwargs))
     raise MalformedTask("arguments for a library callback, which a worker of commands cannot run", "kwargs")
 
 

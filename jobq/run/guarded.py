@@ -5,10 +5,11 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
 from jobq.run.asyncio_spawner import AsyncioSpawner
+from jobq.run.environment import inherited_environment
 from jobq.run.guardian import OBEYED
 from jobq.run.guardian_spawner import GuardianSpawner, inherited_connection
 from jobq.run.process import Spawner
@@ -39,6 +40,23 @@ def spawner_for(settings: Settings) -> Spawner:
         return GuardianSpawner()
     _log.warning(_WEAKER)
     return AsyncioSpawner()
+
+
+async def preload(spawner: Spawner, settings: Settings, environment: Mapping[str, str]) -> None:
+    """Import `settings.preload` once, for all tasks that call functions; warns where that cannot be.
+
+    Args:
+        spawner: an entered spawner.
+        settings: which modules, and what tasks inherit.
+        environment: the worker's.
+
+    Raises:
+        ConfigurationError: a module cannot be imported.
+    """
+    if isinstance(spawner, GuardianSpawner):
+        await spawner.preload(settings.preload, inherited_environment(environment, settings.task_env))
+    else:
+        _log.warning("modules are not preloaded: that takes the guardian; each task imports what it needs")
 
 
 def become_guardian(arguments: Sequence[str], settings: Settings) -> NoReturn:

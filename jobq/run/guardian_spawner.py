@@ -9,7 +9,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self
 
 from jobq.errors import ConfigurationError
@@ -61,6 +61,7 @@ class GuardianSpawner:
         self._lifeline: Lifeline | None = None
         self._open = False
         self._lost: str | None = None
+        self._preloaded: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         if not hasattr(os, "pidfd_open"):
@@ -106,6 +107,24 @@ class GuardianSpawner:
                     await ending
                     raise
 
+    async def preload(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
+        """Import modules in a zygote, once; launches that may be forked then are, while it lives.
+
+        Args:
+            modules: their names.
+            env: its environment, which every forked task's /proc/PID/environ shows: nothing that is no task's (A6).
+
+        Raises:
+            ConfigurationError: one of them could not be imported.
+        """
+        self._preloaded = self._loop.create_future()
+        self.tell(
+            {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self._worker_id}}
+        )
+        if self._lost is not None:
+            raise ConfigurationError(f"cannot preload {', '.join(modules)}: the guardian is gone: {self._lost}")
+        await self._preloaded
+
     async def spawn(self, launch: Launch) -> Process:
         """Start a task; return once its program runs. Raises StartFailed, StatusLost."""
         if not self._open:
@@ -139,6 +158,7 @@ class GuardianSpawner:
             "env": {**launch.env, WORKER_ID_VARIABLE: self._worker_id},
             "cwd": launch.cwd,
             "deadline": launch.deadline,
+            "forked": launch.forked,
         }
         stdout = os.dup(launch.stdout)  # the caller may close its own while the message still waits
         try:
@@ -197,6 +217,9 @@ class GuardianSpawner:
             if not self._hello.done():
                 self._hello.set_result(None)
             return
+        if message["op"] == "zygote":
+            self._hear_of_zygote(message["state"], message["why"])
+            return
         process = self._tasks[message["id"]]
         match message["op"]:
             case "started":
@@ -211,6 +234,15 @@ class GuardianSpawner:
             case other:
                 raise WireError(f"unknown message {other!r}")
 
+    def _hear_of_zygote(self, state: str, why: str) -> None:
+        if self._preloaded is not None and not self._preloaded.done():
+            if state == "ready":
+                self._preloaded.set_result(None)
+            else:
+                self._preloaded.set_exception(ConfigurationError(f"cannot preload {why}"))
+        elif state != "ready":
+            _log.warning("the process with the preloaded modules is gone (%s): Python tasks start without it", why)
+
     def _lose(self, why: str) -> None:
         if self._lost is None:
             self._lost = why
@@ -223,6 +255,9 @@ class GuardianSpawner:
         if not self._hello.done():
             self._hello.set_exception(ConfigurationError(f"the guardian could not be started: {why}"))
             self._hello.exception()  # counts as seen: there may be no waiter
+        if self._preloaded is not None and not self._preloaded.done():
+            self._preloaded.set_exception(ConfigurationError(f"cannot preload modules: {why}"))
+            self._preloaded.exception()  # as above
         for process in list(self._tasks.values()):
             process.is_lost(why)
         self._tasks.clear()

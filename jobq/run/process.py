@@ -32,6 +32,7 @@ class Launch:
         stdout, stderr: descriptors that become the child's 1 and 2; its 0 is /dev/null, and it inherits no other.
         cwd: working directory; None = the spawner's.
         deadline: boottime in seconds after which the tree must be dead; None = no deadline.
+        forked: argv runs `jobq.run.calling`, and may be forked from a process with preloaded modules if there is one.
     """
 
     argv: tuple[str, ...]
@@ -40,6 +41,7 @@ class Launch:
     stderr: int
     cwd: str | None = None
     deadline: float | None = None
+    forked: bool = False
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from jobq import sizes
 from jobq.backend import Delivery
 from jobq.errors import JobqError
-from jobq.run.environment import argv_of, task_environment
+from jobq.run.environment import argv_of, may_be_forked, task_environment
 from jobq.run.oom import OomCounter, OomWatch, OomWitness, oom_counter
 from jobq.run.output import OutputReader
 from jobq.run.process import ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
@@ -104,7 +104,7 @@ class CommandRunner:
 
     async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:
         """Spawn the command with its output connected; raises StartFailed."""
-        if task.kwargs is not None:
+        if task.kwargs is not None and task.call is None:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
         environment = task_environment(
             task,
@@ -130,6 +130,7 @@ class CommandRunner:
                 stdout=output.stdout,
                 stderr=output.stderr,
                 deadline=deadline,
+                forked=bool(self._settings.preload) and may_be_forked(task),
             )
             process = await self._spawner.spawn(launch)
         except BaseException:

@@ -13,7 +13,7 @@ from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, SystemClock
 from jobq.events import Events
 from jobq.run.breaker import Breaker
-from jobq.run.guarded import spawner_for
+from jobq.run.guarded import preload, spawner_for
 from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
 from jobq.run.receiving import Receiving
@@ -25,7 +25,7 @@ from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
 from jobq.run.tally import Tally, WorkerReport
 from jobq.run.usage import UsageSampler
-from jobq.run.waiting import first_of
+from jobq.run.waiting import first_of, racing
 from jobq.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -99,7 +99,18 @@ class Worker:
             if self._own_runner is None:
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
             heard = stack.enter_context(heard_by(self._stopping))
+            if self._settings.preload and self._own_runner is None:
+                await self._preload()
             return await self._run(heard)
+
+    async def _preload(self) -> None:
+        assert self._spawner is not None
+        with racing(
+            preload(self._spawner, self._settings, self._environment), self._stopping.receiving.wait()
+        ) as futures:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            if futures[0].done():
+                futures[0].result()
 
     async def _run(self, heard: Heard) -> WorkerReport:
         supervisor = self._supervisor()

@@ -171,7 +171,7 @@ class Bench:
 
 def task(**fields: Any) -> Task:
     """Return a new task; a harmless command unless the fields say otherwise."""
-    if not fields.keys() & {"command", "argv", "kwargs"}:
+    if not fields.keys() & {"command", "argv", "call", "kwargs"}:
         fields["command"] = "true"
     return Task.new(**fields)
 

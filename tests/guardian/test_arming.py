@@ -26,7 +26,7 @@ point, sys.argv[1:] = sys.argv[1], sys.argv[2:]
 real, guardian = getattr(os, point), os.getpid()
 def forked_a_task():
     import traceback
-    return any(frame.name == "_become" for frame in traceback.extract_stack())
+    return any(frame.name == "become" for frame in traceback.extract_stack())
 def stops(*arguments):
     if os.getpid() != guardian and forked_a_task():
         os.kill(os.getpid(), signal.SIGSTOP)

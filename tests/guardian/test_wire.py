@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,12 +110,19 @@ NONSENSE = [
     frame(b'{"op": "signal", "id": 1, "number": "9"}'),
     frame(b'{"op": "signal", "id": 1, "number": -1}'),
     frame(b'{"op": "hello", "id": 1}'),
+    frame(b'{"op": "preload", "id": 0}'),
+    frame(b'{"op": "preload", "id": 0, "modules": "m", "env": {}}'),
+    frame(b'{"op": "preload", "id": 0, "modules": ["m\\u0000"], "env": {}}'),
+    frame(b'{"op": "preload", "id": 0, "modules": [1], "env": {}}'),
+    frame(b'{"op": "preload", "id": 0, "modules": [], "env": {"A": 1}}'),
+    frame(b'{"op": "preload", "id": 0, "modules": [], "env": {}}') * 2,
     frame(b'{"op": "ended"}'),
     wire.encode(SPAWN),  # without its descriptors
     wire.encode({**SPAWN, "id": 1}),  # in use
 ]
 BAD_SPAWNS = [{"id": True}, {"id": "2"}, {"argv": []}, {"argv": [""]}, {"argv": "true"}, {"argv": [1]}, {"env": []}]
 BAD_SPAWNS += [{"env": {"A": 1}}, {"cwd": 1}, {"deadline": "soon"}, {"deadline": True}, {"id": 1}]
+BAD_SPAWNS += [{"forked": None}, {"forked": 1}]
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))
@@ -167,7 +175,7 @@ VALUES = st.recursive(
     max_leaves=5,
 )
 MESSAGES = st.fixed_dictionaries(
-    {"op": st.sampled_from(["spawn", "extend", "signal", "kill", "hello"]) | VALUES},
+    {"op": st.sampled_from(["spawn", "extend", "signal", "kill", "hello", "preload"]) | VALUES},
     optional={
         "id": st.integers(0, 3) | VALUES,
         "argv": st.just(["true"]) | VALUES,
@@ -175,6 +183,8 @@ MESSAGES = st.fixed_dictionaries(
         "cwd": st.none() | VALUES,
         "deadline": st.none() | st.floats() | VALUES,
         "number": st.integers(0, 70) | VALUES,
+        "forked": st.booleans() | VALUES,
+        "modules": st.sampled_from([["json"], ["no_such"], []]) | VALUES,
     },
 )
 
@@ -276,3 +286,64 @@ def test_a_frame_that_is_too_large_is_not_sent() -> None:
     os.close(read)
     ours.close()
     theirs.close()
+
+
+# The zygote is as much a stranger: the user's imports live in it. This one says what it is told to.
+LIAR = """
+import json, os, socket, sys, time
+connection = socket.socket(fileno=os.dup(int(sys.argv[1])))
+connection.sendall(bytes.fromhex(os.environ["READY"]))
+connection.recv(100)
+connection.sendall(bytes.fromhex(os.environ["LIE"]))
+time.sleep(1000)
+"""
+LIES = [
+    {"op": "forked", "id": 2},
+    {"op": "forked", "id": 2, "pid": "1"},
+    {"op": "forked", "id": 2, "pid": 1},
+    {"op": "forked", "id": 2, "pid": -1},
+    {"op": "forked", "id": 2, "pid": 2**70},
+    {"op": "forked", "id": 99, "pid": 4_000_000},
+    {"op": "forked", "id": [], "pid": 4_000_000},
+    {"op": "unforked", "id": 99},
+    {"op": "unforked", "id": 2},
+    {"op": "ready"},
+    {"op": "spawn"},
+]
+
+
+def lied_to(lie: dict[str, Any], folder: Path) -> Iterator[Peer]:
+    (folder / "liar.py").write_text(LIAR)
+    path = f"{folder}:{Path(__file__).parents[2]}"
+    env = {**ENV, "PYTHONPATH": path, "READY": wire.encode({"op": "ready"}).hex(), "LIE": wire.encode(lie).hex()}
+    peer = Peer()
+    peer.say(wire.encode({"op": "preload", "id": 0, "modules": ["liar"], "env": env}))
+    assert peer.hear() == {"op": "zygote", "state": "ready", "why": ""}
+    yield peer
+    peer.close()
+
+
+@pytest.mark.parametrize("lie", LIES, ids=json.dumps)
+def test_p4_a_zygote_that_lies_is_killed_and_costs_no_task(lie: dict[str, Any], tmp_path: Path) -> None:
+    for peer in lied_to(lie, tmp_path):
+        null = os.open("/dev/null", os.O_RDWR)
+        peer.say(wire.encode({**SPAWN, "forked": True, "argv": ["/bin/sh", "-c", "exit 9"]}), (null, null))
+        os.close(null)
+        heard = [peer.hear() for _ in range(2 if lie["op"] == "unforked" and lie["id"] == 2 else 3)]
+        assert [message["code"] for message in heard if message["op"] == "ended"] == [9]
+
+
+def test_p4_a_number_that_a_zygote_names_is_not_signalled(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(["/bin/sleep", "1000"])
+    try:
+        for peer in lied_to({"op": "forked", "id": 2, "pid": bystander.pid}, tmp_path):
+            null = os.open("/dev/null", os.O_RDWR)
+            peer.say(wire.encode({**SPAWN, "forked": True, "deadline": 1}), (null, null))
+            os.close(null)
+            peer.say(wire.encode({"op": "kill", "id": 2}))
+            peer.socket.shutdown(socket.SHUT_WR)
+            assert peer.popen.wait(SECONDS) == 0
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()

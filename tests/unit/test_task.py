@@ -109,6 +109,9 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
     work=st.one_of(
         st.fixed_dictionaries({"command": TEXT}),
         st.fixed_dictionaries({"argv": st.lists(TEXT, min_size=1, max_size=4)}),
+        st.fixed_dictionaries(
+            {"call": st.sampled_from(["m:f", "a.b:C.f", "grüße:f"])}, optional={"kwargs": st.just({"n": 1})}
+        ),
         st.fixed_dictionaries({"kwargs": st.dictionaries(TEXT, st.integers(-(2**53), 2**53), max_size=3)}),
     ),
     env=st.dictionaries(TEXT.filter(lambda name: "=" not in name), TEXT, max_size=3),
@@ -145,6 +148,8 @@ def test_new_refuses_what_it_could_not_send() -> None:
         {"kwargs": {"a": float("nan")}},
         {"kwargs": {"a": {1, 2}}},
         {"command": "x", "colour": "red"},
+        {"call": "m:f", "kwargs": {"a": float("nan")}},
+        {"call": "m:f", "kwargs": [1]},
     ):
         with pytest.raises(MalformedTask):
             Task.new(**fields)
@@ -167,6 +172,32 @@ def test_fingerprint_tells_work_from_bookkeeping() -> None:
         Task.new(command="x", env={"A": "1"}, priority=1),
     ]
     assert len({task.fingerprint(), *(other.fingerprint() for other in others)}) == 8
+    calls: list[dict[str, object]] = [
+        {"call": "m:f"},
+        {"call": "m:g"},
+        {"call": "m:f", "kwargs": {"n": 1}},
+        {"kwargs": {"n": 1}},
+    ]
+    assert len({Task.new(**call).fingerprint() for call in calls}) == 4
+    assert Task.new(call="m:f").fingerprint() == Task.new(call="m:f", kwargs={}).fingerprint()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "f", "m:", ":f", "m:f()", "m.:f", "m:f:g", "a/b:f", "m: f", "m:1f", ".m:f", "m:f\0"]
+)
+def test_call_names_a_function(name: str) -> None:
+    with pytest.raises(MalformedTask, match="call: must name a function as "):
+        Task.new(call=name)
+
+
+@pytest.mark.parametrize("other", [{"command": "x"}, {"argv": ["x"]}])
+@pytest.mark.parametrize("more", [{}, {"kwargs": {}}])
+def test_one_thing_says_what_runs(other: dict[str, object], more: dict[str, object]) -> None:
+    with pytest.raises(MalformedTask, match="exactly one of command, argv, call and kwargs"):
+        Task.new(call="m:f", **other, **more)
+    if more:
+        with pytest.raises(MalformedTask, match=r"found (command|argv) and kwargs"):
+            Task.new(**other, **more)
 
 
 def test_a_variable_of_a_task_is_not_shown_by_its_repr() -> None:

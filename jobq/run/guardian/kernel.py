@@ -168,6 +168,15 @@ def children() -> list[int]:
         os.close(file)
 
 
+def is_child(pid: int) -> bool:
+    """Tell whether a number is a child of ours that is not reaped, so that it may be signalled (P4)."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def _parent(number: str) -> int:
     try:
         with open(f"/proc/{number}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB

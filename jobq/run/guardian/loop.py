@@ -10,8 +10,10 @@ import struct
 import time
 
 from jobq.run.guardian import kernel, wire
+from jobq.run.guardian.checks import check_spawn, deadline_of
 from jobq.run.guardian.kernel import Signals, say
 from jobq.run.guardian.tasks import Leader, Tasks
+from jobq.run.guardian.warm import Asked, Warm
 from jobq.run.guardian.wire import Message, Receiver, Sender, WireError
 
 TICK_SECONDS = 0.5  # poll sleeps on CLOCK_MONOTONIC, which stops in suspend: the longest that a deadline may slip
@@ -54,6 +56,7 @@ class Guardian:
         self._poll = select.poll()
         self._poll.register(signals, select.POLLIN)
         self._poll.register(connection, select.POLLIN)
+        self._warm = Warm(self._tasks, self._poll, self._tell, self._start_cold)
         self._parent = -1 if child is not None else self._watch_parent()
 
     def run(self) -> int | None:
@@ -69,6 +72,7 @@ class Guardian:
         finally:  # also of an error of ours: whatever it was, nothing may live on unguarded
             self._disconnect()
             self._tasks.reap()
+            self._warm.act()
             if self._parent >= 0:
                 os.close(self._parent)
         return self._tasks.worker_status
@@ -97,9 +101,16 @@ class Guardian:
         self._forward(came)
         if self._parent in events:
             self._disconnect()
+        if self._warm.fileno() in events:
+            self._warm.hear()
         for descriptor in events:
-            if descriptor in self._starting:
-                self._tell_started(self._starting.pop(descriptor))
+            leader = self._starting.get(descriptor)
+            if leader is None:
+                continue
+            if leader.armed:
+                self._tell_started(leader)
+            else:
+                self._warm.arm(leader)
         if self._connected:
             self._converse(events.get(self._connection.fileno(), 0))
         # After the news, which are read for some milliseconds at most: a guardian that was itself stopped for a while
@@ -111,6 +122,7 @@ class Guardian:
         if signal.SIGCHLD in came or self._unreaped or self._tasks.is_sweeping or not events:
             self._unreaped = not self._tasks.reap()
             self._tell_finished()
+        self._warm.act()
         if self._tasks.worker_status is not None:
             self._disconnect()
 
@@ -118,7 +130,7 @@ class Guardian:
         if self._unheard or self._unreaped:
             return 0.0
         longest = SWEEP_TICK_SECONDS if self._tasks.is_sweeping else TICK_SECONDS
-        moment = min(self._tasks.next_moment(), self._end_by)
+        moment = min(self._tasks.next_moment(), self._warm.next_moment(), self._end_by)
         return min(longest, max(0.0, moment - kernel.boottime()))
 
     def _forward(self, numbers: bytes) -> None:
@@ -174,10 +186,13 @@ class Guardian:
         if message["op"] == "spawn":
             self._spawn(message)
             return
+        if message["op"] == "preload":
+            self._warm.preload(message)
+            return
         leader = self._tasks.get(number)
         match message["op"]:
             case "extend":
-                deadline = _deadline(message["deadline"])
+                deadline = deadline_of(message["deadline"])
                 if leader is not None:  # None: it ended while the message was on its way
                     leader.deadline = deadline
             case "signal":
@@ -193,22 +208,41 @@ class Guardian:
     def _spawn(self, message: Message) -> None:
         descriptors = self._receiver.take_descriptors()
         try:
-            _check_spawn(message)
+            check_spawn(message)
             if self._tasks.get(message["id"]) is not None:
                 raise WireError(f"id {message['id']} is in use")
-            try:
-                if wire.LOST in descriptors:
-                    raise OSError(errno.EMFILE, "no descriptor left")
-                leader = self._tasks.spawn(message, *descriptors)
-            except OSError as error:
-                self._tell({"op": "failed", "id": message["id"], "errno": error.errno, "at": "program"})
-                return
-            self._starting[leader.status] = leader
-            self._poll.register(leader.status, select.POLLIN)
+            self._start(message, *descriptors)
         finally:
             wire.close_all(descriptors)
 
+    def _start(self, message: Message, stdout: int, stderr: int, *, cold: bool = False) -> None:
+        try:
+            if wire.LOST in {stdout, stderr}:
+                raise OSError(errno.EMFILE, "no descriptor left")
+            leader = None
+            if message.get("forked") and not cold:
+                leader = self._warm.fork(message, stdout, stderr)
+            leader = leader or self._tasks.spawn(message, stdout, stderr)
+        except OSError as error:
+            self._tell({"op": "failed", "id": message["id"], "errno": error.errno, "at": "program"})
+            return
+        self._starting[leader.status] = leader
+        self._poll.register(leader.status, select.POLLIN)
+
+    def _start_cold(self, asked: Asked) -> None:
+        """Start a task that the zygote could not fork, unless it is to be dead by now."""
+        leader = asked.leader
+        del self._starting[leader.status]
+        self._poll.unregister(leader.status)
+        self._tasks.forget(leader)
+        if leader.killed:
+            self._tell({"op": "failed", "id": leader.id, "errno": errno.ECANCELED, "at": "program"})
+        else:
+            self._start({**asked.message, "deadline": leader.deadline}, *asked.output, cold=True)
+        wire.close_all(asked.output)
+
     def _tell_started(self, leader: Leader) -> None:
+        del self._starting[leader.status]
         self._poll.unregister(leader.status)
         failure = self._tasks.started(leader)
         if failure is not None:
@@ -227,7 +261,6 @@ class Guardian:
         for leader in self._tasks.finished():
             if leader.status >= 0:
                 # It ended before its start was told: the order is started or failed, then ended.
-                del self._starting[leader.status]
                 self._tell_started(leader)
             if leader.ended is not None and not leader.failed:
                 self._tell(leader.ended)
@@ -252,26 +285,10 @@ class Guardian:
     def _disconnect(self) -> None:
         """The worker is gone, or as good as gone: everything that ran for it dies now (P2)."""
         self._tasks.kill_all()
+        self._tasks.kill_zygote()
         self._connected = self._unheard = False
         if self._connection.fileno() >= 0:
             self._poll.unregister(self._connection)
             self._receiver.close_descriptors()
             self._sender.close()
             self._connection.close()
-
-
-def _check_spawn(message: Message) -> None:
-    argv, env, cwd = message["argv"], message["env"], message["cwd"]
-    if not isinstance(argv, list) or not argv or not argv[0] or not all(isinstance(text, str) for text in argv):
-        raise WireError("argv is no list of strings that names a program")
-    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise WireError("env does not map strings to strings")
-    if not isinstance(cwd, str | None):
-        raise WireError("cwd is neither a string nor null")
-    message["deadline"] = None if message["deadline"] is None else _deadline(message["deadline"])
-
-
-def _deadline(value: object) -> float:
-    if type(value) not in {int, float} or not math.isfinite(deadline := float(value)):  # type: ignore[arg-type] # checked just before
-        raise WireError("deadline is no time")
-    return deadline

@@ -13,8 +13,10 @@ import signal
 import time
 
 from jobq.run.guardian import kernel
-from jobq.run.guardian.wire import Message
+from jobq.run.guardian.children import become
+from jobq.run.guardian.wire import ARMED, Message, WireError
 
+MOST_PID = 2**22  # proc(5), pid_max
 SWEEP_SECONDS = 1.0  # how long a killed tree may take to be gone before its end is told with survivors
 TURN_SECONDS = 0.01  # how long reaping and sweeping may keep the loop from its deadlines
 
@@ -24,8 +26,10 @@ class Leader:
 
     Attributes:
         id: the worker's name for it.
-        pid: its number, and that of its session and group; ours until it is reaped (P4).
-        status: the read end of the pipe that exec closes, or that tells why there was no exec; -1 once read.
+        pid: its number, and that of its session and group; ours until it is reaped (P4). 0 = the zygote forks it yet.
+        status: the read end of the pipe that exec closes, or that tells why there was no exec; -1 once read. For a task
+            from the zygote its gate, which says the same.
+        armed: whether it is our child and leads its own session; only then its number is signalled.
         deadline: boottime in seconds by which the tree must be dead; None = no deadline.
         killed: "", "asked" or "deadline".
         failed: nothing was executed, and the worker was told so; its end is not told again.
@@ -37,6 +41,7 @@ class Leader:
         self.id = number
         self.pid = pid
         self.status = status
+        self.armed = pid != 0
         self.deadline = deadline
         self.killed = ""
         self.failed = False
@@ -53,6 +58,10 @@ class Tasks:
 
     def __init__(self, worker: int | None) -> None:
         self.worker_status: int | None = None
+        self.zygote: int | None = None  # the number of another child that is no task, and leads a session
+        self.zygote_status: int | None = None
+        self.zygote_session: int | None = None  # also of one that is dead: tasks in the making are in it
+        self.hear = _nothing  # takes in what the zygote says of children that seem to be strays
         self._worker = worker
         self._by_id: dict[int, Leader] = {}  # live ones only, as in the next
         self._by_pid: dict[int, Leader] = {}
@@ -89,15 +98,44 @@ class Tasks:
             os.close(report)
             raise
         if pid == 0:
-            _become(message, stdout, stderr, report, self._me)
+            become(message, stdout, stderr, report, self._me)
         os.close(report)
         leader = Leader(message["id"], pid, status, message["deadline"])
         self._by_id[leader.id] = self._by_pid[pid] = leader
         return leader
 
+    def expect(self, message: Message, gate: int) -> Leader:
+        """Note a task that the zygote is asked to fork."""
+        leader = Leader(message["id"], 0, gate, message["deadline"])
+        self._by_id[leader.id] = leader
+        return leader
+
+    def is_forked(self, leader: Leader, pid: int) -> None:
+        """Note the number of an expected task; it is about to be our child, if the zygote does not lie."""
+        if leader.pid or not 1 < pid <= MOST_PID or pid in self._by_pid or pid in {self._me, self._worker, self.zygote}:
+            raise WireError(f"{pid} cannot be task {leader.id}")
+        leader.pid = pid
+        self._by_pid[pid] = leader
+
+    def forget(self, leader: Leader) -> None:
+        """Give up a task that never came to be; what may still come of it is a stray."""
+        self._by_id.pop(leader.id, None)
+        self._by_pid.pop(leader.pid, None)
+        os.close(leader.status)
+        leader.status = -1
+
+    def kill_zygote(self) -> None:
+        """Kill the zygote; `reap` notes its end, and kills what it leaves."""
+        if self.zygote is not None:
+            self._killed.add(self.zygote)
+            os.kill(self.zygote, signal.SIGKILL)  # our un-reaped child (P4)
+
     def started(self, leader: Leader) -> tuple[str, int] | None:
         """Read `status`: None when the program runs, or was killed before it could; else (stage, errno)."""
-        told = os.read(leader.status, 64)
+        try:
+            told = os.read(leader.status, 64).removeprefix(ARMED)
+        except OSError:  # it was killed before it read our word, or a neighbour in the making still holds its end
+            told = b""
         os.close(leader.status)
         leader.status = -1
         if not told:
@@ -108,6 +146,10 @@ class Tasks:
     def signal(self, leader: Leader, number: int) -> None:
         """Send a signal to a leader's group while its number is ours (P4)."""
         if leader.ended is not None:
+            return
+        if not leader.armed:  # it does nothing yet, and may not even be ours
+            if number == signal.SIGKILL and leader.pid and kernel.is_child(leader.pid):
+                os.kill(leader.pid, number)
             return
         try:
             os.killpg(leader.pid, number)
@@ -182,8 +224,11 @@ class Tasks:
         if found is None:
             return False
         pid = found.si_pid
+        if not self._is_known(pid):
+            self.hear()  # it may be one that the zygote has just forked
         leader = self._by_pid.get(pid)
         if leader is not None:
+            leader.armed = True  # ours at any rate
             # The zombie still holds the number, so the group that is killed can be no other (P4, P5).
             self.signal(leader, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
@@ -198,6 +243,9 @@ class Tasks:
         elif pid == self._worker:
             self._worker = None
             self.worker_status = status
+        elif pid == self.zygote:
+            self.zygote = None
+            self.zygote_status = status
         return True
 
     def _own_rss(self, max_rss_kib: int) -> int | None:
@@ -207,7 +255,15 @@ class Tasks:
         return max_rss_kib if max_rss_kib > self._our_peak_kib else None
 
     def _strays(self) -> list[int]:
-        return [pid for pid in kernel.children() if pid not in self._by_pid and pid != self._worker]
+        strays = [pid for pid in kernel.children() if not self._is_known(pid)]
+        if strays:
+            # What the zygote forked was announced before it could become our child: so before we saw it.
+            self.hear()
+            strays = [pid for pid in strays if not self._is_known(pid)]
+        return strays
+
+    def _is_known(self, pid: int) -> bool:
+        return pid in self._by_pid or pid in {self._worker, self.zygote}
 
     def _kill(self, strays: list[int]) -> None:
         """Kill what ended tasks left; each death may bring its own children here, and a SIGCHLD with it."""
@@ -217,9 +273,14 @@ class Tasks:
                 os.kill(pid, signal.SIGKILL)  # our un-reaped child, so the number is its own (P4)
                 # Whatever shares its group and session dies with it, before it can fork on. It is dead or dying and
                 # not reaped: it cannot leave the group any more, and its membership keeps the number (P4). Our own
-                # session is the worker's and its helpers', not a task's.
-                if os.getsid(pid) != self._session and (group := os.getpgid(pid)) > 0:  # 0: of another PID namespace
+                # session is the worker's and its helpers', not a task's; in that of the zygote tasks are made.
+                session, group = os.getsid(pid), os.getpgid(pid)
+                if session not in {self._session, self.zygote_session} and group > 0:  # 0: of another PID namespace
                     os.killpg(group, signal.SIGKILL)
+
+
+def _nothing() -> None:
+    """There is no zygote to be heard."""
 
 
 def _ending(leader: Leader, status: int, usage: resource.struct_rusage, max_rss_kib: int | None) -> Message:
@@ -234,31 +295,3 @@ def _ending(leader: Leader, status: int, usage: resource.struct_rusage, max_rss_
         "killed": leader.killed,
         "survivors": 0,
     }
-
-
-def _become(message: Message, stdout: int, stderr: int, report: int, guardian: int) -> None:
-    """In the child: arm, connect, execute; never returns."""
-    stage = "program"
-    try:
-        os.setsid()
-        kernel.become_subreaper()
-        kernel.die_with_parent()
-        if os.getppid() != guardian:
-            os._exit(127)  # the guardian died before this process was armed
-        null = os.open("/dev/null", os.O_RDONLY)
-        for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
-            os.dup2(source, target)
-        # All that is not the task's: also the connection, before a slow chdir can hold it open.
-        os.closerange(3, report)
-        os.closerange(report + 1, max(report + 2, os.sysconf("SC_OPEN_MAX")))
-        kernel.default_signals()
-        if message["cwd"] is not None:
-            stage = "cwd"
-            os.chdir(message["cwd"])
-            stage = "program"
-        os.execvpe(message["argv"][0], message["argv"], message["env"])  # noqa: S606 - what a worker is for
-    except OSError as error:
-        os.write(report, f"{stage}:{error.errno or 0}".encode("ascii"))
-    except BaseException:  # noqa: BLE001 - a child must not run on as a second guardian
-        os.write(report, f"{stage}:0".encode("ascii"))
-    os._exit(127)

@@ -5,11 +5,14 @@ A frame is a length (4 bytes, big-endian) and a JSON object with the key `op`; d
 connection; it is never used twice.
 
 Worker to guardian, two descriptors with a spawn:
-    spawn   id, argv, env, cwd (or null), deadline (or null), and two descriptors: stdout, stderr
+    preload id (0), modules, env  once: import these in a zygote; asks for a zygote message
+    spawn   id, argv, env, cwd (or null), deadline (or null), forked (optional), and two descriptors: stdout, stderr
+            forked = true: argv runs jobq.run.calling, and may be forked from the zygote if that is ready
     extend  id, deadline          CLOCK_BOOTTIME in seconds, by which the tree must be dead
     signal  id, number            to the task's process group
     kill    id                    SIGKILL to the whole tree
 Guardian to worker, one descriptor with a handle:
+    zygote  state, why            "ready", "failed" (it could not import: why), or "lost" (it died: tasks start cold)
     hello   version, pid          first of all
     started id, pid, handle       handle = true: a descriptor comes along, the leader's pidfd, so that the worker can
             kill by itself; false: the leader has ended meanwhile, or no descriptor was left
@@ -17,7 +20,17 @@ Guardian to worker, one descriptor with a handle:
     ended   id, code or signal, cpu_seconds, max_rss_bytes (or null), killed ("", "asked", "deadline"), survivors
             the tree is dead and reaped; survivors counts processes that not even SIGKILL could end in time
 
-What breaks these rules ends the connection: for the guardian that is the death of the worker.
+Guardian to zygote, four descriptors with a fork:
+    fork    id                    a task's letter (a file with its argv, env, cwd), its gate, stdout, stderr
+Zygote to guardian:
+    ready                         once, when all is imported
+    failed  why                   it could not be, and the zygote ends
+    forked  id, pid               written by the parent of that process, before it ends and leaves it to the guardian
+    unforked id                   no process could be had
+The gate is a socket between guardian and task: the task writes "+" once it is the guardian's child and armed, the
+guardian "g" once it knows it as a leader; then the task connects its output and closes the gate, or writes why not.
+
+What breaks these rules ends the connection: for the guardian that is the death of the worker, or of the zygote.
 """
 
 import array
@@ -28,14 +41,17 @@ import struct
 from collections import deque
 from typing import Any, NoReturn
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME_BYTES = 16 * 1024 * 1024  # several times what exec takes
 SPAWN_DESCRIPTORS = 2
 HANDLE_DESCRIPTORS = 1
+FORK_DESCRIPTORS = 4
+ARMED, GO = b"+", b"g"  # what is said through a gate
 LOST = -1  # stands for a descriptor that the kernel could not give us: our table was full
 _READ_BYTES = 64 * 1024
 _MAX_DESCRIPTORS = 8
 _LENGTH = struct.Struct("!I")
+HEADER_BYTES = _LENGTH.size
 
 Message = dict[str, Any]
 

@@ -1,0 +1,153 @@
+"""Python tasks from the command line: what `push` takes, what a worker makes of it, and the page that tells of it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobq.run.guarded import is_possible
+
+from .conftest import Jobq
+
+PAGE = Path(__file__).parents[2] / "docs" / "python-tasks.md"
+MODULE = """
+import asyncio, os, sys
+LOADED_BY = os.getpid()
+def look(n=0, text=""):
+    print(n, text, os.environ["JOBQ_TASK_ID"] != "", os.environ.get("A"), os.getpid() != LOADED_BY)
+async def wait(n):
+    await asyncio.sleep(0)
+    print("waited", n)
+def fail():
+    raise ValueError("on purpose")
+"""
+
+
+@pytest.fixture
+def project(jobq: Jobq) -> Jobq:
+    (jobq.folder / "project.py").write_text(MODULE)
+    return jobq
+
+
+def outputs(shown: str) -> list[str]:
+    return [line.partition(" | ")[2] for line in shown.splitlines()]
+
+
+def test_push_makes_a_task_of_a_function(jobq: Jobq) -> None:
+    jobq(
+        "demo",
+        "push",
+        "--call",
+        "package.module:function",
+        "--kwargs",
+        '{"n": [1, "ü"]}',
+        "--id",
+        "x",
+        "--timeout",
+        "5",
+    )
+    jobq("demo", "push", "--call", "m:C.f")
+    jobq("demo", "push", "-", stdin='{"call": "m:f", "kwargs": {"n": 1}}\n{"call": "m:f"}\n')
+    first, second, third, fourth = jobq.waiting()
+    assert (first.call, first.kwargs, first.id, first.timeout) == ("package.module:function", {"n": [1, "ü"]}, "x", 5)
+    assert (second.call, second.kwargs) == ("m:C.f", None)
+    assert (third.call, third.kwargs, fourth.kwargs) == ("m:f", {"n": 1}, None)
+    shown = jobq("demo", "peek", "-n", "4")
+    assert 'package.module:function {"n":[1,"ü"]}' in shown.out
+    assert jobq("demo", "push", "--call", "m:C.f", "--id", "x", code=1).err.startswith("jobq: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--call", "f"], "'--call': 'f' must name a function as package.module:function"),
+        (["--call", "m:f()"], "must name a function as package.module:function"),
+        (["--call", "m:f", "--kwargs", "{n: 1}"], "'--kwargs': character 1: not JSON"),
+        (["--call", "m:f", "--kwargs", "[1]"], """'--kwargs': must be a JSON object, such as '{"n": 1}'"""),
+        (["--call", "m:f", "--kwargs", '{"n": NaN}'], "NaN is not a JSON number"),
+        (["--call", "m:f", "--kwargs", '{"n": 1, "n": 2}'], "key stands twice"),
+        (["--kwargs", "{}"], "--kwargs are the arguments of a function: name it with --call"),
+        (["--call", "m:f", "-c", "true"], "tasks come from one place"),
+        (["--call", "m:f", "--", "true"], "tasks come from one place"),
+        (["--call", "m:f", "file"], "tasks come from one place"),
+    ],
+)
+def test_push_says_what_is_wrong(jobq: Jobq, arguments: list[str], says: str) -> None:
+    assert says in jobq("demo", "push", *arguments, code=2).err
+    assert not jobq.file.exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--preload", "project"], ["--guardian", "off"]], ids=["cold", "warm", "off"])
+def test_a_worker_calls_it(project: Jobq, options: list[str]) -> None:
+    project("demo", "push", "--call", "project:look", "--kwargs", '{"n": 1, "text": "ü"}', "--env", "A=b")
+    project("demo", "push", "--call", "project:wait", "--kwargs", '{"n": 2}')
+    project("demo", "push", "--call", "project:fail", "--num-retries", "0")
+    project("demo", "push", "--call", "project:gone", "--num-retries", "0")
+    result = project("demo", "worker", "--log-format", "text", *options)
+    warm = "--preload" in options
+    shown = outputs(result.out)
+    assert f"1 ü True b {warm}" in shown
+    assert "waited 2" in shown
+    assert "ValueError: on purpose" in shown
+    assert f"jobq: module 'project' has no 'gone' (found {project.folder}/project.py)" in shown
+    assert "succeeded=2, failed=2, dead_lettered=2" in result.err
+
+
+@pytest.mark.skipif(not is_possible(), reason="preloading takes the guardian")
+def test_what_python_reads_at_its_start_is_given_to_a_new_one(project: Jobq) -> None:
+    project("demo", "push", "--call", "project:look", "--env", "PYTHONHASHSEED=1")
+    project("demo", "push", "--call", "project:look", "--env", "OMP_NUM_THREADS=1")
+    project("demo", "push", "--call", "project:look")
+    result = project("demo", "worker", "--log-format", "text", env={"JOBQ_PRELOAD": "json, project"})
+    assert [line.rpartition(" ")[2] for line in outputs(result.out)] == ["False", "False", "True"]
+
+
+@pytest.mark.skipif(not is_possible(), reason="preloading takes the guardian")
+def test_a_module_that_cannot_be_preloaded_ends_the_worker_at_once(project: Jobq) -> None:
+    ids = project("demo", "push", "-c", "true", "--ids").lines
+    result = project("demo", "worker", "--preload", "project", "--preload", "no_such.module", code=3)
+    says = r"jobq: cannot preload no_such.module: there is no module 'no_such'; searched /.*, PYTHONPATH and .*\n"
+    assert re.fullmatch(says, result.err)
+    assert [task.id for task in project.waiting()] == ids
+    (project.folder / "broken.py").write_text("import project\nraise KeyError('oh')\n")
+    result = project("demo", "worker", env={"JOBQ_PRELOAD": "broken"}, code=3)
+    assert result.err.endswith("jobq: cannot preload broken: KeyError: 'oh'\n")
+    assert f'File "{project.folder}/broken.py", line 2, in <module>' in result.err
+    assert "jobq/run" not in result.err
+
+
+def test_without_a_guardian_preload_is_a_warning(project: Jobq) -> None:
+    project("demo", "push", "--call", "project:look")
+    result = project("demo", "worker", "--guardian", "off", "--preload", "project", "--log-format", "text")
+    assert outputs(result.out) == ["0  True None False"]
+    assert result.err.count("modules are not preloaded") == 1
+
+
+@pytest.mark.skipif(not is_possible(), reason="preloading takes the guardian")
+def test_a6_the_zygote_has_no_credentials(project: Jobq) -> None:
+    (project.folder / "spy.py").write_text(
+        "import os\nfrom pathlib import Path\n"
+        "BEGUN = dict(os.environ)\n"
+        "def look(): print(sorted(n for n in BEGUN if n.startswith('JOBQ_') or 'canary' in BEGUN[n]),\n"
+        "    'canary' in Path('/proc/self/environ').read_text())\n"
+    )
+    project("demo", "push", "--call", "spy:look")
+    env = {"AZURE_CLIENT_SECRET": "canary", "PGPASSWORD": "canary"}
+    result = project("demo", "worker", "--preload", "spy", "--log-format", "text", env=env)
+    assert outputs(result.out) == ["['JOBQ_WORKER_ID'] False"]
+
+
+def test_the_page_works(jobq: Jobq) -> None:
+    """What docs/python-tasks.md shows is done as it stands there."""
+    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    (jobq.folder / "training.py").write_text(blocks["python"])
+    lines = blocks["console"].splitlines()
+    environment = {**jobq.environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = "set -e\n" + "\n".join(line.removeprefix("$ ") for line in lines if line.startswith("$ "))
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, cwd=jobq.folder, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert outputs(done.stdout) == outputs("\n".join(line for line in lines if not line.startswith("$ ")))
