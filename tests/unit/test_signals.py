@@ -1,0 +1,64 @@
+"""What a worker makes of signals (DESIGN section 6, Stopping), with real ones sent to this process."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from jobq.run.guardian import OBEYED
+from jobq.run.signals import Heard, heard_by
+from jobq.run.stopping import Stopping
+
+
+@pytest.fixture
+async def heard() -> AsyncIterator[tuple[Heard, Stopping]]:
+    stopping = Stopping()
+    with heard_by(stopping) as heard:
+        yield heard, stopping
+
+
+async def told(number: signal.Signals, what: Callable[[], bool]) -> None:
+    os.kill(os.getpid(), number)
+    async with asyncio.timeout(5):
+        while not what():
+            await asyncio.sleep(0)
+
+
+async def test_the_first_signal_decides_the_exit_code(heard: tuple[Heard, Stopping]) -> None:
+    seen, stopping = heard
+    await told(signal.SIGTERM, stopping.working.is_set)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.sleep(0.01)  # for the loop to hear it; that nothing changes is the subject
+    assert seen.stopped_by is signal.SIGTERM
+
+
+async def test_one_ctrl_c_after_a_sigterm_leaves_the_grace(heard: tuple[Heard, Stopping]) -> None:
+    seen, stopping = heard
+    await told(signal.SIGTERM, stopping.working.is_set)
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(0.01)  # as above
+    assert not stopping.at_once.is_set()
+    assert seen.stopped_by is signal.SIGTERM
+
+
+async def test_the_second_ctrl_c_ends_the_grace(heard: tuple[Heard, Stopping]) -> None:
+    _, stopping = heard
+    await told(signal.SIGINT, stopping.working.is_set)
+    assert not stopping.at_once.is_set()
+    await told(signal.SIGINT, stopping.at_once.is_set)
+
+
+async def test_what_was_blocked_is_heard_on_entering_and_blocked_again_after() -> None:
+    """The guardian starts a worker with them blocked; what comes at its very end must not change its exit code."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        stopping = Stopping()
+        with heard_by(stopping):
+            async with asyncio.timeout(5):
+                await stopping.receiving.wait()
+        assert set(OBEYED) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
