@@ -140,13 +140,14 @@ class PreemptionWatch:
 
 
 def concerning(document: Any, name: str, date: str | None) -> Notice | None:
-    """Return the first notice in a document of the service that names this machine.
+    """Return the nearest notice in a document of the service that names this machine.
 
     Args:
         document: as decoded; a stranger's, so nothing is taken for granted.
         name: of this machine; events for others of its group come along.
         date: the answer's own time: a local wall clock is never subtracted from a server's (rule 1.3(6)).
     """
+    found: list[Notice] = []
     listed = document.get("Events") if isinstance(document, dict) else None
     for event in listed if isinstance(listed, list) else []:
         if not isinstance(event, dict) or event.get("EventType") not in _KINDS:
@@ -154,8 +155,8 @@ def concerning(document: Any, name: str, date: str | None) -> Notice | None:
         resources = event.get("Resources")
         if isinstance(resources, list) and name in resources:
             seconds = _seconds_between(date, event.get("NotBefore"))
-            return Notice(str(event.get("EventId", "")), str(event["EventType"]), seconds)
-    return None
+            found.append(Notice(str(event.get("EventId", "")), str(event["EventType"]), seconds))
+    return min(found, key=lambda notice: notice.seconds, default=None)
 
 
 def _seconds_between(date: str | None, not_before: object) -> float:

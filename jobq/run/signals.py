@@ -18,6 +18,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.stopped_by: signal.Signals | None = None
+        self.interrupts = 0
 
 
 @contextmanager
@@ -31,7 +32,10 @@ def heard_by(stopping: Stopping) -> Iterator[Heard]:
     def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGUSR1:
             stopping.drain("SIGUSR1: drain")
-        elif number is signal.SIGINT and heard.stopped_by is signal.SIGINT:
+            return
+        if number is signal.SIGINT:
+            heard.interrupts += 1
+        if heard.interrupts > 1:
             stopping.now("interrupted twice")
         else:
             heard.stopped_by = heard.stopped_by or number

@@ -24,7 +24,7 @@ def boottime() -> float:
 
 
 def marker() -> str:
-    return f"marker-{secrets.token_hex(12)}"
+    return f"marker-{os.getpid()}-{secrets.token_hex(12)}"
 
 
 def hostile(kind: str, mark: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -166,6 +167,50 @@ def test_p8_a_worker_that_does_not_end_when_asked_is_killed() -> None:
         program.signal(signal.SIGTERM)
         assert "did not in time" in program.line()
         assert program.wait() == 137
+        assert gone([mark], 0) == {}
+
+
+def test_p8_a_second_sigterm_or_sighup_leaves_the_worker_its_time() -> None:
+    slow = (
+        "import os, signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, (2, 15)); os.write(1, b'ready\\n');"
+        " signal.sigwait((2, 15)); time.sleep(0.3); os._exit(7)"
+    )
+    for second in (signal.SIGTERM, signal.SIGHUP):
+        with guardian(*PYTHON, "-c", slow, stop_within=20) as program:
+            assert program.line() == "ready"
+            program.signal(signal.SIGTERM)
+            program.signal(second)
+            assert program.wait() == 7
+
+
+def test_s11_children_from_before_are_left_alone() -> None:
+    """`exec jobq worker` in a shell: its sidecars stay its children, and are no task's."""
+    mark = marker()
+    command = f'{" ".join(hostile("idle", mark))} & exec "$@"'
+    inner = [sys.executable, "-P", "-m", "jobq.run.guardian", "--restart", "0", "--", "sh", "-c", "echo ready; read x"]
+    read, write = os.pipe()
+    with Program("bash", "-c", command, "bash", *inner, stdin=read) as program:
+        assert program.line() == "ready"
+        (sidecar,) = living(mark)
+        os.write(write, b"\n")
+        os.close(write)
+        assert program.wait() == 0
+        assert living(mark) == [sidecar]
+        os.kill(sidecar, signal.SIGKILL)
+    os.close(read)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.05])
+def test_a_sigterm_while_a_dead_workers_trees_are_swept_is_not_lost(pause: float) -> None:
+    mark = marker()
+    script = f"{' '.join(hostile('storm', mark))} & echo ready; wait"
+    with guardian("sh", "-c", script, restart=3, pause=0.01, stderr=subprocess.STDOUT) as program:
+        assert program.line() == "ready"
+        until(lambda: len(living(mark)) == 201)
+        os.kill(min(children(program.pid)), signal.SIGKILL)
+        time.sleep(pause)  # to hit the sweep at several moments
+        program.signal(signal.SIGTERM)
+        assert program.wait() in {137, 143}
         assert gone([mark], 0) == {}
 
 

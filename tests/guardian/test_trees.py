@@ -36,7 +36,7 @@ def is_grown(kind: str, mark: str) -> bool:
 @pytest.fixture(autouse=True)
 def no_traces() -> Iterator[None]:
     yield
-    for trace in Path("/tmp").glob("marker-*"):
+    for trace in Path("/tmp").glob(f"marker-{os.getpid()}-*"):
         trace.unlink()
 
 

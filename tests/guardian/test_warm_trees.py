@@ -39,7 +39,7 @@ ROUNDS = 30
 @pytest.fixture(autouse=True)
 def no_traces() -> Iterator[None]:
     yield
-    for trace in Path("/tmp").glob("marker-*"):
+    for trace in Path("/tmp").glob(f"marker-{os.getpid()}-*"):
         trace.unlink()
 
 

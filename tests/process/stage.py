@@ -45,7 +45,13 @@ class Stage:
     lines: list[tuple[str, str, str]] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def worker(self, stopping: Stopping | None = None, spawner: Spawner | None = None, **settings: Any) -> Worker:
+    def worker(
+        self,
+        stopping: Stopping | None = None,
+        spawner: Spawner | None = None,
+        max_tasks: int | None = None,
+        **settings: Any,
+    ) -> Worker:
         return Worker(
             self.backend,
             Settings(**{**QUICK, **settings}),
@@ -53,6 +59,7 @@ class Stage:
             on_line=self._read,
             stopping=stopping,
             spawner=spawner,
+            max_tasks=max_tasks,
         )
 
     async def work(self, **settings: Any) -> WorkerReport:

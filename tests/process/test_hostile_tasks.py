@@ -5,6 +5,7 @@ The same trees stand against the guardian alone in tests/guardian/test_trees.py.
 
 import asyncio
 import contextlib
+import os
 import shlex
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
@@ -39,7 +40,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 @pytest.fixture(autouse=True)
 def no_traces() -> Iterator[None]:
     yield
-    for trace in Path("/tmp").glob("marker-*"):
+    for trace in Path("/tmp").glob(f"marker-{os.getpid()}-*"):
         trace.unlink()
 
 

@@ -85,7 +85,9 @@ async def test_p1_it_is_left_to_its_lease(stage: Stage, case: str, reason: str) 
     await stage.push("true", timeout=0.1 if reason == "timeout" else None)
     stopping = Stopping()
     worker = asyncio.create_task(
-        stage.worker(stopping, CASES[case](), stop_grace=timedelta(seconds=0.05), max_consecutive_failures=0).run()
+        stage.worker(
+            stopping, CASES[case](), stop_grace=timedelta(seconds=0.05), max_consecutive_failures=0, max_tasks=1
+        ).run()
     )
     if reason == "stop":
         await stage.until(lambda: stage.told("task.started") or stage.told("task.lock_lost"))

@@ -60,14 +60,16 @@ def start_worker(command: list[str], environment: dict[str, str]) -> tuple[int, 
 def guard_worker(command: list[str], restarts: int, pause: float, stop_within: float) -> int:
     """Start the worker, and again when it dies by a signal; return its code, 128+n when it died by signal n."""
     signals = Signals()
+    strangers = frozenset(kernel.children())
     environment: dict[str, str] = {}
     while True:
         worker, connection = start_worker(command, environment)
-        guardian = Guardian(connection, signals, worker, stop_within)
+        guardian = Guardian(connection, signals, worker, stop_within, strangers & frozenset(kernel.children()))
         code = os.waitstatus_to_exitcode(guardian.run() or 0)
         if code >= 0:
             return code
         if restarts <= 0 or guardian.asked_to_stop:
+            say(f"the worker died by signal {-code}; what it ran died with it, and comes back when the leases run out")
             return 128 - code
         restarts -= 1
         say(f"the worker died by signal {-code}; next start in {pause:g} s")

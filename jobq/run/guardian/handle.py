@@ -54,7 +54,7 @@ class GuardedProcess:
             return
         self._tell({"op": "kill", "id": self.number})
         if self._pidfd != wire.LOST:  # the guardian may be stopped: the leader at least dies now, by a handle (P4)
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it became another user: told as a survivor
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def extend(self, deadline: float) -> None:

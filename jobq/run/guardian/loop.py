@@ -20,7 +20,7 @@ TICK_SECONDS = 0.5  # poll sleeps on CLOCK_MONOTONIC, which stops in suspend: th
 SWEEP_TICK_SECONDS = 0.02  # while something that was killed is not gone yet
 TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
 ENDING_SECONDS = 5.0  # how long the guardian stays for trees that will not die
-SECOND_ASKING_SECONDS = 10.0  # how long the worker has when it was asked twice: it kills, gives back, and ends
+SECOND_ASKING_SECONDS = 10.0  # how long the worker has after a second Ctrl-C: it kills, gives back, and ends
 MOST_WAITING = 1024  # messages that a worker may leave unread before it is not listened to either
 _CREDENTIALS = struct.Struct("iII")
 STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
@@ -35,20 +35,27 @@ class Guardian:
         child: the worker's number when it is our child, which gets our signals and ends us; None = the worker started
             us, and its end, or that of the connection, ends us.
         stop_within: seconds that our child may take to end once a signal has asked it to.
+        strangers: children that this process had before it was a guardian; they are left alone.
     """
 
     def __init__(
-        self, connection: socket.socket, signals: Signals, child: int | None, stop_within: float = math.inf
+        self,
+        connection: socket.socket,
+        signals: Signals,
+        child: int | None,
+        stop_within: float = math.inf,
+        strangers: frozenset[int] = frozenset(),
     ) -> None:
         self.asked_to_stop = False
         self._child = child
         self._stop_within = stop_within
+        self._interrupts = 0
         self._end_by = math.inf  # boottime in seconds at which a worker that was asked to end is killed
         self._signals = signals
         self._connection = connection
         self._receiver = Receiver(connection, wire.SPAWN_DESCRIPTORS)
         self._sender = Sender(connection)
-        self._tasks = Tasks(child)
+        self._tasks = Tasks(child, strangers)
         self._connected = True
         self._unheard = False  # whether messages were read and not obeyed yet
         self._unreaped = False  # whether the last turn left something to reap or to kill
@@ -136,13 +143,19 @@ class Guardian:
     def _forward(self, numbers: bytes) -> None:
         """Pass each signal on to the worker exactly once; it alone knows what it means."""
         for number in numbers:
-            if number in kernel.FORWARDED and self._child is not None and self._tasks.worker_status is None:
-                os.kill(self._child, number)  # our un-reaped child (P4)
-                if number in STOPPING:
-                    os.kill(self._child, signal.SIGCONT)  # a stopped worker could not obey
-                    within = min(self._stop_within, SECOND_ASKING_SECONDS if self.asked_to_stop else math.inf)
-                    self._end_by = min(self._end_by, kernel.boottime() + within)
-                    self.asked_to_stop = True
+            if number not in kernel.FORWARDED or self._child is None:
+                continue
+            if number in STOPPING:
+                self.asked_to_stop = True  # also while a dead worker's trees are swept: no other is started then
+            if self._tasks.worker_status is not None:
+                continue
+            os.kill(self._child, number)  # our un-reaped child (P4)
+            if number in STOPPING:
+                os.kill(self._child, signal.SIGCONT)  # a stopped worker could not obey
+                self._interrupts += number == signal.SIGINT
+                hurried = self._interrupts > 1  # only a second Ctrl-C ends the tasks' grace; a second SIGTERM does not
+                within = min(self._stop_within, SECOND_ASKING_SECONDS if hurried else math.inf)
+                self._end_by = min(self._end_by, kernel.boottime() + within)
 
     def _kill_deaf_worker(self) -> None:
         """Kill a worker that was asked to end and is too blocked to: its tasks die too, and their leases run out."""

@@ -54,15 +54,17 @@ class Tasks:
 
     Args:
         worker: the number of the child that is no task; None = there is none.
+        strangers: children from before this process was a guardian: `exec jobq worker` keeps those of a shell.
     """
 
-    def __init__(self, worker: int | None) -> None:
+    def __init__(self, worker: int | None, strangers: frozenset[int] = frozenset()) -> None:
         self.worker_status: int | None = None
         self.zygote: int | None = None  # the number of another child that is no task, and leads a session
         self.zygote_status: int | None = None
         self.zygote_session: int | None = None  # also of one that is dead: tasks in the making are in it
         self.hear = _nothing  # takes in what the zygote says of children that seem to be strays
         self._worker = worker
+        self._strangers = set(strangers)  # ours un-reaped, so their numbers stay their own (P4)
         self._by_id: dict[int, Leader] = {}  # live ones only, as in the next
         self._by_pid: dict[int, Leader] = {}
         self._sweeping: list[Leader] = []  # reaped: their numbers may be others' by now
@@ -232,6 +234,7 @@ class Tasks:
             # The zombie still holds the number, so the group that is killed can be no other (P4, P5).
             self.signal(leader, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
+        self._strangers.discard(pid)
         self._killed.discard(pid)
         self._hopeless.discard(pid)
         if leader is not None:
@@ -263,7 +266,7 @@ class Tasks:
         return strays
 
     def _is_known(self, pid: int) -> bool:
-        return pid in self._by_pid or pid in {self._worker, self.zygote}
+        return pid in self._by_pid or pid in {self._worker, self.zygote} or pid in self._strangers
 
     def _kill(self, strays: list[int]) -> None:
         """Kill what ended tasks left; each death may bring its own children here, and a SIGCHLD with it."""
