@@ -161,6 +161,14 @@ async def test_no_service_delays_nothing(stage: Stage) -> None:
     assert report.succeeded == 1
 
 
+def test_the_nearest_of_several_notices_counts() -> None:
+    """P8: a reboot in 15 minutes must not hide a preemption in 30 seconds."""
+    later = event("Reboot", not_before="Mon, 19 Sep 2056 18:44:47 GMT")
+    notice = concerning({"Events": [later, event("Preempt"), later]}, NAME, DATE)
+    assert notice is not None
+    assert (notice.kind, notice.seconds) == ("Preempt", 30.0)
+
+
 @pytest.mark.parametrize("kind", ["Preempt", "Terminate", "Redeploy", "Reboot"])
 def test_what_concerns_us(kind: str) -> None:
     notice = concerning({"Events": [event("Freeze"), event(kind, resources=("other", NAME))]}, NAME, DATE)
