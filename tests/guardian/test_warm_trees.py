@@ -16,17 +16,20 @@ from jobq.run.guardian_spawner import GuardianSpawner
 from tests.guardian.hostile import TREES
 from tests.guardian.spawning import descriptors, start
 from tests.guardian.stage import (
+    SECONDS,
     Program,
     boottime,
     children,
     guardian,
     hostile,
+    is_dead,
     living,
     marker,
     state,
     trace_bytes,
     until,
     until_async,
+    watched,
 )
 from tests.guardian.warming import Stage, carriers, is_zygote, stage
 
@@ -90,13 +93,25 @@ def worker(guarded: bool, *kinds: str, stop_at: str = "") -> Iterator[tuple[Prog
         worker_pid = program.pid
         if guarded:
             worker_pid = next(pid for pid in children(guardian_pid) if b"warm_program" in cmdline(pid))
-        yield program, guardian_pid, worker_pid, zygote, mark, [tree.partition(":")[2] for tree in trees]
+        handle = os.pidfd_open(worker_pid)
+        try:
+            yield program, guardian_pid, worker_pid, zygote, mark, [tree.partition(":")[2] for tree in trees]
+            if guarded:  # whoever died, it does not outlive its guardian
+                program.popen.kill()
+                assert is_dead(handle, SECONDS)
+        finally:
+            os.close(handle)
 
 
 def go_on(mark: str) -> None:
     for pid in carriers(mark):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def are_gone(mark: str, but: int = 0) -> bool:
+    """Tell whether nobody lives, in two looks: one may miss who was forked while it lasted, by one who died then."""
+    return all(len(carriers(mark)) <= but for _ in range(2))
 
 
 def is_still(names: list[str]) -> bool:
@@ -117,6 +132,7 @@ def test_p1_p2_nothing_survives(guarded: bool, how: str) -> None:
         program.line()
         until(lambda: len(carriers(mark)) >= 200)
         wait = 1.0
+        doomed = os.pidfd_open(guardian_pid if how == "guardian killed" else worker_pid)
         if how == "worker killed":
             os.kill(worker_pid, signal.SIGKILL)
         elif how == "guardian killed":
@@ -126,8 +142,10 @@ def test_p1_p2_nothing_survives(guarded: bool, how: str) -> None:
             deadline = float(program.line().split()[1])
             os.kill(worker_pid, signal.SIGSTOP)
             wait = deadline - boottime() + 1
+        assert how == "worker stopped" or is_dead(doomed, SECONDS)
+        os.close(doomed)
         expected = 1 if how == "worker stopped" else 0  # the zygote
-        until(lambda: len(carriers(mark)) <= expected and is_still(names), wait + 0.5)
+        until(lambda: are_gone(mark, expected) and is_still(names), wait + 0.5)
 
 
 @pytest.mark.parametrize("stop_at", STOPS)
@@ -145,7 +163,7 @@ def test_p2_nothing_is_alive_unarmed_whoever_dies_while_a_task_is_made(stop_at: 
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGCONT)
             os.close(handle)
-        until(lambda: carriers(mark) == [], 1.5)
+        until(lambda: are_gone(mark), 1.5)
 
 
 @pytest.mark.parametrize("stop_at", STOPS)
@@ -295,8 +313,10 @@ def test_p2_a_storm_of_forks_when_the_guardian_dies() -> None:
     for round_ in range(3):
         with worker(round_ % 2 == 0, *["setsid"] * 60) as (_, guardian_pid, _, _, mark, _):
             until(lambda: len(carriers(mark)) > 10)
-            os.kill(guardian_pid, signal.SIGKILL)
-            until(lambda: carriers(mark) == [], 1.5)
+            with watched(guardian_pid) as handle:
+                os.kill(guardian_pid, signal.SIGKILL)
+                assert is_dead(handle, SECONDS)
+            until(lambda: are_gone(mark), 1.5)
 
 
 async def test_p3_an_exec_of_a_warm_task_is_still_its_tree(zygote: Stage, tmp_path: Path) -> None:
