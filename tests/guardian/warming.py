@@ -45,8 +45,10 @@ class Stage:
 
     @property
     def zygote(self) -> int:
-        """Its number; 0 while there is none."""
-        return next((pid for pid in children(self.guardian) if is_zygote(pid)), 0)
+        """Its number; there must be one: 0 would signal our own group."""
+        found = [pid for pid in children(self.guardian) if is_zygote(pid)]
+        assert len(found) == 1
+        return found[0]
 
     async def call(
         self, function: str, *, warm: bool = True, launch: Mapping[str, object] | None = None, **kwargs: object

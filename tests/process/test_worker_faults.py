@@ -253,14 +253,3 @@ async def test_a_task_whose_guardian_died_is_left_to_its_lease(stage: Stage) -> 
     assert (report.lost, report.failed) == (1, 0)
     assert stage.told("task.lock_lost")
     assert stage.faults.count("requeue") == 0
-
-
-async def test_a_lost_lock_of_the_only_task_does_not_end_the_worker(stage: Stage) -> None:
-    """Issue 3: no reason to end the worker; the task comes back when its lease has run out, and is waited for."""
-    await stage.push("[ $JOBQ_ATTEMPT -gt 1 ] || sleep 1000")
-    stage.faults.always("renew", Fault.REFUSE)
-    worker = asyncio.create_task(stage.work())
-    await stage.until(lambda: stage.told("task.lock_lost"))
-    stage.faults.clear("renew")
-    report = await worker
-    assert (report.lost, report.succeeded) == (1, 1)
