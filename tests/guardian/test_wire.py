@@ -318,9 +318,11 @@ def lied_to(lie: dict[str, Any], folder: Path) -> Iterator[Peer]:
     env = {**ENV, "PYTHONPATH": path, "READY": wire.encode({"op": "ready"}).hex(), "LIE": wire.encode(lie).hex()}
     peer = Peer()
     peer.say(wire.encode({"op": "preload", "id": 0, "modules": ["liar"], "env": env}))
-    assert peer.hear() == {"op": "zygote", "state": "ready", "why": ""}
-    yield peer
-    peer.close()
+    try:
+        assert peer.hear() == {"op": "zygote", "state": "ready", "why": ""}
+        yield peer
+    finally:
+        peer.close()
 
 
 @pytest.mark.parametrize("lie", LIES, ids=json.dumps)
