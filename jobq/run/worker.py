@@ -17,7 +17,7 @@ from jobq.run.guarded import preload, spawner_for
 from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
 from jobq.run.receiving import Receiving
-from jobq.run.retry import Judge, Requeue, verdict
+from jobq.run.retry import Judge, Leave, Requeue, verdict
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.settlement import Settled
 from jobq.run.signals import Heard, heard_by
@@ -257,7 +257,10 @@ class Worker:
         else:
             self._tally.count(report)
             self._on_report(delivery, report)
-            if isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
+            if isinstance(report.verdict, Leave) or report.settled is Settled.LOST:
+                # It comes back by then, and a lost lock is no reason to end: it may have been the only task.
+                self._own_requeues[report.task_id] = self._clock.boottime() + supervisor.lease.total_seconds()
+            elif isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
                 self._own_requeues[report.task_id] = self._clock.boottime() + report.verdict.delay.total_seconds()
 
     def _free_slot(self) -> None:

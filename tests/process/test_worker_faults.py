@@ -90,7 +90,7 @@ async def test_a_settle_that_nobody_can_vouch_for_is_never_reported_as_done(stag
     await stage.push("true")
     stage.faults.always("complete", Fault.REFUSE)
     stage.faults.always("renew", Fault.REFUSE)
-    report = await stage.work()
+    report = await stage.work(max_tasks=1)
     assert (report.succeeded, report.lost) == (0, 1)
     assert stage.told("task.not_settled")
 
@@ -128,7 +128,7 @@ async def test_the_group_is_dead_before_its_lease_can_expire(stage: Stage, fault
     """P1: the broker is gone; the whole group dies in time, by the clock that the store judges with."""
     stage.faults.always("renew", fault)
     await stage.push(f"trap '' TERM; sleep 1000 & echo $! > {stage.folder}/child; echo ready; wait")
-    worker = asyncio.create_task(stage.work(idle_timeout=timedelta(0)))
+    worker = asyncio.create_task(stage.work(idle_timeout=timedelta(0), max_tasks=1))
     await stage.until_printed("ready")
     database = sqlite3.connect(stage.folder / "queue.db")
     (expires_at,) = database.execute("SELECT expires_at FROM task").fetchone()
@@ -168,7 +168,8 @@ async def test_sigterm_mode_warns_inside_the_lease(stage: Stage) -> None:
     stage.faults.always("renew", Fault.REFUSE)
     note = f"read up idle < /proc/uptime; echo $up > {stage.folder}/told; exit 0"
     await stage.push(f"trap '{note}' TERM; echo ready; while :; do sleep 0.02; done")
-    worker = asyncio.create_task(stage.work(lock_lost_behavior="sigterm", lock_lost_grace=timedelta(seconds=0.3)))
+    grace = timedelta(seconds=0.3)
+    worker = asyncio.create_task(stage.work(lock_lost_behavior="sigterm", lock_lost_grace=grace, max_tasks=1))
     await stage.until_printed("ready")
     database = sqlite3.connect(stage.folder / "queue.db")
     (expires_at,) = database.execute("SELECT expires_at FROM task").fetchone()
@@ -245,7 +246,7 @@ async def test_a_task_whose_guardian_died_is_left_to_its_lease(stage: Stage) -> 
     """P1: what is left of its tree may still live, so nobody else may start it before the lease has run out."""
     spawner = GuardianSpawner()
     await stage.push("echo ready; sleep 1000")
-    worker = asyncio.create_task(stage.worker(spawner=spawner).run())
+    worker = asyncio.create_task(stage.worker(spawner=spawner, max_tasks=1).run())
     await stage.until_printed("ready")
     assert spawner._child is not None
     spawner._child.kill()
@@ -253,3 +254,14 @@ async def test_a_task_whose_guardian_died_is_left_to_its_lease(stage: Stage) -> 
     assert (report.lost, report.failed) == (1, 0)
     assert stage.told("task.lock_lost")
     assert stage.faults.count("requeue") == 0
+
+
+async def test_a_lost_lock_of_the_only_task_does_not_end_the_worker(stage: Stage) -> None:
+    """Issue 3: no reason to end the worker; the task comes back when its lease has run out, and is waited for."""
+    await stage.push("[ $JOBQ_ATTEMPT -gt 1 ] || sleep 1000")
+    stage.faults.always("renew", Fault.REFUSE)
+    worker = asyncio.create_task(stage.work())
+    await stage.until(lambda: stage.told("task.lock_lost"))
+    stage.faults.clear("renew")
+    report = await worker
+    assert (report.lost, report.succeeded) == (1, 1)
