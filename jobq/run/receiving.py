@@ -31,6 +31,7 @@ class Receiving:
         events: told of refusals.
         free: returns how many slots are free now.
         attempts: those that run now; when the last one ends, an empty queue may be a finished one.
+        comes_back: whether a task that this worker gave back is still to come.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Receiving:
         events: Events,
         free: Callable[[], int],
         attempts: "set[asyncio.Task[Any]]",
+        comes_back: Callable[[], bool],
     ) -> None:
         self._backend = backend
         self._clock = clock
@@ -49,6 +51,7 @@ class Receiving:
         self._events = events
         self._free = free
         self._attempts = attempts
+        self._comes_back = comes_back
         self._was_served = False
 
     async def receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
@@ -90,8 +93,7 @@ class Receiving:
         receiving = asyncio.ensure_future(self._backend.receive(self._free(), lease, wait))
         reasons: list[Awaitable[object]] = [self._stopping.receiving.wait(), self._stopping.interrupted.wait()]
         if wait and self._attempts:
-            # When the last attempt ends the wait is over too: an empty queue may now be a finished one.
-            reasons.append(asyncio.wait(self._attempts))
+            reasons.append(self._worked_off())
         limit = wait.total_seconds() + RECEIVE_SECONDS
         overdue = self._clock.sleep_until(self._clock.boottime() + limit)
         with racing(receiving, overdue, *reasons) as futures:
@@ -102,6 +104,13 @@ class Receiving:
             if futures[1].done() and not (receiving.done() and not receiving.cancelled()):
                 raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
             return None if not receiving.done() or receiving.cancelled() else receiving.result()
+
+    async def _worked_off(self) -> None:
+        """Return when the last attempt has ended: an empty queue may now be a finished one."""
+        await asyncio.wait(self._attempts)
+        if self._comes_back():
+            # A task granted at the very instant at which a receive is cut short has cost a delivery for nothing.
+            await asyncio.Event().wait()
 
     async def _pause(self, seconds: float) -> None:
         await first_of(self._clock.sleep_until(self._clock.boottime() + seconds), self._stopping.receiving.wait())

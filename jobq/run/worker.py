@@ -177,6 +177,7 @@ class Worker:
             events=self._events,
             free=lambda: int(min(self._free, self._left)),
             attempts=self._attempts,
+            comes_back=lambda: bool(self._own_requeues),
         )
         try:
             while self._left and not self._stopping.receiving.is_set():

@@ -120,6 +120,14 @@ async def test_death_by_a_signal_is_a_crash(stage: Stage) -> None:
     assert "signal 11" in dead.description
 
 
+async def test_a_task_that_comes_back_at_once_is_not_granted_to_a_receive_that_is_cut_short(stage: Stage) -> None:
+    """P7: a receive that ends with the last attempt would give the task back, and have cost a delivery for nothing."""
+    await stage.push("false", budgets={"retries": 60})
+    await stage.work(visibility_timeout=LONG, backoff=timedelta(0), num_workers=2)
+    (dead,) = await stage.backend.dead_letters(10)
+    assert dead.deliveries == 61
+
+
 async def test_a_timeout_ends_the_whole_group_and_consumes_a_retry(stage: Stage) -> None:
     """P3, P7; the shell ignores SIGTERM, so SIGKILL has to come after the grace."""
     await stage.push(
