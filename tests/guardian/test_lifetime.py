@@ -71,12 +71,13 @@ async def test_p1_a_deadline_in_the_past_kills_at_once(spawner: GuardianSpawner,
 async def test_p1_thousands_of_queued_starts_do_not_delay_an_extension(spawner: GuardianSpawner) -> None:
     null = os.open("/dev/null", os.O_RDWR)
     launch = Launch(argv=("/bin/true",), env=ENV, stdout=null, stderr=null)
-    held = await start(spawner, "sleep", "1000", deadline=boottime() + 0.3)
+    deadline = boottime() + 1.5  # all these starts take twice as long
+    held = await start(spawner, "sleep", "1000", deadline=deadline)
     spawns = [asyncio.create_task(spawner.spawn(launch)) for _ in range(3000)]
     await until_async(lambda: any(task.done() for task in spawns))
     held.process.extend(boottime() + 1000)  # behind at most SPAWNS_IN_FLIGHT starts
     assert SPAWNS_IN_FLIGHT <= 32
-    await asyncio.sleep(0.4)  # the time itself is what is waited for
+    await asyncio.sleep(deadline + 0.1 - boottime())  # the time itself is what is waited for
     assert state(held.process.pid) == "S"
     for task in spawns:
         task.cancel()

@@ -108,3 +108,17 @@ async def test_what_left_survivors_and_succeeded_is_done(stage: Stage) -> None:
     end = ExitStatus(exit_code=0, survivors=1)
     report = await stage.worker(spawner=StandIn(end, when="by itself")).run()
     assert report.succeeded == 1
+
+
+class Unnoticed(StandIn):
+    """Has ended, and the news of it come just after the first look."""
+
+    def has_exited(self) -> bool:
+        self._ended.set()
+        return True
+
+
+async def test_p7_what_had_ended_when_its_time_was_up_was_not_ended_by_that(stage: Stage) -> None:
+    await stage.push("true", timeout=0.05)
+    report = await stage.worker(spawner=Unnoticed(ExitStatus(exit_code=0))).run()
+    assert (report.succeeded, report.failed) == (1, 0)

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import time
 
 from jobq.run.guardian import kernel, wire
@@ -22,7 +21,6 @@ TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
 ENDING_SECONDS = 5.0  # how long the guardian stays for trees that will not die
 SECOND_ASKING_SECONDS = 10.0  # how long the worker has after a second Ctrl-C: it kills, gives back, and ends
 MOST_WAITING = 1024  # messages that a worker may leave unread before it is not listened to either
-_CREDENTIALS = struct.Struct("iII")
 STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
 
 
@@ -85,18 +83,11 @@ class Guardian:
         return self._tasks.worker_status
 
     def _watch_parent(self) -> int:
-        # The connection alone does not tell its death: a child that it forked may hold the other end.
-        parent, _, _ = _CREDENTIALS.unpack(
-            self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
-        try:
-            pidfd = os.pidfd_open(parent)
-        except OSError:
-            pidfd = -1
-        if pidfd < 0 or os.getppid() != parent:
+        pidfd, is_parent = kernel.open_peer(self._connection)
+        if is_parent:
+            self._poll.register(pidfd, select.POLLIN)
+        else:
             self._connected = False
-            return pidfd
-        self._poll.register(pidfd, select.POLLIN)
         return pidfd
 
     def _is_needed(self) -> bool:
