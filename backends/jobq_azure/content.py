@@ -1,0 +1,92 @@
+"""What the text of a Storage Queue message holds: a body, and beside it a checkpoint or the story of a dead letter.
+
+A body that XML can carry as it is stays readable text, as other tools write and expect it; any other is base64 (which
+some tools write always, so it is read wherever it is well-formed). What stands beside a body is one line before it:
+
+    #jobq checkpoint "step 7"
+    {"version": 2, ...}
+"""
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jobq import strict_json
+from jobq.errors import MalformedTask
+
+MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request: facts/azure.md 1.4
+_MARK: Final = "#jobq "
+# XML 1.0, production 2, without the carriage return, which a parser turns into a line feed.
+_NO_XML: Final = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Content:
+    """A message taken apart.
+
+    Attributes:
+        body: the bytes that somebody queued.
+        kind: "" = nothing beside it, "checkpoint" or "dead".
+        beside: JSON: the checkpoint's text, or the dead letter's fields.
+    """
+
+    body: bytes
+    kind: str = ""
+    beside: Any = None
+
+    def text(self) -> str:
+        """Return the message as it is stored."""
+        if not self.kind:
+            return text_of(self.body)
+        # ASCII alone, so that nothing in the line can end it or be illegal in XML.
+        return f"{_MARK}{self.kind} {json.dumps(self.beside)}\n{text_of(self.body)}"
+
+    @classmethod
+    def read(cls, text: str) -> "Content":
+        """Take a message apart; what is not ours, or broken, is all body."""
+        line, newline, rest = text.partition("\n")
+        kind, _, beside = line.removeprefix(_MARK).partition(" ")
+        if line.startswith(_MARK) and newline and kind in {"checkpoint", "dead"}:
+            try:
+                found = strict_json.loads(beside.encode())
+            except MalformedTask:
+                return cls(body_of(text))
+            if isinstance(found, str if kind == "checkpoint" else dict):
+                return cls(body_of(rest), kind, found)
+        return cls(body_of(text))
+
+
+def text_of(body: bytes) -> str:
+    """Return the text that stands for a body; `body_of` is its inverse."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = ""
+    # What would be read as something else than it is, or not at all, is armoured.
+    if not text or _NO_XML.search(text) or text.startswith(_MARK) or _from_base64(text) is not None:
+        return base64.b64encode(body).decode()
+    return text
+
+
+def body_of(text: str) -> bytes:
+    """Return the body that a text stands for; never fails."""
+    decoded = _from_base64(text)
+    return text.encode(errors="surrogatepass") if decoded is None else decoded
+
+
+def size_of(text: str) -> int:
+    """Return how many bytes of a message's limit a text takes: UTF-8, escaped for XML."""
+    return len(text.encode()) + 4 * text.count("&") + 3 * (text.count("<") + text.count(">"))
+
+
+def _from_base64(text: str) -> bytes | None:
+    if len(text) % 4 or not text.isascii():
+        return None
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return decoded if base64.b64encode(decoded).decode() == text else None

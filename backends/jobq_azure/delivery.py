@@ -1,0 +1,161 @@
+"""A leased message behind the delivery protocol; every verb is fenced by its receipt (S4)."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import cached_property
+
+from jobq.backend import FencingNumber
+from jobq.errors import MalformedTask, SettlementUnknown
+from jobq.task import Task, TaskResult
+from jobq_azure.answers import NoAnswer
+from jobq_azure.content import MAX_TEXT_BYTES, Content, size_of
+from jobq_azure.dead import Graveyard
+from jobq_azure.wire import LONGEST, Message, Wire, whole_seconds
+
+
+class StorageDelivery:
+    """One message leased from a Storage Queue.
+
+    Each update gives a new receipt and ends the old one, so the requests of a delivery form a chain: one that its
+    caller gave up on goes on, and the next waits for it, since only its answer holds the receipt.
+
+    Args:
+        wire: requests to the queue.
+        dead: where dead letters go.
+        message: as it was handed out.
+        lease: the length that was granted.
+        on_their_way: the backend's; holds each request until it is answered, whether or not anybody waits for it.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        dead: Graveyard,
+        message: Message,
+        lease: timedelta,
+        on_their_way: "set[asyncio.Task[None]]",
+    ) -> None:
+        self.lease = lease
+        self.deliveries = message.deliveries
+        self._wire = wire
+        self._dead = dead
+        self._message_id = message.id
+        self._receipt = message.receipt
+        self._content = Content.read(message.text)
+        self._asked = whole_seconds(lease)
+        self._sent: asyncio.Task[None] | None = None
+        self._on_their_way = on_their_way
+
+    @property
+    def id(self) -> str:
+        """The task's id; the message's for one that is not a task."""
+        try:
+            return self.task.id
+        except MalformedTask:
+            return self._message_id
+
+    @property
+    def body(self) -> bytes:
+        """What was queued, without a checkpoint beside it."""
+        return self._content.body
+
+    @property
+    def checkpoint_value(self) -> str | None:
+        """The checkpoint as it was at the receive, or as it was saved since."""
+        return self._content.beside if self._content.kind == "checkpoint" else None
+
+    @cached_property
+    def task(self) -> Task:
+        """The task in the body; raises MalformedTask."""
+        return Task.decode(self._content.body)
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The number that the task may show to others."""
+        try:
+            return FencingNumber(self.task.epoch, self.task.generation, self.deliveries)
+        except MalformedTask:
+            return FencingNumber(0, 0, self.deliveries)
+
+    async def renew(self, lease: timedelta) -> None:
+        """Extend the lease from now, by whole seconds; the body is not sent again."""
+        self._asked = whole_seconds(lease)
+        await self._update(self._asked)
+
+    async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
+        """End the task as done."""
+        await self._chain(lambda: self._wire.delete(self._message_id, self._receipt))
+
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        """Put it back with another body in the same message, in one request (S6)."""
+        if delay > LONGEST:  # hidden again in steps, by whoever receives it too early
+            task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
+        seconds = 0 if delay <= timedelta(0) else whole_seconds(delay)
+        await self._update(seconds, replace(self._content, body=task.encode()))
+
+    async def release(self) -> None:
+        """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
+        await self.put_off(0)
+
+    async def put_off(self, seconds: int) -> None:
+        """Put it back unstarted, hidden for so long."""
+        try:
+            content = replace(self._content, body=self.task.released().encode())
+        except MalformedTask:
+            content = None
+        await self._update(seconds, content)
+
+    async def dead_letter(self, reason: str, description: str) -> None:
+        """Write it to the dead-letter queue, then delete it: a crash between leaves two, which readers fold (S6)."""
+
+        async def bury() -> None:
+            # First the fence: a stale worker must not bury what another one runs (S4).
+            self._receipt = await self._wire.update(self._message_id, self._receipt, self._asked)
+            await self._dead.bury(self, reason, description)
+            await self._wire.delete(self._message_id, self._receipt)
+
+        await self._chain(bury)
+
+    async def checkpoint(self, value: str) -> None:
+        """Save the task's progress in its message (S9); the lease counts anew, which nobody relies on."""
+        content = Content(self._content.body, "checkpoint", value)
+        if (size := size_of(content.text())) > MAX_TEXT_BYTES:
+            raise MalformedTask(
+                f"a checkpoint of {len(value.encode())} bytes makes a message of {size}, and a Storage Queue takes"
+                f" {MAX_TEXT_BYTES}: save it elsewhere, and its address here",
+                "checkpoint",
+            )
+        await self._update(self._asked, content)
+        self._content = content
+
+    async def _update(self, seconds: int, content: Content | None = None) -> None:
+        text = None if content is None else content.text()
+
+        async def update() -> None:
+            self._receipt = await self._wire.update(self._message_id, self._receipt, seconds, text)
+
+        await self._chain(update)
+
+    async def _chain(self, request: Callable[[], Awaitable[None]]) -> None:
+        """Send a request once the one before has been answered; it goes on when its caller gives up.
+
+        Raises:
+            SettlementUnknown: its answer was lost.
+        """
+        while self._sent is not None and not self._sent.done():
+            await asyncio.wait({self._sent})
+        self._sent = asyncio.ensure_future(request())
+        self._on_their_way.add(self._sent)
+        self._sent.add_done_callback(self._answered)
+        try:
+            await asyncio.shield(self._sent)
+        except NoAnswer as error:
+            raise SettlementUnknown(str(error)) from None
+
+    def _answered(self, sent: "asyncio.Task[None]") -> None:
+        self._on_their_way.discard(sent)
+        if not sent.cancelled():
+            sent.exception()  # looked at: perhaps nobody waits for it any more
