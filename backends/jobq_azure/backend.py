@@ -23,15 +23,13 @@ from jobq.errors import (
 from jobq.task import Task
 from jobq_azure.answers import NoAnswer
 from jobq_azure.connection import Account
-from jobq_azure.content import MAX_TEXT_BYTES, Content, size_of
-from jobq_azure.dead import SUFFIX, Graveyard
+from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
+from jobq_azure.dead import SUFFIX, Graveyard, id_in
 from jobq_azure.delivery import StorageDelivery
 from jobq_azure.polling import Polling
 from jobq_azure.wire import LONGEST, MOST_AT_ONCE, Message, Wire, whole_seconds
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)
-# What a message may still grow by: counters, a generation, a date. Nothing may push it over the limit later.
-HEADROOM_BYTES: Final = 1024
 _PUTS_AT_ONCE: Final = 16
 _EARLY_SECONDS: Final = 5.0  # the service counts whole seconds by its own clock: so much is no step of a long delay
 _T = TypeVar("_T")
@@ -71,7 +69,7 @@ class StorageQueueBackend:
             atomic_requeue=True,
             counts_deliveries=True,
             native_checkpoint=True,
-            counts=frozenset({"dead"}),
+            counts=frozenset({"dead", "total"}),
         )
 
     async def __aenter__(self) -> Self:
@@ -209,14 +207,22 @@ class StorageQueueBackend:
             for message in await _certain(self._wire.peek(min(limit, MOST_AT_ONCE)))
         ]
         return [
-            Peeked(id=_id_of(content.body, message.id), body=content.body, deliveries=message.deliveries)
+            Peeked(
+                id=id_in(content.body) or content.beside.id or message.id,
+                body=content.body,
+                deliveries=content.beside.before + message.deliveries,
+            )
             for message, content in found
         ]
 
     async def stats(self) -> QueueStats:
         """Count what the service counts: all messages together, and the dead letters."""
-        dead = await _certain(self._dead.count())
-        return QueueStats(visible=None, leased=None, scheduled=None, dead=dead)
+        total = await _certain(self._wire.count())
+        try:
+            dead = await _certain(self._dead.count())
+        except QueueNotFound:  # another program made the queue
+            dead = 0
+        return QueueStats(visible=None, leased=None, scheduled=None, dead=dead, total=total)
 
     async def clear(self) -> int:
         """Delete all messages; the number is the service's estimate."""
@@ -270,10 +276,3 @@ def _too_early(delivery: StorageDelivery) -> int:
         return 0
     early = 0.0 if not_before is None else not_before - time.time()
     return min(math.ceil(early), int(LONGEST.total_seconds())) if early > _EARLY_SECONDS else 0
-
-
-def _id_of(body: bytes, message_id: str) -> str:
-    try:
-        return Task.decode(body).id
-    except MalformedTask:
-        return message_id

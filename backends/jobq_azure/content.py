@@ -3,7 +3,7 @@
 A body that XML can carry as it is stays readable text, as other tools write and expect it; any other is base64 (which
 some tools write always, so it is read wherever it is well-formed). What stands beside a body is one line before it:
 
-    #jobq checkpoint "step 7"
+    #jobq {"checkpoint": "step 7"}
     {"version": 2, ...}
 """
 
@@ -18,45 +18,65 @@ from jobq import strict_json
 from jobq.errors import MalformedTask
 
 MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request: facts/azure.md 1.4
+# What a message may still grow by: counters, a generation, a date. Nothing may push it over the limit later.
+HEADROOM_BYTES: Final = 1024
 _MARK: Final = "#jobq "
 # XML 1.0, production 2, without the carriage return, which a parser turns into a line feed.
 _NO_XML: Final = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
-class Content:
-    """A message taken apart.
+class Beside:
+    """What jobq notes of a message beside its body; all optional.
 
     Attributes:
-        body: the bytes that somebody queued.
-        kind: "" = nothing beside it, "checkpoint" or "dead".
-        beside: JSON: the checkpoint's text, or the dead letter's fields.
+        checkpoint: the last accepted one.
+        before: deliveries of this task in messages before this one; a redrive begins a new message (S3).
+        id: of a message that is not a task, and was redriven.
+        dead: the fields of a dead letter.
     """
 
+    checkpoint: str | None = None
+    before: int = 0
+    id: str = ""
+    dead: dict[str, Any] | None = None
+
+    def line(self) -> str:
+        """Return the line that stands for this; empty for nothing."""
+        fields = {name: value for name, value in vars(self).items() if value not in (None, 0, "")}
+        # ASCII alone, so that nothing in the line can end it or be illegal in XML.
+        return f"{_MARK}{json.dumps(fields)}\n" if fields else ""
+
+    @classmethod
+    def read(cls, line: str) -> "Beside | None":
+        """Return what a line tells; None for one that `line` did not write."""
+        try:
+            fields = strict_json.loads(line.removeprefix(_MARK).encode())
+        except (MalformedTask, UnicodeEncodeError):
+            return None
+        kinds = {"checkpoint": str, "before": int, "id": str, "dead": dict}
+        if not isinstance(fields, dict) or any(type(value) is not kinds.get(name) for name, value in fields.items()):
+            return None
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Content:
+    """A message taken apart: the bytes that somebody queued, and what jobq notes beside them."""
+
     body: bytes
-    kind: str = ""
-    beside: Any = None
+    beside: Beside = Beside()
 
     def text(self) -> str:
         """Return the message as it is stored."""
-        if not self.kind:
-            return text_of(self.body)
-        # ASCII alone, so that nothing in the line can end it or be illegal in XML.
-        return f"{_MARK}{self.kind} {json.dumps(self.beside)}\n{text_of(self.body)}"
+        return self.beside.line() + text_of(self.body)
 
     @classmethod
     def read(cls, text: str) -> "Content":
         """Take a message apart; what is not ours, or broken, is all body."""
         line, newline, rest = text.partition("\n")
-        kind, _, beside = line.removeprefix(_MARK).partition(" ")
-        if line.startswith(_MARK) and newline and kind in {"checkpoint", "dead"}:
-            try:
-                found = strict_json.loads(beside.encode())
-            except MalformedTask:
-                return cls(body_of(text))
-            if isinstance(found, str if kind == "checkpoint" else dict):
-                return cls(body_of(rest), kind, found)
-        return cls(body_of(text))
+        beside = Beside.read(line) if newline and line.startswith(_MARK) else None
+        return cls(body_of(text)) if beside is None else cls(body_of(rest), beside)
 
 
 def text_of(body: bytes) -> str:

@@ -8,16 +8,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeVar
 
 from jobq.backend import DeadLetter, FencingNumber
 from jobq.errors import LockLost, MalformedTask
 from jobq.task import Task
-from jobq_azure.content import MAX_TEXT_BYTES, Content, size_of
+from jobq_azure.content import MAX_TEXT_BYTES, Beside, Content, size_of
 from jobq_azure.wire import MOST_AT_ONCE, Message, Wire
 
+_T = TypeVar("_T")
 SUFFIX: Final = "-failed"
 _HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
 _log: Final = logging.getLogger(__name__)
@@ -38,12 +39,16 @@ class Buried(Protocol):
     @property
     def fencing(self) -> FencingNumber: ...  # noqa: D102
 
+    @property
+    def checkpoint_value(self) -> str | None: ...  # noqa: D102
+
 
 @dataclass(frozen=True)
 class _Record:
-    """A dead letter, and the messages that hold it."""
+    """A dead letter, its checkpoint, and the messages that hold it."""
 
     letter: DeadLetter
+    checkpoint: str | None
     messages: tuple[Message, ...]
 
 
@@ -81,13 +86,13 @@ class Graveyard:
             "deliveries": given_up.deliveries,
             "died": time.time(),
         }
-        text = Content(given_up.body, "dead", story).text()
-        for length in (3000, 1000, 300, 0):
-            if size_of(text) <= MAX_TEXT_BYTES:
+        beside = Beside(checkpoint=given_up.checkpoint_value, dead=story)
+        for length in (None, 3000, 1000, 300, 0):
+            if length is not None:
+                story["description"] = description[-length:] if length else ""
+            if size_of(text := Content(given_up.body, beside).text()) <= MAX_TEXT_BYTES:
                 break
-            story["description"] = description[-length:] if length else ""
-            text = Content(given_up.body, "dead", story).text()
-        if size_of(text) > MAX_TEXT_BYTES:
+        else:
             _log.error(
                 "dead letter %s leaves no room for its story in %s: %s: %s",
                 given_up.id,
@@ -113,33 +118,30 @@ class Graveyard:
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back: send first, delete after."""
 
-        async def send(letter: DeadLetter) -> None:
-            try:
-                body = Task.decode(letter.body).redriven(deliveries=0).encode()
-            except MalformedTask:
-                body = letter.body
-            await self._main.put(Content(body).text())
+        async def send(record: _Record) -> None:
+            texts = [Content(body, beside).text() for body, beside in _redriven(record)]
+            fitting = (text for text in texts if size_of(text) <= MAX_TEXT_BYTES)
+            await self._main.put(next(fitting, texts[-1]))
 
         return await self._each(ids, send)
 
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
 
-        async def nothing(_letter: DeadLetter) -> None:
+        async def nothing(_record: _Record) -> None:
             pass
 
         return await self._each(ids, nothing)
 
-    async def _each(self, ids: Sequence[str], do: Any) -> list[str]:
+    async def _each(self, ids: Sequence[str], do: Callable[[_Record], Awaitable[None]]) -> list[str]:
         """Do something with each of these dead letters, delete it, and put back the others."""
-        wanted, done = set(ids), set()
+        wanted, done = set(ids), set[str]()
         messages = await self._hold()
         kept = {message.id: message for message in messages}
         try:
             for record in _folded(messages):
                 if record.letter.id in wanted:
-                    if record.letter.id not in done:
-                        await do(record.letter)
+                    await do(record)
                     done.add(record.letter.id)
                     for message in record.messages:
                         del kept[message.id]
@@ -165,36 +167,69 @@ class Graveyard:
 
 
 def _folded(messages: Sequence[Message]) -> list[_Record]:
-    """Return the dead letters in messages, oldest first, newest generation first among those of one id."""
-    found: dict[tuple[str, int, int], _Record] = {}
+    """Return the dead letters in messages, oldest first.
+
+    One task has one dead letter, its newest: a crash between write and delete leaves two of one generation, and an
+    interrupted redrive one of each epoch. Two tasks that share an id are two.
+    """
+    newest: dict[tuple[str, bytes], tuple[int, int]] = {}
+    found: dict[tuple[str, bytes], _Record] = {}
     for message in messages:
-        key, letter = _read(message)
+        letter, checkpoint, number = _read(message)
+        key = (letter.id, _work_in(letter.body))
         known = found.get(key)
-        found[key] = _Record(letter, (*known.messages, message)) if known else _Record(letter, (message,))
+        if known is None:
+            found[key] = _Record(letter, checkpoint, (message,))
+            newest[key] = number
+        elif number > newest[key]:
+            found[key] = _Record(letter, checkpoint, (*known.messages, message))
+            newest[key] = number
+        else:
+            found[key] = replace(known, messages=(*known.messages, message))
     return sorted(found.values(), key=lambda record: record.letter.died)
 
 
-def _read(message: Message) -> tuple[tuple[str, int, int], DeadLetter]:
+def _read(message: Message) -> tuple[DeadLetter, str | None, tuple[int, int]]:
+    """Return a dead letter, its checkpoint, and its epoch and generation."""
     content = Content.read(message.text)
-    story: dict[str, Any] = content.beside if content.kind == "dead" else {}
+    story = content.beside.dead or {}
 
-    def field(name: str, usual: Any) -> Any:
+    def field(name: str, usual: _T) -> _T:
         value = story.get(name, usual)
         return value if type(value) is type(usual) else usual
 
-    task_id = field("id", "") or _id_in(content.body) or message.id
     letter = DeadLetter(
-        id=task_id,
+        id=field("id", "") or id_in(content.body) or message.id,
         reason=field("reason", "unknown"),
         description=field("description", "written by another program, or too large for its story"),
         body=content.body,
         deliveries=field("deliveries", 0),
         died=field("died", 0.0),
     )
-    return (task_id, field("epoch", 0), field("generation", 0)), letter
+    return letter, content.beside.checkpoint, (field("epoch", 0), field("generation", 0))
 
 
-def _id_in(body: bytes) -> str:
+def _redriven(record: _Record) -> list[tuple[bytes, Beside]]:
+    """Return what may be put back for a dead letter, best first; the next where one is too large."""
+    letter = record.letter
+    beside = Beside(checkpoint=record.checkpoint, before=letter.deliveries)
+    try:
+        task = Task.decode(letter.body)
+    except MalformedTask:
+        return [(letter.body, replace(beside, id=letter.id)), (letter.body, Beside())]
+    fresh = task.redriven(deliveries=letter.deliveries).encode()
+    return [(fresh, beside), (task.redriven(deliveries=0).encode(), Beside()), (letter.body, Beside())]
+
+
+def _work_in(body: bytes) -> bytes:
+    try:
+        return Task.decode(body).fingerprint()
+    except MalformedTask:
+        return body
+
+
+def id_in(body: bytes) -> str:
+    """Return the id of the task in a body; empty when there is none."""
     try:
         return Task.decode(body).id
     except MalformedTask:

@@ -8,10 +8,10 @@ from datetime import timedelta
 from functools import cached_property
 
 from jobq.backend import FencingNumber
-from jobq.errors import MalformedTask, SettlementUnknown
+from jobq.errors import LockLost, MalformedTask, SettlementUnknown
 from jobq.task import Task, TaskResult
 from jobq_azure.answers import NoAnswer
-from jobq_azure.content import MAX_TEXT_BYTES, Content, size_of
+from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
 from jobq_azure.dead import Graveyard
 from jobq_azure.wire import LONGEST, Message, Wire, whole_seconds
 
@@ -39,12 +39,12 @@ class StorageDelivery:
         on_their_way: "set[asyncio.Task[None]]",
     ) -> None:
         self.lease = lease
-        self.deliveries = message.deliveries
         self._wire = wire
         self._dead = dead
         self._message_id = message.id
-        self._receipt = message.receipt
+        self._receipt: str | None = message.receipt  # None = settled, so far as is known
         self._content = Content.read(message.text)
+        self.deliveries = self._content.beside.before + message.deliveries
         self._asked = whole_seconds(lease)
         self._sent: asyncio.Task[None] | None = None
         self._on_their_way = on_their_way
@@ -55,7 +55,7 @@ class StorageDelivery:
         try:
             return self.task.id
         except MalformedTask:
-            return self._message_id
+            return self._content.beside.id or self._message_id
 
     @property
     def body(self) -> bytes:
@@ -65,7 +65,7 @@ class StorageDelivery:
     @property
     def checkpoint_value(self) -> str | None:
         """The checkpoint as it was at the receive, or as it was saved since."""
-        return self._content.beside if self._content.kind == "checkpoint" else None
+        return self._content.beside.checkpoint
 
     @cached_property
     def task(self) -> Task:
@@ -87,14 +87,19 @@ class StorageDelivery:
 
     async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
         """End the task as done."""
-        await self._chain(lambda: self._wire.delete(self._message_id, self._receipt))
+
+        async def delete() -> None:
+            await self._wire.delete(self._message_id, self._held())
+            self._receipt = None
+
+        await self._chain(delete)
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body in the same message, in one request (S6)."""
         if delay > LONGEST:  # hidden again in steps, by whoever receives it too early
             task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
         seconds = 0 if delay <= timedelta(0) else whole_seconds(delay)
-        await self._update(seconds, replace(self._content, body=task.encode()))
+        await self._settle(seconds, replace(self._content, body=task.encode()))
 
     async def release(self) -> None:
         """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
@@ -106,36 +111,52 @@ class StorageDelivery:
             content = replace(self._content, body=self.task.released().encode())
         except MalformedTask:
             content = None
-        await self._update(seconds, content)
+        await self._settle(seconds, content)
 
     async def dead_letter(self, reason: str, description: str) -> None:
         """Write it to the dead-letter queue, then delete it: a crash between leaves two, which readers fold (S6)."""
 
         async def bury() -> None:
             # First the fence: a stale worker must not bury what another one runs (S4).
-            self._receipt = await self._wire.update(self._message_id, self._receipt, self._asked)
+            self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
             await self._dead.bury(self, reason, description)
             await self._wire.delete(self._message_id, self._receipt)
+            self._receipt = None
 
         await self._chain(bury)
 
     async def checkpoint(self, value: str) -> None:
         """Save the task's progress in its message (S9); the lease counts anew, which nobody relies on."""
-        content = Content(self._content.body, "checkpoint", value)
-        if (size := size_of(content.text())) > MAX_TEXT_BYTES:
+        content = replace(self._content, beside=replace(self._content.beside, checkpoint=value))
+        if (size := size_of(content.text())) > MAX_TEXT_BYTES - HEADROOM_BYTES:
             raise MalformedTask(
-                f"a checkpoint of {len(value.encode())} bytes makes a message of {size}, and a Storage Queue takes"
-                f" {MAX_TEXT_BYTES}: save it elsewhere, and its address here",
+                f"a checkpoint of {len(value.encode())} bytes makes a message of {size}, and a Storage Queue has room"
+                f" for {MAX_TEXT_BYTES - HEADROOM_BYTES}: save it elsewhere, and its address here",
                 "checkpoint",
             )
         await self._update(self._asked, content)
         self._content = content
 
+    def _held(self) -> str:
+        if self._receipt is None:
+            raise LockLost("this delivery was settled before")
+        return self._receipt
+
+    async def _settle(self, seconds: int, content: Content | None) -> None:
+        """Give it back; the receipt that the answer brings is nobody's (S4)."""
+        text = None if content is None else content.text()
+
+        async def update() -> None:
+            await self._wire.update(self._message_id, self._held(), seconds, text)
+            self._receipt = None
+
+        await self._chain(update)
+
     async def _update(self, seconds: int, content: Content | None = None) -> None:
         text = None if content is None else content.text()
 
         async def update() -> None:
-            self._receipt = await self._wire.update(self._message_id, self._receipt, seconds, text)
+            self._receipt = await self._wire.update(self._message_id, self._held(), seconds, text)
 
         await self._chain(update)
 

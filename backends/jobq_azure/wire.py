@@ -5,6 +5,7 @@ is always -1 (T: the service's default deletes after 7 days), an update always n
 only where it is to change, and nothing is ever sent twice.
 """
 
+import contextlib
 import math
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Final, TypeVar
 
 from azure.storage.queue.aio import QueueClient
 
-from jobq_azure.answers import answered
+from jobq_azure.answers import AlreadyThere, answered
 
 MOST_AT_ONCE: Final = 32  # messages in one request, by the service
 LONGEST: Final = timedelta(days=7)  # that a message may be hidden, by the service
@@ -56,8 +57,9 @@ class Wire:
         self.place = place
 
     async def create(self) -> None:
-        """Make the queue; one that is there is left as it is, unless its metadata differ."""
-        await self._do(self._client.create_queue())
+        """Make the queue; one that is there is left as it is."""
+        with contextlib.suppress(AlreadyThere):
+            await self._do(self._client.create_queue())
 
     async def put(self, text: str, hidden_seconds: int = 0) -> tuple[str, str]:
         """Add a message, and return its id and a receipt that deletes it."""
