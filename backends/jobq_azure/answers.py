@@ -87,7 +87,7 @@ def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa
     if code in _TOO_LARGE or status == 413:  # noqa: PLR2004 - Request Entity Too Large
         return MalformedTask("is larger than a Storage Queue takes")
     if code == "QueueNotFound" or (status == 404 and not code):  # noqa: PLR2004 - Not Found
-        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place} create")
+        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place.removesuffix('-failed')} create")
     if status == 404:  # noqa: PLR2004 - Not Found
         return ConfigurationError(f"{place} was not found ({code}); is the account one with queues?")
     if status in {401, 403}:
@@ -104,10 +104,16 @@ class _Refused(JobqError):
 
 
 def _access(code: str, place: str) -> str:
-    if code in {"AuthorizationPermissionMismatch", "AuthorizationFailure", "InsufficientAccountPermissions"}:
+    if code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}:
+        # Renewals are updates, which the role 'Message Processor' does not include: it may only get and delete.
         return (
-            f"{place}: this identity may not do that ({code}). A worker needs the role 'Storage Queue Data Message"
-            " Processor', a pusher 'Storage Queue Data Message Sender', and who makes queues 'Storage Queue Data"
-            " Contributor'; a new role takes some minutes"
+            f"{place}: this identity may not do that ({code}). A worker needs the role 'Storage Queue Data"
+            " Contributor', as does who makes queues; for a pusher 'Storage Queue Data Message Sender' will do; a new"
+            " role takes some minutes"
+        )
+    if code == "AuthorizationFailure":
+        return (
+            f"{place}: the account refused this ({code}): its firewall keeps this network out, or the key or signature"
+            " does not allow it"
         )
     return f"{place}: the key, token or signature was refused ({code}); is it of this account, and is the clock right?"

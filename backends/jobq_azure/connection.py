@@ -56,6 +56,10 @@ class Account:
         self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False, trust_env=True)
         # aiohttp sends a PUT or DELETE again by itself when a kept connection breaks. The first may have taken effect:
         # then the second meets a receipt that the first has used up, and reads as a lost lease (S5).
+        if not hasattr(self._session, "_retry_connection"):
+            raise ConfigurationError(
+                f"aiohttp {aiohttp.__version__} cannot be kept from repeating requests: upgrade it"
+            )
         self._session._retry_connection = False  # noqa: SLF001 - there is no public way; a test at the wire holds it
         return self
 

@@ -12,7 +12,10 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import parse_qs, urlsplit
 
+from jobq.clock import SystemClock
+
 _HOST: Final = "127.0.0.1"
+_CLOCK: Final = SystemClock()
 _BODILESS: Final = frozenset({204, 304})
 
 
@@ -44,6 +47,7 @@ class Request:
         body: as sent.
         strike: what befell it.
         status: the service's answer, once it is there; also where the client never saw it.
+        began, ended: boottime in seconds at which it was read, and at which the answer was there.
     """
 
     method: str
@@ -52,6 +56,8 @@ class Request:
     body: bytes
     strike: Strike | None = None
     status: int | None = None
+    began: float = 0.0
+    ended: float | None = None
 
 
 Matches = Callable[[Request], bool]
@@ -180,6 +186,7 @@ class HttpProxy:
             answer = await _head(answers)
             request.status = int(answer.split(b" ", 2)[1])
             raw_answer, _ = (b"", b"") if request.status in _BODILESS else await _body(answers, answer)
+            request.ended = _CLOCK.boottime()
             self._changed.set()
             if request.strike is Strike.SWALLOW_ANSWER:
                 await reader.read()
@@ -193,7 +200,7 @@ class HttpProxy:
         method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         parts = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-        request = Request(method=method, path=parts.path, query=query, body=body)
+        request = Request(method=method, path=parts.path, query=query, body=body, began=_CLOCK.boottime())
         for plan in self._plans:
             if plan.left > 0 and plan.matches(request):
                 plan.left -= 1
