@@ -102,7 +102,7 @@ class StorageQueueBackend:
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a request each; on an error what was added is taken back, or PushUnknown names it."""
         now = time.time()
-        texts = [(_checked(task), _hidden_seconds(task, now)) for task in tasks]
+        texts = [(checked_text(task), _hidden_seconds(task, now)) for task in tasks]
         limit = asyncio.Semaphore(_PUTS_AT_ONCE)
         failed: list[Exception] = []
 
@@ -251,7 +251,8 @@ async def _certain(call: Awaitable[_T]) -> _T:
         raise BackendUnavailable(str(error)) from None
 
 
-def _checked(task: Task) -> str:
+def checked_text(task: Task) -> str:
+    """Return the message of a task that is pushed; raises MalformedTask when it has no room to grow."""
     text = Content(task.encode()).text()
     if (size := size_of(text)) > MAX_TEXT_BYTES - HEADROOM_BYTES:
         raise MalformedTask(

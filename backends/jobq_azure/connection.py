@@ -1,9 +1,11 @@
 """How an account is reached: by connection string, by Azurite's own, or by whatever identity this machine has."""
 
+import base64
 import logging
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 import aiohttp
 from azure.core.pipeline.transport import AioHttpTransport
@@ -122,9 +124,29 @@ def _parts_of(text: str) -> dict[str, str]:
     if parts.get("usedevelopmentstorage", "").lower() == "true":
         host = parts.get("developmentstorageproxyuri", "http://127.0.0.1").rstrip("/")
         parts = {"accountname": AZURITE, "accountkey": _AZURITE_KEY, "queueendpoint": f"{host}:10001/{AZURITE}"}
+    if not _is_base64(parts.get("accountkey", "")):
+        raise ConfigurationError("the AccountKey in the connection string is broken: it is not base64 (nor shown here)")
+    if not _is_address(parts.get("queueendpoint", "https://-")):
+        raise ConfigurationError("the QueueEndpoint in the connection string is no address, as https://HOST is")
     if "accountkey" not in parts and "sharedaccesssignature" not in parts:
         raise ConfigurationError(
             "the connection string has neither AccountKey nor SharedAccessSignature; copy it whole from the storage"
             " account's page 'Access keys' (it is not shown here: it is a secret)"
         )
     return parts
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.netloc)

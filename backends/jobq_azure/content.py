@@ -43,7 +43,7 @@ class Beside:
 
     def line(self) -> str:
         """Return the line that stands for this; empty for nothing."""
-        fields = {name: value for name, value in vars(self).items() if value not in (None, 0, "")}
+        fields = {name: value for name, value in vars(self).items() if value != vars(_NOTHING)[name]}
         # ASCII alone, so that nothing in the line can end it or be illegal in XML.
         return f"{_MARK}{json.dumps(fields)}\n" if fields else ""
 
@@ -60,12 +60,15 @@ class Beside:
         return cls(**fields)
 
 
+_NOTHING: Final = Beside()
+
+
 @dataclass(frozen=True)
 class Content:
     """A message taken apart: the bytes that somebody queued, and what jobq notes beside them."""
 
     body: bytes
-    beside: Beside = Beside()
+    beside: Beside = _NOTHING
 
     def text(self) -> str:
         """Return the message as it is stored."""

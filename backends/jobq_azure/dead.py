@@ -82,7 +82,7 @@ class Graveyard:
             "epoch": epoch,
             "generation": generation,
             "reason": reason,
-            "description": description,
+            "description": (description := description.encode("utf-8", "replace").decode()),
             "deliveries": given_up.deliveries,
             "died": time.time(),
         }

@@ -127,10 +127,14 @@ class StorageDelivery:
 
     async def checkpoint(self, value: str) -> None:
         """Save the task's progress in its message (S9); the lease counts anew, which nobody relies on."""
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:  # what could not be read again would take the task with it
+            raise MalformedTask("holds half a surrogate pair, which is no text", "checkpoint") from None
         content = replace(self._content, beside=replace(self._content.beside, checkpoint=value))
-        if (size := size_of(content.text())) > MAX_TEXT_BYTES - HEADROOM_BYTES:
+        if (whole := size_of(content.text())) > MAX_TEXT_BYTES - HEADROOM_BYTES:
             raise MalformedTask(
-                f"a checkpoint of {len(value.encode())} bytes makes a message of {size}, and a Storage Queue has room"
+                f"a checkpoint of {size} bytes makes a message of {whole}, and a Storage Queue has room"
                 f" for {MAX_TEXT_BYTES - HEADROOM_BYTES}: save it elsewhere, and its address here",
                 "checkpoint",
             )

@@ -88,13 +88,13 @@ class Stage:
         signed = {"JOBQ_CONNECTION_STRING": connection_string(self.proxy.port)}
         return kept | {"HOME": str(self.folder), "JOBQ_HOME": str(self.folder)} | signed | more
 
-    async def start(self, *arguments: str, **more: str) -> asyncio.subprocess.Process:
-        """Start the command line on this queue, through the proxy; killed with the stage at the latest."""
+    async def start(self, *arguments: str, spec: str = "", **more: str) -> asyncio.subprocess.Process:
+        """Start the command line, through the proxy, on this queue unless another is named; ended with the stage."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "jobq",
-            self.spec,
+            spec or self.spec,
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -105,8 +105,8 @@ class Stage:
         self.stack.push_async_callback(_end, process)
         return process
 
-    async def run(self, *arguments: str, **more: str) -> Ended:
-        return await ended(await self.start(*arguments, **more))
+    async def run(self, *arguments: str, spec: str = "", **more: str) -> Ended:
+        return await ended(await self.start(*arguments, spec=spec, **more))
 
 
 async def ended(process: asyncio.subprocess.Process, seconds: float = 60) -> Ended:
