@@ -9,7 +9,13 @@ from collections.abc import Awaitable
 from typing import Final, TypeVar
 
 import aiohttp
-from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    DecodeError,
+    HttpResponseError,
+    ServiceRequestError,
+)
 
 from jobq.errors import (
     AccessDenied,
@@ -31,6 +37,10 @@ _TOO_LARGE: Final = frozenset({"RequestBodyTooLarge", "MessageTooLarge"})
 
 class NoAnswer(Exception):
     """The request may have taken effect or not; the message says how the answer was lost."""
+
+
+class Unreadable(NoAnswer):
+    """The service, or the SDK, stumbled over the answer itself: another request may fare better."""
 
 
 class AlreadyThere(Exception):
@@ -69,6 +79,8 @@ def _meaning(error: AzureError, place: str) -> Exception:
             f"{place}: no credential of Azure is at hand: run `az login`, use a managed identity, or set"
             " JOBQ_CONNECTION_STRING"
         )
+    if isinstance(error, DecodeError):
+        return Unreadable(f"{place}: the answer cannot be read")
     if isinstance(error, HttpResponseError) and error.status_code is not None:
         return _meaning_of_status(error.status_code, code_of(error), place)
     inner = getattr(error, "inner_exception", None)
@@ -95,7 +107,7 @@ def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa
     if status in _BUSY or code in {"ServerBusy", "QueueBeingDeleted"}:
         return BackendUnavailable(f"{place} is busy ({status} {code})")
     if status >= 500:  # noqa: PLR2004 - OperationTimedOut, InternalError: it may have been done all the same
-        return NoAnswer(f"{place}: the service failed ({status} {code})")
+        return Unreadable(f"{place}: the service failed ({status} {code})".replace(" )", ")"))
     return _Refused(f"{place}: the service refused the request ({status} {code})")
 
 

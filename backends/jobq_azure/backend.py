@@ -21,7 +21,7 @@ from jobq.errors import (
     QueueNotFound,
 )
 from jobq.task import Task
-from jobq_azure.answers import NoAnswer
+from jobq_azure.answers import NoAnswer, Unreadable
 from jobq_azure.connection import Account
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
 from jobq_azure.dead import SUFFIX, Graveyard, id_in
@@ -168,6 +168,7 @@ class StorageQueueBackend:
                 return []
 
     async def _look(self, count: int, seconds: int) -> list[Delivery]:
+        count = self._polling.most(count, time.monotonic())
         looking = asyncio.ensure_future(self._wire.get(count, seconds))
         try:
             messages = await asyncio.shield(looking)
@@ -175,6 +176,8 @@ class StorageQueueBackend:
             await self._give_back(looking, seconds)
             raise
         except NoAnswer as error:
+            if isinstance(error, Unreadable):
+                self._polling.stumbled(time.monotonic(), seconds)
             # Up to 32 messages may be hidden for a lease; they come again, one delivery older.
             raise BackendUnavailable(str(error)) from None
         deliveries = [self._delivery(message, seconds) for message in messages]

@@ -53,7 +53,8 @@ class Account:
             raise ConfigurationError(f"the connection string is of account {owner!r}, and the queue's is {name!r}")
 
     async def __aenter__(self) -> Self:
-        logging.getLogger("azure").setLevel(logging.WARNING)  # it tells each request at INFO
+        # It tells each request at INFO, and at WARNING, with a traceback, what it raises anyway.
+        logging.getLogger("azure").setLevel(logging.ERROR)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_ANSWER_SECONDS)
         self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False, trust_env=True)
         # aiohttp sends a PUT or DELETE again by itself when a kept connection breaks. The first may have taken effect:

@@ -18,11 +18,20 @@ class Polling:
     def __init__(self, longest_seconds: float) -> None:
         self._longest = longest_seconds
         self._pause = 0.0
+        self._singly_until = 0.0
         self.due = 0.0  # by the monotonic clock; 0 = at once
 
     def found(self) -> None:
         """Look again at once: where one task was there may be more."""
         self._pause = self.due = 0.0
+
+    def stumbled(self, now: float, lease_seconds: float) -> None:
+        """Ask for one at a time, until what was hidden with a message that cannot be told has come again."""
+        self._singly_until = now + 2 * lease_seconds
+
+    def most(self, count: int, now: float) -> int:
+        """Return how many to ask for: one message that cannot be told must not hide 31 others with it (L3)."""
+        return 1 if now < self._singly_until else count
 
     def empty(self, now: float) -> None:
         """Wait longer than before."""

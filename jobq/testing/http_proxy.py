@@ -183,7 +183,8 @@ class HttpProxy:
                 answers, to_service = await asyncio.open_connection(_HOST, self.target)
                 upstream.append(to_service)
             upstream[-1].write(head + raw_body)
-            answer = await _head(answers)
+            if not (answer := await _head(answers)):
+                return  # the service has gone
             request.status = int(answer.split(b" ", 2)[1])
             raw_answer, _ = (b"", b"") if request.status in _BODILESS else await _body(answers, answer)
             request.ended = _CLOCK.boottime()
