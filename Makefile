@@ -7,6 +7,10 @@ STAMP := $(VENV)/.installed
 # The storage emulator of the tests; node comes from PyPI where the machine has none.
 AZURITE := tests/azure/azurite
 AZURITE_STAMP := $(AZURITE)/node_modules/.installed
+# The direct peer, in an environment of its own: our worker drains its queues, and `make bench-azure` measures it.
+PEER := .peer
+PEER_STAMP := $(PEER)/.installed
+SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -36,13 +40,22 @@ $(AZURITE_STAMP): $(AZURITE)/package.json $(AZURITE)/package-lock.json | $(STAMP
 	@cd $(AZURITE) && PATH="$$PATH:$(CURDIR)/$(BIN)" npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
+$(PEER_STAMP): tests/azure/peer-requirements.txt | $(STAMP)
+	@if command -v uv >/dev/null 2>&1; then \
+	    uv venv --quiet --clear --python $(BIN)/python $(PEER) && \
+	    uv pip install --quiet --python $(PEER)/bin/python --requirement $<; \
+	else \
+	    $(BIN)/python -m venv --clear $(PEER) && $(PEER)/bin/python -m pip install --quiet --requirement $<; \
+	fi
+	@touch $@
+
 demo: $(STAMP) ## push real commands, run them, and kill a worker on the way
 	@$(BIN)/python -m benchmarks.demo
 
-test: $(STAMP) $(AZURITE_STAMP) ## run the tests
+test: $(STAMP) $(SERVICES) ## run the tests
 	@$(BIN)/python -m pytest
 
-check: $(STAMP) $(AZURITE_STAMP) ## format, lint, types, tests: what CI runs
+check: $(STAMP) $(SERVICES) ## format, lint, types, tests: what CI runs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -64,8 +77,8 @@ docs: $(STAMP) ## write what is made from the code: docs/configuration.md
 bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
 	@$(BIN)/python -m benchmarks.bench
 
-soak: $(STAMP) $(AZURITE_STAMP) ## long runs, not part of check
+soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600
 
 clean: ## remove what make made
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(AZURITE)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

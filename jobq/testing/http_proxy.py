@@ -179,7 +179,7 @@ class HttpProxy:
                 request.status = _ANSWERS[request.strike][0]
                 writer.write(_refusal(*_ANSWERS[request.strike]))
                 continue
-            if answers is None:
+            if answers is None or answers.at_eof():  # a kept connection that the service has closed meanwhile
                 answers, to_service = await asyncio.open_connection(_HOST, self.target)
                 upstream.append(to_service)
             upstream[-1].write(head + raw_body)
