@@ -195,9 +195,8 @@ class StorageQueueBackend:
             return
         if looking.cancelled() or looking.exception() is not None:
             return
-        for message in looking.result():
-            with contextlib.suppress(JobqError):  # its lease runs out
-                await self._delivery(message, seconds).release()
+        releases = (self._delivery(message, seconds).release() for message in looking.result())
+        await asyncio.gather(*releases, return_exceptions=True)  # what is not given back comes when its lease is over
 
     def _delivery(self, message: Message, seconds: int) -> StorageDelivery:
         lease = timedelta(seconds=seconds)

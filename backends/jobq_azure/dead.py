@@ -145,17 +145,21 @@ class Graveyard:
                     done.add(record.letter.id)
                     for message in record.messages:
                         del kept[message.id]
-                        await self._wire.delete(message.id, message.receipt)
+                        with contextlib.suppress(LockLost):  # another reader has it
+                            await self._wire.delete(message.id, message.receipt)
         finally:
             await self._let_go(list(kept.values()))
         return [each for each in ids if each in done]
 
     async def _hold(self) -> list[Message]:
-        """Lease all there is, for a look that sees each once."""
-        found: list[Message] = []
+        """Lease all there is, for a look that sees each once; ends where the first come round again."""
+        found: dict[str, Message] = {}
         while more := await self._wire.get(MOST_AT_ONCE, _HOLD_SECONDS):
-            found += more
-        return found
+            known = len(found)
+            found |= {message.id: message for message in more}
+            if len(found) == known:
+                break
+        return list(found.values())
 
     async def _let_go(self, messages: list[Message]) -> None:
         async def show(message: Message) -> None:

@@ -81,3 +81,17 @@ async def test_storm_of_503_on_receives_is_lived_through(stage: Stage) -> None:
     result = await stage.run("worker", **SHORT)
     assert result.code == 0, result.err
     assert await stage.total() == 0
+
+
+async def test_one_request_that_is_never_answered_costs_no_lease(stage: Stage) -> None:
+    # Renewals form a chain: one that hangs must not hold up the next until the lease is over.
+    await stage.backend.push([Task.new(command="echo start >> starts; until [ -e go ]; do sleep 0.05; done")])
+    worker = await stage.start("worker", **(SHORT | {"JOBQ_VISIBILITY_TIMEOUT": "8s"}))
+    await stage.proxy.until(lambda: _renewed(stage) > 0)
+    stage.proxy.strike(Strike.HANG, "PUT")
+    renewed = _renewed(stage)
+    await stage.proxy.until(lambda: _renewed(stage) > renewed)
+    (stage.folder / "go").touch()
+    result = await ended(worker)
+    assert result.code == 0, result.err
+    assert (stage.folder / "starts").read_text() == "start\n", "the lease was lost"
