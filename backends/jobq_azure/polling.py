@@ -16,7 +16,7 @@ class Polling:
     """
 
     def __init__(self, longest_seconds: float) -> None:
-        self._longest = longest_seconds
+        self._longest = max(longest_seconds, _FIRST_SECONDS)  # a setting of nought would bill without end
         self._pause = 0.0
         self._singly_until = 0.0
         self.due = 0.0  # by the monotonic clock; 0 = at once

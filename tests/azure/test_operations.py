@@ -65,3 +65,9 @@ async def test_size_and_peek_cost_one_or_two(stage: Stage) -> None:
     stats = await stage.backend.stats()
     assert (stats.total, stats.dead, stats.visible) == (3, 0, None)
     assert len(stage.proxy.requests) == 3
+
+
+def test_no_setting_polls_without_a_pause() -> None:
+    polling = Polling(0.0)
+    polling.empty(100.0)
+    assert polling.due > 100.1
