@@ -14,10 +14,10 @@ SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format lint types docs bench soak clean
+.PHONY: help install demo test check format lint types docs bench bench-azure soak clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(STAMP) ## put jobq and everything for development into .venv
 
@@ -76,6 +76,9 @@ docs: $(STAMP) ## write what is made from the code: docs/configuration.md
 
 bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
 	@$(BIN)/python -m benchmarks.bench
+
+bench-azure: $(STAMP) $(SERVICES) ## measure against ai4s-jobq and the bare SDK on Azurite, in one run
+	@$(BIN)/python -m benchmarks.storage_queue
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600
