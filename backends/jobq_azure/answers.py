@@ -14,7 +14,6 @@ from azure.core.exceptions import (
     ClientAuthenticationError,
     DecodeError,
     HttpResponseError,
-    ServiceRequestError,
 )
 
 from jobq.errors import (
@@ -41,6 +40,10 @@ class NoAnswer(Exception):
 
 class Unreadable(NoAnswer):
     """The service, or the SDK, stumbled over the answer itself: another request may fare better."""
+
+
+class NoCredential(AccessDenied):
+    """No request was sent: there is nothing to sign in with, or whoever gives tokens gave none."""
 
 
 class AlreadyThere(Exception):
@@ -75,7 +78,7 @@ def code_of(error: HttpResponseError) -> str:
 
 def _meaning(error: AzureError, place: str) -> Exception:
     if isinstance(error, ClientAuthenticationError) and error.response is None:
-        return AccessDenied(
+        return NoCredential(
             f"{place}: no credential of Azure is at hand: run `az login`, use a managed identity, or set"
             " JOBQ_CONNECTION_STRING"
         )
@@ -84,7 +87,7 @@ def _meaning(error: AzureError, place: str) -> Exception:
     if isinstance(error, HttpResponseError) and error.status_code is not None:
         return _meaning_of_status(error.status_code, code_of(error), place)
     inner = getattr(error, "inner_exception", None)
-    if isinstance(error, ServiceRequestError) and isinstance(inner, _NEVER_CONNECTED):
+    if isinstance(inner, _NEVER_CONNECTED):  # the SDK calls some of them an answer that was lost
         if isinstance(inner, aiohttp.ClientConnectorDNSError):
             return BackendUnavailable(f"{place}: no such host: is the account's name right, and the network up?")
         return BackendUnavailable(f"{place}: cannot connect")

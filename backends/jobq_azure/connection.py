@@ -55,8 +55,7 @@ class Account:
     async def __aenter__(self) -> Self:
         # It tells each request at INFO, and at WARNING, with a traceback, what it raises anyway.
         logging.getLogger("azure").setLevel(logging.ERROR)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_ANSWER_SECONDS)
-        self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False, trust_env=True)
+        self._session = aiohttp.ClientSession(auto_decompress=False, trust_env=True)
         # aiohttp sends a PUT or DELETE again by itself when a kept connection breaks. The first may have taken effect:
         # then the second meets a receipt that the first has used up, and reads as a lost lease (S5).
         if not hasattr(self._session, "_retry_connection"):
@@ -79,10 +78,14 @@ class Account:
             url,
             queue,
             credential=credential,
-            transport=AioHttpTransport(session=self._session, session_owner=False),
+            # The transport's limits replace the session's, and the client's own are not read beside a transport.
+            transport=AioHttpTransport(
+                session=self._session,
+                session_owner=False,
+                connection_timeout=_CONNECT_SECONDS,
+                read_timeout=_ANSWER_SECONDS,
+            ),
             retry_total=0,
-            connection_timeout=_CONNECT_SECONDS,
-            read_timeout=_ANSWER_SECONDS,
         )
         return Wire(client, f"{self.name}/{queue}")
 

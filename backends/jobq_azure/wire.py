@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 
 from azure.storage.queue.aio import QueueClient
 
-from jobq_azure.answers import AlreadyThere, answered
+from jobq.errors import BackendUnavailable
+from jobq_azure.answers import AlreadyThere, NoCredential, answered
 
 MOST_AT_ONCE: Final = 32  # messages in one request, by the service
 LONGEST: Final = timedelta(days=7)  # that a message may be hidden, by the service
@@ -55,15 +56,16 @@ class Wire:
     def __init__(self, client: QueueClient, place: str) -> None:
         self._client = client
         self.place = place
+        self._was_served = False
 
     async def create(self) -> None:
         """Make the queue; one that is there is left as it is."""
         with contextlib.suppress(AlreadyThere):
-            await self._do(self._client.create_queue())
+            await self.ask(self._client.create_queue())
 
     async def put(self, text: str, hidden_seconds: int = 0) -> tuple[str, str]:
         """Add a message, and return its id and a receipt that deletes it."""
-        sent = await self._do(self._client.send_message(text, visibility_timeout=hidden_seconds, time_to_live=FOR_EVER))
+        sent = await self.ask(self._client.send_message(text, visibility_timeout=hidden_seconds, time_to_live=FOR_EVER))
         return str(sent.id), str(sent.pop_receipt)
 
     async def get(self, count: int, seconds: int) -> list[Message]:
@@ -71,35 +73,43 @@ class Wire:
         pages = self._client.receive_messages(
             messages_per_page=min(count, MOST_AT_ONCE), visibility_timeout=seconds
         ).by_page()
-        return await self._do(_first_of(pages))
+        return await self.ask(_first_of(pages))
 
     async def peek(self, count: int) -> list[Message]:
         """Look at the first messages, 32 at most."""
-        found = await self._do(self._client.peek_messages(min(count, MOST_AT_ONCE)))
+        found = await self.ask(self._client.peek_messages(min(count, MOST_AT_ONCE)))
         return [_message(each) for each in found]
 
     async def update(self, message_id: str, receipt: str, seconds: int, text: str | None = None) -> str:
         """Hide a message for so many seconds from now, with another text when one is given; return its new receipt."""
         # By id: given its own message object, the SDK would send the text that it had at the receive once more.
-        updated = await self._do(
+        updated = await self.ask(
             self._client.update_message(message_id, receipt, content=text, visibility_timeout=seconds)
         )
         return str(updated.pop_receipt)
 
     async def delete(self, message_id: str, receipt: str) -> None:
         """Delete a message."""
-        await self._do(self._client.delete_message(message_id, receipt))
+        await self.ask(self._client.delete_message(message_id, receipt))
 
     async def clear(self) -> None:
         """Delete all messages."""
-        await self._do(self._client.clear_messages())
+        await self.ask(self._client.clear_messages())
 
     async def count(self) -> int:
         """Return about how many messages there are, hidden ones included."""
-        return int((await self._do(self._client.get_queue_properties())).approximate_message_count or 0)
+        return int((await self.ask(self._client.get_queue_properties())).approximate_message_count or 0)
 
-    async def _do(self, call: Awaitable[_T]) -> _T:
-        return await answered(call, self.place)
+    async def ask(self, call: Awaitable[_T]) -> _T:
+        """Return what a call of the SDK returns; raises as `answered` does."""
+        try:
+            result = await answered(call, self.place)
+        except NoCredential:
+            if self._was_served:  # then it is the identity service that stumbles, and no matter of configuration (L4)
+                raise BackendUnavailable(f"{self.place}: no token is to be had at the moment") from None
+            raise
+        self._was_served = True
+        return result
 
 
 async def _first_of(pages: "object") -> list[Message]:
