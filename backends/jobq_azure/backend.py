@@ -30,7 +30,7 @@ from jobq_azure.polling import Polling
 from jobq_azure.wire import LONGEST, MOST_AT_ONCE, Message, Wire, whole_seconds
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)
-_PUTS_AT_ONCE: Final = 16
+_PUTS_AT_ONCE: Final = 32
 _EARLY_SECONDS: Final = 5.0  # the service counts whole seconds by its own clock: so much is no step of a long delay
 _T = TypeVar("_T")
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left, or a receive is given up
