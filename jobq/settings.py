@@ -22,6 +22,7 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_QUEUE_NAME",
         "JOBQ_CHECKPOINT",
         "JOBQ_RESULT_FILE",
+        "JOBQ_CALLBACK_SOCKET",
         "JOBQ_WORKER_ID",
     }
 )

@@ -84,6 +84,8 @@ class Supervisor:
     async def pull_and_execute(self, wait: timedelta = timedelta(0)) -> Report | None:
         """Receive one task and carry it through; return None when there was none.
 
+        Cancelling it ends the task at once and gives it back, before the cancellation is passed on.
+
         Args:
             wait: how long to stay for one.
 
@@ -93,7 +95,17 @@ class Supervisor:
         self.check()
         since = self.clock.boottime()  # rule 1: before the request that grants the lease
         deliveries = await self.backend.receive(1, self.lease, wait)
-        return await self.execute(deliveries[0], since) if deliveries else None
+        if not deliveries:
+            return None
+        attempt = asyncio.ensure_future(self.execute(deliveries[0], since))
+        try:
+            return await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            self.stopping.now("the caller was cancelled")
+            with racing(attempt):  # cancelled once more, it is not waited for any longer
+                await asyncio.wait([attempt])
+                attempt.exception()  # counts as seen: the cancellation is what the caller hears
+            raise
 
     async def execute(self, delivery: Delivery, since: float) -> Report:
         """Carry one delivery through.
@@ -149,7 +161,7 @@ class _Attempt:
     async def _attempt(self, task: Task) -> Outcome:
         """Start it, wait for its end or a reason to end it, and leave nothing running."""
         try:
-            running = await self._with.runner.start(task, self._delivery, deadline=self._keeper.deadline)
+            running = await self._with.runner.start(task, self._delivery, keeper=self._keeper)
         except StartFailed as error:
             # What this machine is short of is no fault of the task: it goes back as from a preemption, but later (S11).
             kind = OutcomeKind.PREEMPTED if error.transient else OutcomeKind.CRASHED

@@ -41,7 +41,8 @@ class Worker:
         events: told of each transition.
         on_line: receives the tasks' output: task id, stream, line.
         spawner: starts commands; through a guardian by default, where there can be one.
-        runner: runs something else than commands; then `spawner` and `on_line` are not used.
+        runner: runs something else than processes; then `spawner` and `on_line` are not used.
+        adapt: makes the runner of something else that is run as processes from the runner of commands.
         clock: for leases.
         stopping: to stop it by other means than signals.
         environment: what tasks inherit; os.environ by default.
@@ -59,6 +60,7 @@ class Worker:
         on_line: OnLine = lambda _task, _stream, _line: None,
         spawner: Spawner | None = None,
         runner: Runner | None = None,
+        adapt: Callable[[CommandRunner], Runner] = lambda commands: commands,
         clock: Clock | None = None,
         stopping: Stopping | None = None,
         environment: Mapping[str, str] | None = None,
@@ -75,6 +77,7 @@ class Worker:
         self._sampler = UsageSampler(settings.memory_limit)
         self._spawner = spawner
         self._own_runner = runner
+        self._adapt = adapt
         self._on_line = on_line
         self._environment = dict(os.environ if environment is None else environment)  # read once, not at every start
         self._left = math.inf if max_tasks is None else max_tasks
@@ -142,23 +145,9 @@ class Worker:
         return report
 
     def _supervisor(self) -> Supervisor:
-        if self._own_runner is not None:
-            return self._supervise(self._own_runner)
-        assert self._spawner is not None
-        runner = CommandRunner(
-            self._spawner,
-            queue_name=self._backend.name,
-            settings=self._settings,
-            environment=self._environment,
-            on_line=self._on_line,
-            sampler=self._sampler,
-        )
-        return self._supervise(runner)
-
-    def _supervise(self, runner: Runner) -> Supervisor:
         return Supervisor(
             backend=self._backend,
-            runner=runner,
+            runner=self._own_runner or self._process_runner(),
             settings=self._settings,
             clock=self._clock,
             events=self._events,
@@ -167,6 +156,18 @@ class Worker:
             on_slot_free=self._free_slot,
             judge=self._judge,
         )
+
+    def _process_runner(self) -> Runner:
+        assert self._spawner is not None
+        commands = CommandRunner(
+            self._spawner,
+            queue_name=self._backend.name,
+            settings=self._settings,
+            environment=self._environment,
+            on_line=self._on_line,
+            sampler=self._sampler,
+        )
+        return self._adapt(commands)
 
     async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
         """Receive and start until told to stop or nothing is left; then see the attempts to their end."""
