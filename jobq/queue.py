@@ -99,6 +99,7 @@ class Queue:
         *,
         wait: timedelta = timedelta(0),
         thread: bool = False,
+        stopping: Stopping | None = None,
         on_line: OnLine = lambda _task, _stream, _line: None,
     ) -> Report | None:
         """Receive one task and run it, or a callback on it, under its lease; None when there was no task.
@@ -114,6 +115,7 @@ class Queue:
             callback: what to run; None = the task's own command.
             wait: how long to stay for a task.
             thread: run a plain callback in a thread of this process: unprotected, nothing can end a thread.
+            stopping: ends it early by other means than cancelling: `stop` leaves it its grace, `now` does not.
             on_line: given what a process prints: task id, "stdout" or "stderr", line; must not block.
 
         Raises:
@@ -121,7 +123,7 @@ class Queue:
             JobqError: the receive failed; nothing was leased, or its lease runs out.
         """
         way = way_of(callback, thread=thread)
-        return await pull_and_execute(self.backend, self.settings, way, wait=wait, on_line=on_line)
+        return await pull_and_execute(self.backend, self.settings, way, wait=wait, stopping=stopping, on_line=on_line)
 
     async def worker(
         self,

@@ -95,7 +95,9 @@ class Queue:
 
         An asynchronous callback, and `on_line`, run in the queue's own thread.
         """
-        return self._call(self._queue.pull_and_execute(callback, wait=wait, thread=thread, on_line=on_line))
+        stopping = Stopping()
+        pulling = self._queue.pull_and_execute(callback, wait=wait, thread=thread, stopping=stopping, on_line=on_line)
+        return self._call(pulling, stopping)
 
     def worker(
         self,
@@ -127,7 +129,7 @@ class Queue:
             on_event=on_event,
             on_line=on_line,
         )
-        return self._call(working, stop=lambda: stopping.stop("interrupted"))
+        return self._call(working, stopping)
 
     def peek(self, limit: int = 10) -> list[Peeked]:
         """Look at waiting tasks."""
@@ -153,22 +155,26 @@ class Queue:
         """Delete dead letters for good; return those found."""
         return self._call(self._queue.purge_dead(ids))
 
-    def _call(self, work: Coroutine[Any, Any, _T], stop: Callable[[], None] | None = None) -> _T:
+    def _call(self, work: Coroutine[Any, Any, _T], stopping: Stopping | None = None) -> _T:
         """Run it on the loop and wait for its end, also when interrupted: KeyboardInterrupt is raised after.
 
         Args:
             work: what to run.
-            stop: ends it in order, on the loop; None = cancelling it does.
+            stopping: ends it in order; None = it is cancelled.
         """
         call = _Call(work)
         self._begin(call)
+        ways = [] if stopping is None else [stopping.stop, stopping.now]
         interruption: KeyboardInterrupt | None = None
         while not call.ended.done():
             try:
                 concurrent.futures.wait([call.ended])
             except KeyboardInterrupt as error:  # one that comes elsewhere in here leaves the work to `close`
-                self._loop.call_soon_threadsafe(call.cancel if interruption or stop is None else stop)
                 interruption = error
+                if ways:
+                    self._loop.call_soon_threadsafe(ways.pop(0), "interrupted")
+                else:
+                    self._loop.call_soon_threadsafe(call.cancel)
         if interruption is not None:
             raise interruption
         if call.ended.cancelled():

@@ -15,9 +15,12 @@ from jobq.run.callback import Callback, Convention
 from jobq.run.callback_process import ProcessRunner, portable
 from jobq.run.callback_runner import CallbackRunner, ThreadRunner
 from jobq.run.guarded import spawner_for
+from jobq.run.receiving import GIVE_BACK_SECONDS
 from jobq.run.running import CommandRunner, OnLine, Runner
+from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
 from jobq.run.usage import UsageSampler
+from jobq.run.waiting import racing
 from jobq.settings import Settings
 
 
@@ -64,12 +67,50 @@ def way_of(callback: Callback | None, *, thread: bool) -> Way:
 
 
 async def pull_and_execute(
-    backend: Backend, settings: Settings, way: Way, *, wait: timedelta, on_line: OnLine
+    backend: Backend,
+    settings: Settings,
+    way: Way,
+    *,
+    wait: timedelta,
+    stopping: Stopping | None,
+    on_line: OnLine,
 ) -> Report | None:
     """Receive one task and carry it through; see `Queue.pull_and_execute`."""
     async with _runner(backend, settings, way, on_line) as runner:
-        supervisor = Supervisor(backend=backend, runner=runner, settings=settings, clock=SystemClock(), events=Events())
-        return await supervisor.pull_and_execute(wait)
+        supervisor = Supervisor(
+            backend=backend,
+            runner=runner,
+            settings=settings,
+            clock=SystemClock(),
+            events=Events(),
+            stopping=stopping or Stopping(),
+        )
+        supervisor.check()
+        pulling = asyncio.create_task(_pull(supervisor, wait), name="pull and execute")
+        try:
+            return await asyncio.shield(pulling)
+        except asyncio.CancelledError:
+            # What runs is given back before the caller hears of it.
+            supervisor.stopping.now("the caller was cancelled")
+            with racing(pulling):  # cancelled once more, it is not waited for any longer
+                await asyncio.wait([pulling])
+            if not pulling.cancelled():
+                pulling.exception()  # counts as seen: the cancellation is what the caller hears
+            raise
+
+
+async def _pull(supervisor: Supervisor, wait: timedelta) -> Report | None:
+    since = supervisor.clock.boottime()  # rule 1: before the request that grants the lease
+    receive = supervisor.backend.receive(1, supervisor.lease, wait)
+    with racing(receive, supervisor.stopping.receiving.wait()) as (receiving, stopped):
+        await asyncio.wait([receiving, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not receiving.done():
+            receiving.cancel()
+            await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)
+    if not receiving.done() or receiving.cancelled():
+        return None
+    deliveries = receiving.result()
+    return await supervisor.execute(deliveries[0], since) if deliveries else None
 
 
 @asynccontextmanager

@@ -81,32 +81,6 @@ class Supervisor:
         timing.check(allow_short=self.settings.allow_short_lease)
         return timing
 
-    async def pull_and_execute(self, wait: timedelta = timedelta(0)) -> Report | None:
-        """Receive one task and carry it through; return None when there was none.
-
-        Cancelling it ends the task at once and gives it back, before the cancellation is passed on.
-
-        Args:
-            wait: how long to stay for one.
-
-        Raises:
-            JobqError: the receive failed; nothing was leased, or its lease runs out.
-        """
-        self.check()
-        since = self.clock.boottime()  # rule 1: before the request that grants the lease
-        deliveries = await self.backend.receive(1, self.lease, wait)
-        if not deliveries:
-            return None
-        attempt = asyncio.ensure_future(self.execute(deliveries[0], since))
-        try:
-            return await asyncio.shield(attempt)
-        except asyncio.CancelledError:
-            self.stopping.now("the caller was cancelled")
-            with racing(attempt):  # cancelled once more, it is not waited for any longer
-                await asyncio.wait([attempt])
-                attempt.exception()  # counts as seen: the cancellation is what the caller hears
-            raise
-
     async def execute(self, delivery: Delivery, since: float) -> Report:
         """Carry one delivery through.
 

@@ -25,7 +25,7 @@ from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
 from jobq.run.tally import Tally, WorkerReport
 from jobq.run.usage import UsageSampler
-from jobq.run.waiting import first_of, racing
+from jobq.run.waiting import first_error, first_of, racing
 from jobq.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Worker:
                         helper.cancel()
         except BaseExceptionGroup as errors:
             # One fault ends the worker, told plainly; its tasks were stopped by leaving the group.
-            raise _first(errors) from errors
+            raise first_error(errors) from errors
         report = self._tally.report(stopped_by=heard.stopped_by, tripped=self._breaker.tripped.is_set())
         self._emit("worker.stopped", **{name: getattr(report, name) for name in WorkerReport.__annotations__})
         return report
@@ -208,7 +208,16 @@ class Worker:
             self._breaker.queue_is_empty(empty=True)
             if self._attempts:
                 self._emit("worker.draining", cause=self._stopping.cause, running=len(self._attempts))
+                await self._see_to_the_end()
+
+    async def _see_to_the_end(self) -> None:
+        try:
+            await asyncio.wait(self._attempts)
+        except asyncio.CancelledError:  # while it drains or stops: as above
+            self._stopping.now("the worker was cancelled")
+            if self._attempts:
                 await asyncio.wait(self._attempts)
+            raise
 
     def _wait(self) -> timedelta:
         """Return how long to stay for a task; a first look after work is short, for others wait for its answer."""
@@ -292,10 +301,3 @@ class Worker:
 
     def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
         self._events.emit(name, level, queue=self._backend.name, **fields)
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

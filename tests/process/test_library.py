@@ -110,6 +110,26 @@ async def test_a_cancelled_worker_gives_its_commands_back_at_once(tmp_path: Path
         assert (await queue.stats()).visible == 1
 
 
+async def test_a_worker_that_is_cancelled_while_it_drains_gives_its_commands_back(tmp_path: Path) -> None:
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        await queue.push("trap '' TERM; echo up; sleep 1000")
+        up, draining, stopping = asyncio.Event(), asyncio.Event(), Stopping()
+        worker = asyncio.create_task(
+            queue.worker(
+                stopping=stopping,
+                on_line=lambda *_: up.set(),
+                on_event=lambda event: draining.set() if event.name == "worker.draining" else None,
+            )
+        )
+        await up.wait()
+        stopping.drain("a test")
+        await draining.wait()
+        worker.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+        assert (await queue.stats()).visible == 1
+
+
 async def test_a_callback_that_raises_fails_the_attempt_and_keeps_its_secret(tmp_path: Path) -> None:
     """RELIABILITY 3, A5: the text of a stranger's error may hold a connection string."""
 
