@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from jobq.errors import JobqError
     from jobq.queue import Queue, connect
     from jobq.run.context import TaskContext
+    from jobq.run.stopping import Stopping
     from jobq.run.sync_context import SyncTaskContext
+    from jobq.settings import Settings
     from jobq.task import Outcome, OutcomeKind, Task, TaskResult
     from jobq.workspec import WorkSpecification
 
@@ -26,6 +28,8 @@ _HOME_OF = {
     "OutcomeKind": "jobq.task",
     "Queue": "jobq.queue",
     "QueueStats": "jobq.backend",
+    "Settings": "jobq.settings",
+    "Stopping": "jobq.run.stopping",
     "SyncTaskContext": "jobq.run.sync_context",
     "Task": "jobq.task",
     "TaskContext": "jobq.run.context",
@@ -45,6 +49,8 @@ __all__ = [
     "OutcomeKind",
     "Queue",
     "QueueStats",
+    "Settings",
+    "Stopping",
     "SyncTaskContext",
     "Task",
     "TaskContext",
