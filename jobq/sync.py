@@ -25,6 +25,8 @@ from jobq.settings import Settings
 from jobq.task import Task
 
 _T = TypeVar("_T")
+# A signal that comes in the instant before the main thread begins to wait does not end the wait: look again.
+_LOOK_SECONDS: Final = 0.2
 
 
 def connect(spec: str | None = None, *, settings: Settings | None = None) -> "Queue":
@@ -168,7 +170,7 @@ class Queue:
         interruption: KeyboardInterrupt | None = None
         while not call.ended.done():
             try:
-                concurrent.futures.wait([call.ended])
+                concurrent.futures.wait([call.ended], timeout=_LOOK_SECONDS)
             except KeyboardInterrupt as error:  # one that comes elsewhere in here leaves the work to `close`
                 interruption = error
                 if ways:

@@ -69,9 +69,7 @@ class CallbackLine:
 
     async def _serve(self) -> None:
         try:
-            connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-            self._close_listener()
-            reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE_BYTES + 1)
+            reader, writer = await self._accept()
             try:
                 writer.write(self._letter)
                 await writer.drain()
@@ -80,8 +78,19 @@ class CallbackLine:
                     await writer.drain()
             finally:
                 writer.close()
-        except (OSError, ValueError) as error:  # it has ended, or says what is too long: its end tells the rest
-            _log.warning("a callback's process cannot be talked to any more: %s", error)
+        except OSError as error:  # it has ended, which is told by others
+            _log.debug("a callback's process has hung up: %s", error)
+        except ValueError as error:
+            _log.warning("a callback's process says what is too long, and is not listened to any more: %s", error)
+
+    async def _accept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+        try:
+            self._close_listener()
+            return await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE_BYTES + 1)
+        except BaseException:
+            connection.close()
+            raise
 
     async def _answer(self, question: bytes) -> dict[str, Any]:
         try:

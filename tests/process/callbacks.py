@@ -118,3 +118,9 @@ def forks(delivery: jobq.SyncTaskContext) -> int:
             os._exit(7)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fill(megabytes: int) -> None:
+    held = bytearray(b"a") * (megabytes * 1024 * 1024)
+    time.sleep(1000)
+    del held

@@ -230,6 +230,25 @@ async def test_a_command_is_run_when_there_is_no_callback(tmp_path: Path) -> Non
     assert report.outcome.exit_code == 3
 
 
+async def test_it_works_without_a_guardian_too(tmp_path: Path) -> None:
+    async with jobq.connect("demo", settings=settings(tmp_path, guardian="off")) as queue:
+        await queue.push(jobq.Task.new(kwargs={"n": 2}))
+        report = await queue.pull_and_execute(callbacks.double)
+    assert report is not None
+    assert report.outcome is not None
+    assert report.outcome.value == 4
+
+
+async def test_a_callback_over_the_memory_limit_is_killed(tmp_path: Path) -> None:
+    limited = settings(tmp_path, memory_limit=100 * 1024 * 1024)
+    async with jobq.connect("demo", settings=limited) as queue:
+        await queue.push(jobq.Task.new(kwargs={"megabytes": 200}))
+        report = await queue.pull_and_execute(callbacks.fill)
+    assert report is not None
+    assert report.outcome is not None
+    assert report.outcome.over_memory_limit
+
+
 PROGRAM = """
 import asyncio, sys, time
 import jobq
