@@ -127,7 +127,7 @@ class Settings(BaseModel):
     memory_limit: Annotated[
         MemoryLimit | None,
         About(
-            "What a task's whole process tree may use before it is killed. Callbacks inside the worker are not limited.",
+            "What a task's whole process tree may use before it is killed. Callbacks inside the worker have none.",
             unset="no limit",
         ),
     ] = None
