@@ -7,10 +7,12 @@ grace.
 
 import asyncio
 import concurrent.futures
+import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from types import FrameType
 from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from jobq import queue as asynchronous
@@ -158,27 +160,31 @@ class Queue:
         return self._call(self._queue.purge_dead(ids))
 
     def _call(self, work: Coroutine[Any, Any, _T], stopping: Stopping | None = None) -> _T:
-        """Run it on the loop and wait for its end, also when interrupted: KeyboardInterrupt is raised after.
+        """Run it on the loop and wait for its end, also after a Ctrl-C: KeyboardInterrupt is raised then.
 
         Args:
             work: what to run.
             stopping: ends it in order; None = it is cancelled.
         """
         call = _Call(work)
-        self._begin(call)
         ways = [] if stopping is None else [stopping.stop, stopping.now]
-        interruption: KeyboardInterrupt | None = None
-        while not call.ended.done():
-            try:
-                concurrent.futures.wait([call.ended], timeout=_LOOK_SECONDS)
-            except KeyboardInterrupt as error:  # one that comes elsewhere in here leaves the work to `close`
-                interruption = error
+
+        def interrupt() -> None:
+            with suppress(RuntimeError):  # the loop is closed: it has ended
                 if ways:
                     self._loop.call_soon_threadsafe(ways.pop(0), "interrupted")
                 else:
                     self._loop.call_soon_threadsafe(call.cancel)
-        if interruption is not None:
-            raise interruption
+
+        with _hearing_ctrl_c(interrupt):
+            self._begin(call)
+            try:
+                _wait(call.ended)
+            except BaseException:  # raised by a signal handler of the program's own
+                ways.clear()
+                interrupt()
+                _wait(call.ended)
+                raise
         if call.ended.cancelled():
             raise RuntimeError("this queue was closed meanwhile; what ran was given back")
         return call.ended.result()
@@ -226,6 +232,37 @@ class Queue:
         for call in calls:
             call.cancel()
         return calls
+
+
+@contextmanager
+def _hearing_ctrl_c(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Call `interrupt` at each Ctrl-C instead of raising KeyboardInterrupt, which is raised on leaving.
+
+    Raised at any bytecode, it could leave what runs to nobody. A handler of the program's own stays in force.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    heard = False
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        nonlocal heard
+        heard = True
+        interrupt()
+
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if heard:
+        raise KeyboardInterrupt
+
+
+def _wait(ended: "concurrent.futures.Future[Any]") -> None:
+    while not ended.done():
+        concurrent.futures.wait([ended], timeout=_LOOK_SECONDS)
 
 
 class _Call(Generic[_T]):

@@ -126,7 +126,7 @@ def test_an_error_of_the_queue_comes_through(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import datetime
+import datetime, signal, sys
 import jobq
 
 def show(task, stream, line):
@@ -178,6 +178,18 @@ def test_a_second_ctrl_c_ends_the_grace(tmp_path: Path, call: str) -> None:
         program.send_signal(signal.SIGINT)
         assert program.stdout.read().splitlines()[-1] == "interrupted 1"
     assert program.returncode == -signal.SIGINT
+
+
+def test_a_handler_of_the_program_itself_stays_in_force_and_may_end_the_call(tmp_path: Path) -> None:
+    call = "signal.signal(signal.SIGALRM, lambda *_: sys.exit(5)); queue.worker(on_line=show)"
+    with _program(tmp_path, call, ":") as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "up\n"
+        program.send_signal(signal.SIGALRM)
+        program.stdout.read()
+    assert program.returncode == 5
+    with jobq.sync.connect("demo", settings=Settings(home=tmp_path)) as queue:
+        assert queue.stats().visible == 1
 
 
 def _program(folder: Path, call: str, on_term: str) -> "subprocess.Popen[str]":
