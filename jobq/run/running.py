@@ -14,7 +14,7 @@ from jobq.errors import JobqError
 from jobq.run.environment import argv_of, may_be_forked, task_environment
 from jobq.run.oom import OomCounter, OomWatch, OomWitness, oom_counter
 from jobq.run.output import OutputReader
-from jobq.run.process import ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
+from jobq.run.process import Deadline, ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
 from jobq.run.usage import UsageSampler, Watch
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task, Usage
@@ -53,10 +53,6 @@ class Running(Protocol):
         """End it (SIGKILL to the tree; cancel for a callback)."""
         ...
 
-    def extend(self, deadline: float) -> None:
-        """Tell whoever enforces it the new boottime, in seconds, by which the tree must be dead (rule 7)."""
-        ...
-
     async def close(self) -> None:
         """Free everything; kills what still runs."""
         ...
@@ -65,8 +61,14 @@ class Running(Protocol):
 class Runner(Protocol):
     """Starts attempts of one kind."""
 
-    async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:
-        """Start an attempt; raises StartFailed when it cannot."""
+    async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline) -> Running:
+        """Start an attempt; raises StartFailed when it cannot.
+
+        Args:
+            task: what to start.
+            delivery: its lease.
+            deadline: by when nothing of it may live; it moves meanwhile.
+        """
         ...
 
 
@@ -102,7 +104,7 @@ class CommandRunner:
         self._sampler = sampler
         self._oom = OomWatch(oom_counter() if oom is None else oom)
 
-    async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:
+    async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline) -> Running:
         """Spawn the command with its output connected; raises StartFailed."""
         if task.kwargs is not None and task.call is None:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
@@ -194,9 +196,6 @@ class _CommandRunning:
         self._was_killed = True
         self._process.kill()
 
-    def extend(self, deadline: float) -> None:
-        self._process.extend(deadline)
-
     async def close(self) -> None:
         self.kill()
         await self.ended()
@@ -250,7 +249,8 @@ class CallbackRunner:
     def __init__(self, callback: Callback) -> None:
         self._callback = callback
 
-    async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:  # noqa: ARG002 - the protocol's
+    async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline) -> Running:  # noqa: ARG002 - nobody
+        # else can stop a coroutine: the keeper's event is all there is
         """Schedule the callback."""
         return _CallbackRunning(asyncio.ensure_future(self._callback(delivery)))
 
@@ -288,9 +288,6 @@ class _CallbackRunning:
 
     def kill(self) -> None:
         self._future.cancel()
-
-    def extend(self, deadline: float) -> None:
-        pass  # nobody else can stop a coroutine: the keeper's event is all there is
 
     async def close(self) -> None:
         self._future.cancel()
