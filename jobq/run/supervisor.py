@@ -271,9 +271,9 @@ class _Attempt:
         try:
             await self._keeper.settle(self._delivery.release)
             settled = Settled.YES
+            self._telling.released()
         except JobqError as error:
             _log.info("task %s was not given back, its lease will run out: %s", self._delivery.id, error)
-        self._telling.released()
         return Report(task_id=self._delivery.id, verdict=None, settled=settled)
 
     def _backoff(self) -> Backoff:

@@ -137,7 +137,7 @@ class Guardian:
         for number in numbers:
             if number not in kernel.FORWARDED or self._child is None:
                 continue
-            if number in STOPPING:
+            if number in STOPPING or number == signal.SIGUSR1:
                 self.asked_to_stop = True  # also while a dead worker's trees are swept: no other is started then
             if self._tasks.worker_status is not None:
                 continue

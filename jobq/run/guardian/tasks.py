@@ -16,6 +16,7 @@ from jobq.run.guardian.children import become
 from jobq.run.guardian.leader import Leader, ending
 from jobq.run.guardian.wire import ARMED, Message, WireError
 
+_NUMBER_CHARACTERS = 10
 MOST_PID = 2**22  # proc(5), pid_max
 SWEEP_SECONDS = 1.0  # how long a killed tree may take to be gone before its end is told with survivors
 REAP_SECONDS = 10.0  # how much longer when there are so many that they are dead and not all reaped yet
@@ -117,8 +118,9 @@ class Tasks:
         leader.status = -1
         if not told:
             return None
-        stage, _, number = told.decode("ascii").partition(":")
-        return stage, int(number)
+        stage, _, number = told.decode("ascii", "replace").partition(":")
+        # Of a task from the zygote these are a stranger's words: whatever they are, they must not end the guardian.
+        return stage, int(number) if number.isdecimal() and len(number) < _NUMBER_CHARACTERS else 0
 
     def signal(self, leader: Leader, number: int) -> None:
         """Send a signal to a leader's group while its number is ours (P4)."""
