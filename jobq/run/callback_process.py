@@ -14,7 +14,7 @@ from jobq.run import callback_program
 from jobq.run.callback import ArgumentsRefused, Callback, Convention
 from jobq.run.callback_line import CallbackLine
 from jobq.run.callback_runner import Ended
-from jobq.run.process import StartFailed
+from jobq.run.process import Deadline, StartFailed
 from jobq.run.running import CommandRunner, Running
 from jobq.task import Outcome, OutcomeKind, Task
 
@@ -36,7 +36,7 @@ class ProcessRunner:
         }
         self._commands = commands
 
-    async def start(self, task: Task, delivery: Delivery, *, keeper: LeaseKeeper) -> Running:
+    async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:
         """Start the process; raises StartFailed."""
         try:
             kwargs = self._convention.arguments(task)
@@ -52,7 +52,7 @@ class ProcessRunner:
             running = await self._commands.launch(
                 task,
                 delivery,
-                keeper=keeper,
+                deadline=deadline,
                 argv=(sys.executable, "-P", callback_program.__file__),
                 variables={callback_program.SOCKET_VARIABLE: line.path},
             )
@@ -73,7 +73,6 @@ class _ProcessRunning:
         self.over_limit = process.over_limit
         self.terminate = process.terminate
         self.kill = process.kill
-        self.extend = process.extend
 
     async def ended(self) -> Outcome:
         outcome = await self._process.ended()

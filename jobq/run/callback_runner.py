@@ -14,7 +14,7 @@ from jobq.errors import JobqError, MalformedTask
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.callback import CONTEXT, ArgumentsRefused, Convention, json_value
 from jobq.run.context import TaskContext, thread_context
-from jobq.run.process import StartFailed
+from jobq.run.process import Deadline, StartFailed
 from jobq.run.running import Running
 from jobq.task import Outcome, OutcomeKind, Task
 
@@ -38,7 +38,7 @@ class CallbackRunner:
         self._convention = convention
         self._patience = patience
 
-    async def start(self, task: Task, delivery: Delivery, *, keeper: LeaseKeeper) -> Running:
+    async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:  # noqa: ARG002 - nobody else can stop it: the keeper's event is all there is
         """Schedule the callback."""
         try:
             arguments = self._convention.arguments(task)
@@ -68,7 +68,7 @@ class ThreadRunner:
     def __init__(self, convention: Convention) -> None:
         self._convention = convention
 
-    async def start(self, task: Task, delivery: Delivery, *, keeper: LeaseKeeper) -> Running:
+    async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:  # noqa: ARG002 - nobody else can stop it: the keeper's event is all there is
         """Start the thread; raises StartFailed."""
         try:
             arguments = self._convention.arguments(task)
@@ -112,9 +112,6 @@ class Ended:
         """Do nothing, as all that follows."""
 
     def kill(self) -> None:
-        """See above."""
-
-    def extend(self, deadline: float) -> None:
         """See above."""
 
     async def close(self) -> None:
@@ -178,9 +175,6 @@ class _FutureRunning:
     def kill(self) -> None:
         self._was_killed = True
         self._stop()
-
-    def extend(self, deadline: float) -> None:
-        pass  # nobody else can stop it: the keeper's event is all there is
 
     async def close(self) -> None:
         self.kill()

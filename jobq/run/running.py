@@ -13,7 +13,7 @@ from jobq.lease.keeper import LeaseKeeper
 from jobq.run.environment import argv_of, may_be_forked, task_environment
 from jobq.run.oom import OomCounter, OomWatch, OomWitness, oom_counter
 from jobq.run.output import OutputReader
-from jobq.run.process import ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
+from jobq.run.process import Deadline, ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
 from jobq.run.usage import UsageSampler, Watch
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task, Usage
@@ -51,10 +51,6 @@ class Running(Protocol):
         """End it (SIGKILL to the tree; cancel for a callback)."""
         ...
 
-    def extend(self, deadline: float) -> None:
-        """Tell whoever enforces it the new boottime, in seconds, by which the tree must be dead (rule 7)."""
-        ...
-
     async def close(self) -> None:
         """Free everything; kills what still runs."""
         ...
@@ -63,16 +59,14 @@ class Running(Protocol):
 class Runner(Protocol):
     """Starts attempts of one kind."""
 
-    async def start(self, task: Task, delivery: Delivery, *, keeper: LeaseKeeper) -> Running:
-        """Start an attempt.
+    async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:
+        """Start an attempt; raises StartFailed when it cannot.
 
         Args:
-            task: what to run.
+            task: what to start.
             delivery: how it came.
-            keeper: keeps its lease.
-
-        Raises:
-            StartFailed: it cannot be started.
+            deadline: by when nothing of it may live; it moves meanwhile.
+            keeper: keeps the lease, for what wants to know of it.
         """
         ...
 
@@ -109,19 +103,26 @@ class CommandRunner:
         self._sampler = sampler
         self._oom = OomWatch(oom_counter() if oom is None else oom)
 
-    async def start(self, task: Task, delivery: Delivery, *, keeper: LeaseKeeper) -> Running:
+    async def start(
+        self,
+        task: Task,
+        delivery: Delivery,
+        *,
+        deadline: Deadline,
+        keeper: LeaseKeeper,  # noqa: ARG002 - a command knows of no lease
+    ) -> Running:
         """Spawn the command with its output connected; raises StartFailed."""
         if task.kwargs is not None and task.call is None:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
         forked = bool(self._settings.preload) and may_be_forked(task)
-        return await self.launch(task, delivery, keeper=keeper, argv=argv_of(task), forked=forked)
+        return await self.launch(task, delivery, deadline=deadline, argv=argv_of(task), forked=forked)
 
     async def launch(
         self,
         task: Task,
         delivery: Delivery,
         *,
-        keeper: LeaseKeeper,
+        deadline: Deadline,
         argv: tuple[str, ...],
         forked: bool = False,
         variables: Mapping[str, str] | None = None,
@@ -131,7 +132,7 @@ class CommandRunner:
         Args:
             task: whose environment, directory and identity it gets.
             delivery: how it came.
-            keeper: keeps its lease; its deadline goes to whoever enforces it.
+            deadline: by when nothing of it may live; it moves meanwhile.
             argv: what to execute.
             forked: see `Launch.forked`.
             variables: more for its environment.
@@ -160,7 +161,7 @@ class CommandRunner:
                 cwd=task.cwd,
                 stdout=output.stdout,
                 stderr=output.stderr,
-                deadline=keeper.deadline,
+                deadline=deadline,
                 forked=forked,
             )
             process = await self._spawner.spawn(launch)
@@ -224,9 +225,6 @@ class _CommandRunning:
     def kill(self) -> None:
         self._was_killed = True
         self._process.kill()
-
-    def extend(self, deadline: float) -> None:
-        self._process.extend(deadline)
 
     async def close(self) -> None:
         self.kill()

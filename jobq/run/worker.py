@@ -17,7 +17,7 @@ from jobq.run.guarded import preload, spawner_for
 from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
 from jobq.run.receiving import Receiving
-from jobq.run.retry import Judge, Leave, Requeue, verdict
+from jobq.run.retry import Judge, Requeue, verdict
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.settlement import Settled
 from jobq.run.signals import Heard, heard_by
@@ -259,20 +259,21 @@ class Worker:
         self._last_end = self._clock.boottime()
 
     async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: float) -> None:
+        back_in = supervisor.lease.total_seconds()  # what nobody settled comes back; it may be the only task
         try:
             report = await supervisor.execute(delivery, since)
         except Exception:  # noqa: BLE001 - told with its traceback
             # A fault of ours in one attempt harms no other (S11); its lease runs out, and its crash is counted.
             _log.exception("task %s: internal error; it will be delivered again", delivery.id)
             self._tally.fault()
+            self._own_requeues[delivery.id] = self._clock.boottime() + back_in
         else:
             self._tally.count(report)
             self._on_report(delivery, report)
-            if isinstance(report.verdict, Leave) or report.settled is Settled.LOST:
-                # It comes back by then, and a lost lock is no reason to end: it may have been the only task.
-                self._own_requeues[report.task_id] = self._clock.boottime() + supervisor.lease.total_seconds()
-            elif isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
-                self._own_requeues[report.task_id] = self._clock.boottime() + report.verdict.delay.total_seconds()
+            if isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
+                back_in = report.verdict.delay.total_seconds()
+            if report.settled is not Settled.YES or isinstance(report.verdict, Requeue):
+                self._own_requeues[report.task_id] = self._clock.boottime() + back_in
 
     def _free_slot(self) -> None:
         self._free += 1

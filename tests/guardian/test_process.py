@@ -160,7 +160,7 @@ def test_no_restart_of_a_worker_that_died_of_the_signal_passed_on() -> None:
 def test_p8_a_worker_that_does_not_end_when_asked_is_killed() -> None:
     """Blocked, it hears nothing: a preempted machine must not be lost waiting for it."""
     mark = marker()
-    deaf = f"{' '.join(hostile('double_fork', mark))} & echo ready; wait"  # and SIGTERM stays blocked
+    deaf = f"{' '.join(hostile('setsid', mark))} & echo ready; wait"  # and SIGTERM stays blocked
     with guardian("sh", "-c", deaf, stop_within=0.2, stderr=subprocess.STDOUT) as program:
         assert program.line() == "ready"
         until(lambda: len(living(mark)) == 2)
@@ -181,6 +181,28 @@ def test_p8_a_second_sigterm_or_sighup_leaves_the_worker_its_time() -> None:
             program.signal(signal.SIGTERM)
             program.signal(second)
             assert program.wait() == 7
+
+
+def test_p8_asking_again_gives_a_deaf_worker_no_more_time() -> None:
+    with guardian("sh", "-c", "echo ready; exec sleep 1000", stop_within=0.5, stderr=subprocess.STDOUT) as program:
+        assert program.line() == "ready"
+        while program.popen.poll() is None:
+            program.signal(signal.SIGTERM)
+            time.sleep(0.02)  # not as fast as it can: the guardian is to find time for its deadlines
+        assert program.wait() in {137, -signal.SIGTERM}  # the last one may come when it has already obeyed
+
+
+def test_s11_an_orphan_of_the_workers_own_is_killed_without_the_worker() -> None:
+    """It shares the worker's group and session, which are no task's."""
+    read, write = os.pipe()
+    with guardian("sh", "-c", "(sleep 1000 & echo $!); read x; echo $x", stdin=read) as program:
+        orphan = int(program.line())
+        until(lambda: state(orphan) == "X")
+        os.write(write, b"alive\n")
+        assert program.line() == "alive"
+        assert program.wait() == 0
+    os.close(read)
+    os.close(write)
 
 
 def test_s11_children_from_before_are_left_alone() -> None:
@@ -213,6 +235,14 @@ def test_a_sigterm_while_a_dead_workers_trees_are_swept_is_not_lost(pause: float
         program.signal(signal.SIGTERM)
         assert program.wait() in {137, 143}
         assert gone([mark], 0) == {}
+
+
+def test_a_worker_that_was_to_drain_is_not_started_again() -> None:
+    with guardian("sh", "-c", "echo ready; exec sleep 1000", restart=3, pause=0.01) as program:
+        assert program.line() == "ready"
+        program.signal(signal.SIGUSR1)
+        os.kill(min(children(program.pid)), signal.SIGKILL)
+        assert program.wait() == 137
 
 
 def test_a_worker_that_is_still_importing_hears_later() -> None:

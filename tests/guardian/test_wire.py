@@ -1,15 +1,11 @@
 """The guardian and nonsense: it never hangs, never dies without killing its tasks, ends the connection (P2, P4, P5)."""
 
-import array
 import json
 import os
 import select
 import socket
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,65 +14,10 @@ from hypothesis import strategies as st
 
 from jobq.run.guardian import wire
 from jobq.run.guardian.wire import LOST, Receiver, Sender, WireError
-from tests.guardian.stage import ENV, SECONDS, gone, hostile, living, marker, state, until
+from tests.guardian.peer import SPAWN, Peer
+from tests.guardian.stage import SECONDS, gone, marker, state
 
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-class Peer:
-    """A worker that says what it wants to a real guardian."""
-
-    def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-P", "-m", "jobq.run.guardian", "--attached", str(theirs.fileno())]
-            self.popen = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL)
-        self.socket.settimeout(SECONDS)
-        self._receiver = Receiver(self.socket, wire.HANDLE_DESCRIPTORS)
-        assert self.hear()["op"] == "hello"
-
-    def hear(self) -> dict[str, Any]:
-        while (message := self._receiver.next()) is None:
-            assert self._receiver.read(), "the guardian ended the connection"
-        if message.get("handle"):
-            wire.close_all(self._receiver.take_descriptors())
-        return message
-
-    def say(self, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        try:
-            sent = self.socket.sendmsg([data], ancillary)
-            self.socket.sendall(data[sent:])
-        except OSError:
-            pass  # the guardian has ended the connection meanwhile
-
-    def spawn(self, mark: str, number: int = 1, kind: str = "setsid") -> None:
-        message = {"op": "spawn", "id": number, "argv": hostile(kind, mark), "env": ENV, "cwd": None, "deadline": None}
-        null = os.open("/dev/null", os.O_RDWR)
-        self.say(wire.encode(message), (null, null))
-        os.close(null)
-        assert self.hear()["op"] == "started"
-        until(lambda: len(living(mark)) == 2)
-
-    def is_ended(self) -> bool:
-        """Read until the guardian ends the connection."""
-        try:
-            while self._receiver.read():
-                self._receiver.close_descriptors()
-        except TimeoutError:
-            return False
-        except OSError:
-            return True
-        return True
-
-    def close(self) -> None:
-        self._receiver.close_descriptors()
-        self.socket.close()
-        try:
-            assert self.popen.wait(SECONDS) == 0
-        finally:
-            self.popen.kill()
-            self.popen.wait()
 
 
 @pytest.fixture
@@ -90,7 +31,6 @@ def frame(body: bytes) -> bytes:
     return struct.pack("!I", len(body)) + body
 
 
-SPAWN = {"op": "spawn", "id": 2, "argv": ["true"], "env": {}, "cwd": None, "deadline": None}
 NONSENSE = [
     b"\xff\xff\xff\xff",
     frame(b""),
@@ -286,70 +226,3 @@ def test_a_frame_that_is_too_large_is_not_sent() -> None:
     os.close(read)
     ours.close()
     theirs.close()
-
-
-# The zygote is as much a stranger: the user's imports live in it. This one says what it is told to.
-LIAR = """
-import json, os, socket, sys, time
-connection = socket.socket(fileno=os.dup(int(sys.argv[1])))
-connection.sendall(bytes.fromhex(os.environ["READY"]))
-connection.recv(100)
-connection.sendall(bytes.fromhex(os.environ["LIE"]))
-time.sleep(1000)
-"""
-LIES = [
-    {"op": "forked", "id": 2},
-    {"op": "forked", "id": 2, "pid": "1"},
-    {"op": "forked", "id": 2, "pid": 1},
-    {"op": "forked", "id": 2, "pid": -1},
-    {"op": "forked", "id": 2, "pid": 2**70},
-    {"op": "forked", "id": 99, "pid": 4_000_000},
-    {"op": "forked", "id": [], "pid": 4_000_000},
-    {"op": "unforked", "id": 99},
-    {"op": "unforked", "id": 2},
-    {"op": "ready"},
-    {"op": "spawn"},
-]
-
-
-def lied_to(lie: dict[str, Any], folder: Path) -> Iterator[Peer]:
-    (folder / "liar.py").write_text(LIAR)
-    path = f"{folder}:{Path(__file__).parents[2]}"
-    env = {**ENV, "PYTHONPATH": path, "READY": wire.encode({"op": "ready"}).hex(), "LIE": wire.encode(lie).hex()}
-    peer = Peer()
-    peer.say(wire.encode({"op": "preload", "id": 0, "modules": ["liar"], "env": env}))
-    try:
-        assert peer.hear() == {"op": "zygote", "state": "ready", "why": ""}
-        yield peer
-    finally:
-        peer.close()
-
-
-@pytest.mark.parametrize("lie", LIES, ids=json.dumps)
-def test_p4_a_zygote_that_lies_is_killed_and_costs_no_task(lie: dict[str, Any], tmp_path: Path) -> None:
-    for peer in lied_to(lie, tmp_path):
-        null = os.open("/dev/null", os.O_RDWR)
-        peer.say(wire.encode({**SPAWN, "forked": True, "argv": ["/bin/sh", "-c", "exit 9"]}), (null, null))
-        os.close(null)
-        is_true = lie == {"op": "unforked", "id": 2}  # it may say so of what it was asked for
-        awaited = {"ended"} if is_true else {"ended", "zygote"}  # in any order: the task starts cold meanwhile
-        heard: list[dict[str, Any]] = []
-        while not awaited <= {message["op"] for message in heard}:
-            heard.append(peer.hear())
-        assert [message["code"] for message in heard if message["op"] == "ended"] == [9]
-
-
-def test_p4_a_number_that_a_zygote_names_is_not_signalled(tmp_path: Path) -> None:
-    bystander = subprocess.Popen(["/bin/sleep", "1000"])
-    try:
-        for peer in lied_to({"op": "forked", "id": 2, "pid": bystander.pid}, tmp_path):
-            null = os.open("/dev/null", os.O_RDWR)
-            peer.say(wire.encode({**SPAWN, "forked": True, "deadline": 1}), (null, null))
-            os.close(null)
-            peer.say(wire.encode({"op": "kill", "id": 2}))
-            peer.socket.shutdown(socket.SHUT_WR)
-            assert peer.popen.wait(SECONDS) == 0
-        assert bystander.poll() is None
-    finally:
-        bystander.kill()
-        bystander.wait()

@@ -16,6 +16,7 @@ from jobq.events import Event, Events
 from jobq.run.process import Spawner
 from jobq.run.stopping import Stopping
 from jobq.run.tally import WorkerReport
+from jobq.run.usage import UsageSampler, Watch
 from jobq.run.worker import Worker
 from jobq.settings import Settings
 from jobq.task import Task
@@ -105,6 +106,18 @@ async def until_true(condition: Callable[[], Awaitable[bool]], seconds: float = 
     while not await condition():
         assert time.monotonic() < end, "waited in vain"
         await asyncio.sleep(0.005)
+
+
+async def until_measured(sampler: UsageSampler, condition: Any) -> Watch:
+    """Wait until a sample of some task is as wanted, and return that task's watch."""
+    found: list[Watch] = []
+
+    async def is_measured() -> bool:
+        found[:] = [watch for watch in sampler._watched if watch.samples and condition(watch)]
+        return bool(found)
+
+    await until_true(is_measured)
+    return found[0]
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

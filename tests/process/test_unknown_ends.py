@@ -15,6 +15,7 @@ import pytest
 
 from jobq.run.process import ExitStatus, Launch, Process, StatusLost
 from jobq.run.stopping import Stopping
+from jobq.testing.faults import Fault
 from tests.process.stage import Stage, stage_in
 
 GONE = StatusLost("the guardian is gone")
@@ -108,3 +109,42 @@ async def test_what_left_survivors_and_succeeded_is_done(stage: Stage) -> None:
     end = ExitStatus(exit_code=0, survivors=1)
     report = await stage.worker(spawner=StandIn(end, when="by itself")).run()
     assert report.succeeded == 1
+
+
+class Unnoticed(StandIn):
+    """Has ended, and the news of it come just after the first look."""
+
+    def has_exited(self) -> bool:
+        self._ended.set()
+        return True
+
+
+async def test_p7_what_had_ended_when_its_time_was_up_was_not_ended_by_that(stage: Stage) -> None:
+    await stage.push("true", timeout=0.05)
+    report = await stage.worker(spawner=Unnoticed(ExitStatus(exit_code=0))).run()
+    assert (report.succeeded, report.failed) == (1, 0)
+
+
+class NeverStarts(StandIn):
+    """A start that hangs, as one on a dead file server does."""
+
+    was_cancelled = False
+
+    async def spawn(self, launch: Launch) -> Process:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        raise AssertionError
+
+
+async def test_p1_a_lock_that_is_lost_during_the_start_ends_it(stage: Stage) -> None:
+    """Or it would begin when somebody else runs it already."""
+    spawner = NeverStarts(GONE)
+    await stage.push("true")
+    stage.faults.always("renew", Fault.REFUSE)
+    report = await stage.worker(spawner=spawner, max_tasks=1).run()
+    assert (report.lost, spawner.was_cancelled) == (1, True)
+    assert not stage.told("task.started")
+    assert stage.told("task.lock_lost")

@@ -6,21 +6,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobq.run import process_table
 from jobq.run.oom import OomCounter
-from jobq.run.process_table import Tree
 from jobq.run.stopping import Stopping
-from jobq.run.usage import UsageSampler, Watch
+from jobq.run.usage import UsageSampler
 from jobq.run.worker import Worker
 from jobq.task import Task
-from tests.process.stage import Stage, alive, stage_in, until_true
+from tests.process.stage import Stage, alive, stage_in, until_measured, until_true
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="escapees belong to a task on Linux only")
 MIB = 1024**2
@@ -66,18 +64,6 @@ async def working(worker: Worker) -> AsyncIterator[UsageSampler]:
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
         yield worker._sampler
-
-
-async def until_measured(sampler: UsageSampler, condition: Any) -> Watch:
-    """Wait until a sample of some task is as wanted, and return that task's watch."""
-    found: list[Watch] = []
-
-    async def is_measured() -> bool:
-        found[:] = [watch for watch in sampler._watched if watch.samples and condition(watch)]
-        return bool(found)
-
-    await until_true(is_measured)
-    return found[0]
 
 
 def enough(stage: Stage) -> None:
@@ -260,91 +246,6 @@ async def test_a_kill_by_the_kernel_is_told_apart(
             (False, False): "ended by signal 9",
         }[rises, others]
     )
-
-
-class _Process:
-    """A leader that the test starts itself."""
-
-    def __init__(self) -> None:
-        self.popen = subprocess.Popen(["sleep", "1000"])
-        self.pid = self.popen.pid
-
-    def has_exited(self) -> bool:
-        return self.popen.poll() is not None
-
-
-async def test_what_has_ended_is_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P4: its number may be another's; also when it ended while the look was under way."""
-    looking, may_look = threading.Event(), threading.Event()
-    trees = process_table.trees
-
-    def slow(leaders: Iterable[int]) -> dict[int, Tree]:
-        wanted = list(leaders)
-        assert wanted, "nothing runs while nothing is watched"
-        looking.set()
-        assert may_look.wait(20)
-        return trees(wanted)
-
-    monkeypatch.setattr("jobq.run.process_table.trees", slow)
-    sampler = UsageSampler()
-    ended, killed, lives = _Process(), _Process(), _Process()
-    watches = [sampler.watch(process) for process in (ended, killed, lives)]  # type: ignore[arg-type] # all it needs
-    running = asyncio.create_task(sampler.run())
-    assert await asyncio.to_thread(looking.wait, 20)
-    watches[0].end(None)
-    killed.popen.kill()
-    killed.popen.wait()
-    may_look.set()
-
-    async def seen() -> bool:
-        return watches[2].samples > 0
-
-    await until_true(seen)
-    assert [watch.samples for watch in watches] == [0, 0, 1]
-    watches[1].end(None)
-    watches[2].end(None)
-    passes = sampler.passes
-    await asyncio.sleep(1.2)  # longer than a pause: that nothing happens can only be seen by waiting
-    assert sampler.passes == passes
-    running.cancel()
-    for process in (ended, lives):
-        process.popen.kill()
-        process.popen.wait()
-
-
-def test_a_number_that_was_taken_over_is_not_attributed() -> None:
-    """P4: the time of birth tells."""
-    process = _Process()
-    watch = UsageSampler().watch(process)  # type: ignore[arg-type] # all it needs
-    tree = process_table.trees([process.pid])[process.pid]
-    assert watch.take(tree)
-    assert not watch.take(tree._replace(created=tree.created + 1, cpu_seconds=1000.0))
-    process.popen.kill()
-    process.popen.wait()
-    assert not watch.take(tree)
-    assert (watch.end(None).cpu_seconds or 0) < 1000
-
-
-async def test_a_look_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    """L4."""
-    faults = [OSError("no /proc")] * 2
-    trees = process_table.trees
-
-    def faulty(leaders: Iterable[int]) -> dict[int, Tree]:
-        if faults:
-            raise faults.pop()
-        return trees(leaders)
-
-    monkeypatch.setattr("jobq.run.process_table.trees", faulty)
-    sampler, process = UsageSampler(2**40), _Process()
-    watch = sampler.watch(process)  # type: ignore[arg-type] # all it needs
-    running = asyncio.create_task(sampler.run())
-    await until_measured(sampler, lambda _: True)
-    assert watch.samples
-    assert caplog.text.count("cannot be measured") == 1
-    running.cancel()
-    process.popen.kill()
-    process.popen.wait()
 
 
 @pytest.mark.parametrize("limit", [None, 1024 * MIB])

@@ -241,6 +241,20 @@ async def test_a_settle_without_an_answer_is_unknown() -> None:
             await settling
 
 
+async def test_a_settle_may_be_given_less_time_than_a_renewal_but_never_more() -> None:
+    """Rule 4: while stopping one attempt is short; a generous caller does not hold up the renewals behind it."""
+    for given, ends_after in ((2.0, 2.0), (1000.0, 5.0)):
+        bench = Bench()
+        bench.delivery.settle_answers = [bench.delivery.hang]
+        async with bench.keeper:
+            settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release, attempt=given))
+            await bench.until(T0 + ends_after - 0.1)
+            assert not settling.done()
+            await bench.until(T0 + ends_after)
+            with pytest.raises(SettlementUnknown):
+                await settling
+
+
 async def test_the_lease_is_kept_while_a_refused_settle_is_repeated() -> None:
     bench = Bench()
     async with bench.keeper:

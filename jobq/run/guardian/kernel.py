@@ -6,6 +6,8 @@ import errno
 import os
 import select
 import signal
+import socket
+import struct
 import time
 
 from jobq.run.guardian import OBEYED
@@ -15,6 +17,7 @@ _STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)  # a Ctrl-Z would s
 _HANDLED = (signal.SIGCHLD, *FORWARDED, *_STOPPING)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
+_CREDENTIALS = struct.Struct("iII")  # struct ucred, unix(7)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
@@ -127,6 +130,19 @@ def open_standard_descriptors() -> None:
     os.close(descriptor)
 
 
+def open_peer(connection: socket.socket) -> tuple[int, bool]:
+    """Return a pidfd of who made the connection, -1 when it is gone, and whether that is our parent still.
+
+    The connection alone does not tell its death: a child that it forked may hold the other end.
+    """
+    peer, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    try:
+        pidfd = os.pidfd_open(peer)
+    except OSError:
+        return -1, False
+    return pidfd, os.getppid() == peer
+
+
 def say(text: str) -> None:
     """Write a line to standard error, the guardian's only log, unless whoever reads there makes us wait."""
     poll = select.poll()
@@ -175,6 +191,14 @@ def is_child(pid: int) -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def is_dead(pid: int) -> bool:
+    """Tell whether a child of ours, not reaped yet, has ended."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def _parent(number: str) -> int:

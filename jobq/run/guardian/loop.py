@@ -6,13 +6,13 @@ import os
 import select
 import signal
 import socket
-import struct
 import time
 
 from jobq.run.guardian import kernel, wire
 from jobq.run.guardian.checks import check_spawn, deadline_of
 from jobq.run.guardian.kernel import Signals, say
-from jobq.run.guardian.tasks import Leader, Tasks
+from jobq.run.guardian.leader import Leader
+from jobq.run.guardian.tasks import Tasks
 from jobq.run.guardian.warm import Asked, Warm
 from jobq.run.guardian.wire import Message, Receiver, Sender, WireError
 
@@ -22,7 +22,6 @@ TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
 ENDING_SECONDS = 5.0  # how long the guardian stays for trees that will not die
 SECOND_ASKING_SECONDS = 10.0  # how long the worker has after a second Ctrl-C: it kills, gives back, and ends
 MOST_WAITING = 1024  # messages that a worker may leave unread before it is not listened to either
-_CREDENTIALS = struct.Struct("iII")
 STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})
 
 
@@ -85,18 +84,11 @@ class Guardian:
         return self._tasks.worker_status
 
     def _watch_parent(self) -> int:
-        # The connection alone does not tell its death: a child that it forked may hold the other end.
-        parent, _, _ = _CREDENTIALS.unpack(
-            self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
-        try:
-            pidfd = os.pidfd_open(parent)
-        except OSError:
-            pidfd = -1
-        if pidfd < 0 or os.getppid() != parent:
+        pidfd, is_parent = kernel.open_peer(self._connection)
+        if is_parent:
+            self._poll.register(pidfd, select.POLLIN)
+        else:
             self._connected = False
-            return pidfd
-        self._poll.register(pidfd, select.POLLIN)
         return pidfd
 
     def _is_needed(self) -> bool:
@@ -145,7 +137,7 @@ class Guardian:
         for number in numbers:
             if number not in kernel.FORWARDED or self._child is None:
                 continue
-            if number in STOPPING:
+            if number in STOPPING or number == signal.SIGUSR1:
                 self.asked_to_stop = True  # also while a dead worker's trees are swept: no other is started then
             if self._tasks.worker_status is not None:
                 continue
@@ -271,7 +263,7 @@ class Guardian:
         self._tell({"op": "started", "id": leader.id, "pid": leader.pid, "handle": bool(handle)}, handle)
 
     def _tell_finished(self) -> None:
-        for leader in self._tasks.finished():
+        for leader in self._tasks.finished(all_reaped=not self._unreaped):
             if leader.status >= 0:
                 # It ended before its start was told: the order is started or failed, then ended.
                 self._tell_started(leader)
