@@ -255,6 +255,20 @@ async def test_a_settle_may_be_given_less_time_than_a_renewal_but_never_more() -
                 await settling
 
 
+async def test_a_checkpoint_without_an_answer_does_not_hold_up_the_renewals() -> None:
+    """S9: one attempt, and nobody can say."""
+    bench = Bench()
+    bench.delivery.settle_answers = [bench.delivery.hang]
+    async with bench.keeper:
+        await bench.until(T0 + 12)
+        saving = asyncio.create_task(bench.keeper.checkpoint("half"))
+        await bench.until(T0 + 17)
+        with pytest.raises(SettlementUnknown):
+            await saving
+        await bench.until(T0 + 18)
+    assert bench.delivery.renewed_at == [T0 + 17]
+
+
 async def test_the_lease_is_kept_while_a_refused_settle_is_repeated() -> None:
     bench = Bench()
     async with bench.keeper:
