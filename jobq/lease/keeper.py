@@ -94,6 +94,11 @@ class LeaseKeeper:
         return max(0.0, self.deadline - self._clock.boottime())
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the lease is, or may be, no longer ours, also once nobody keeps it any more."""
+        return self.lock_lost_event.is_set() or not self.remaining()
+
+    @property
     def stop_at(self) -> float:
         """Boottime in seconds at which the lock counts as lost: the deadline less the grace (P6)."""
         return self._since + self._timing.stop_after

@@ -105,7 +105,7 @@ class CallbackLine:
     async def _do(self, question: dict[str, Any]) -> dict[str, Any]:
         match question["op"]:
             case "lease":
-                return {"remaining": self._keeper.remaining(), "lost": self._keeper.lock_lost_event.is_set()}
+                return {"remaining": self._keeper.remaining(), "lost": self._keeper.is_lost}
             case "checkpoint":
                 await self._keeper.checkpoint(checked_checkpoint(question["value"]))
             case "returned":

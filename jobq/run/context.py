@@ -3,6 +3,7 @@
 import asyncio
 
 from jobq.backend import Delivery
+from jobq.errors import LockLost
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.sync_context import SyncTaskContext, checked_checkpoint
 from jobq.task import Task
@@ -39,8 +40,8 @@ class TaskContext:
 
     @property
     def lock_lost(self) -> bool:
-        """Whether `lock_lost_event` is set."""
-        return self.lock_lost_event.is_set()
+        """Whether the lease is, or may be, no longer ours; also for a callback that was left by its worker."""
+        return self._keeper.is_lost
 
 
 class _ThreadLink:
@@ -51,10 +52,16 @@ class _ThreadLink:
         self._loop = asyncio.get_running_loop()
 
     def save_checkpoint(self, value: str) -> None:
-        asyncio.run_coroutine_threadsafe(self._keeper.checkpoint(value), self._loop).result()
+        saving = self._keeper.checkpoint(value)
+        try:
+            saved = asyncio.run_coroutine_threadsafe(saving, self._loop)
+        except RuntimeError:  # the loop is closed
+            saving.close()
+            raise LockLost("the worker has ended before this thread did, and keeps its lease no more") from None
+        saved.result()
 
     def lease(self) -> tuple[float, bool]:
-        return self._keeper.remaining(), self._keeper.lock_lost_event.is_set()
+        return self._keeper.remaining(), self._keeper.is_lost
 
 
 def thread_context(task: Task, delivery: Delivery, keeper: LeaseKeeper) -> SyncTaskContext:

@@ -270,12 +270,14 @@ async def test_a_thread_learns_of_the_lost_lease_and_settles_nothing(tmp_path: P
 
 
 async def test_a_thread_that_does_not_end_is_not_given_back_while_it_runs(tmp_path: Path) -> None:
-    started, release = asyncio.Event(), threading.Event()
+    started, learned, release = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def callback() -> None:
+    def callback(delivery: jobq.SyncTaskContext) -> None:
         loop.call_soon_threadsafe(started.set)
-        release.wait(20)
+        while not delivery.lock_lost:  # nobody renews it any more
+            release.wait(0.005)
+        learned.set()
 
     async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
         await queue.push(jobq.Task.new(kwargs={}))
@@ -286,4 +288,35 @@ async def test_a_thread_that_does_not_end_is_not_given_back_while_it_runs(tmp_pa
             await worker
         assert (await queue.stats()).visible == 0
         assert (await queue.stats()).leased == 1
-        release.set()
+        assert await asyncio.to_thread(learned.wait, 20)
+
+
+def test_a_thread_that_outlives_the_loop_is_told_that_its_lease_is_lost(tmp_path: Path) -> None:
+    told: list[BaseException] = []
+    closed, ended = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        started = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def callback(delivery: jobq.SyncTaskContext) -> None:
+            loop.call_soon_threadsafe(started.set)
+            closed.wait(20)
+            try:
+                delivery.save_checkpoint("late")
+            except jobq.JobqError as error:
+                told.append(error)
+            ended.set()
+
+        async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+            await queue.push(jobq.Task.new(kwargs={}))
+            pulling = asyncio.create_task(queue.pull_and_execute(callback, thread=True))
+            await started.wait()
+            pulling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await pulling
+
+    asyncio.run(main())
+    closed.set()
+    assert ended.wait(20)
+    assert isinstance(told[0], LockLost)
