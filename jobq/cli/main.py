@@ -46,11 +46,11 @@ QUEUE is a name (an embedded queue of this machine), ACCOUNT/QUEUE (Azure Storag
 sqlite:///data/jobs.db/demo. Without it the variable JOBQ_QUEUE is used.
 """
 _EXAMPLES: Final = (
-    "jobq demo push -c 'echo hello'       queue a command",
-    "jobq demo push tasks.txt             queue one command per line",
-    "jobq demo worker -n 4                run them, four at a time",
-    "jobq demo dead list                  what failed too often",
-    "jobq run -n 4 < tasks.txt            all of it at once: run a file here, as xargs does",
+    "jobq demo push -c 'echo hello'       # queue a command",
+    "jobq demo push tasks.txt             # queue one command per line",
+    "jobq demo worker -n 4                # run them, four at a time",
+    "jobq demo dead list                  # what failed too often",
+    "jobq run -n 4 < tasks.txt            # all of it at once: run a file here, as xargs does",
 )
 _EPILOG: Final = """`jobq QUEUE COMMAND --help` tells more. A queue that is named like a command needs JOBQ_QUEUE.
 

@@ -28,7 +28,7 @@ _EXAMPLES: Final = (
     "jobq demo worker",
     "jobq demo worker -n 4 --idle-timeout 10m",
     "jobq demo worker -n 4 --preload numpy --preload mypackage.training",
-    "jobq demo worker --json | jq -r 'select(.event == \"task.failed\") | .task_id'",
+    "jobq demo worker --json > events.jsonl",
     "JOBQ_QUEUE=demo jobq worker --log-format json",
 )
 

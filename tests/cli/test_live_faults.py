@@ -34,11 +34,13 @@ WAIT = "until test -e enough; do sleep 0.05; done"
 
 def test_terminal_that_takes_nothing_delays_no_task(jobq: Jobq, opened: Opened) -> None:
     """As after Ctrl-S: far more is printed than any buffer holds, and the worker goes on and ends by itself."""
-    jobq.fill(Task.new(command=WAIT), Task.new(command="yes 0123456789012345678901234567890123456789 | head -n 200000"))
+    flood = "until test -e paused; do sleep 0.05; done; yes 0123456789012345678901234567890123456789 | head -n 200000"
+    jobq.fill(Task.new(command=WAIT), Task.new(command=flood))
     jobq.fill(*(Task.new(command=f"touch done-{n}") for n in range(5)))
     with opened("demo", "worker", "-n", "2") as terminal:
         terminal.until_shows("visible")
         terminal.pause()
+        (jobq.folder / "paused").touch()
         eventually(lambda: len(list(jobq.folder.glob("done-*"))) == 5)
         release(jobq)
         eventually(lambda: jobq("demo", "size", "--json").objects[0]["leased"] == 0)
