@@ -5,12 +5,15 @@ event loop that renews leases (P1, L4). Here the loop only leaves behind how to 
 """
 
 import os
+import time
 from collections.abc import Callable
 from typing import Final
 
 from jobq.cli.writer import MAX_WAITING_BYTES, Writer
 
 Draw = Callable[[int, int], list[str]]  # from columns and rows to lines that are no wider and no more
+_FRAME_SECONDS: Final = 0.02  # between two frames: a task that prints line by line gets no frame for each
+_FLOOD_BYTES: Final = 32 * 1024  # in one piece: then nothing waits
 _USUAL: Final = os.terminal_size((80, 24))
 _NO_WRAP: Final = b"\x1b[?7l"  # should a terminal count a character wider than we do, the line is cut and not folded
 _WRAP: Final = b"\x1b[?7h"
@@ -40,6 +43,7 @@ class FrameWriter(Writer):
         self._draw: Draw | None = None
         self._is_stale = False
         self._height = 0  # of the frame that is on the terminal
+        self._drawn = 0.0  # when that was, by time.monotonic()
 
     def show(self, draw: Draw | None) -> None:
         """Draw this frame soon, with the thread's own time; None = none from now on. Never blocks."""
@@ -65,6 +69,8 @@ class FrameWriter(Writer):
     def _dressed(self, descriptor: int, data: bytes) -> bytes:
         if descriptor not in self._terminal:
             return data
+        if len(data) < _FLOOD_BYTES and (pause := self._drawn + _FRAME_SECONDS - time.monotonic()) > 0:
+            time.sleep(pause)  # what comes meanwhile goes into one piece
         erase = b""
         if self._height:
             # A terminal that was made narrower may have folded the old frame: then the head of it stays, above. To go
@@ -73,6 +79,7 @@ class FrameWriter(Writer):
             erase = b"\r" + up + _CLEAR_BELOW
         lines = self._lines(size_of(descriptor))
         self._height = len(lines)
+        self._drawn = time.monotonic()
         frame = _NO_WRAP + "\r\n".join(lines).encode("utf-8", "backslashreplace") + _WRAP if lines else b""
         return erase + data + frame
 
