@@ -159,7 +159,7 @@ class Settings(BaseModel):
     ] = "auto"
     view: Annotated[
         Literal["auto", "live", "lines"],
-        About("What `worker` and `run` show on a terminal; auto = a live table of the slots below the lines."),
+        About("What `worker` and `run` show on a terminal; auto = a live table of the slots, unless output is piped."),
     ] = "auto"
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
     kill_margin: Annotated[

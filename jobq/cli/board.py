@@ -5,7 +5,6 @@ Pure: what it is given decides what it returns. Plain ASCII but for what command
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from jobq import durations
@@ -20,8 +19,7 @@ _FAINT: Final = "2"
 _UNITS: Final = ("", "K", "M", "G", "T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Slot:
+class Slot(NamedTuple):
     """A slot that runs something.
 
     Attributes:

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -31,8 +32,10 @@ REFRESH_SECONDS: Final = 0.5
 _ASK_SECONDS: Final = 5.0  # between two looks at the queue, at least
 _ASK_SHARE: Final = 0.05  # of the time that a look may take: a slow service is asked less often
 _ANSWER_SECONDS: Final = 30.0
+_OLD_SECONDS: Final = 15.0  # from when on the age of an answer is told
 _RATE_SECONDS: Final = 60.0
 _LEAVE_SECONDS: Final = 1.0  # how long the view's connection is waited for at the end
+_OUT: Final = 1
 _ERR: Final = 2
 _FAILURES: Final = frozenset({"task.failed", "task.timed_out", "task.crashed"})
 
@@ -54,15 +57,21 @@ def is_wanted(view: str, *, log_format: str = "auto") -> bool:
     """Tell whether to show it; warns when it was asked for and cannot be.
 
     Args:
-        view: live, lines, or auto: live wherever that is possible.
+        view: live, lines, or auto: live wherever that is possible and standard output is no pipe. What reads the pipe
+            (`| tee log`) may write to the same terminal, and would be wiped out by the next frame.
         log_format: of the worker's log.
     """
-    if view == "lines":
+    if view == "lines" or (view == "auto" and _is_pipe(_OUT)):
         return False
     reason = why_not(log_format=log_format)
     if reason is not None and view == "live":
         terminal.warn(f"no live view: {reason}")
     return reason is None
+
+
+def _is_pipe(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 class Progress:
@@ -148,8 +157,8 @@ class Depth:
         counts = {"visible": stats.visible, "leased": stats.leased, "scheduled": stats.scheduled, "dead": stats.dead}
         shown = [f"{'?' if n is None else n} {name}" for name, n in counts.items() if n or name == "visible"]
         age = now - self._asked
-        late = f" {age:.0f}s ago ({self._trouble})" if self._trouble else ""
-        return f"queue: {', '.join(shown)}{late}"
+        late = f", {age:.0f}s ago" if self._trouble or age >= _OLD_SECONDS else ""
+        return f"queue: {', '.join(shown)}{late}" + (f" ({self._trouble})" if self._trouble else "")
 
 
 class Live:

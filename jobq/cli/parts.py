@@ -187,5 +187,5 @@ def with_queue(
         async with resolve(spec, settings) as backend:
             return await work(backend) or 0
 
-    with Records(lambda record: terminal.tell(f"{record.levelname} {record.getMessage()}", is_error=True)):
+    with Records(terminal.tell_record):
         return asyncio.run(connected())

@@ -80,7 +80,8 @@ _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as
 )  # fmt: skip
 @click.option(
     "--view", type=click.Choice(["auto", "live", "lines"]),
-    help="live = keep a table of what runs below its output; lines = do not. Default: live on a terminal.",
+    help="live = keep a table of what runs below its output; lines = do not; auto = live on a terminal, without a pipe."
+    " Default: auto.",
 )  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what commands print.")
 @click.option(

@@ -9,7 +9,10 @@ import os
 import re
 import sys
 from enum import IntEnum
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from logging import LogRecord
 
 # C0, DEL and C1 controls, line and paragraph separators, bidirectional overrides, lone surrogates.
 _INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -131,6 +134,17 @@ def tell(text: str, *, is_error: bool = False) -> None:
     """Write a line for people to standard error; `--quiet` keeps it back unless it is (part of) an error."""
     if is_error or _verbosity > Verbosity.QUIET:
         _put_aside(visible(text))
+
+
+def tell_record(record: "LogRecord") -> None:
+    """Write a record of Python's logging, with its traceback, to standard error."""
+    text = f"{record.levelname} {record.getMessage()}"
+    if record.exc_info:
+        import traceback  # noqa: PLC0415 - a fault is rare
+
+        text += "\n" + "".join(traceback.format_exception(*record.exc_info))
+    for line in text.rstrip().split("\n"):
+        tell(line, is_error=True)
 
 
 def complain(text: str, *, hint: str = "") -> None:

@@ -84,7 +84,7 @@ def _time(name: str, *, text: str, unset: str = "") -> Callable[[Any], Any]:
 )  # fmt: skip
 @_option(
     "--view", field="view", type=click.Choice(["auto", "live", "lines"]),
-    text="live = keep a table of the slots below the log; lines = do not; auto = live on a terminal.",
+    text="live = keep a table of the slots below the log; lines = do not; auto = live on a terminal, without a pipe.",
 )  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.option(

@@ -1,13 +1,15 @@
 """The live view as a user sees it, on screens of several sizes, and when there is none (issue 4)."""
 
+import os
 import re
 from collections.abc import Callable
 
 import pytest
 from rich.cells import cell_len
 
+from jobq.backend import QueueStats
 from jobq.cli import board
-from jobq.cli.live import Progress
+from jobq.cli.live import Depth, Progress
 from jobq.events import Event
 from jobq.run.usage import Reading
 from jobq.task import Task
@@ -160,6 +162,18 @@ def test_output_in_a_file_and_the_view_on_the_terminal(jobq: Jobq, opened: Opene
     assert (jobq.folder / "out").read_text().endswith("| hello\n")
 
 
+@pytest.mark.parametrize(("view", "is_live"), [("auto", False), ("live", True)])
+def test_what_reads_a_pipe_may_write_to_the_terminal_too(jobq: Jobq, view: str, is_live: bool) -> None:
+    """`jobq demo worker | tee log`: a frame would wipe out what tee writes, so there is none unless it is asked for."""
+    jobq.fill(Task.new(command="seq 50"))
+    argv = [*map(os.fsdecode, jobq.argv("demo", "worker", "--view", view))]
+    with Terminal(["bash", "-c", '"$@" | tee log', "bash", *argv], jobq.environment, jobq.folder) as terminal:
+        assert terminal.wait() == 0
+        assert (b"\x1b[?7l" in terminal.raw) is is_live
+        assert is_live or all(f"| {n}\n" in terminal.scrolled for n in range(1, 51))
+    assert len((jobq.folder / "log").read_text().splitlines()) == 50
+
+
 def test_run_shows_what_runs(jobq: Jobq, opened: Opened) -> None:
     (jobq.folder / "commands").write_text(f"echo first\nexit 4\n{WAIT}; echo last\n")
     with opened("run", "-n", "2", "commands") as terminal:
@@ -214,3 +228,15 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
     assert progress.rate(60.0) == 2.0
     assert progress.rate(120.0) == 0.0
     assert progress.told(121.0).startswith("120 done, 0 failed, 0.0/min")
+
+
+def test_the_queue_is_told_as_it_is_known() -> None:
+    depth = Depth(lambda: (_ for _ in ()).throw(AssertionError))  # never connected
+    assert depth.told(0.0) == "queue: ..."
+    depth._trouble = "BackendUnavailable"
+    assert depth.told(0.0) == "queue: unknown (BackendUnavailable)"
+    depth._stats, depth._asked = QueueStats(visible=None, leased=2, scheduled=0, dead=None), 100.0
+    assert depth.told(103.0) == "queue: ? visible, 2 leased, 3s ago (BackendUnavailable)"
+    depth._trouble = ""
+    assert depth.told(103.0) == "queue: ? visible, 2 leased"
+    assert depth.told(160.0) == "queue: ? visible, 2 leased, 60s ago"
