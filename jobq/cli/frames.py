@@ -4,9 +4,12 @@ rich.live would write from whoever calls it and under a lock: one paused termina
 event loop that renews leases (P1, L4). Here the loop only leaves behind how to draw the newest frame.
 """
 
+import fcntl
 import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from jobq.cli.writer import MAX_WAITING_BYTES, Writer
@@ -14,6 +17,7 @@ from jobq.cli.writer import MAX_WAITING_BYTES, Writer
 Draw = Callable[[int, int], list[str]]  # from columns and rows to lines that are no wider and no more
 _FRAME_SECONDS: Final = 0.02  # between two frames: a task that prints line by line gets no frame for each
 _FLOOD_BYTES: Final = 32 * 1024  # in one piece: then nothing waits
+_TIOCGDEV: Final = 0x80045432  # Linux: the real number of a terminal, also for /dev/tty
 _USUAL: Final = os.terminal_size((80, 24))
 _NO_WRAP: Final = b"\x1b[?7l"  # should a terminal count a character wider than we do, the line is cut and not folded
 _WRAP: Final = b"\x1b[?7h"
@@ -103,7 +107,12 @@ def size_of(descriptor: int) -> os.terminal_size:
 
 
 def same_terminal(one: int, other: int) -> bool:
-    """Tell whether two descriptors are one terminal, though they may have been opened apart."""
-    if not (os.isatty(one) and os.isatty(other)):
-        return False
-    return os.fstat(one).st_rdev == os.fstat(other).st_rdev
+    """Tell whether two descriptors are one terminal, though one may have been opened as /dev/tty."""
+    return os.isatty(one) and os.isatty(other) and _device(one) == _device(other)
+
+
+def _device(terminal: int) -> int:
+    if sys.platform == "linux":
+        with suppress(OSError):
+            return int.from_bytes(fcntl.ioctl(terminal, _TIOCGDEV, bytes(4)), sys.byteorder)
+    return os.fstat(terminal).st_rdev

@@ -174,6 +174,17 @@ def test_what_reads_a_pipe_may_write_to_the_terminal_too(jobq: Jobq, view: str, 
     assert len((jobq.folder / "log").read_text().splitlines()) == 50
 
 
+def test_a_terminal_under_two_names_is_one(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command=f"seq 100; {WAIT}"))
+    argv = [*map(os.fsdecode, jobq.argv("demo", "worker"))]
+    with Terminal(["bash", "-c", '"$@" 2> /dev/tty', "bash", *argv], jobq.environment, jobq.folder) as terminal:
+        terminal.until_shows("| 100", "memory", "visible")
+        release(jobq)
+        assert terminal.wait() == 0
+        assert all(f"| {n}\n" in terminal.scrolled for n in range(1, 101))
+        assert "memory" not in terminal.scrolled
+
+
 def test_run_shows_what_runs(jobq: Jobq, opened: Opened) -> None:
     (jobq.folder / "commands").write_text(f"echo first\nexit 4\n{WAIT}; echo last\n")
     with opened("run", "-n", "2", "commands") as terminal:
