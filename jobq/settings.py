@@ -158,6 +158,10 @@ class Settings(BaseModel):
     log_format: Annotated[
         Literal["auto", "text", "json"], About("Of the worker's log; auto = text on a terminal, json elsewhere.")
     ] = "auto"
+    view: Annotated[
+        Literal["auto", "live", "lines"],
+        About("What `worker` and `run` show on a terminal; auto = a live table of the slots, unless output is piped."),
+    ] = "auto"
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
     kill_margin: Annotated[
         Duration, About("K of the timing rule: to kill and confirm before a lease expires.", audience="tests")

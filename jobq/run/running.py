@@ -170,7 +170,7 @@ class CommandRunner:
             output.close()
             raise
         output.child_started()
-        return _CommandRunning(process, output, self._sampler.watch(process), oom)
+        return _CommandRunning(process, output, self._sampler.watch(process, task), oom)
 
 
 class _CommandRunning:

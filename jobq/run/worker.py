@@ -49,6 +49,7 @@ class Worker:
         max_tasks: how many deliveries to take before it ends; None = no limit.
         judge: decides what becomes of a task after an attempt.
         on_report: told what became of each delivery, once that is settled; must not block.
+        sampler: measures what commands use.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Worker:
         max_tasks: int | None = None,
         judge: Judge = verdict,
         on_report: Callable[[Delivery, Report], None] = lambda _delivery, _report: None,
+        sampler: UsageSampler | None = None,
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -74,7 +76,7 @@ class Worker:
         self._clock = clock or SystemClock()
         self._stopping = stopping or Stopping()
         self._breaker = Breaker(settings.max_consecutive_failures)
-        self._sampler = UsageSampler(settings.memory_limit)
+        self._sampler = sampler or UsageSampler(settings.memory_limit)
         self._spawner = spawner
         self._own_runner = runner
         self._adapt = adapt
