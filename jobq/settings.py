@@ -162,6 +162,22 @@ class Settings(BaseModel):
         Literal["auto", "live", "lines"],
         About("What `worker` and `run` show on a terminal; auto = a live table of the slots, unless output is piped."),
     ] = "auto"
+    connection_string: Annotated[
+        str | None,
+        About(
+            "Signs in to a storage account or namespace; AZURE_STORAGE_CONNECTION_STRING serves too.",
+            unset="the identity of this machine or user",
+            accepts="a connection string",
+            is_secret=True,
+        ),
+    ] = None
+    azurite: Annotated[Switch, About("Uses the storage emulator on this machine.", audience="tests")] = False
+    endpoint_suffix: Annotated[
+        str, About("Of the host names in a sovereign cloud, such as core.chinacloudapi.cn.", accepts="a domain")
+    ] = "core.windows.net"
+    poll_max: Annotated[
+        Duration, About("The longest pause between two looks into an empty Storage Queue, which bills each look.")
+    ] = timedelta(seconds=10)
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
     kill_margin: Annotated[
         Duration, About("K of the timing rule: to kill and confirm before a lease expires.", audience="tests")

@@ -12,7 +12,7 @@ from jobq.backend import Backend
 from jobq.cli import terminal
 from jobq.cli.lines import Input, LineCutter, Template
 from jobq.cli.progress import Bar
-from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown, QueueNotFound
+from jobq.errors import AccessDenied, DuplicateTask, JobqError, MalformedTask, PushUnknown, QueueNotFound
 from jobq.task import Task
 
 BATCH_TASKS: Final = 500
@@ -40,19 +40,32 @@ class Echo:
 
 
 class Pusher:
-    """Pushes batches: makes a queue that is missing, repeats once what may safely be repeated, counts."""
+    """Pushes batches: makes a queue that is missing, repeats once what may safely be repeated, counts.
 
-    def __init__(self, backend: Backend, echo: Echo) -> None:
+    Args:
+        backend: an entered backend.
+        echo: prints ids.
+        creates: whether to make a missing queue, for which a mere sender has no right.
+    """
+
+    def __init__(self, backend: Backend, echo: Echo, *, creates: bool = True) -> None:
         self._backend = backend
         self._echo = echo
+        self._creates = creates
         self.count = 0
 
     async def push(self, tasks: Sequence[Task]) -> None:
         """Queue all tasks or none; raises what `Backend.push` raises."""
         try:
             ids = await self._push(tasks)
-        except QueueNotFound:
-            await self._backend.create(exist_ok=True)
+        except QueueNotFound as missing:
+            if not self._creates:
+                raise
+            try:
+                await self._backend.create(exist_ok=True)
+            except AccessDenied as error:
+                error.add_note(str(missing))
+                raise
             terminal.tell(f"created queue {self._backend.name}")
             ids = await self._push(tasks)
         self.count += len(ids)

@@ -142,7 +142,7 @@ class Here:
 
     async def _count(self) -> int:
         stats = await self._backend.stats()
-        return (stats.visible or 0) + (stats.leased or 0) + (stats.scheduled or 0)
+        return stats.unfinished
 
     def _on_report(self, delivery: Delivery, report: Report) -> None:
         if report.settled is not Settled.YES or not isinstance(report.verdict, Complete | DeadLetter):

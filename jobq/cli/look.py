@@ -25,22 +25,29 @@ _MOST_PEEKED: Final = 10_000
 @json_option
 @click.pass_context
 def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
-    """Count the tasks: visible (could start now), leased (running), scheduled (for later), dead (given up)."""
+    """Count the tasks: visible (could start now), leased (running), scheduled (for later), dead (given up).
+
+    A Storage Queue tells the first three only together, and about: as total.
+    """
 
     async def work(backend: Backend) -> int:
         stats = await backend.stats()
         if as_json:
-            terminal.put_json(asdict(stats))
+            terminal.put_json(_counts(stats))
         else:
             terminal.put(_table(stats))
-        is_empty = not (stats.visible or stats.leased or stats.scheduled)
-        return _NOT_FOUND if fail_if_empty and is_empty else 0
+        return _NOT_FOUND if fail_if_empty and not stats.unfinished else 0
 
     return with_queue(ctx, work)
 
 
+def _counts(stats: QueueStats) -> dict[str, int | None]:
+    """Return what is told: a total only where the others are not known."""
+    return {name: count for name, count in asdict(stats).items() if name != "total" or count is not None}
+
+
 def _table(stats: QueueStats) -> str:
-    texts = {name: "?" if count is None else str(count) for name, count in asdict(stats).items()}
+    texts = {name: "?" if count is None else str(count) for name, count in _counts(stats).items()}
     columns = [(name.rjust(len(text)), text.rjust(len(name))) for name, text in texts.items()]
     return "\n".join("  ".join(row) for row in zip(*columns, strict=True))
 

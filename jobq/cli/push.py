@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from jobq import strict_json
+from jobq.backend import Backend
 from jobq.cli import terminal
 from jobq.cli.batches import Echo, Pusher, Stream, push_given
 from jobq.cli.lines import Input, Template
@@ -108,6 +109,7 @@ def _object(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--spec", metavar="MODULE:NAME", help="Queue what a jobq.WorkSpecification or a generator function lists."
 )
 @click.option("--dry-run", is_flag=True, help="With --spec: print what would be queued, and queue nothing.")
+@click.option("--no-create", is_flag=True, help="Do not make a missing queue, for which a mere sender has no right.")
 @click.option("--ids", is_flag=True, help="Print each id once its task is safely queued.")
 @json_option
 @click.pass_context
@@ -128,6 +130,7 @@ def push(
     max_preemptions: int | None,
     spec: str | None,
     dry_run: bool,
+    no_create: bool,
     ids: bool,
     as_json: bool,
 ) -> int:
@@ -158,7 +161,12 @@ def push(
         return with_queue(
             ctx,
             lambda backend: specification.push_specification(
-                Pusher(backend, echo), found, template, backend=backend, dry_run=dry_run, as_json=as_json
+                Pusher(backend, echo, creates=not no_create),
+                found,
+                template,
+                backend=backend,
+                dry_run=dry_run,
+                as_json=as_json,
             ),
             settings,
         )
@@ -168,14 +176,24 @@ def push(
         with Input(file or "-") as source:
             return with_queue(
                 ctx,
-                lambda backend: Stream(Pusher(backend, echo), source, template, _again(ctx)).run(),
+                lambda backend: Stream(
+                    Pusher(backend, echo, creates=not no_create), source, template, _again(ctx)
+                ).run(),
                 settings,
             )
     given: list[dict[str, Any]] = [{"command": command} for command in commands]
     given = given or [{"argv": argv} if argv else {"call": call, "kwargs": kwargs}]
     named = {"id": id_} if id_ is not None else {}
     tasks = [template.task(**fields, **named) for fields in given]
-    return with_queue(ctx, lambda backend: push_given(Pusher(backend, echo), tasks), settings)
+
+    async def push_them(backend: Backend) -> int:
+        if id_ is not None and not backend.capabilities.deduplicates:
+            raise click.UsageError(
+                f"--id: the service of {backend.name} does not know an id again, so a second push would run it twice"
+            )
+        return await push_given(Pusher(backend, echo, creates=not no_create), tasks)
+
+    return with_queue(ctx, push_them, settings)
 
 
 def _check_sources(

@@ -90,7 +90,7 @@ class NamedQueue:
                     ) from None
             else:
                 if not resume:
-                    left = (stats.visible or 0) + (stats.leased or 0) + (stats.scheduled or 0)
+                    left = stats.unfinished
                     held = f"{left} unfinished tasks of an earlier run" if left else "an earlier run, which is finished"
                     raise click.UsageError(
                         f"{self._path} holds {held}; go on with: {again} (what is done is not done again), or name"

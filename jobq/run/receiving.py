@@ -69,7 +69,9 @@ class Receiving:
         began = self._clock.boottime()
         while not self._stopping.receiving.is_set():
             try:
-                deliveries = await self._receive_or_stop(lease, wait)
+                # What a refusal has taken of the wait is over: a service that stumbles must not keep a worker for ever.
+                left = max(0.0, began + wait.total_seconds() - self._clock.boottime())
+                deliveries = await self._receive_or_stop(lease, timedelta(seconds=left))
             except (ConfigurationError, QueueNotFound):
                 raise
             except JobqError as error:

@@ -153,7 +153,8 @@ class Bench:
     async def counts(self, **expected: int) -> None:
         """Compare those counts that the service declares."""
         stats = await self.backend.stats()
-        for name in ("visible", "leased", "scheduled", "dead"):
+        expected["total"] = sum(expected.get(name, 0) for name in ("visible", "leased", "scheduled"))
+        for name in ("visible", "leased", "scheduled", "dead", "total"):
             found = getattr(stats, name)
             if name not in self.capabilities.counts:
                 continue

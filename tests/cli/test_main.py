@@ -100,14 +100,6 @@ def test_usage_errors_show_no_password(jobq: Jobq) -> None:
         assert "hunter2" not in result.out + result.err
 
 
-def test_storage_queue_without_its_backend(jobq: Jobq) -> None:
-    result = jobq("myaccount/myqueue", "size", code=None)
-    if "no installed backend" not in result.err:
-        pytest.skip("a backend for ACCOUNT/QUEUE is installed")
-    assert result.code == 3
-    assert "ACCOUNT/QUEUE (Azure Storage Queue)" in result.err
-
-
 def test_errors_as_json(jobq: Jobq) -> None:
     missing = jobq("demo", "size", "--json", code=4)
     assert missing.error == {"error": "QueueNotFound", "message": missing.error["message"], "exit_code": 4}

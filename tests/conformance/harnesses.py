@@ -10,8 +10,11 @@ from pathlib import Path
 
 from jobq.backend import Backend
 from jobq.task import new_id
-from jobq.testing.clock import VirtualClock
+from jobq.testing.clock import RealTime, VirtualClock
 from jobq.testing.conformance import Harness
+from jobq_azure.backend import StorageQueueBackend
+from jobq_azure.connection import Account
+from jobq_azure.content import text_of
 from jobq_memory import MemoryBackend, Router
 from jobq_sqlite import SqliteBackend, StoreFile
 from jobq_sqlite.host import Host
@@ -58,3 +61,17 @@ def sqlite(folder: Path | None = None) -> Harness:
         close=lambda: shutil.rmtree(own),
         case_timeout=timedelta(seconds=20),
     )
+
+
+def storage_queue(connection_string: str, account: str) -> Harness:
+    """A storage account that keeps its own time; raw messages are put as another program would."""
+
+    def connect(queue: str) -> StorageQueueBackend:
+        return StorageQueueBackend(Account(account, connection_string, ""), queue, timedelta(seconds=1))
+
+    async def inject(queue: str, body: bytes) -> str:
+        async with Account(account, connection_string, "") as stranger:
+            message_id, _ = await stranger.wire(queue).put(text_of(body))
+        return message_id
+
+    return Harness(connect=connect, clock=RealTime(), inject=inject, case_timeout=timedelta(seconds=80))

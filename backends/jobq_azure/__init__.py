@@ -1,0 +1,28 @@
+"""Azure Storage Queue: `myaccount/myqueue`."""
+
+import os
+from typing import TYPE_CHECKING
+
+from jobq.settings import Settings
+from jobq.spec import QueueSpec
+
+if TYPE_CHECKING:
+    from jobq_azure.backend import StorageQueueBackend
+
+__all__ = ["connect"]
+
+
+def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
+    """Return the backend for ACCOUNT/QUEUE.
+
+    Raises:
+        InvalidSpec: the service takes no such names.
+        ConfigurationError: the connection string is not one of this account.
+    """
+    from jobq_azure.backend import StorageQueueBackend  # noqa: PLC0415 - 0.4 s for the SDK, which few commands need
+    from jobq_azure.connection import Account, check_names, connection_string_of  # noqa: PLC0415 - as above
+
+    check_names(spec.location, spec.queue)
+    given = connection_string_of(settings.connection_string, settings.azurite, os.environ)
+    account = Account(spec.location, given, settings.endpoint_suffix)
+    return StorageQueueBackend(account, spec.queue, settings.poll_max)

@@ -1,0 +1,134 @@
+"""What the service's answers, and their absence, mean in jobq's errors.
+
+The transport's own words do not say whether a request was sent: a connection that breaks after it was counts there as
+"no request was sent". Only a connection that was never made is known to have carried nothing; all else is `NoAnswer`,
+and each caller knows what that means for its verb (S5, S8).
+"""
+
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+import aiohttp
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    DecodeError,
+    HttpResponseError,
+)
+
+from jobq.errors import (
+    AccessDenied,
+    BackendUnavailable,
+    ConfigurationError,
+    JobqError,
+    LockLost,
+    MalformedTask,
+    QueueNotFound,
+)
+
+_T = TypeVar("_T")
+_BUSY: Final = frozenset({429, 503})
+_NEVER_CONNECTED: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+# The same loss is told by either, by whether the service still looks for the message: facts/azure.md 1.4.
+_LOST: Final = frozenset({"PopReceiptMismatch", "MessageNotFound"})
+_TOO_LARGE: Final = frozenset({"RequestBodyTooLarge", "MessageTooLarge"})
+
+
+class NoAnswer(Exception):
+    """The request may have taken effect or not; the message says how the answer was lost."""
+
+
+class Unreadable(NoAnswer):
+    """The service, or the SDK, stumbled over the answer itself: another request may fare better."""
+
+
+class NoCredential(AccessDenied):
+    """No request was sent: there is nothing to sign in with, or whoever gives tokens gave none."""
+
+
+class AlreadyThere(Exception):
+    """The queue that was to be made exists."""
+
+
+async def answered(call: Awaitable[_T], place: str) -> _T:
+    """Return what a call of the SDK returns.
+
+    Args:
+        call: of the SDK.
+        place: ACCOUNT/QUEUE, for messages.
+
+    Raises:
+        NoAnswer: nobody knows whether it took effect.
+        AlreadyThere: a queue was to be made that exists.
+        LockLost: the receipt is stale.
+        BackendUnavailable, QueueNotFound, AccessDenied, ConfigurationError, MalformedTask: it took no effect.
+    """
+    try:
+        return await call
+    except AzureError as error:
+        # Without the cause: its text may hold an address with a signature, or a key (A5).
+        raise _meaning(error, place) from None
+
+
+def code_of(error: HttpResponseError) -> str:
+    """Return the service's word for an error; the SDK has it as an enumeration for some, as text for others."""
+    code = getattr(error, "error_code", None) or ""
+    return str(getattr(code, "value", code))
+
+
+def _meaning(error: AzureError, place: str) -> Exception:
+    if isinstance(error, ClientAuthenticationError) and error.response is None:
+        return NoCredential(
+            f"{place}: no credential of Azure is at hand: run `az login`, use a managed identity, or set"
+            " JOBQ_CONNECTION_STRING"
+        )
+    if isinstance(error, DecodeError):
+        return Unreadable(f"{place}: the answer cannot be read")
+    if isinstance(error, HttpResponseError) and error.status_code is not None:
+        return _meaning_of_status(error.status_code, code_of(error), place)
+    inner = getattr(error, "inner_exception", None)
+    if isinstance(inner, _NEVER_CONNECTED):  # the SDK calls some of them an answer that was lost
+        if isinstance(inner, aiohttp.ClientConnectorDNSError):
+            return BackendUnavailable(f"{place}: no such host: is the account's name right, and the network up?")
+        return BackendUnavailable(f"{place}: cannot connect")
+    return NoAnswer(f"{place}: the answer was lost ({type(inner or error).__name__})")
+
+
+def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 - one row a kind
+    if code in _LOST:
+        return LockLost(f"the receipt is stale ({status} {code}): the lease ran out, or it was settled or taken")
+    if code == "QueueAlreadyExists":  # the SDK raises it for a 204 too
+        return AlreadyThere(place)
+    if code in _TOO_LARGE or status == 413:  # noqa: PLR2004 - Request Entity Too Large
+        return MalformedTask("is larger than a Storage Queue takes")
+    if code == "QueueNotFound" or (status == 404 and not code):  # noqa: PLR2004 - Not Found
+        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place.removesuffix('-failed')} create")
+    if status == 404:  # noqa: PLR2004 - Not Found
+        return ConfigurationError(f"{place} was not found ({code}); is the account one with queues?")
+    if status in {401, 403}:
+        return AccessDenied(_access(code, place))
+    if status in _BUSY or code in {"ServerBusy", "QueueBeingDeleted"}:
+        return BackendUnavailable(f"{place} is busy ({status} {code})")
+    if status >= 500:  # noqa: PLR2004 - OperationTimedOut, InternalError: it may have been done all the same
+        return Unreadable(f"{place}: the service failed ({status} {code})".replace(" )", ")"))
+    return _Refused(f"{place}: the service refused the request ({status} {code})")
+
+
+class _Refused(JobqError):
+    """A request that the service does not take."""
+
+
+def _access(code: str, place: str) -> str:
+    if code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}:
+        # Renewals are updates, which the role 'Message Processor' does not include: it may only get and delete.
+        return (
+            f"{place}: this identity may not do that ({code}). A worker needs the role 'Storage Queue Data"
+            " Contributor', as does who makes queues; for a pusher 'Storage Queue Data Message Sender' will do; a new"
+            " role takes some minutes"
+        )
+    if code == "AuthorizationFailure":
+        return (
+            f"{place}: the account refused this ({code}): its firewall keeps this network out, or the key or signature"
+            " does not allow it"
+        )
+    return f"{place}: the key, token or signature was refused ({code}); is it of this account, and is the clock right?"

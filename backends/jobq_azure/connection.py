@@ -1,0 +1,156 @@
+"""How an account is reached: by connection string, by Azurite's own, or by whatever identity this machine has."""
+
+import base64
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import aiohttp
+from azure.core.pipeline.transport import AioHttpTransport
+from azure.storage.queue.aio import QueueClient
+
+from jobq.errors import ConfigurationError, InvalidSpec
+from jobq_azure.wire import Wire
+
+_ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
+_QUEUE: Final = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*")
+AZURITE: Final = "devstoreaccount1"
+# Azurite's published key: the same on every machine, and no secret.
+_AZURITE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_CONNECT_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 30.0  # the service gives up by itself after 30 s
+
+
+def check_names(account: str, queue: str) -> None:
+    """Raise InvalidSpec for names that the service does not take: it would say less of them."""
+    if not _ACCOUNT.fullmatch(account):
+        raise InvalidSpec(f"{account!r} is not the name of a storage account: 3 to 24 lower-case letters and digits")
+    if not _QUEUE.fullmatch(queue):
+        raise InvalidSpec(
+            f"{queue!r} is not the name of a Storage Queue: 3 to 63 lower-case letters, digits and single dashes"
+            " between them"
+        )
+
+
+class Account:
+    """A storage account; an asynchronous context manager that holds the one session and the one credential.
+
+    Args:
+        name: of the account.
+        connection_string: None = sign in as this machine or user.
+        suffix: of the cloud's host names.
+    """
+
+    def __init__(self, name: str, connection_string: str | None, suffix: str) -> None:
+        self.name = name
+        self._suffix = suffix
+        self._parts = None if connection_string is None else _parts_of(connection_string)
+        self._credential: Any = None
+        self._session: aiohttp.ClientSession | None = None
+        if self._parts is not None and (owner := self._parts.get("accountname", name)) != name:
+            raise ConfigurationError(f"the connection string is of account {owner!r}, and the queue's is {name!r}")
+
+    async def __aenter__(self) -> Self:
+        # It tells each request at INFO, and at WARNING, with a traceback, what it raises anyway.
+        logging.getLogger("azure").setLevel(logging.ERROR)
+        self._session = aiohttp.ClientSession(auto_decompress=False, trust_env=True)
+        # aiohttp sends a PUT or DELETE again by itself when a kept connection breaks. The first may have taken effect:
+        # then the second meets a receipt that the first has used up, and reads as a lost lease (S5).
+        if not hasattr(self._session, "_retry_connection"):
+            raise ConfigurationError(
+                f"aiohttp {aiohttp.__version__} cannot be kept from repeating requests: upgrade it"
+            )
+        self._session._retry_connection = False  # noqa: SLF001 - there is no public way; a test at the wire holds it
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+        if self._credential is not None:
+            await self._credential.close()
+
+    def wire(self, queue: str) -> Wire:
+        """Return the requests to one queue."""
+        url, credential = self._signed()
+        client = QueueClient(
+            url,
+            queue,
+            credential=credential,
+            # The transport's limits replace the session's, and the client's own are not read beside a transport.
+            transport=AioHttpTransport(
+                session=self._session,
+                session_owner=False,
+                connection_timeout=_CONNECT_SECONDS,
+                read_timeout=_ANSWER_SECONDS,
+            ),
+            retry_total=0,
+        )
+        return Wire(client, f"{self.name}/{queue}")
+
+    def _signed(self) -> tuple[str, Any]:
+        if self._parts is None:
+            return f"https://{self.name}.queue.{self._suffix}", self._identity()
+        protocol = self._parts.get("defaultendpointsprotocol", "https")
+        suffix = self._parts.get("endpointsuffix", self._suffix)
+        url = self._parts.get("queueendpoint", f"{protocol}://{self.name}.queue.{suffix}")
+        if key := self._parts.get("accountkey"):
+            return url, {"account_name": self.name, "account_key": key}
+        from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - rarely used
+
+        return url, AzureSasCredential(self._parts["sharedaccesssignature"].removeprefix("?"))
+
+    def _identity(self) -> Any:
+        if self._credential is None:
+            from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415 - 0.1 s that a key saves
+
+            self._credential = DefaultAzureCredential()
+        return self._credential
+
+
+def connection_string_of(given: str | None, azurite: bool, environment: Mapping[str, str]) -> str | None:
+    """Return the connection string to use; None = sign in by identity.
+
+    Args:
+        given: JOBQ_CONNECTION_STRING.
+        azurite: whether the local emulator is meant.
+        environment: read for what Azure's own tools use.
+    """
+    if azurite:
+        return "UseDevelopmentStorage=true"
+    return given or environment.get("AZURE_STORAGE_CONNECTION_STRING") or None
+
+
+def _parts_of(text: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in text.strip().strip(";").split(";"))
+    parts = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    if parts.get("usedevelopmentstorage", "").lower() == "true":
+        host = parts.get("developmentstorageproxyuri", "http://127.0.0.1").rstrip("/")
+        parts = {"accountname": AZURITE, "accountkey": _AZURITE_KEY, "queueendpoint": f"{host}:10001/{AZURITE}"}
+    if not _is_base64(parts.get("accountkey", "")):
+        raise ConfigurationError("the AccountKey in the connection string is broken: it is not base64 (nor shown here)")
+    if not _is_address(parts.get("queueendpoint", "https://-")):
+        raise ConfigurationError("the QueueEndpoint in the connection string is no address, as https://HOST is")
+    if "accountkey" not in parts and "sharedaccesssignature" not in parts:
+        raise ConfigurationError(
+            "the connection string has neither AccountKey nor SharedAccessSignature; copy it whole from the storage"
+            " account's page 'Access keys' (it is not shown here: it is a secret)"
+        )
+    return parts
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.netloc)

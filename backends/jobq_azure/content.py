@@ -1,0 +1,115 @@
+"""What the text of a Storage Queue message holds: a body, and beside it a checkpoint or the story of a dead letter.
+
+A body that XML can carry as it is stays readable text, as other tools write and expect it; any other is base64 (which
+some tools write always, so it is read wherever it is well-formed). What stands beside a body is one line before it:
+
+    #jobq {"checkpoint": "step 7"}
+    {"version": 2, ...}
+"""
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jobq import strict_json
+from jobq.errors import MalformedTask
+
+MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request: facts/azure.md 1.4
+# What a message may still grow by: counters, a generation, a date. Nothing may push it over the limit later.
+HEADROOM_BYTES: Final = 1024
+_MARK: Final = "#jobq "
+# XML 1.0, production 2, without the carriage return, which a parser turns into a line feed.
+_NO_XML: Final = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What jobq notes of a message beside its body; all optional.
+
+    Attributes:
+        checkpoint: the last accepted one.
+        before: deliveries of this task in messages before this one; a redrive begins a new message (S3).
+        id: of a message that is not a task, and was redriven.
+        dead: the fields of a dead letter.
+    """
+
+    checkpoint: str | None = None
+    before: int = 0
+    id: str = ""
+    dead: dict[str, Any] | None = None
+
+    def line(self) -> str:
+        """Return the line that stands for this; empty for nothing."""
+        fields = {name: value for name, value in vars(self).items() if value != vars(_NOTHING)[name]}
+        # ASCII alone, so that nothing in the line can end it or be illegal in XML.
+        return f"{_MARK}{json.dumps(fields)}\n" if fields else ""
+
+    @classmethod
+    def read(cls, line: str) -> "Beside | None":
+        """Return what a line tells; None for one that `line` did not write."""
+        try:
+            fields = strict_json.loads(line.removeprefix(_MARK).encode())
+        except (MalformedTask, UnicodeEncodeError):
+            return None
+        kinds = {"checkpoint": str, "before": int, "id": str, "dead": dict}
+        if not isinstance(fields, dict) or any(type(value) is not kinds.get(name) for name, value in fields.items()):
+            return None
+        return cls(**fields)
+
+
+_NOTHING: Final = Beside()
+
+
+@dataclass(frozen=True)
+class Content:
+    """A message taken apart: the bytes that somebody queued, and what jobq notes beside them."""
+
+    body: bytes
+    beside: Beside = _NOTHING
+
+    def text(self) -> str:
+        """Return the message as it is stored."""
+        return self.beside.line() + text_of(self.body)
+
+    @classmethod
+    def read(cls, text: str) -> "Content":
+        """Take a message apart; what is not ours, or broken, is all body."""
+        line, newline, rest = text.partition("\n")
+        beside = Beside.read(line) if newline and line.startswith(_MARK) else None
+        return cls(body_of(text)) if beside is None else cls(body_of(rest), beside)
+
+
+def text_of(body: bytes) -> str:
+    """Return the text that stands for a body; `body_of` is its inverse."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = ""
+    # What would be read as something else than it is, or not at all, is armoured.
+    if not text or _NO_XML.search(text) or text.startswith(_MARK) or _from_base64(text) is not None:
+        return base64.b64encode(body).decode()
+    return text
+
+
+def body_of(text: str) -> bytes:
+    """Return the body that a text stands for; never fails."""
+    decoded = _from_base64(text)
+    return text.encode(errors="surrogatepass") if decoded is None else decoded
+
+
+def size_of(text: str) -> int:
+    """Return how many bytes of a message's limit a text takes: UTF-8, escaped for XML."""
+    return len(text.encode()) + 4 * text.count("&") + 3 * (text.count("<") + text.count(">"))
+
+
+def _from_base64(text: str) -> bytes | None:
+    if len(text) % 4 or not text.isascii():
+        return None
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return decoded if base64.b64encode(decoded).decode() == text else None

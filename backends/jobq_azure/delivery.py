@@ -1,0 +1,201 @@
+"""A leased message behind the delivery protocol; every verb is fenced by its receipt (S4)."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import cached_property
+from typing import Final
+
+from jobq.backend import FencingNumber
+from jobq.errors import LockLost, MalformedTask, SettlementUnknown
+from jobq.task import Task, TaskResult
+from jobq_azure.answers import NoAnswer
+from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
+from jobq_azure.dead import Graveyard
+from jobq_azure.wire import LONGEST, Message, Wire, whole_seconds
+
+# How long a request of a delivery may take, of its lease and at most: longer than its caller waits (RELIABILITY 1.3
+# rule 4: an eighth, 5 s), since a late answer still holds the receipt, and over before the caller's second try is.
+_ANSWER_SHARE: Final = 3 / 16
+_ANSWER_SECONDS: Final = 7.5
+
+
+class StorageDelivery:
+    """One message leased from a Storage Queue.
+
+    Each update gives a new receipt and ends the old one, so the requests of a delivery form a chain: one that its
+    caller gave up on goes on, and the next waits for it, since only its answer holds the receipt.
+
+    Args:
+        wire: requests to the queue.
+        dead: where dead letters go.
+        message: as it was handed out.
+        lease: the length that was granted.
+        on_their_way: the backend's; holds each request until it is answered, whether or not anybody waits for it.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        dead: Graveyard,
+        message: Message,
+        lease: timedelta,
+        on_their_way: "set[asyncio.Task[None]]",
+    ) -> None:
+        self.lease = lease
+        self._wire = wire
+        self._dead = dead
+        self._message_id = message.id
+        self._receipt: str | None = message.receipt  # None = settled, so far as is known
+        self._content = Content.read(message.text)
+        self.deliveries = self._content.beside.before + message.deliveries
+        self._asked = whole_seconds(lease)
+        self._sent: asyncio.Task[None] | None = None
+        self._on_their_way = on_their_way
+
+    @property
+    def id(self) -> str:
+        """The task's id; the message's for one that is not a task."""
+        try:
+            return self.task.id
+        except MalformedTask:
+            return self._content.beside.id or self._message_id
+
+    @property
+    def body(self) -> bytes:
+        """What was queued, without a checkpoint beside it."""
+        return self._content.body
+
+    @property
+    def checkpoint_value(self) -> str | None:
+        """The checkpoint as it was at the receive, or as it was saved since."""
+        return self._content.beside.checkpoint
+
+    @cached_property
+    def task(self) -> Task:
+        """The task in the body; raises MalformedTask."""
+        return Task.decode(self._content.body)
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The number that the task may show to others."""
+        try:
+            return FencingNumber(self.task.epoch, self.task.generation, self.deliveries)
+        except MalformedTask:
+            return FencingNumber(0, 0, self.deliveries)
+
+    async def renew(self, lease: timedelta) -> None:
+        """Extend the lease from now, by whole seconds; the body is not sent again."""
+        self._asked = whole_seconds(lease)
+        await self._update(self._asked)
+
+    async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
+        """End the task as done."""
+
+        async def delete() -> None:
+            await self._wire.delete(self._message_id, self._held())
+            self._receipt = None
+
+        await self._chain(delete)
+
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        """Put it back with another body in the same message, in one request (S6)."""
+        if delay > LONGEST:  # hidden again in steps, by whoever receives it too early
+            task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
+        seconds = 0 if delay <= timedelta(0) else whole_seconds(delay)
+        await self._settle(seconds, replace(self._content, body=task.encode()))
+
+    async def release(self) -> None:
+        """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
+        await self.put_off(0)
+
+    async def put_off(self, seconds: int) -> None:
+        """Put it back unstarted, hidden for so long."""
+        try:
+            content = replace(self._content, body=self.task.released().encode())
+        except MalformedTask:
+            content = None
+        await self._settle(seconds, content)
+
+    async def dead_letter(self, reason: str, description: str) -> None:
+        """Write it to the dead-letter queue, then delete it: a crash between leaves two, which readers fold (S6)."""
+
+        async def bury() -> None:
+            # First the fence: a stale worker must not bury what another one runs (S4).
+            self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
+            await self._dead.bury(self, reason, description)
+            await self._wire.delete(self._message_id, self._receipt)
+            self._receipt = None
+
+        await self._chain(bury)
+
+    async def checkpoint(self, value: str) -> None:
+        """Save the task's progress in its message (S9); the lease counts anew, which nobody relies on."""
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:  # what could not be read again would take the task with it
+            raise MalformedTask("holds half a surrogate pair, which is no text", "checkpoint") from None
+        content = replace(self._content, beside=replace(self._content.beside, checkpoint=value))
+        if (whole := size_of(content.text())) > MAX_TEXT_BYTES - HEADROOM_BYTES:
+            raise MalformedTask(
+                f"a checkpoint of {size} bytes makes a message of {whole}, and a Storage Queue has room"
+                f" for {MAX_TEXT_BYTES - HEADROOM_BYTES}: save it elsewhere, and its address here",
+                "checkpoint",
+            )
+        await self._update(self._asked, content)
+        self._content = content
+
+    def _held(self) -> str:
+        if self._receipt is None:
+            raise LockLost("this delivery was settled before")
+        return self._receipt
+
+    async def _settle(self, seconds: int, content: Content | None) -> None:
+        """Give it back; the receipt that the answer brings is nobody's (S4)."""
+        text = None if content is None else content.text()
+
+        async def update() -> None:
+            await self._wire.update(self._message_id, self._held(), seconds, text)
+            self._receipt = None
+
+        await self._chain(update)
+
+    async def _update(self, seconds: int, content: Content | None = None) -> None:
+        text = None if content is None else content.text()
+
+        async def update() -> None:
+            self._receipt = await self._wire.update(self._message_id, self._held(), seconds, text)
+
+        await self._chain(update)
+
+    async def _chain(self, request: Callable[[], Awaitable[None]]) -> None:
+        """Send a request once the one before has been answered; it goes on when its caller gives up.
+
+        Raises:
+            SettlementUnknown: its answer was lost.
+        """
+        while self._sent is not None and not self._sent.done():
+            await asyncio.wait({self._sent})
+        self._sent = asyncio.ensure_future(self._limited(request))
+        self._on_their_way.add(self._sent)
+        self._sent.add_done_callback(self._answered)
+        try:
+            await asyncio.shield(self._sent)
+        except NoAnswer as error:
+            raise SettlementUnknown(str(error)) from None
+
+    async def _limited(self, request: Callable[[], Awaitable[None]]) -> None:
+        # One that is never answered must not hold up the next for so long that the lease is over.
+        seconds = min(self._asked * _ANSWER_SHARE, _ANSWER_SECONDS)
+        try:
+            async with asyncio.timeout(seconds):
+                await request()
+        except TimeoutError:
+            raise NoAnswer(f"{self._wire.place}: no answer within {seconds:.3g} s") from None
+
+    def _answered(self, sent: "asyncio.Task[None]") -> None:
+        self._on_their_way.discard(sent)
+        if not sent.cancelled():
+            sent.exception()  # looked at: perhaps nobody waits for it any more

@@ -1,0 +1,249 @@
+"""A proxy before an HTTP service that loses answers, breaks connections, goes silent or away, and counts requests.
+
+Lives in the loop of the test; clients may be in other processes. HTTP/1.1 without TLS, as emulators speak it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import parse_qs, urlsplit
+
+from jobq.clock import SystemClock
+
+_HOST: Final = "127.0.0.1"
+_CLOCK: Final = SystemClock()
+_BODILESS: Final = frozenset({204, 304})
+
+
+class Strike(StrEnum):
+    """What can befall one request."""
+
+    LOSE_ANSWER = "lose_answer"  # done by the service; then the connection breaks
+    SWALLOW_ANSWER = "swallow_answer"  # done by the service; no answer, the connection stays
+    BREAK = "break"  # read and not passed on; the connection breaks, as a kept one does that was given up meanwhile
+    HANG = "hang"  # read and not passed on; no answer, the connection stays: a black hole
+    BUSY = "busy"  # 503 ServerBusy
+    DENY = "deny"  # 403 AuthorizationPermissionMismatch
+
+
+_ANSWERS: Final = {
+    Strike.BUSY: (503, "Server Busy", "ServerBusy"),
+    Strike.DENY: (403, "Forbidden", "AuthorizationPermissionMismatch"),
+}
+
+
+@dataclass
+class Request:
+    """One request that the proxy read.
+
+    Attributes:
+        method: such as PUT.
+        path: without the query.
+        query: each parameter's first value.
+        body: as sent.
+        strike: what befell it.
+        status: the service's answer, once it is there; also where the client never saw it.
+        began, ended: boottime in seconds at which it was read, and at which the answer was there.
+    """
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: bytes
+    strike: Strike | None = None
+    status: int | None = None
+    began: float = 0.0
+    ended: float | None = None
+
+
+Matches = Callable[[Request], bool]
+
+
+@dataclass
+class _Plan:
+    strike: Strike
+    matches: Matches
+    left: float  # how many requests it still strikes
+
+
+@dataclass
+class HttpProxy:
+    """Passes requests on to a port of this machine; an asynchronous context manager.
+
+    Attributes:
+        target: the service's port.
+        port: its own, once it is entered.
+        requests: all that were read, in order.
+    """
+
+    target: int
+    port: int = 0
+    requests: list[Request] = field(default_factory=list)
+    _plans: list[_Plan] = field(default_factory=list)
+    _server: asyncio.Server | None = None
+    _connections: set[asyncio.StreamWriter] = field(default_factory=set)
+    _serving: set["asyncio.Task[None]"] = field(default_factory=set)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __aenter__(self) -> Self:
+        await self._listen()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.refuse()
+        for serving in self._serving:
+            serving.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving)
+
+    def strike(
+        self, strike: Strike, method: str = "", path: str = "", *, count: float = 1, matches: Matches | None = None
+    ) -> None:
+        """Let something befall the next requests that match.
+
+        Args:
+            strike: what.
+            method: empty = any.
+            path: a part of it; empty = any.
+            count: how many requests; math.inf = until `heal`.
+            matches: a closer look.
+        """
+
+        def both(request: Request) -> bool:
+            return method in ("", request.method) and path in request.path and (matches is None or matches(request))
+
+        self._plans.append(_Plan(strike, both, count))
+
+    async def refuse(self) -> None:
+        """Refuse connections, and break those that are open."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in self._connections:
+            connection.transport.abort()
+
+    async def heal(self) -> None:
+        """Pass everything on again, except what has been swallowed."""
+        self._plans.clear()
+        if self._server is None:
+            await self._listen()
+
+    def seen(self, method: str = "", path: str = "") -> list[Request]:
+        """Return the requests that match."""
+        return [each for each in self.requests if method in ("", each.method) and path in each.path]
+
+    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        """Wait for a condition on what the proxy has seen; raises TimeoutError."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, _HOST, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving.add(serving)
+        self._connections.add(writer)
+        upstream: list[asyncio.StreamWriter] = []
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await self._serve(reader, writer, upstream)
+        finally:
+            for each in (writer, *upstream):
+                each.transport.abort()
+            self._connections.discard(writer)
+            self._serving.discard(serving)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: list[asyncio.StreamWriter]
+    ) -> None:
+        answers: asyncio.StreamReader | None = None
+        while head := await _head(reader):
+            raw_body, body = await _body(reader, head)
+            request = self._record(head, body)
+            if request.strike in (Strike.BREAK, Strike.HANG):
+                if request.strike is Strike.HANG:
+                    await reader.read()  # until the client gives up
+                return
+            if request.strike in _ANSWERS:
+                request.status = _ANSWERS[request.strike][0]
+                writer.write(_refusal(*_ANSWERS[request.strike]))
+                continue
+            if answers is None or answers.at_eof():  # a kept connection that the service has closed meanwhile
+                answers, to_service = await asyncio.open_connection(_HOST, self.target)
+                upstream.append(to_service)
+            upstream[-1].write(head + raw_body)
+            if not (answer := await _head(answers)):
+                return  # the service has gone
+            request.status = int(answer.split(b" ", 2)[1])
+            raw_answer, _ = (b"", b"") if request.status in _BODILESS else await _body(answers, answer)
+            request.ended = _CLOCK.boottime()
+            self._changed.set()
+            if request.strike is Strike.SWALLOW_ANSWER:
+                await reader.read()
+                return
+            if request.strike is Strike.LOSE_ANSWER:
+                return
+            writer.write(answer + raw_answer)
+            await writer.drain()
+
+    def _record(self, head: bytes, body: bytes) -> Request:
+        method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        parts = urlsplit(target)
+        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        request = Request(method=method, path=parts.path, query=query, body=body, began=_CLOCK.boottime())
+        for plan in self._plans:
+            if plan.left > 0 and plan.matches(request):
+                plan.left -= 1
+                request.strike = plan.strike
+                break
+        self.requests.append(request)
+        self._changed.set()
+        return request
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return b""  # the other side has closed
+
+
+async def _body(reader: asyncio.StreamReader, head: bytes) -> tuple[bytes, bytes]:
+    """Return a body as it came, and without its chunks' frames."""
+    headers = dict(_header(line) for line in head.split(b"\r\n")[1:] if b":" in line)
+    if b"chunked" not in headers.get(b"transfer-encoding", b""):
+        body = await reader.readexactly(int(headers.get(b"content-length", b"0")))
+        return body, body
+    raw, body = b"", b""
+    while True:
+        line = await reader.readline()
+        chunk = await reader.readexactly(int(line.split(b";")[0], 16) + 2)
+        raw += line + chunk
+        if len(chunk) == 2:
+            return raw, body
+        body += chunk[:-2]
+
+
+def _header(line: bytes) -> tuple[bytes, bytes]:
+    name, _, value = line.partition(b":")
+    return name.strip().lower(), value.strip().lower()
+
+
+def _refusal(status: int, phrase: str, code: str) -> bytes:
+    body = f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{phrase}</Message></Error>'
+    head = (
+        f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/xml\r\nx-ms-error-code: {code}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return (head + body).encode()

@@ -1,0 +1,158 @@
+"""A queue of one's own on Azurite behind the fault-injecting proxy, and the real command line on it."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from jobq.backend import Delivery
+from jobq.task import Task, new_id
+from jobq.testing.http_proxy import HttpProxy, Request
+from jobq_azure.backend import StorageQueueBackend
+from jobq_azure.connection import Account
+from jobq_azure.wire import Wire
+from tests.azure.emulator import ACCOUNT, KEY, Azurite, connection_string
+
+LEASE: Final = timedelta(seconds=30)
+NOW: Final = timedelta(0)
+# A lease of 4 s: whole seconds, short enough to watch, long enough for a busy machine.
+SHORT: Final = {
+    "JOBQ_ALLOW_SHORT_LEASE": "1",
+    "JOBQ_VISIBILITY_TIMEOUT": "4s",
+    "JOBQ_SCHEDULED_EVENTS": "off",
+    "JOBQ_LOG_FORMAT": "json",
+    "JOBQ_POLL_MAX": "1s",
+}
+
+
+@dataclass
+class Ended:
+    """How a command line ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Stage:
+    """One queue.
+
+    Attributes:
+        azurite: the service.
+        proxy: before it.
+        backend: entered, through the proxy.
+        behind: entered, not through the proxy: what the service really holds.
+        folder: HOME of command lines.
+    """
+
+    azurite: Azurite
+    proxy: HttpProxy
+    backend: StorageQueueBackend
+    behind: StorageQueueBackend
+    folder: Path
+    stack: AsyncExitStack = field(repr=False)
+
+    @property
+    def queue(self) -> str:
+        return self.backend.name
+
+    @property
+    def spec(self) -> str:
+        return f"{ACCOUNT}/{self.queue}"
+
+    async def pushed(self, count: int = 1, command: str = "true") -> list[Task]:
+        tasks = [Task.new(command=command) for _ in range(count)]
+        await self.backend.push(tasks)
+        return tasks
+
+    async def take(self) -> Delivery:
+        (delivery,) = await self.backend.receive(1, LEASE, NOW)
+        return delivery
+
+    async def wire(self, queue: str | None = None) -> Wire:
+        """Return bare requests to the service, not through the proxy."""
+        account = await self.stack.enter_async_context(Account(ACCOUNT, self.azurite.connection_string, ""))
+        return account.wire(queue or self.queue)
+
+    async def total(self) -> int | None:
+        return (await self.behind.stats()).total
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+        signed = {"JOBQ_CONNECTION_STRING": connection_string(self.proxy.port)}
+        return kept | {"HOME": str(self.folder), "JOBQ_HOME": str(self.folder)} | signed | more
+
+    async def start(self, *arguments: str, spec: str = "", **more: str) -> asyncio.subprocess.Process:
+        """Start the command line, through the proxy, on this queue unless another is named; ended with the stage."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "jobq",
+            spec or self.spec,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment(**more),
+            cwd=self.folder,
+        )
+        self.stack.push_async_callback(_end, process)
+        return process
+
+    async def run(self, *arguments: str, spec: str = "", **more: str) -> Ended:
+        return await ended(await self.start(*arguments, spec=spec, **more))
+
+
+async def ended(process: asyncio.subprocess.Process, seconds: float = 60) -> Ended:
+    async with asyncio.timeout(seconds):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    for text in (out, err):
+        assert KEY.encode() not in text, "the account's key is told"
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def staged(azurite: Azurite, folder: Path, poll_max: float = 1.0) -> AsyncIterator[Stage]:
+    """Make a queue, and all that reaches it."""
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(HttpProxy(azurite.port))
+        queue = f"q-{new_id()[-12:]}"
+
+        async def reached(signed: str) -> StorageQueueBackend:
+            account = Account(ACCOUNT, signed, "")
+            return await stack.enter_async_context(StorageQueueBackend(account, queue, timedelta(seconds=poll_max)))
+
+        behind = await reached(azurite.connection_string)
+        await behind.create()
+        backend = await reached(connection_string(proxy.port))
+        yield Stage(azurite, proxy, backend, behind, folder, stack)
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for what no event tells, such as a file of another process."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def is_update(request: Request) -> bool:
+    """Tell whether a request renews, requeues or checkpoints."""
+    return request.method == "PUT" and "/messages/" in request.path
+
+
+def is_renewal(request: Request) -> bool:
+    """Tell whether a request extends a lease and changes nothing else."""
+    return is_update(request) and not request.body

@@ -1,0 +1,62 @@
+"""Azurite is killed and comes back with its data, in the middle of work (S1, S5, L1)."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobq.task import Task
+from jobq.testing.http_proxy import Request
+from tests.azure import emulator
+from tests.azure.stage import SHORT, ended, eventually, staged
+
+_TASKS = 300
+_KILL_AFTER = (60, 150)  # tasks done
+
+
+@pytest.fixture
+def own_azurite(tmp_path: Path) -> Iterator[emulator.Azurite]:
+    emulator.require()
+    folder = tmp_path / "azurite"
+    folder.mkdir()
+    found = emulator.Azurite(folder)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.kill()
+
+
+def _saved(folder: Path, count: int) -> bool:
+    """Tell whether the emulator has put so many messages on its disk; it does so every few seconds, on no request."""
+    file = folder / "__azurite_db_queue__.json"
+    return file.exists() and file.read_text().count('"popReceipt"') >= count
+
+
+def _settled(request: Request) -> bool:
+    return request.method == "DELETE" and request.status == 204
+
+
+@pytest.mark.timeout(180)
+async def test_service_is_killed_in_the_middle_of_work(own_azurite: emulator.Azurite, tmp_path: Path) -> None:
+    async with staged(own_azurite, tmp_path) as stage:
+        tasks = [Task.new(command="echo $JOBQ_TASK_ID >> done") for _ in range(_TASKS)]
+        await stage.backend.push(tasks)
+        await eventually(lambda: _saved(own_azurite.folder, _TASKS), seconds=60)
+        worker = await stage.start("worker", "-n", "8", "--idle-timeout", "7s", **SHORT)
+        for count in _KILL_AFTER:
+            await stage.proxy.until(lambda count=count: sum(map(_settled, stage.proxy.requests)) >= count)  # type: ignore[misc]
+            own_azurite.kill()
+            await asyncio.to_thread(own_azurite.start)
+        result = await ended(worker, seconds=120)
+        assert result.code == 0, result.err[-3000:]
+        runs = Counter((tmp_path / "done").read_text().split())
+        assert runs.keys() == {task.id for task in tasks}, "an acknowledged task was lost"
+        settled = Counter((each.path, each.query["popreceipt"]) for each in stage.proxy.requests if _settled(each))
+        assert set(settled.values()) == {1}, "a delivery was settled twice"
+        stats = await stage.behind.stats()
+        assert (stats.total, stats.dead) == (0, 0)
+        # What the emulator had acknowledged and not yet saved it forgets, and hands out again: its loss, not ours.
+        assert sum(runs.values()) <= _TASKS + max(_KILL_AFTER) + 8 * len(_KILL_AFTER)

@@ -1,0 +1,149 @@
+"""What a lost answer means, verb by verb, and that nothing below us repeats a request (S5, S8, facts 1.5 trap 15)."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from jobq.errors import BackendUnavailable, LockLost, PushUnknown, SettlementUnknown
+from jobq.task import Task
+from jobq.testing.harness import DONE
+from jobq.testing.http_proxy import Strike
+from tests.azure.stage import LEASE, NOW, Stage, is_renewal, is_update
+
+
+async def test_renewal_that_took_effect_is_unknown_then_lost(stage: Stage) -> None:
+    # 1.3 rule 9: the receipt was rotated, the answer that held the new one is gone.
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.proxy.strike(Strike.LOSE_ANSWER, "PUT", "/messages/")
+    with pytest.raises(SettlementUnknown):
+        await delivery.renew(LEASE)
+    assert len(stage.proxy.seen("PUT", "/messages/")) == 1, "somebody has repeated it"
+    with pytest.raises(LockLost):
+        await delivery.renew(LEASE)
+    with pytest.raises(LockLost):
+        await delivery.complete(DONE)
+    assert await stage.total() == 1
+
+
+async def test_renewal_that_took_no_effect_is_unknown_then_renewed(stage: Stage) -> None:
+    # The other branch: the kept connection broke before the service saw the request.
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.proxy.strike(Strike.BREAK, "PUT", "/messages/")
+    with pytest.raises(SettlementUnknown):
+        await delivery.renew(LEASE)
+    await delivery.renew(LEASE)
+    await delivery.complete(DONE)
+    assert await stage.total() == 0
+
+
+@pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BREAK])
+async def test_delete_without_an_answer_is_never_a_success(stage: Stage, strike: Strike) -> None:
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.proxy.strike(strike, "DELETE")
+    with pytest.raises(SettlementUnknown):
+        await delivery.complete(DONE)
+    assert len(stage.proxy.seen("DELETE")) == 1, "somebody has repeated it"
+    assert await stage.total() == (0 if strike is Strike.LOSE_ANSWER else 1)
+
+
+@pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BREAK])
+async def test_put_without_an_answer_names_the_ids(stage: Stage, strike: Strike) -> None:
+    tasks = [Task.new(command="true") for _ in range(5)]
+    stage.proxy.strike(strike, "POST", matches=lambda request: tasks[2].id.encode() in request.body)
+    with pytest.raises(PushUnknown) as caught:
+        await stage.backend.push(tasks)
+    assert tasks[2].id in caught.value.ids
+    left = {each.id for each in await stage.behind.peek(32)}
+    assert left <= set(caught.value.ids), "a task is queued that the error does not name"
+    bodies = [request.body for request in stage.proxy.seen("POST")]
+    assert len(bodies) == len(set(bodies)), "somebody has repeated a put"
+
+
+async def test_put_that_is_refused_takes_back_the_others(stage: Stage) -> None:
+    tasks = [Task.new(command="true") for _ in range(5)]
+    stage.proxy.strike(Strike.BUSY, "POST", matches=lambda request: tasks[3].id.encode() in request.body)
+    with pytest.raises(BackendUnavailable, match="busy"):
+        await stage.backend.push(tasks)
+    assert await stage.total() == 0
+    assert await stage.backend.push(tasks) == [task.id for task in tasks]
+
+
+async def test_lost_receive_is_repeatable_and_loses_nothing(stage: Stage) -> None:
+    (task,) = await stage.pushed()
+    stage.proxy.strike(Strike.LOSE_ANSWER, "GET")
+    with pytest.raises(BackendUnavailable):
+        await stage.backend.receive(1, timedelta(seconds=1), NOW)
+    (again,) = await stage.backend.receive(1, LEASE, timedelta(seconds=5))
+    assert (again.id, again.deliveries) == (task.id, 2)
+
+
+async def test_a_cancelled_renewal_goes_on_and_its_receipt_is_used(stage: Stage) -> None:
+    # The keeper gives up after L/8; the service may answer a little later, and the receipt is in that answer.
+    await stage.pushed()
+    delivery = await stage.take()
+    renewing = asyncio.ensure_future(delivery.renew(LEASE))
+    await stage.proxy.until(lambda: stage.proxy.seen("PUT", "/messages/"))
+    renewing.cancel()
+    await asyncio.wait({renewing})
+    assert renewing.cancelled()
+    await delivery.complete(DONE)
+    assert await stage.total() == 0
+
+
+async def test_dead_letter_cut_off_anywhere_loses_nothing_and_folds(stage: Stage) -> None:
+    # S6: write, then delete; a second delivery writes it again, and readers see one.
+    (task,) = await stage.pushed()
+    (delivery,) = await stage.backend.receive(1, timedelta(seconds=1), NOW)
+    stage.proxy.strike(Strike.BREAK, "DELETE")
+    with pytest.raises(SettlementUnknown):
+        await delivery.dead_letter("failures", "the first time")
+    (again,) = await stage.backend.receive(1, LEASE, timedelta(seconds=10))
+    await again.dead_letter("failures", "the second time")
+    assert (await stage.behind.stats()).dead == 2
+    assert [each.id for each in await stage.backend.dead_letters(10)] == [task.id]
+    assert await stage.backend.redrive([task.id]) == [task.id]
+    stats = await stage.behind.stats()
+    assert (stats.total, stats.dead) == (1, 0)
+
+
+async def test_dead_letter_by_a_stale_worker_buries_nothing(stage: Stage) -> None:
+    await stage.pushed()
+    (stale,) = await stage.backend.receive(1, timedelta(seconds=1), NOW)
+    (holder,) = await stage.backend.receive(1, LEASE, timedelta(seconds=10))
+    with pytest.raises(LockLost):
+        await stale.dead_letter("failures", "")
+    assert (await stage.behind.stats()).dead == 0
+    await holder.complete(DONE)
+
+
+async def test_renewals_name_visibility_and_carry_no_body(stage: Stage) -> None:
+    # Facts 1.5, traps 11 and 12: without the first the task is visible at once, with the second a checkpoint is undone.
+    await stage.pushed()
+    delivery = await stage.take()
+    await delivery.checkpoint("step 7")
+    for _ in range(3):
+        await delivery.renew(LEASE)
+    renewals = [each for each in stage.proxy.requests if is_renewal(each)]
+    assert len(renewals) == 3
+    assert {each.query["visibilitytimeout"] for each in renewals} == {"30"}
+    assert all("visibilitytimeout" in each.query for each in stage.proxy.requests if is_update(each))
+    await delivery.release()
+    assert (await stage.take()).checkpoint_value == "step 7"
+
+
+async def test_time_to_live_is_never(stage: Stage) -> None:
+    # S1: the service's default deletes a waiting task after 7 days.
+    (task,) = await stage.pushed()
+    await (await stage.take()).dead_letter("failures", "")
+    await stage.backend.redrive([task.id])
+    puts = stage.proxy.seen("POST", "/messages")
+    assert [each.path.removesuffix("/messages").rpartition("/")[2] for each in puts] == [
+        stage.queue,
+        f"{stage.queue}-failed",
+        stage.queue,
+    ]
+    assert {each.query["messagettl"] for each in puts} == {"-1"}

@@ -1,0 +1,73 @@
+"""What is billed: the operations of a task and of an idle worker, counted at the wire (issue 5, item 5)."""
+
+import itertools
+
+from jobq_azure.polling import Polling
+from tests.azure.stage import SHORT, Stage, is_renewal
+
+_TASKS = 60
+
+
+async def test_two_operations_a_task_with_a_full_queue(stage: Stage) -> None:
+    await stage.pushed(_TASKS)
+    stage.proxy.requests.clear()
+    result = await stage.run("worker", "-n", "8", **{**SHORT, "JOBQ_VISIBILITY_TIMEOUT": "60s"})
+    assert result.code == 0, result.err
+    assert await stage.total() == 0
+    renewals = sum(is_renewal(each) for each in stage.proxy.requests)
+    receives, deletes = len(stage.proxy.seen("GET")), len(stage.proxy.seen("DELETE"))
+    assert deletes == _TASKS
+    assert len(stage.proxy.requests) == receives + deletes + renewals
+    assert receives <= _TASKS + 2, "more than the look that finds the queue empty, and the one that makes sure"
+
+
+async def test_a_receive_is_shared_by_the_free_slots(stage: Stage) -> None:
+    await stage.pushed(16)
+    stage.proxy.requests.clear()
+    result = await stage.run("worker", "-n", "32", **{**SHORT, "JOBQ_VISIBILITY_TIMEOUT": "60s"})
+    assert result.code == 0, result.err
+    first = stage.proxy.seen("GET")[0]
+    assert first.query["numofmessages"] == "32"
+    assert len(stage.proxy.seen("GET")) <= 4
+
+
+async def test_one_idle_poll_in_flight_and_ever_fewer(stage: Stage) -> None:
+    settings = {**SHORT, "JOBQ_POLL_MAX": "2s"}
+    result = await stage.run("worker", "-n", "32", "--idle-timeout", "8s", **settings)
+    assert result.code == 0, result.err
+    polls = stage.proxy.seen("GET")
+    assert stage.proxy.requests == polls, "an idle worker asks for nothing but tasks"
+    for before, after in itertools.pairwise(polls):
+        assert before.ended is not None
+        assert before.ended <= after.began, "two polls at once"
+    pauses = [after.began - before.began for before, after in itertools.pairwise(polls)]
+    assert max(pauses[:3]) < 1.0
+    assert 1.4 < max(pauses) < 2.5
+    assert len(polls) <= 12
+
+
+def test_an_idle_hour() -> None:
+    polling, now, polls = Polling(10.0), 0.0, 0
+    while now < 3600:
+        polls += 1
+        polling.empty(now)
+        assert 0 < polling.due - now <= 10.0
+        now = polling.due
+    assert 360 <= polls <= 500
+    polling.found()
+    assert polling.due == 0.0, "back to speed at once"
+
+
+async def test_size_and_peek_cost_one_or_two(stage: Stage) -> None:
+    await stage.pushed(3)
+    stage.proxy.requests.clear()
+    assert len(await stage.backend.peek(10)) == 3
+    stats = await stage.backend.stats()
+    assert (stats.total, stats.dead, stats.visible) == (3, 0, None)
+    assert len(stage.proxy.requests) == 3
+
+
+def test_no_setting_polls_without_a_pause() -> None:
+    polling = Polling(0.0)
+    polling.empty(100.0)
+    assert polling.due > 100.1
