@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-LINES = 1000
+LINES = 5000
 SLOTS = 8
 
 

@@ -4,9 +4,14 @@ TYPE_CHECKING = False  # as in `typing`, whose import would cost a fifth of `job
 if TYPE_CHECKING:
     from typing import Any
 
+    from jobq import sync
     from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, QueueStats
     from jobq.errors import JobqError
     from jobq.queue import Queue, connect
+    from jobq.run.context import TaskContext
+    from jobq.run.stopping import Stopping
+    from jobq.run.sync_context import SyncTaskContext
+    from jobq.settings import Settings
     from jobq.task import Outcome, OutcomeKind, Task, TaskResult
     from jobq.workspec import WorkSpecification
 
@@ -23,7 +28,11 @@ _HOME_OF = {
     "OutcomeKind": "jobq.task",
     "Queue": "jobq.queue",
     "QueueStats": "jobq.backend",
+    "Settings": "jobq.settings",
+    "Stopping": "jobq.run.stopping",
+    "SyncTaskContext": "jobq.run.sync_context",
     "Task": "jobq.task",
+    "TaskContext": "jobq.run.context",
     "TaskResult": "jobq.task",
     "WorkSpecification": "jobq.workspec",
     "connect": "jobq.queue",
@@ -40,17 +49,24 @@ __all__ = [
     "OutcomeKind",
     "Queue",
     "QueueStats",
+    "Settings",
+    "Stopping",
+    "SyncTaskContext",
     "Task",
+    "TaskContext",
     "TaskResult",
     "WorkSpecification",
     "connect",
+    "sync",
 ]
 
 
 def __getattr__(name: str) -> "Any":
     """Import a public name on first use, so that `jobq --help` pays for none of them (DESIGN section 10)."""
-    if name not in _HOME_OF:
+    if name not in _HOME_OF and name != "sync":
         raise AttributeError(f"module 'jobq' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - costs more than all else here
 
+    if name == "sync":
+        return import_module("jobq.sync")
     return getattr(import_module(_HOME_OF[name]), name)

@@ -13,23 +13,10 @@ What every verb may raise, beside what its own docstring names:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, Self, runtime_checkable
 
+from jobq.fencing import FencingNumber as FencingNumber  # noqa: PLC0414 - part of the protocol
 from jobq.task import Task, TaskResult
-
-
-class FencingNumber(NamedTuple):
-    """(epoch, generation, delivery): only rises for one task (S3), so that others can refuse a stale writer.
-
-    A redrive raises the epoch, a requeue the generation, a delivery the last part. Compared as a tuple.
-    """
-
-    epoch: int
-    generation: int
-    delivery: int
-
-    def __str__(self) -> str:
-        return f"{self.epoch}.{self.generation}.{self.delivery}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,6 +145,7 @@ _OPTIONS: Final = frozenset(
         "preload",
         "restart",
         "log_format",
+        "view",
     }
 )
 _PAGE: Final = """# Configuration

@@ -6,12 +6,13 @@ from datetime import timedelta
 from typing import overload
 
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
-from jobq.clock import SystemClock
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.events import Event, Events
-from jobq.run.running import Callback, CallbackRunner, OnLine
+from jobq.run.callback import Callback
+from jobq.run.once import pull_and_execute, way_of
+from jobq.run.running import OnLine
 from jobq.run.stopping import Stopping
-from jobq.run.supervisor import Report, Supervisor
+from jobq.run.supervisor import Report
 from jobq.run.tally import WorkerReport
 from jobq.run.worker import Worker
 from jobq.settings import Settings
@@ -92,29 +93,43 @@ class Queue:
             await self.backend.create()
             return await self.backend.push(batch)
 
-    async def pull_and_execute(self, callback: Callback, *, wait: timedelta = timedelta(0)) -> Report | None:
-        """Receive one task and run an asynchronous callback on it under its lease; None when there was no task.
+    async def pull_and_execute(
+        self,
+        callback: Callback | None = None,
+        *,
+        wait: timedelta = timedelta(0),
+        thread: bool = False,
+        stopping: Stopping | None = None,
+        on_line: OnLine = lambda _task, _stream, _line: None,
+    ) -> Report | None:
+        """Receive one task and run it, or a callback on it, under its lease; None when there was no task.
 
-        The callback is cancelled when the lease is lost; the delivery is then left unsettled. What it returns is the
-        task's value; what it raises is a failure.
+        The callback gets the task's arguments by name (`command=` of a command), and, if it has a parameter
+        `delivery`, a `TaskContext` or `SyncTaskContext`. What it returns is the task's value, what it raises is a
+        failure. An asynchronous one runs here and is cancelled when the lease is lost; the delivery is then left
+        unsettled. A plain one runs in a supervised process, which is killed then.
+
+        Cancelling this call ends the task at once and gives it back.
 
         Args:
-            callback: takes the delivery.
+            callback: what to run; None = the task's own command.
             wait: how long to stay for a task.
+            thread: run a plain callback in a thread of this process: unprotected, nothing can end a thread.
+            stopping: ends it early by other means than cancelling: `stop` leaves it its grace, `now` does not.
+            on_line: given what a process prints: task id, "stdout" or "stderr", line; must not block.
+
+        Raises:
+            ConfigurationError: the callback can never work, or the queue cannot be used.
+            JobqError: the receive failed; nothing was leased, or its lease runs out.
         """
-        supervisor = Supervisor(
-            backend=self.backend,
-            runner=CallbackRunner(callback),
-            settings=self.settings,
-            clock=SystemClock(),
-            events=Events(),
-        )
-        return await supervisor.pull_and_execute(wait)
+        way = way_of(callback, thread=thread)
+        return await pull_and_execute(self.backend, self.settings, way, wait=wait, stopping=stopping, on_line=on_line)
 
     async def worker(
         self,
         callback: Callback | None = None,
         *,
+        thread: bool = False,
         num_workers: int | None = None,
         idle_timeout: timedelta | None = None,
         time_limit: timedelta | None = None,
@@ -123,30 +138,34 @@ class Queue:
         on_event: Callable[[Event], None] | None = None,
         on_line: OnLine = lambda _task, _stream, _line: None,
     ) -> WorkerReport:
-        """Run a worker, of commands or of an asynchronous callback, until the queue is worked off.
+        """Run a worker, of commands or of a callback (see `pull_and_execute`), until the queue is worked off.
 
         In the main thread it takes SIGTERM, SIGHUP, SIGINT and SIGUSR1 while it runs, and gives them back after.
         Cancelling it ends what runs at once and gives it back to the queue.
 
         Args:
-            callback: takes the delivery; None = run commands, below a guardian of their own.
+            callback: what to run; None = the tasks' own commands. Processes run below a guardian of their own.
+            thread: run a plain callback in threads of this process: unprotected, nothing can end a thread.
             num_workers: slots; the settings' by default, as in the next two.
             idle_timeout: how long an empty queue is watched.
             time_limit: how long new tasks are taken.
             max_tasks: how many to take at most; None = no limit.
             stopping: stops it by other means than signals: `drain`, `stop`, `now`.
             on_event: told of each transition; must not block.
-            on_line: given what commands print: task id, "stdout" or "stderr", line; must not block.
+            on_line: given what processes print: task id, "stdout" or "stderr", line; must not block.
 
         Raises:
-            ConfigurationError, QueueNotFound, BackendUnavailable: the queue cannot be used at all.
+            ConfigurationError, QueueNotFound, BackendUnavailable: the callback can never work, or the queue cannot
+                be used at all.
         """
+        way = way_of(callback, thread=thread)
         given = {"num_workers": num_workers, "idle_timeout": idle_timeout, "time_limit": time_limit}
         own = {name: value for name, value in given.items() if value is not None}
         worker = Worker(
             self.backend,
             Settings.model_validate({**self.settings.model_dump(), **own}),
-            runner=CallbackRunner(callback) if callback is not None else None,
+            runner=way.inside,
+            adapt=way.adapt,
             events=Events(on_event) if on_event is not None else None,
             on_line=on_line,
             stopping=stopping,

@@ -22,6 +22,7 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_QUEUE_NAME",
         "JOBQ_CHECKPOINT",
         "JOBQ_RESULT_FILE",
+        "JOBQ_CALLBACK_SOCKET",
         "JOBQ_WORKER_ID",
     }
 )
@@ -126,7 +127,7 @@ class Settings(BaseModel):
     memory_limit: Annotated[
         MemoryLimit | None,
         About(
-            "What a command's whole process tree may use before it is killed. A library callback is not limited.",
+            "What a task's whole process tree may use before it is killed. Callbacks inside the worker have none.",
             unset="no limit",
         ),
     ] = None
@@ -156,6 +157,10 @@ class Settings(BaseModel):
     imds_url: Annotated[str, About("That service.", accepts="a URL", audience="tests")] = "http://169.254.169.254"
     log_format: Annotated[
         Literal["auto", "text", "json"], About("Of the worker's log; auto = text on a terminal, json elsewhere.")
+    ] = "auto"
+    view: Annotated[
+        Literal["auto", "live", "lines"],
+        About("What `worker` and `run` show on a terminal; auto = a live table of the slots, unless output is piped."),
     ] = "auto"
     connection_string: Annotated[
         str | None,

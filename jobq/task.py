@@ -299,7 +299,7 @@ class Outcome:
         value: what a library callback returned.
         start_failed: nothing was ever executed.
         over_memory_limit: it failed because it was killed over the memory limit.
-        usage: what its processes used; None for a callback, and for what was never started.
+        usage: what its processes used; None for a callback in the worker's process, and for what was never started.
     """
 
     kind: OutcomeKind
@@ -319,7 +319,7 @@ class TaskResult:
     """What `complete` records of a task that is done.
 
     Attributes:
-        exit_code: 0 for a command; None for a callback.
+        exit_code: 0 for a process; None for a callback in the worker's own.
         value: JSON that the callback returned.
         duration: seconds the successful attempt took.
         output_tail: the last bytes of its output, as text.

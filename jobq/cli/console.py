@@ -7,9 +7,12 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal, Self
 
+from jobq.cli.frames import Draw, FrameWriter, same_terminal
+from jobq.cli.records import Records, least_event_level
 from jobq.cli.sentences import json_line, short_id, terminal_safe, text_line
 from jobq.cli.terminal import paint
 from jobq.cli.writer import MAX_WAITING_BYTES, Writer
@@ -31,6 +34,8 @@ class Console:
         queue: the queue's name, a field of every JSON line.
         log_format: auto is text where standard error is a terminal, else JSON.
         echo_output: whether to show what tasks print.
+        is_data: whether the events are what was asked for: then they go to standard output, as JSON.
+        is_live: whether a frame is to be kept below the lines; see `show`.
         max_waiting_bytes: how much may wait for a slow reader before lines are dropped.
     """
 
@@ -40,38 +45,53 @@ class Console:
         queue: str,
         log_format: LogFormat,
         echo_output: bool,
+        is_data: bool = False,
+        is_live: bool = False,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self._queue = queue
-        self._as_json = log_format == "json" or (log_format == "auto" and not os.isatty(_ERR))
+        self._as_json = is_data or log_format == "json" or (log_format == "auto" and not os.isatty(_ERR))
+        self._events_to = _OUT if is_data else _ERR
+        self._least_level = least_event_level()
         self._echo_output = echo_output
         self._out_is_terminal = os.isatty(_OUT)
-        self._logs = Writer(partial(self._dropped, _ERR), max_bytes=max_waiting_bytes)
+        is_one = is_data or os.path.sameopenfile(_OUT, _ERR) or same_terminal(_OUT, _ERR)
+        dropped = partial(self._dropped, self._events_to)
+        self._frames = (
+            FrameWriter(dropped, terminal=frozenset({_OUT, _ERR} if is_one else {_ERR}), max_bytes=max_waiting_bytes)
+            if is_live
+            else None
+        )
+        self._logs = self._frames or Writer(dropped, max_bytes=max_waiting_bytes)
         # Two threads, so that a stuck reader of task output does not hide the logs; one where both go to one place,
         # so that their order stays.
-        self._output = self._logs
-        if not os.path.sameopenfile(_OUT, _ERR):
-            self._output = Writer(partial(self._dropped, _OUT), max_bytes=max_waiting_bytes)
-        self._handler = _Handler(self)
+        self._output = self._logs if is_one else Writer(partial(self._dropped, _OUT), max_bytes=max_waiting_bytes)
+        self._records = Records(self.on_record)
 
     def __enter__(self) -> Self:
         for writer in {self._logs, self._output}:
             writer.start()
-        logging.getLogger().addHandler(self._handler)
+        self._records.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        logging.getLogger().removeHandler(self._handler)
+        self._records.__exit__(*exc_info)
         if self._output is not self._logs and (unwritten := self._output.stop(_FLUSH_SECONDS)):
             text = f"{unwritten} lines of output were not written: their reader is too slow"
             self._say("console.output_dropped", text, logging.WARNING)
         self._logs.stop(_FLUSH_SECONDS)
 
+    @property
+    def show(self) -> Callable[[Draw | None], None]:
+        """Takes the frame below the lines; for a live console only."""
+        assert self._frames is not None
+        return self._frames.show
+
     def on_event(self, event: Event) -> None:
-        """Show an event, unless it is for debugging; a subscriber of `jobq.events.Events`."""
-        if event.level < logging.INFO:
+        """Show an event, if it is grave enough to be told; a subscriber of `jobq.events.Events`."""
+        if event.level < self._least_level:
             return
-        self._logs.put(_ERR, self._formatted(event), important=True)
+        self._logs.put(self._events_to, self._formatted(event), important=True)
 
     def on_line(self, task_id: str, stream: str, line: str) -> None:
         """Show a line that a task printed; `stream` is stdout or stderr."""
@@ -104,20 +124,6 @@ class Console:
             return _encoded(json_line(event, queue=self._queue))
         color = _RED if event.level >= logging.ERROR else _YELLOW if event.level >= logging.WARNING else _FAINT
         return _encoded(paint(text_line(event), color, sys.stderr))
-
-
-class _Handler(logging.Handler):
-    """Passes warnings and errors of Python's logging to the console."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(logging.WARNING)
-        self._console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._console.on_record(record)
-        except Exception:  # noqa: BLE001 - logging's rule: a record that cannot be shown harms nobody
-            self.handleError(record)
 
 
 def _encoded(line: str) -> bytes:

@@ -1,6 +1,7 @@
 """`jobq QUEUE dead list|show|retry|purge`: the tasks that jobq gave up on."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -129,11 +130,12 @@ def _show(letter: DeadLetter, *, env: bool) -> None:
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "all_", is_flag=True, help="All that are dead now.")
+@json_option
 @click.pass_context
-def retry(ctx: click.Context, ids: tuple[str, ...], all_: bool) -> int:
+def retry(ctx: click.Context, ids: tuple[str, ...], all_: bool, as_json: bool) -> int:
     """Put dead letters back into the queue, with fresh budgets."""
     _check_choice(ids, all_)
-    return with_queue(ctx, lambda backend: _act(backend, backend.redrive, "retried", ids, all_))
+    return with_queue(ctx, lambda backend: _act(backend, backend.redrive, "retried", ids, all_, as_json=as_json))
 
 
 @dead.command(
@@ -144,8 +146,9 @@ def retry(ctx: click.Context, ids: tuple[str, ...], all_: bool) -> int:
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "all_", is_flag=True, help="All that are dead now.")
 @click.option("--yes", is_flag=True, help="Do not ask, for --all.")
+@json_option
 @click.pass_context
-def purge(ctx: click.Context, ids: tuple[str, ...], all_: bool, yes: bool) -> int:
+def purge(ctx: click.Context, ids: tuple[str, ...], all_: bool, yes: bool, as_json: bool) -> int:
     """Delete dead letters for good."""
     _check_choice(ids, all_)
     if all_ and not yes and not terminal.has_terminal_input():
@@ -155,7 +158,7 @@ def purge(ctx: click.Context, ids: tuple[str, ...], all_: bool, yes: bool) -> in
         if all_ and not yes and not terminal.confirmed(f"Delete all dead letters of {backend.name}?"):
             terminal.tell("nothing was deleted")
             return 1
-        return await _act(backend, backend.purge_dead, "purged", ids, all_)
+        return await _act(backend, backend.purge_dead, "purged", ids, all_, as_json=as_json)
 
     return with_queue(ctx, work)
 
@@ -165,7 +168,7 @@ def _check_choice(ids: tuple[str, ...], all_: bool) -> None:
         raise click.UsageError("give the IDs of dead letters (`dead list` shows them), or --all, not both")
 
 
-async def _act(backend: Backend, act: Act, done: str, ids: tuple[str, ...], all_: bool) -> int:
+async def _act(backend: Backend, act: Act, done: str, ids: tuple[str, ...], all_: bool, *, as_json: bool) -> int:
     count = 0
     missing: list[str] = []
     total = (await backend.stats()).dead if all_ else len(ids)
@@ -175,9 +178,19 @@ async def _act(backend: Backend, act: Act, done: str, ids: tuple[str, ...], all_
             count += len(found)
             acted_on = set(found)
             missing += [id_ for id_ in batch if id_ not in acted_on]
+            if as_json:
+                _put_ids(found)
             bar.show(count, str(count))
-    terminal.put(f"{done} {count} dead letter{'' if count == 1 else 's'}")
-    return _tell_missing(missing) if missing and not all_ else 0
+    if not as_json:
+        terminal.put(f"{done} {count} dead letter{'' if count == 1 else 's'}")
+    return _tell_missing(missing, as_json=as_json) if missing and not all_ else 0
+
+
+def _put_ids(ids: Sequence[str]) -> None:
+    with suppress(terminal.OutputGone):  # what is begun is done to its end, whoever reads of it
+        for id_ in ids:
+            terminal.put_json({"id": id_})
+        terminal.flush()
 
 
 async def _batches(ids: tuple[str, ...]) -> AsyncIterator[list[str]]:

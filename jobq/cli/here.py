@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Final
 
 from jobq import durations
 from jobq.backend import Backend, Delivery
 from jobq.cli.feed import Feed, line_of
 from jobq.cli.joblog import Finished, JobLog
+from jobq.cli.live import Live, beside
 from jobq.cli.screen import Screen
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.events import Events
@@ -16,6 +17,7 @@ from jobq.run.retry import Complete, DeadLetter, verdict_of_caller
 from jobq.run.settlement import Settled
 from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report
+from jobq.run.usage import UsageSampler
 from jobq.run.worker import Worker
 from jobq.settings import Settings
 
@@ -90,6 +92,7 @@ class Here:
                 f"{stats.leased} tasks are leased to an interrupted run, or to one that works on this file now; they"
                 f" start again when that lease runs out, within {durations.show(lease)}"
             )
+        sampler = UsageSampler(self._settings.memory_limit)
         worker = Worker(
             self._backend,
             self._settings,
@@ -98,20 +101,21 @@ class Here:
             stopping=self._stopping,
             judge=verdict_of_caller,
             on_report=self._on_report,
+            sampler=sampler,
         )
-        helpers = [asyncio.create_task(self._bring_in(), name="feed"), asyncio.create_task(screen.refresh())]
+        view = Live(screen.show, sampler=sampler, slots=self._settings.num_workers, told=lambda _: [self.status()])
+        feeding = asyncio.create_task(self._bring_in(), name="feed")
         try:
-            report = await worker.run()
+            async with beside(view.run()) if screen.is_live else nullcontext():
+                report = await worker.run()
         finally:
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.wait(helpers)
+            feeding.cancel()
+            await asyncio.wait([feeding])
         self.stopped_by = report.stopped_by
         self.left = await self._count()
         screen.in_a_hurry = self.stopped_by is not None
-        for helper in helpers:
-            if not helper.cancelled() and (fault := helper.exception()) is not None:
-                raise fault
+        if not feeding.cancelled() and (fault := feeding.exception()) is not None:
+            raise fault
 
     async def _bring_in(self) -> None:
         try:

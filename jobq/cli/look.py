@@ -74,21 +74,26 @@ def peek(ctx: click.Context, limit: int, as_json: bool) -> int:
     cls=ExampleCommand, examples=("jobq demo create", "jobq sqlite:///data/jobs.db/demo create --no-exist-ok")
 )
 @click.option("--exist-ok/--no-exist-ok", default=True, help="Whether it may exist already. Default: it may.")
+@json_option
 @click.pass_context
-def create(ctx: click.Context, exist_ok: bool) -> int:
+def create(ctx: click.Context, exist_ok: bool, as_json: bool) -> int:
     """Make the queue and its dead-letter place. A first push does it too; a worker does not."""
 
     async def work(backend: Backend) -> None:
         await backend.create(exist_ok=exist_ok)
-        terminal.tell(f"queue {backend.name} is there")
+        if as_json:
+            terminal.put_json({"queue": backend.name})
+        else:
+            terminal.tell(f"queue {backend.name} is there")
 
     return with_queue(ctx, work)
 
 
 @click.command(cls=ExampleCommand, examples=("jobq demo clear", "jobq demo clear --yes"))
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
 @click.pass_context
-def clear(ctx: click.Context, yes: bool) -> int:
+def clear(ctx: click.Context, yes: bool, as_json: bool) -> int:
     """Delete every task that waits or runs; a running one is stopped by its worker. Dead letters stay."""
     if not yes and not terminal.has_terminal_input():
         raise click.UsageError("clear deletes tasks for good and there is no terminal to ask on; add --yes")
@@ -98,7 +103,10 @@ def clear(ctx: click.Context, yes: bool) -> int:
             terminal.tell("nothing was deleted")
             return 1
         count = await backend.clear()
-        terminal.put(f"cleared {count} task{'' if count == 1 else 's'} from {terminal.visible(backend.name)}")
+        if as_json:
+            terminal.put_json({"queue": backend.name, "cleared": count})
+        else:
+            terminal.put(f"cleared {count} task{'' if count == 1 else 's'} from {terminal.visible(backend.name)}")
         return 0
 
     return with_queue(ctx, work)

@@ -11,7 +11,7 @@ import click
 
 from jobq import __version__
 from jobq.cli import terminal
-from jobq.cli.parts import Invocation, SuggestingGroup, did_you_mean
+from jobq.cli.parts import Invocation, SuggestingGroup
 from jobq.errors import ConfigurationError, JobqError, PushUnknown
 
 # Each command with the module that holds it: imported when it is used, so that `jobq --help` stays quick.
@@ -46,11 +46,11 @@ QUEUE is a name (an embedded queue of this machine), ACCOUNT/QUEUE (Azure Storag
 sqlite:///data/jobs.db/demo. Without it the variable JOBQ_QUEUE is used.
 """
 _EXAMPLES: Final = (
-    "jobq demo push -c 'echo hello'       queue a command",
-    "jobq demo push tasks.txt             queue one command per line",
-    "jobq demo worker -n 4                run them, four at a time",
-    "jobq demo dead list                  what failed too often",
-    "jobq run -n 4 < tasks.txt            all of it at once: run a file here, as xargs does",
+    "jobq demo push -c 'echo hello'       # queue a command",
+    "jobq demo push tasks.txt             # queue one command per line",
+    "jobq demo worker -n 4                # run them, four at a time",
+    "jobq demo dead list                  # what failed too often",
+    "jobq run -n 4 < tasks.txt            # all of it at once: run a file here, as xargs does",
 )
 _EPILOG: Final = """`jobq QUEUE COMMAND --help` tells more. A queue that is named like a command needs JOBQ_QUEUE.
 
@@ -106,7 +106,7 @@ def _shown(spec: str) -> str:
 
 def _explain_missing_command(spec: str | None) -> None:
     if spec is not None:
-        meant = did_you_mean(spec, list(_MODULE_OF))
+        meant = cli.suggestion(click.Context(cli), spec)
         terminal.complain(f"no command after {_shown(spec)!r}, which is taken for the queue{meant}")
 
 
@@ -130,6 +130,7 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors are told, never raised."""
     terminal.prepare_streams()
+    terminal.set_verbosity(terminal.Verbosity.NORMAL)
     as_json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
     try:
         code = _run(arguments, as_json)

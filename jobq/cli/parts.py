@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 
 WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
 
+# Other queues' words for what jobq has under another name.
+_MEANT: Final[dict[str, tuple[str, ...]]] = {
+    "add": ("push",),
+    "count": ("size",),
+    "delete": ("purge", "clear"),
+    "enqueue": ("push",),
+    "failed": ("dead list",),
+    "ls": ("list", "peek"),
+    "redrive": ("retry", "dead retry"),
+    "requeue": ("retry", "dead retry"),
+    "send": ("push",),
+    "start": ("worker",),
+    "stats": ("size",),
+    "submit": ("push",),
+    "work": ("worker",),
+}
+
 
 @dataclass
 class Invocation:
@@ -42,6 +59,7 @@ class ExampleCommand(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
         super().__init__(*args, **more)
         self._examples = examples
+        self.params += _verbosity_options()
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help text and the examples."""
@@ -50,6 +68,24 @@ class ExampleCommand(click.Command):
             with formatter.section("Examples"):
                 for example in self._examples:
                     formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+
+
+def _verbosity_options() -> list[click.Parameter]:
+    """Return `--quiet` and `--verbose`, which every command has, so that they may stand before its name or after it."""
+    text_of = {"quiet": "Only errors and data.", "verbose": "Debug events and logs too."}
+    return [
+        click.Option([f"-{name[0]}", f"--{name}"], is_flag=True, expose_value=False, callback=_set_verbosity, help=text)
+        for name, text in text_of.items()
+    ]
+
+
+def _set_verbosity(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    wanted = terminal.Verbosity[str(parameter.name).upper()]
+    if terminal.verbosity() not in (terminal.Verbosity.NORMAL, wanted):
+        raise click.UsageError("--quiet and --verbose contradict each other", context)
+    terminal.set_verbosity(wanted)
 
 
 class SuggestingGroup(ExampleCommand, click.Group):
@@ -61,8 +97,14 @@ class SuggestingGroup(ExampleCommand, click.Group):
         """Return the command, or raise a UsageError with a suggestion."""
         name = os.fspath(args[0])
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
-            raise click.UsageError(f"no such command {name!r}{did_you_mean(name, self.list_commands(ctx))}", ctx)
+            raise click.UsageError(f"no such command {name!r}{self.suggestion(ctx, name)}", ctx)
         return super().resolve_command(ctx, args)
+
+    def suggestion(self, ctx: click.Context, name: str) -> str:
+        """Return a suggestion to append to a message: a word of the field, or what looks alike; or nothing."""
+        known = self.list_commands(ctx)
+        meant = next((word for word in _MEANT.get(name, ()) if word.split()[0] in known), None)
+        return f"; did you mean {meant!r}?" if meant else did_you_mean(name, known)
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -135,7 +177,8 @@ def with_queue(
     context: click.Context, work: Callable[["Backend"], Awaitable[int | None]], settings: "Settings | None" = None
 ) -> int:
     """Connect to the queue, do the work and return the exit code."""
-    from jobq.spec import resolve  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
+    from jobq.cli.records import Records  # noqa: PLC0415 - `jobq --help` must not pay for it
+    from jobq.spec import resolve  # noqa: PLC0415 - as above, for pydantic
 
     settings = settings or read_settings()
     spec = spec_of(context, settings)
@@ -144,4 +187,5 @@ def with_queue(
         async with resolve(spec, settings) as backend:
             return await work(backend) or 0
 
-    return asyncio.run(connected())
+    with Records(terminal.tell_record):
+        return asyncio.run(connected())

@@ -3,6 +3,8 @@
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
+from jobq.cli import terminal
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -32,7 +34,7 @@ class Bar:
     def show(self, completed: float, note: str) -> None:
         """Tell how far the work has come; the first step shows nothing, since most work has no second."""
         self._steps += 1
-        if self._steps == 1 or not sys.stderr.isatty():
+        if self._steps == 1 or not sys.stderr.isatty() or terminal.verbosity() is terminal.Verbosity.QUIET:
             return
         if self._progress is None:
             self._progress = _started()

@@ -100,7 +100,7 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
     for report in reports:
         if as_json:
             terminal.put_json(_object(report))
-        terminal.tell(f"task {report.task_id} {_fate(report)}")
+        terminal.tell(f"task {report.task_id} {_fate(report)}", is_error=_result(report) != "done")
     if result.exit_code:
         return result.exit_code
     if not reports:

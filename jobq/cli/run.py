@@ -78,6 +78,11 @@ _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as
     "--max-consecutive-failures", metavar="N", type=click.IntRange(min=0),
     help="End after so many failures in a row; 0 = never. Default: 0.",
 )  # fmt: skip
+@click.option(
+    "--view", type=click.Choice(["auto", "live", "lines"]),
+    help="live = keep a table of what runs below its output; lines = do not; auto = live on a terminal, without a pipe."
+    " Default: auto.",
+)  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what commands print.")
 @click.option(
     "--json", "as_json", is_flag=True,
@@ -153,7 +158,8 @@ class _Run:
 
     async def work(self, *, resume: bool, resume_failed: bool, as_json: bool) -> int:
         """Do it and tell how it went."""
-        from jobq.cli.feed import Feed  # noqa: PLC0415 - `jobq run --help` needs none of it
+        from jobq.cli import live  # noqa: PLC0415 - `jobq run --help` needs none of it
+        from jobq.cli.feed import Feed  # noqa: PLC0415 - as above
         from jobq.cli.here import Here  # noqa: PLC0415 - as above
         from jobq.cli.joblog import JobLog  # noqa: PLC0415 - as above
         from jobq.cli.lines import Input  # noqa: PLC0415 - as above
@@ -179,7 +185,8 @@ class _Run:
                 on_end = None if named is None else named.input_is_queued
                 feed = Feed(backend, source, self._template(), keeps_known=resume, on_end=on_end)
             here = Here(backend, self._settings, feed, joblog)
-            with Screen(echo=self._echo, status=here.status) as screen:
+            is_live = not as_json and live.is_wanted(self._settings.view)
+            with Screen(echo=self._echo, is_live=is_live) as screen:
                 await here.run(screen)
         if feed is not None and feed.kept:
             terminal.warn(
@@ -205,11 +212,11 @@ class _Run:
     def _tell(self, here: "Here", seconds: float, *, as_json: bool) -> None:
         for task in here.failures:
             where = f"line {task.line}" if task.line else f"task {task.id}"
-            terminal.tell(f"failed: {where} ({task.told}): {terminal.shortened(task.command, 200)}")
+            terminal.tell(f"failed: {where} ({task.told}): {terminal.shortened(task.command, 200)}", is_error=True)
             if task.last_line:
-                terminal.tell(f"        {terminal.shortened(task.last_line, 200)}")
+                terminal.tell(f"        {terminal.shortened(task.last_line, 200)}", is_error=True)
         if here.failed > len(here.failures):
-            terminal.tell(f"        ... and {here.failed - len(here.failures)} more")
+            terminal.tell(f"        ... and {here.failed - len(here.failures)} more", is_error=True)
         counts = [f"{here.done} done", f"{here.failed} failed"]
         counts += [f"{here.failed_earlier} failed earlier (--resume-failed)"] if here.failed_earlier else []
         counts += [f"{here.left} left"] if here.left else []
@@ -218,7 +225,7 @@ class _Run:
         if here.error is not None:
             terminal.complain(str(here.error))
         if resume is not None:
-            terminal.tell(resume)
+            terminal.tell(resume, is_error=True)
         if as_json:
             summary = {
                 "done": here.done, "failed": here.failed, "failed_earlier": here.failed_earlier, "left": here.left,

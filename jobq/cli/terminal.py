@@ -8,12 +8,27 @@ import json
 import os
 import re
 import sys
-from typing import Any, Final, TextIO
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from logging import LogRecord
 
 # C0, DEL and C1 controls, line and paragraph separators, bidirectional overrides, lone surrogates.
 _INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _UNDECODABLE: Final = range(0xDC80, 0xDD00)  # a byte that was no UTF-8, as os.fsdecode keeps it
+
+
+class Verbosity(IntEnum):
+    """How much is told on standard error: `--quiet`, neither, `--verbose`."""
+
+    QUIET = -1
+    NORMAL = 0
+    VERBOSE = 1
+
+
+_verbosity = Verbosity.NORMAL
 _RED: Final = "31"
 _YELLOW: Final = "33"
 
@@ -38,9 +53,24 @@ def _nowhere() -> TextIO:
 
 def discard_stdout() -> None:
     """Send what is still buffered nowhere: whoever read standard output has gone."""
+    _discard(1)
+
+
+def _discard(descriptor: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def verbosity() -> Verbosity:
+    """Return how much is to be told."""
+    return _verbosity
+
+
+def set_verbosity(value: Verbosity) -> None:
+    """Decide how much is told from now on, by this whole process."""
+    global _verbosity  # noqa: PLW0603 - one command line, one standard error
+    _verbosity = value
 
 
 def uses_color(stream: TextIO) -> bool:
@@ -100,27 +130,47 @@ def put_json(value: Any) -> None:
     put(json.dumps(value))
 
 
-def tell(text: str) -> None:
-    """Write a line for people to standard error."""
-    print(visible(text), file=sys.stderr, flush=True)
+def tell(text: str, *, is_error: bool = False) -> None:
+    """Write a line for people to standard error; `--quiet` keeps it back unless it is (part of) an error."""
+    if is_error or _verbosity > Verbosity.QUIET:
+        _put_aside(visible(text))
+
+
+def tell_record(record: "LogRecord") -> None:
+    """Write a record of Python's logging, with its traceback, to standard error."""
+    text = f"{record.levelname} {record.getMessage()}"
+    if record.exc_info:
+        import traceback  # noqa: PLC0415 - a fault is rare
+
+        text += "\n" + "".join(traceback.format_exception(*record.exc_info))
+    for line in text.rstrip().split("\n"):
+        tell(line, is_error=True)
 
 
 def complain(text: str, *, hint: str = "") -> None:
     """Write an error as one plain line to standard error, and where to read on."""
-    print(f"{paint('jobq:', _RED, sys.stderr)} {visible(text)}", file=sys.stderr, flush=True)
+    _put_aside(f"{paint('jobq:', _RED, sys.stderr)} {visible(text)}")
     if hint:
-        tell(hint)
+        tell(hint, is_error=True)
 
 
 def warn(text: str) -> None:
     """Write a warning as one plain line to standard error."""
-    print(f"{paint('jobq: warning:', _YELLOW, sys.stderr)} {visible(text)}", file=sys.stderr, flush=True)
+    if _verbosity > Verbosity.QUIET:
+        _put_aside(f"{paint('jobq: warning:', _YELLOW, sys.stderr)} {visible(text)}")
 
 
 def complain_json(name: str, message: str, exit_code: int, **more: Any) -> None:
     """Write an error as a JSON object to standard error."""
     error = {"error": name, "message": message, "exit_code": exit_code, **more}
-    print(json.dumps(error), file=sys.stderr, flush=True)
+    _put_aside(json.dumps(error))
+
+
+def _put_aside(line: str) -> None:
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:  # the terminal has gone, or its disk is full: nobody is left to tell, and the work counts
+        _discard(2)  # else Python would try again at its end, and end with a code of its own
 
 
 def confirmed(question: str) -> bool:

@@ -3,13 +3,13 @@
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import click
 
 from jobq import durations
-from jobq.backend import Backend
 from jobq.cli.console import Console
 from jobq.cli.parts import ExampleCommand, duration, read_settings, size, spec_of
 from jobq.events import Events
@@ -21,13 +21,14 @@ _HELP: Final = """Run what is queued, each task as a supervised process that liv
 The worker ends when the queue stays empty, on a limit, or on a signal. SIGTERM or Ctrl-C: running tasks are asked to
 end, killed after --stop-grace and given back; twice Ctrl-C: at once. SIGUSR1: finish what runs, take nothing new.
 
-Task output goes to standard output, logs to standard error. Every option has a variable: --num-workers is
-JOBQ_NUM_WORKERS.
+Task output goes to standard output, logs to standard error; on a terminal a table of the slots is kept below them.
+Every option has a variable: --num-workers is JOBQ_NUM_WORKERS.
 """
 _EXAMPLES: Final = (
     "jobq demo worker",
     "jobq demo worker -n 4 --idle-timeout 10m",
     "jobq demo worker -n 4 --preload numpy --preload mypackage.training",
+    "jobq demo worker --json > events.jsonl",
     "JOBQ_QUEUE=demo jobq worker --log-format json",
 )
 
@@ -81,10 +82,22 @@ def _time(name: str, *, text: str, unset: str = "") -> Callable[[Any], Any]:
     "--preload", field="preload", metavar="MODULE", multiple=True, unset="none",
     text="Import a Python module once, in a process of which tasks with --call are forked; may be repeated.",
 )  # fmt: skip
+@_option(
+    "--view", field="view", type=click.Choice(["auto", "live", "lines"]),
+    text="live = keep a table of the slots below the log; lines = do not; auto = live on a terminal, without a pipe.",
+)  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
+@click.option(
+    "--json", "as_json", is_flag=True,
+    help="Print events and what tasks print as JSON, one object a line, to standard output.",
+)  # fmt: skip
 @click.pass_context
-def worker(ctx: click.Context, /, quiet_output: bool, **options: Any) -> int:
+def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: Any) -> int:
     """Run what is queued; see _HELP."""
+    if as_json and options["log_format"] == "text":
+        raise click.UsageError("--json and --log-format text contradict each other")
+    if as_json:
+        options["log_format"] = "json"
     options["preload"] = options["preload"] or None
     settings = read_settings(**options)
     if settings.guardian == "on" and settings.guardian_fd is None:
@@ -92,16 +105,30 @@ def worker(ctx: click.Context, /, quiet_output: bool, **options: Any) -> int:
 
         if guarded.is_possible():
             guarded.become_guardian(sys.argv[1:], settings)
-    backend = resolve(spec_of(ctx, settings), settings)
-    return asyncio.run(_work(backend, settings, echo_output=not quiet_output))
+    spec = spec_of(ctx, settings)
+    return asyncio.run(_work(spec, settings, echo_output=not quiet_output, is_data=as_json))
 
 
-async def _work(backend: Backend, settings: Settings, *, echo_output: bool) -> int:
-    from jobq.run.worker import Worker  # noqa: PLC0415 - `jobq worker --help` needs none of it
+async def _work(spec: str, settings: Settings, *, echo_output: bool, is_data: bool) -> int:
+    from jobq.cli import live  # noqa: PLC0415 - `jobq worker --help` needs none of it
+    from jobq.run.usage import UsageSampler  # noqa: PLC0415 - as above
+    from jobq.run.worker import Worker  # noqa: PLC0415 - as above
 
-    log_format: Literal["auto", "text", "json"] = settings.log_format
-    with Console(queue=backend.name, log_format=log_format, echo_output=echo_output) as console:
-        async with backend:
-            worker = Worker(backend, settings, events=Events(console.on_event), on_line=console.on_line)
+    backend = resolve(spec, settings)
+    is_live = live.is_wanted(settings.view, log_format=settings.log_format)
+    sampler = UsageSampler(settings.memory_limit)
+    console = Console(
+        queue=backend.name,
+        log_format=settings.log_format,
+        echo_output=echo_output,
+        is_data=is_data,
+        is_live=is_live,
+    )
+    events = Events(console.on_event)
+    with console:
+        async with backend, AsyncExitStack() as stack:
+            if is_live:
+                await stack.enter_async_context(live.of_worker(console.show, events, spec, settings, sampler))
+            worker = Worker(backend, settings, events=events, on_line=console.on_line, sampler=sampler)
             report = await worker.run()
     return report.exit_code

@@ -63,7 +63,7 @@ class Writer:
                 self._tell_dropped()
             self._stopping = True
             self._changed.notify_all()
-            while (self._waiting or self._busy) and (rest := end - time.monotonic()) > 0:
+            while (self._has_work() or self._busy) and (rest := end - time.monotonic()) > 0:
                 self._changed.wait(rest)
             return len(self._waiting)
 
@@ -78,7 +78,7 @@ class Writer:
     def _main(self) -> None:
         while chunk := self._next_chunk():
             descriptor, data = chunk
-            if descriptor not in self._gone and not _write_all(descriptor, data):
+            if descriptor not in self._gone and not _write_all(descriptor, self._dressed(descriptor, data)):
                 self._gone.add(descriptor)
 
     def _next_chunk(self) -> tuple[int, bytes] | None:
@@ -86,20 +86,30 @@ class Writer:
         with self._changed:
             self._busy = False
             self._changed.notify_all()
-            while not self._waiting:
+            while not self._has_work():
                 if self._stopping:
                     return None
                 self._changed.wait()
-            descriptor = self._waiting[0][0]
-            lines: list[bytes] = []
-            size = 0
-            while self._waiting and self._waiting[0][0] == descriptor and size < _CHUNK_BYTES:
-                _, line = self._waiting.popleft()
-                self._waiting_bytes -= len(line) + _OVERHEAD_BYTES
-                lines.append(line)
-                size += len(line)
             self._busy = True
-            return descriptor, b"".join(lines)
+            return self._take()
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting)
+
+    def _take(self) -> tuple[int, bytes]:
+        descriptor = self._waiting[0][0]
+        lines: list[bytes] = []
+        size = 0
+        while self._waiting and self._waiting[0][0] == descriptor and size < _CHUNK_BYTES:
+            _, line = self._waiting.popleft()
+            self._waiting_bytes -= len(line) + _OVERHEAD_BYTES
+            lines.append(line)
+            size += len(line)
+        return descriptor, b"".join(lines)
+
+    def _dressed(self, descriptor: int, data: bytes) -> bytes:  # noqa: ARG002 - for those who derive from it
+        """Return what is written for these lines; called by the thread, without the lock."""
+        return data
 
 
 def _write_all(descriptor: int, data: bytes) -> bool:

@@ -76,6 +76,7 @@ class LeaseKeeper:
         self._last_trouble = "no renewal was tried"
         # Receipts rotate: renew, checkpoint and settle of one delivery never overlap.
         self._serial = asyncio.Lock()
+        self._saves: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
 
     @property
@@ -87,6 +88,15 @@ class LeaseKeeper:
     def deadline(self) -> float:
         """Boottime in seconds by which the task's tree must be dead (rule 2)."""
         return self._since + self._timing.hold
+
+    def remaining(self) -> float:
+        """Return the seconds that are left to the deadline, 0 when it has passed."""
+        return max(0.0, self.deadline - self._clock.boottime())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is, or may be, no longer ours, also once nobody keeps it any more."""
+        return self.lock_lost_event.is_set() or not self.remaining()
 
     @property
     def stop_at(self) -> float:
@@ -104,6 +114,8 @@ class LeaseKeeper:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for save in list(self._saves):
+            save.cancel()
         for loop in self._loops:
             loop.cancel()
         for loop in self._loops:
@@ -145,8 +157,26 @@ class LeaseKeeper:
             self._settled = True  # nothing is left to keep, and nothing to lose
 
     async def checkpoint(self, value: str) -> None:
-        """Save the task's progress, one at a time with renewals; raises as `settle` does."""
+        """Save the task's progress, one at a time with renewals; raises as `settle` does.
+
+        Cancelling the caller does not cancel what was sent: the settle that may follow has to wait for its answer,
+        which may have changed the receipt.
+        """
+        save = asyncio.create_task(self._checkpoint(value), name=f"checkpoint of {self._delivery.id}")
+        self._saves.add(save)
+        save.add_done_callback(self._saves.discard)
+        try:
+            await asyncio.shield(save)
+        except asyncio.CancelledError:
+            if save.cancelled():  # not the caller: the lease is kept no more
+                raise LockLost(f"the attempt at task {self._delivery.id} has ended") from None
+            save.add_done_callback(_forget)
+            raise
+
+    async def _checkpoint(self, value: str) -> None:
         async with self._serial:
+            if self._settled or self._in_doubt:
+                raise LockLost(f"task {self._delivery.id} was settled before this was sent")
             await self._send(lambda: self._delivery.checkpoint(value), self._timing.attempt)
 
     async def _send(self, verb: Callable[[], Awaitable[None]], seconds: float) -> None:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 INTERRUPTED = -signal.SIGINT
 _OURS = __file__.removesuffix("calling.py")
@@ -37,7 +37,7 @@ def run(arguments: list[str]) -> int:
     sys.argv = arguments[:1]
     try:
         kwargs = json.loads("".join(arguments[1:]) or "{}")
-        result = _function(arguments[0])(**kwargs)
+        result = function_named(arguments[0])(**kwargs)
         if isinstance(result, Coroutine):
             import asyncio  # noqa: PLC0415 - 30 ms that few pay
 
@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
     except NoSuchFunction as error:
         sys.stderr.write(f"jobq: {error}\n")
     except SystemExit as error:
-        return _exit_code(error.code)
+        return exit_code_of(error.code)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the task's
         tell(error)
         if isinstance(error, KeyboardInterrupt):
@@ -92,7 +92,8 @@ def enter(folder: str, instead_of: str | None = None) -> None:
     sys.path[position : position + (instead_of in sys.path)] = [folder]
 
 
-def _function(name: str) -> Callable[..., object]:
+def function_named(name: str) -> Callable[..., object]:
+    """Return the function `package.module:function`; raises NoSuchFunction, and whatever the import raises."""
     module, _, path = name.partition(":")
     found = import_module(module)
     for part in path.split("."):
@@ -123,7 +124,8 @@ def _searched(missing: str) -> str:
     return f"; searched {here()}, PYTHONPATH and the packages of {sys.executable}"
 
 
-def _exit_code(code: object) -> int:
+def exit_code_of(code: object) -> int:
+    """Return what Python would end with for `SystemExit(code)`; prints what it would print."""
     if code is None:
         return 0
     if isinstance(code, int):
@@ -135,7 +137,11 @@ def _exit_code(code: object) -> int:
 def main() -> None:
     """Run in a process of its own."""
     enter(here())
-    code = run(sys.argv[1:])
+    leave(run(sys.argv[1:]))
+
+
+def leave(code: int) -> NoReturn:
+    """End as Python ends with an exit code, or by SIGINT for INTERRUPTED."""
     if code == INTERRUPTED:  # told already; Python ends itself by the signal
         sys.excepthook = lambda *_: None
         raise KeyboardInterrupt

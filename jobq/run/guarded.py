@@ -1,5 +1,6 @@
 """Who starts the tasks: a guardian wherever there is one (DESIGN section 6), and how `jobq worker` gets below it."""
 
+import asyncio
 import logging
 import os
 import resource
@@ -13,9 +14,11 @@ from jobq.run.environment import inherited_environment
 from jobq.run.guardian import OBEYED
 from jobq.run.guardian_spawner import GuardianSpawner, inherited_connection
 from jobq.run.process import Spawner
+from jobq.run.waiting import racing
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
+_IMPORT_SECONDS: Final = 10.0  # after which a preload is told of, and again
 _GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end (DESIGN section 11)
 _WEAKER: Final = (
     "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
@@ -54,7 +57,12 @@ async def preload(spawner: Spawner, settings: Settings, environment: Mapping[str
         ConfigurationError: a module cannot be imported.
     """
     if isinstance(spawner, GuardianSpawner):
-        await spawner.preload(settings.preload, inherited_environment(environment, settings.task_env))
+        modules = ", ".join(settings.preload)
+        inherited = inherited_environment(environment, settings.task_env)
+        with racing(spawner.preload(settings.preload, inherited)) as (importing,):
+            while not (await asyncio.wait([importing], timeout=_IMPORT_SECONDS))[0]:
+                _log.warning("still importing %s: no task is taken before that has ended", modules)
+            importing.result()
     else:
         _log.warning("modules are not preloaded: that takes the guardian; each task imports what it needs")
 

@@ -144,6 +144,8 @@ class GuardianSpawner:
                 raise
         if isinstance(failure, StatusLost):
             raise failure
+        if failure is not None and failure.errno == errno.ECANCELED:
+            raise StatusLost("its lease ended before it could be started")
         if failure is not None:
             raise start_failed(launch, failure) from failure
         return process
@@ -157,7 +159,7 @@ class GuardianSpawner:
             "argv": list(launch.argv),
             "env": {**launch.env, WORKER_ID_VARIABLE: self._worker_id},
             "cwd": launch.cwd,
-            "deadline": launch.deadline,
+            "deadline": None if launch.deadline is None else launch.deadline.boottime,
             "forked": launch.forked,
         }
         stdout = os.dup(launch.stdout)  # the caller may close its own while the message still waits
@@ -172,6 +174,8 @@ class GuardianSpawner:
         except WireError:
             del self._tasks[process.number]
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG)) from None
+        if launch.deadline is not None:
+            launch.deadline.enforced_by(process.extend)  # from now on, however long the start takes
 
     def tell(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send a message; one to a guardian that is gone is dropped, its tasks are dead or dying."""

@@ -8,7 +8,7 @@ import errno
 import os
 import select
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, Self
@@ -22,6 +22,28 @@ _TRANSIENT: Final = frozenset(
 )
 
 
+class Deadline:
+    """By when a tree must be dead (rule 7); moves with its lease, from before it is started.
+
+    Args:
+        boottime: in seconds.
+    """
+
+    def __init__(self, boottime: float) -> None:
+        self.boottime = boottime
+        self._tell: Callable[[float], None] | None = None
+
+    def move(self, boottime: float) -> None:
+        """Set it, and tell whoever enforces it."""
+        self.boottime = boottime
+        if self._tell is not None:
+            self._tell(boottime)
+
+    def enforced_by(self, tell: Callable[[float], None]) -> None:
+        """Name whom to tell; it knows the present one already."""
+        self._tell = tell
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """What to start; the caller keeps the descriptors and closes them once `spawn` has returned or raised.
@@ -31,7 +53,7 @@ class Launch:
         env: the complete environment.
         stdout, stderr: descriptors that become the child's 1 and 2; its 0 is /dev/null, and it inherits no other.
         cwd: working directory; None = the spawner's.
-        deadline: boottime in seconds after which the tree must be dead; None = no deadline.
+        deadline: after which the tree must be dead; None = no deadline.
         forked: argv runs `jobq.run.calling`, and may be forked from a process with preloaded modules if there is one.
     """
 
@@ -40,7 +62,7 @@ class Launch:
     stdout: int
     stderr: int
     cwd: str | None = None
-    deadline: float | None = None
+    deadline: Deadline | None = None
     forked: bool = False
 
     def __post_init__(self) -> None:

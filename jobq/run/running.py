@@ -1,20 +1,19 @@
-"""What runs: one started attempt, be it a command's process tree or a callback, behind one small protocol."""
+"""What runs: one started attempt behind one small protocol, and the runner of commands; callbacks have their own."""
 
-import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
 from jobq import sizes
 from jobq.backend import Delivery
-from jobq.errors import JobqError
+from jobq.lease.keeper import LeaseKeeper
 from jobq.run.environment import argv_of, may_be_forked, task_environment
 from jobq.run.oom import OomCounter, OomWatch, OomWitness, oom_counter
 from jobq.run.output import OutputReader
-from jobq.run.process import ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
+from jobq.run.process import Deadline, ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
 from jobq.run.usage import UsageSampler, Watch
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task, Usage
@@ -22,7 +21,6 @@ from jobq.task import Outcome, OutcomeKind, Task, Usage
 DRAIN_SECONDS: Final = 1.0  # how long output is awaited after the leader's exit; an escaped child may hold the pipe
 _TAIL_BYTES: Final = 4096
 
-Callback = Callable[[Delivery], Awaitable[object]]
 OnLine = Callable[[str, str, str], None]  # task id, stream, line
 
 
@@ -53,10 +51,6 @@ class Running(Protocol):
         """End it (SIGKILL to the tree; cancel for a callback)."""
         ...
 
-    def extend(self, deadline: float) -> None:
-        """Tell whoever enforces it the new boottime, in seconds, by which the tree must be dead (rule 7)."""
-        ...
-
     async def close(self) -> None:
         """Free everything; kills what still runs."""
         ...
@@ -65,8 +59,15 @@ class Running(Protocol):
 class Runner(Protocol):
     """Starts attempts of one kind."""
 
-    async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:
-        """Start an attempt; raises StartFailed when it cannot."""
+    async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:
+        """Start an attempt; raises StartFailed when it cannot.
+
+        Args:
+            task: what to start.
+            delivery: how it came.
+            deadline: by when nothing of it may live; it moves meanwhile.
+            keeper: keeps the lease, for what wants to know of it.
+        """
         ...
 
 
@@ -102,10 +103,40 @@ class CommandRunner:
         self._sampler = sampler
         self._oom = OomWatch(oom_counter() if oom is None else oom)
 
-    async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:
+    async def start(
+        self,
+        task: Task,
+        delivery: Delivery,
+        *,
+        deadline: Deadline,
+        keeper: LeaseKeeper,  # noqa: ARG002 - a command knows of no lease
+    ) -> Running:
         """Spawn the command with its output connected; raises StartFailed."""
         if task.kwargs is not None and task.call is None:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
+        forked = bool(self._settings.preload) and may_be_forked(task)
+        return await self.launch(task, delivery, deadline=deadline, argv=argv_of(task), forked=forked)
+
+    async def launch(
+        self,
+        task: Task,
+        delivery: Delivery,
+        *,
+        deadline: Deadline,
+        argv: tuple[str, ...],
+        forked: bool = False,
+        variables: Mapping[str, str] | None = None,
+    ) -> Running:
+        """Spawn any program as an attempt of a task; raises StartFailed.
+
+        Args:
+            task: whose environment, directory and identity it gets.
+            delivery: how it came.
+            deadline: by when nothing of it may live; it moves meanwhile.
+            argv: what to execute.
+            forked: see `Launch.forked`.
+            variables: more for its environment.
+        """
         environment = task_environment(
             task,
             queue_name=self._queue_name,
@@ -115,6 +146,7 @@ class CommandRunner:
             base=self._environment,
             mode=self._settings.task_env,
         )
+        environment.update(variables or {})
         try:
             output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line))
         except OSError as error:
@@ -124,13 +156,13 @@ class CommandRunner:
         oom = self._oom.begin()
         try:
             launch = Launch(
-                argv=argv_of(task),
+                argv=argv,
                 env=environment,
                 cwd=task.cwd,
                 stdout=output.stdout,
                 stderr=output.stderr,
                 deadline=deadline,
-                forked=bool(self._settings.preload) and may_be_forked(task),
+                forked=forked,
             )
             process = await self._spawner.spawn(launch)
         except BaseException:
@@ -138,7 +170,7 @@ class CommandRunner:
             output.close()
             raise
         output.child_started()
-        return _CommandRunning(process, output, self._sampler.watch(process), oom)
+        return _CommandRunning(process, output, self._sampler.watch(process, task), oom)
 
 
 class _CommandRunning:
@@ -194,9 +226,6 @@ class _CommandRunning:
         self._was_killed = True
         self._process.kill()
 
-    def extend(self, deadline: float) -> None:
-        self._process.extend(deadline)
-
     async def close(self) -> None:
         self.kill()
         await self.ended()
@@ -238,61 +267,3 @@ def _outcome_of(status: ExitStatus, duration: float, usage: Usage) -> Outcome:
         duration=duration,
         usage=usage,
     )
-
-
-class CallbackRunner:
-    """Runs an asynchronous callable in this process; it is cancelled where a command would be killed.
-
-    Args:
-        callback: takes the delivery; what it returns is the task's value, what it raises fails the attempt.
-    """
-
-    def __init__(self, callback: Callback) -> None:
-        self._callback = callback
-
-    async def start(self, task: Task, delivery: Delivery, *, deadline: float) -> Running:  # noqa: ARG002 - the protocol's
-        """Schedule the callback."""
-        return _CallbackRunning(asyncio.ensure_future(self._callback(delivery)))
-
-
-class _CallbackRunning:
-    def __init__(self, future: "asyncio.Future[object]") -> None:
-        self._future = future
-        self._started = time.monotonic()
-
-    def has_exited(self) -> bool:
-        return self._future.done()
-
-    async def exited(self) -> None:
-        await asyncio.wait({self._future})
-
-    async def ended(self) -> Outcome:
-        await self.exited()
-        duration = time.monotonic() - self._started
-        if self._future.cancelled():
-            return Outcome(kind=OutcomeKind.CRASHED, detail="the callback was cancelled", duration=duration)
-        error = self._future.exception()
-        if error is not None:
-            # Text of our own errors only: another's may hold a connection string (A5).
-            detail = f"{type(error).__name__}: {error}" if isinstance(error, JobqError) else type(error).__name__
-            return Outcome(kind=OutcomeKind.FAILED, detail=detail, duration=duration)
-        return Outcome(kind=OutcomeKind.SUCCEEDED, value=self._future.result(), duration=duration)  # type: ignore[arg-type] # checked when it is settled
-
-    async def over_limit(self) -> str:
-        # Its memory is this process's own, and cannot be told apart.
-        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        return await never
-
-    def terminate(self) -> None:
-        self._future.cancel()
-
-    def kill(self) -> None:
-        self._future.cancel()
-
-    def extend(self, deadline: float) -> None:
-        pass  # nobody else can stop a coroutine: the keeper's event is all there is
-
-    async def close(self) -> None:
-        self._future.cancel()
-        with suppress(asyncio.CancelledError, Exception):  # its end was told by `ended`
-            await self._future

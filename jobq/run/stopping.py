@@ -34,6 +34,8 @@ class Stopping:
 
     def stop(self, cause: str) -> None:
         """Take nothing new; end what runs within its grace and give it back."""
+        if not self.interrupted.is_set():
+            self.cause = cause  # what had only drained until now did not end anything
         self.drain(cause)
         self.working.set()
         self.interrupted.set()
@@ -51,7 +53,8 @@ class Stopping:
     def pause(self, cause: str, grace: float) -> None:
         """Take nothing new for now; end what runs within `grace` seconds and give it back (P8)."""
         if not self.paused:
-            self.cause = self.cause or cause
+            if not self.interrupted.is_set():
+                self.cause = cause
             self.grace = grace
             self.resumed.clear()
             self.interrupted.set()

@@ -14,7 +14,7 @@ from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run import retry
 from jobq.run.breaker import Breaker
-from jobq.run.process import StartFailed, StatusLost
+from jobq.run.process import Deadline, StartFailed, StatusLost
 from jobq.run.retry import Backoff, DeadLetter, Judge, Leave, Reason, Requeue, Verdict
 from jobq.run.running import Runner, Running
 from jobq.run.settlement import Settled, settle
@@ -81,20 +81,6 @@ class Supervisor:
         timing.check(allow_short=self.settings.allow_short_lease)
         return timing
 
-    async def pull_and_execute(self, wait: timedelta = timedelta(0)) -> Report | None:
-        """Receive one task and carry it through; return None when there was none.
-
-        Args:
-            wait: how long to stay for one.
-
-        Raises:
-            JobqError: the receive failed; nothing was leased, or its lease runs out.
-        """
-        self.check()
-        since = self.clock.boottime()  # rule 1: before the request that grants the lease
-        deliveries = await self.backend.receive(1, self.lease, wait)
-        return await self.execute(deliveries[0], since) if deliveries else None
-
     async def execute(self, delivery: Delivery, since: float) -> Report:
         """Carry one delivery through.
 
@@ -111,14 +97,14 @@ class _Attempt:
     def __init__(self, supervisor: Supervisor, delivery: Delivery, since: float) -> None:
         self._with = supervisor
         self._delivery = delivery
-        self._running: Running | None = None
         self._slot_taken = True
+        self._deadline = Deadline(since)  # the keeper's, once it has confirmed the lease
         self._keeper = LeaseKeeper(
             delivery,
             since=since,
             timing=timing_for(delivery.lease, supervisor.settings),
             clock=supervisor.clock,
-            on_extended=self._extend,
+            on_extended=self._deadline.move,
         )
         self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
 
@@ -149,20 +135,31 @@ class _Attempt:
     async def _attempt(self, task: Task) -> Outcome:
         """Start it, wait for its end or a reason to end it, and leave nothing running."""
         try:
-            running = await self._with.runner.start(task, self._delivery, deadline=self._keeper.deadline)
+            running = await self._started(task)
         except StartFailed as error:
             # What this machine is short of is no fault of the task: it goes back as from a preemption, but later (S11).
             kind = OutcomeKind.PREEMPTED if error.transient else OutcomeKind.CRASHED
             return Outcome(kind=kind, detail=f"could not be started: {error}", start_failed=True)
         except StatusLost as error:
             return Outcome(kind=OutcomeKind.LOCK_LOST, detail=str(error))  # it may live: left to its lease (P1)
-        self._running = running
+        if running is None:
+            return Outcome(kind=OutcomeKind.LOCK_LOST, detail="not started: the lease was lost")
         self._telling.started()
         try:
             return await self._until_ended(running, task)
         finally:
-            self._running = None
             await running.close()
+
+    async def _started(self, task: Task) -> Running | None:
+        """Start it, however long that takes while the lease is kept; None = the lease was lost first (P1)."""
+        self._deadline.move(self._keeper.deadline)
+        start = self._with.runner.start(task, self._delivery, deadline=self._deadline, keeper=self._keeper)
+        with racing(start, self._keeper.lock_lost_event.wait()) as (starting, lost):
+            await asyncio.wait([starting, lost], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()  # whoever starts it kills what may come of it
+                await asyncio.wait([starting])
+            return None if starting.cancelled() else starting.result()
 
     async def _until_ended(self, running: Running, task: Task) -> Outcome:
         clock, stopping = self._with.clock, self._with.stopping
@@ -260,17 +257,13 @@ class _Attempt:
         try:
             await self._keeper.settle(self._delivery.release)
             settled = Settled.YES
+            self._telling.released()
         except JobqError as error:
             _log.info("task %s was not given back, its lease will run out: %s", self._delivery.id, error)
-        self._telling.released()
         return Report(task_id=self._delivery.id, verdict=None, settled=settled)
 
     def _backoff(self) -> Backoff:
         return Backoff(first=self._with.settings.backoff, longest=self._with.settings.backoff_max)
-
-    def _extend(self, deadline: float) -> None:
-        if self._running is not None:
-            self._running.extend(deadline)
 
     def _free_slot(self) -> None:
         if self._slot_taken:

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from jobq.run import process_table
 from jobq.run.process import ExitStatus, Process
 from jobq.run.process_table import Tree
-from jobq.task import Usage
+from jobq.task import Task, Usage
 
 CPU_SHARE: Final = 0.005  # of one core, that sampling may use
 SHORTEST_PAUSE_SECONDS: Final = 1.0
@@ -36,6 +36,24 @@ _T = TypeVar("_T")
 _Number = TypeVar("_Number", int, float)
 
 
+class Reading(NamedTuple):
+    """What a tree used at its last sample.
+
+    Attributes:
+        at: when that was, by time.monotonic().
+        cpu_seconds: so far.
+        cores: how many it kept busy since the sample before, or since its start.
+        rss_bytes: resident now.
+        processes: alive now.
+    """
+
+    at: float
+    cpu_seconds: float
+    cores: float
+    rss_bytes: int
+    processes: int
+
+
 class Watch:
     """The measure of one attempt, made by `UsageSampler.watch`.
 
@@ -43,11 +61,25 @@ class Watch:
         process: the leader.
         limit_bytes: what the tree may use; None = anything.
         forget: called at its end.
+        task: what it was started for.
+
+    Attributes:
+        started: by time.monotonic().
+        reading: the last sample; None before the first.
     """
 
-    def __init__(self, process: Process, limit_bytes: int | None, forget: Callable[["Watch"], None]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        limit_bytes: int | None,
+        forget: Callable[["Watch"], None],
+        task: Task | None = None,
+    ) -> None:
         self.process: Final = process
         self.limit_bytes: Final = limit_bytes
+        self.task: Final = task
+        self.started: Final = time.monotonic()
+        self.reading: Reading | None = None
         self.samples = 0
         self._forget = forget
         self._created: float | None = None
@@ -84,12 +116,19 @@ class Watch:
             return False
         self._created = tree.created
         self.samples += 1
+        self.reading = self._read(tree)
         self._usage = Usage(
             cpu_seconds=_most(self._usage.cpu_seconds, tree.cpu_seconds),
             max_rss_bytes=_most(self._usage.max_rss_bytes, tree.rss_bytes),
             processes=max(self._usage.processes, len(tree.rss_of)),
         )
         return True
+
+    def _read(self, tree: Tree) -> Reading:
+        now = time.monotonic()
+        before = self.reading or Reading(self.started, 0.0, 0.0, 0, 0)
+        cores = max(0.0, tree.cpu_seconds - before.cpu_seconds) / max(now - before.at, 0.01)
+        return Reading(now, tree.cpu_seconds, cores, tree.rss_bytes, len(tree.rss_of))
 
     def is_suspect(self, tree: Tree) -> bool:
         """Tell whether the tree may be over its limit, and it is time to look closer."""
@@ -132,9 +171,14 @@ class UsageSampler:
         self._last_cost = 0.0
         self._is_failing = False
 
-    def watch(self, process: Process) -> Watch:
+    @property
+    def watched(self) -> frozenset[Watch]:
+        """What is measured now."""
+        return frozenset(self._watched)
+
+    def watch(self, process: Process, task: Task | None = None) -> Watch:
         """Measure a process that was just started, and all below it, until `Watch.end`."""
-        watch = Watch(process, self.limit_bytes, self._watched.discard)
+        watch = Watch(process, self.limit_bytes, self._watched.discard, task)
         now = time.monotonic()
         if not self._watched:
             self._busy_since = self._unseen_since = now

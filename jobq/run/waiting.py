@@ -21,3 +21,11 @@ async def first_of(*waits: Awaitable[Any]) -> None:
     """Return as soon as one is done; the others are cancelled."""
     with racing(*waits) as futures:
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error in a group that is none itself."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

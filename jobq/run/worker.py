@@ -17,7 +17,7 @@ from jobq.run.guarded import preload, spawner_for
 from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
 from jobq.run.receiving import Receiving
-from jobq.run.retry import Judge, Leave, Requeue, verdict
+from jobq.run.retry import Judge, Requeue, verdict
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.settlement import Settled
 from jobq.run.signals import Heard, heard_by
@@ -25,7 +25,7 @@ from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
 from jobq.run.tally import Tally, WorkerReport
 from jobq.run.usage import UsageSampler
-from jobq.run.waiting import first_of, racing
+from jobq.run.waiting import first_error, first_of, racing
 from jobq.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -41,13 +41,15 @@ class Worker:
         events: told of each transition.
         on_line: receives the tasks' output: task id, stream, line.
         spawner: starts commands; through a guardian by default, where there can be one.
-        runner: runs something else than commands; then `spawner` and `on_line` are not used.
+        runner: runs something else than processes; then `spawner` and `on_line` are not used.
+        adapt: makes the runner of something else that is run as processes from the runner of commands.
         clock: for leases.
         stopping: to stop it by other means than signals.
         environment: what tasks inherit; os.environ by default.
         max_tasks: how many deliveries to take before it ends; None = no limit.
         judge: decides what becomes of a task after an attempt.
         on_report: told what became of each delivery, once that is settled; must not block.
+        sampler: measures what commands use.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class Worker:
         on_line: OnLine = lambda _task, _stream, _line: None,
         spawner: Spawner | None = None,
         runner: Runner | None = None,
+        adapt: Callable[[CommandRunner], Runner] = lambda commands: commands,
         clock: Clock | None = None,
         stopping: Stopping | None = None,
         environment: Mapping[str, str] | None = None,
         max_tasks: int | None = None,
         judge: Judge = verdict,
         on_report: Callable[[Delivery, Report], None] = lambda _delivery, _report: None,
+        sampler: UsageSampler | None = None,
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -72,9 +76,10 @@ class Worker:
         self._clock = clock or SystemClock()
         self._stopping = stopping or Stopping()
         self._breaker = Breaker(settings.max_consecutive_failures)
-        self._sampler = UsageSampler(settings.memory_limit)
+        self._sampler = sampler or UsageSampler(settings.memory_limit)
         self._spawner = spawner
         self._own_runner = runner
+        self._adapt = adapt
         self._on_line = on_line
         self._environment = dict(os.environ if environment is None else environment)  # read once, not at every start
         self._left = math.inf if max_tasks is None else max_tasks
@@ -136,29 +141,15 @@ class Worker:
                         helper.cancel()
         except BaseExceptionGroup as errors:
             # One fault ends the worker, told plainly; its tasks were stopped by leaving the group.
-            raise _first(errors) from errors
+            raise first_error(errors) from errors
         report = self._tally.report(stopped_by=heard.stopped_by, tripped=self._breaker.tripped.is_set())
         self._emit("worker.stopped", **{name: getattr(report, name) for name in WorkerReport.__annotations__})
         return report
 
     def _supervisor(self) -> Supervisor:
-        if self._own_runner is not None:
-            return self._supervise(self._own_runner)
-        assert self._spawner is not None
-        runner = CommandRunner(
-            self._spawner,
-            queue_name=self._backend.name,
-            settings=self._settings,
-            environment=self._environment,
-            on_line=self._on_line,
-            sampler=self._sampler,
-        )
-        return self._supervise(runner)
-
-    def _supervise(self, runner: Runner) -> Supervisor:
         return Supervisor(
             backend=self._backend,
-            runner=runner,
+            runner=self._own_runner or self._process_runner(),
             settings=self._settings,
             clock=self._clock,
             events=self._events,
@@ -167,6 +158,18 @@ class Worker:
             on_slot_free=self._free_slot,
             judge=self._judge,
         )
+
+    def _process_runner(self) -> Runner:
+        assert self._spawner is not None
+        commands = CommandRunner(
+            self._spawner,
+            queue_name=self._backend.name,
+            settings=self._settings,
+            environment=self._environment,
+            on_line=self._on_line,
+            sampler=self._sampler,
+        )
+        return self._adapt(commands)
 
     async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
         """Receive and start until told to stop or nothing is left; then see the attempts to their end."""
@@ -207,7 +210,16 @@ class Worker:
             self._breaker.queue_is_empty(empty=True)
             if self._attempts:
                 self._emit("worker.draining", cause=self._stopping.cause, running=len(self._attempts))
+                await self._see_to_the_end()
+
+    async def _see_to_the_end(self) -> None:
+        try:
+            await asyncio.wait(self._attempts)
+        except asyncio.CancelledError:  # while it drains or stops: as above
+            self._stopping.now("the worker was cancelled")
+            if self._attempts:
                 await asyncio.wait(self._attempts)
+            raise
 
     def _wait(self) -> timedelta:
         """Return how long to stay for a task; a first look after work is short, for others wait for its answer."""
@@ -249,20 +261,21 @@ class Worker:
         self._last_end = self._clock.boottime()
 
     async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: float) -> None:
+        back_in = supervisor.lease.total_seconds()  # what nobody settled comes back; it may be the only task
         try:
             report = await supervisor.execute(delivery, since)
         except Exception:  # noqa: BLE001 - told with its traceback
             # A fault of ours in one attempt harms no other (S11); its lease runs out, and its crash is counted.
             _log.exception("task %s: internal error; it will be delivered again", delivery.id)
             self._tally.fault()
+            self._own_requeues[delivery.id] = self._clock.boottime() + back_in
         else:
             self._tally.count(report)
             self._on_report(delivery, report)
-            if isinstance(report.verdict, Leave) or report.settled is Settled.LOST:
-                # It comes back by then, and a lost lock is no reason to end: it may have been the only task.
-                self._own_requeues[report.task_id] = self._clock.boottime() + supervisor.lease.total_seconds()
-            elif isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
-                self._own_requeues[report.task_id] = self._clock.boottime() + report.verdict.delay.total_seconds()
+            if isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
+                back_in = report.verdict.delay.total_seconds()
+            if report.settled is not Settled.YES or isinstance(report.verdict, Requeue):
+                self._own_requeues[report.task_id] = self._clock.boottime() + back_in
 
     def _free_slot(self) -> None:
         self._free += 1
@@ -291,10 +304,3 @@ class Worker:
 
     def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
         self._events.emit(name, level, queue=self._backend.name, **fields)
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

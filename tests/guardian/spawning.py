@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jobq.run.guardian_spawner import GuardianSpawner
 from jobq.run.output import OutputReader
-from jobq.run.process import ExitStatus, Launch, Process
+from jobq.run.process import Deadline, ExitStatus, Launch, Process
 from tests.guardian.stage import (
     ENV,
 )
@@ -29,6 +29,8 @@ class Started:
 
 async def start(spawner: GuardianSpawner, *argv: str, env: dict[str, str] | None = None, **fields: object) -> Started:
     lines: asyncio.Queue[str] = asyncio.Queue()
+    if isinstance(boottime := fields.get("deadline"), float | int):
+        fields["deadline"] = Deadline(boottime)
     reader = OutputReader(lambda _stream, text: lines.put_nowait(text))
     try:
         launch = Launch(argv=argv, env=env or ENV, stdout=reader.stdout, stderr=reader.stderr, **fields)  # type: ignore[arg-type] # cwd, deadline

@@ -15,6 +15,7 @@ from jobq.run.process import Launch, StartFailed, StatusLost
 from tests.guardian.spawning import descriptors, guardian_of, start
 from tests.guardian.stage import (
     ENV,
+    PYTHON,
     boottime,
     gone,
     hostile,
@@ -26,6 +27,15 @@ from tests.guardian.stage import (
     until_async,
     watched,
 )
+
+CROWD = """
+import os, signal
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))
+for _ in range(5000):
+    if os.fork() == 0: os._exit(0)
+os.write(1, b"ready\\n")
+while True: signal.pause()
+"""
 
 
 @pytest.fixture
@@ -85,6 +95,27 @@ async def test_p1_thousands_of_queued_starts_do_not_delay_an_extension(spawner: 
     held.process.kill()
     await held.finish()
     os.close(null)
+
+
+async def test_s11_thousands_of_dead_do_not_hold_up_a_neighbour_nor_spoil_how_anyone_ended(
+    spawner: GuardianSpawner,
+) -> None:
+    """P1, P7: a tree that left 5,000 unreaped children in one group once blocked the guardian for 10 s."""
+    crowd = await start(spawner, *PYTHON, "-c", CROWD)
+    assert await crowd.line() == "ready"
+    other = await start(spawner, "sh", "-c", "trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done")
+    assert await other.line() == "ready"
+    deadline = boottime() + 0.3
+    neighbour = await start(spawner, "sleep", "1000", deadline=deadline)
+    with watched(neighbour.process.pid) as pidfd:
+        crowd.process.signal(signal.SIGUSR1)
+        other.process.signal(signal.SIGUSR1)
+        assert await asyncio.to_thread(is_dead, pidfd, 20)
+        assert boottime() < deadline + 0.5  # 0.1 s but for a busy machine; it was 10 s
+    for started, code in ((crowd, 3), (other, 7)):
+        status, _ = await started.finish()
+        assert (status.exit_code, status.survivors) == (code, 0)
+    assert (await neighbour.finish())[0].overdue
 
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["worker", "library"])

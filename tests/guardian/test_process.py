@@ -237,6 +237,14 @@ def test_a_sigterm_while_a_dead_workers_trees_are_swept_is_not_lost(pause: float
         assert gone([mark], 0) == {}
 
 
+def test_a_worker_that_was_to_drain_is_not_started_again() -> None:
+    with guardian("sh", "-c", "echo ready; exec sleep 1000", restart=3, pause=0.01) as program:
+        assert program.line() == "ready"
+        program.signal(signal.SIGUSR1)
+        os.kill(min(children(program.pid)), signal.SIGKILL)
+        assert program.wait() == 137
+
+
 def test_a_worker_that_is_still_importing_hears_later() -> None:
     script = LISTENER.replace("signal.pthread_sigmask", "say('up'); time.sleep(0.2); signal.pthread_sigmask")
     with guardian(*PYTHON, "-c", script) as program:

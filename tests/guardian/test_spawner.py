@@ -12,7 +12,7 @@ import pytest
 
 from jobq.errors import ConfigurationError
 from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.process import Launch, StartFailed
+from jobq.run.process import Deadline, Launch, StartFailed
 from tests.guardian.spawning import descriptors, guardian_of, start
 from tests.guardian.stage import (
     ENV,
@@ -133,7 +133,9 @@ async def test_256_live_tasks_fit_in_the_guardians_memory(spawner: GuardianSpawn
     guardian = guardian_of(spawner)
     null = os.open("/dev/null", os.O_RDWR)
     environment = {**ENV, **{f"VARIABLE_{number}": "x" * 100 for number in range(100)}}
-    launch = Launch(argv=("/bin/sleep", "1000"), env=environment, stdout=null, stderr=null, deadline=boottime() + 1000)
+    launch = Launch(
+        argv=("/bin/sleep", "1000"), env=environment, stdout=null, stderr=null, deadline=Deadline(boottime() + 1000)
+    )
     before = descriptors(guardian)
     processes = await asyncio.gather(*(spawner.spawn(launch) for _ in range(256)))
     os.close(null)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.process import Launch, Process
+from jobq.run.process import Deadline, Launch, Process
 from tests.guardian.hostile import TREES
 from tests.guardian.stage import (
     ENV,
@@ -57,7 +57,13 @@ async def grow(spawner: GuardianSpawner, kind: str, deadline: float | None = Non
     mark = marker()
     null = os.open("/dev/null", os.O_WRONLY)
     try:
-        launch = Launch(argv=hostile(kind, mark), env=ENV, stdout=null, stderr=null, deadline=deadline)
+        launch = Launch(
+            argv=hostile(kind, mark),
+            env=ENV,
+            stdout=null,
+            stderr=null,
+            deadline=None if deadline is None else Deadline(deadline),
+        )
         process = await spawner.spawn(launch)
     finally:
         os.close(null)

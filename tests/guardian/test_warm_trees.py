@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -31,7 +30,7 @@ from tests.guardian.stage import (
     until_async,
     watched,
 )
-from tests.guardian.warming import Stage, carriers, is_zygote, stage
+from tests.guardian.warming import Stage, carriers, impatient_guardian, is_zygote, stage
 
 KINDS = ("double_fork", "setsid", "storm", "closed_stdio", "stopped", "subreaper", "reparenting", "ignores_term")
 MOVES = ("reparenting",)  # faster than /proc is read
@@ -222,24 +221,6 @@ async def test_a_lost_zygote_is_started_again(monkeypatch: pytest.MonkeyPatch) -
             while '"warm": true' not in (await (await made.call("look")).finish())[1]:
                 pass
             assert not running.process.has_exited()
-
-
-@contextmanager
-def impatient_guardian(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
-    """Let guardians that start now wait for 0.1 s only."""
-    code = (
-        f"import runpy, sys, jobq.run.guardian.warm as warm; warm.{name} = 0.1; sys.argv[0] = 'guardian';"
-        "runpy.run_module('jobq.run.guardian', run_name='__main__', alter_sys=True)"
-    )
-    real = subprocess.Popen
-
-    def started(command: list[str], **more: object) -> object:
-        assert command[1:4] == ["-P", "-m", "jobq.run.guardian"]
-        return real([command[0], "-P", "-c", code, *command[4:]], **more)  # type: ignore[call-overload] # passed through
-
-    monkeypatch.setattr(subprocess, "Popen", started)
-    yield
-    monkeypatch.undo()
 
 
 async def test_s11_neighbours_that_leave_strays_and_cold_starts_cost_no_task(zygote: Stage) -> None:

@@ -2,10 +2,13 @@
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+
+import pytest
 
 from jobq.run import calling
 from jobq.run.guardian_spawner import GuardianSpawner
@@ -85,3 +88,21 @@ def carriers(mark: str) -> list[int]:
             if f"MARK={mark}".encode() in words and state(int(name)) not in "ZX":
                 found.append(int(name))
     return found
+
+
+@contextmanager
+def impatient_guardian(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+    """Let guardians that start now wait for 0.1 s only."""
+    code = (
+        f"import runpy, sys, jobq.run.guardian.warm as warm; warm.{name} = 0.1; sys.argv[0] = 'guardian';"
+        "runpy.run_module('jobq.run.guardian', run_name='__main__', alter_sys=True)"
+    )
+    real = subprocess.Popen
+
+    def started(command: list[str], **more: object) -> object:
+        assert command[1:4] == ["-P", "-m", "jobq.run.guardian"]
+        return real([command[0], "-P", "-c", code, *command[4:]], **more)  # type: ignore[call-overload] # passed through
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    yield
+    monkeypatch.undo()

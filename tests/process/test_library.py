@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import jobq
-from jobq.backend import Delivery
 from jobq.errors import ConfigurationError
+from jobq.run.callback import Convention
+from jobq.run.callback_runner import CallbackRunner
 from jobq.run.retry import Complete, DeadLetter, Requeue
-from jobq.run.running import CallbackRunner
 from jobq.run.settlement import Settled
 from jobq.run.stopping import Stopping
 from jobq.run.worker import Worker
@@ -30,8 +30,8 @@ def settings(folder: Path) -> Settings:
 async def test_push_makes_the_queue_and_a_callback_is_settled(tmp_path: Path) -> None:
     seen: list[dict[str, object]] = []
 
-    async def callback(delivery: Delivery) -> None:
-        seen.append(dict(delivery.task.kwargs or {}))
+    async def callback(n: int) -> None:
+        seen.append({"n": n})
 
     async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
         await queue.push([jobq.Task.new(kwargs={"n": number}) for number in range(3)])
@@ -110,10 +110,30 @@ async def test_a_cancelled_worker_gives_its_commands_back_at_once(tmp_path: Path
         assert (await queue.stats()).visible == 1
 
 
+async def test_a_worker_that_is_cancelled_while_it_drains_gives_its_commands_back(tmp_path: Path) -> None:
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        await queue.push("trap '' TERM; echo up; sleep 1000")
+        up, draining, stopping = asyncio.Event(), asyncio.Event(), Stopping()
+        worker = asyncio.create_task(
+            queue.worker(
+                stopping=stopping,
+                on_line=lambda *_: up.set(),
+                on_event=lambda event: draining.set() if event.name == "worker.draining" else None,
+            )
+        )
+        await up.wait()
+        stopping.drain("a test")
+        await draining.wait()
+        worker.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+        assert (await queue.stats()).visible == 1
+
+
 async def test_a_callback_that_raises_fails_the_attempt_and_keeps_its_secret(tmp_path: Path) -> None:
     """RELIABILITY 3, A5: the text of a stranger's error may hold a connection string."""
 
-    async def callback(_: Delivery) -> None:
+    async def callback() -> None:
         raise RuntimeError("AccountKey=canary")
 
     async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
@@ -133,7 +153,7 @@ async def test_a_callback_is_cancelled_on_lock_loss_and_left_unsettled(tmp_path:
     cancelled = asyncio.Event()
     async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
 
-        async def callback(_: Delivery) -> None:
+        async def callback() -> None:
             try:
                 await queue.clear()  # the task is gone: the next renewal is refused
                 await asyncio.Event().wait()
@@ -153,14 +173,16 @@ async def test_a_callback_is_cancelled_on_lock_loss_and_left_unsettled(tmp_path:
 async def test_a_stopped_worker_cancels_its_callbacks_and_gives_them_back(tmp_path: Path) -> None:
     started = asyncio.Event()
 
-    async def callback(_: Delivery) -> None:
+    async def callback(command: str) -> None:  # noqa: ARG001 - given to it
         started.set()
         await asyncio.Event().wait()
 
     async with stage_in(tmp_path) as stage:
         await stage.push("true")
         stopping = Stopping()
-        worker = Worker(stage.backend, settings(tmp_path), runner=CallbackRunner(callback), stopping=stopping)
+        worker = Worker(
+            stage.backend, settings(tmp_path), runner=CallbackRunner(Convention(callback)), stopping=stopping
+        )
         running = asyncio.create_task(worker.run())
         await started.wait()
         stopping.stop("a test")

@@ -15,6 +15,7 @@ import pytest
 
 from jobq.run.process import ExitStatus, Launch, Process, StatusLost
 from jobq.run.stopping import Stopping
+from jobq.testing.faults import Fault
 from tests.process.stage import Stage, stage_in
 
 GONE = StatusLost("the guardian is gone")
@@ -122,3 +123,28 @@ async def test_p7_what_had_ended_when_its_time_was_up_was_not_ended_by_that(stag
     await stage.push("true", timeout=0.05)
     report = await stage.worker(spawner=Unnoticed(ExitStatus(exit_code=0))).run()
     assert (report.succeeded, report.failed) == (1, 0)
+
+
+class NeverStarts(StandIn):
+    """A start that hangs, as one on a dead file server does."""
+
+    was_cancelled = False
+
+    async def spawn(self, launch: Launch) -> Process:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        raise AssertionError
+
+
+async def test_p1_a_lock_that_is_lost_during_the_start_ends_it(stage: Stage) -> None:
+    """Or it would begin when somebody else runs it already."""
+    spawner = NeverStarts(GONE)
+    await stage.push("true")
+    stage.faults.always("renew", Fault.REFUSE)
+    report = await stage.worker(spawner=spawner, max_tasks=1).run()
+    assert (report.lost, spawner.was_cancelled) == (1, True)
+    assert not stage.told("task.started")
+    assert stage.told("task.lock_lost")

@@ -265,3 +265,15 @@ async def test_a_lost_lock_of_the_only_task_does_not_end_the_worker(stage: Stage
     stage.faults.clear("renew")
     report = await worker
     assert (report.lost, report.succeeded) == (1, 1)
+
+
+async def test_a_task_that_could_not_be_settled_in_time_is_waited_for(stage: Stage) -> None:
+    """S5: it is not done, whatever it did, and may have been the only one."""
+    await stage.push("true")
+    stage.faults.always("complete", Fault.REFUSE)
+    stage.faults.always("renew", Fault.REFUSE)
+    worker = asyncio.create_task(stage.work())
+    await stage.until(lambda: stage.told("task.not_settled"))
+    stage.faults.clear()
+    report = await worker
+    assert (report.lost, report.succeeded) == (1, 1)

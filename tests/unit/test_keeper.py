@@ -255,6 +255,20 @@ async def test_a_settle_may_be_given_less_time_than_a_renewal_but_never_more() -
                 await settling
 
 
+async def test_a_checkpoint_without_an_answer_does_not_hold_up_the_renewals() -> None:
+    """S9: one attempt, and nobody can say."""
+    bench = Bench()
+    bench.delivery.settle_answers = [bench.delivery.hang]
+    async with bench.keeper:
+        await bench.until(T0 + 12)
+        saving = asyncio.create_task(bench.keeper.checkpoint("half"))
+        await bench.until(T0 + 17)
+        with pytest.raises(SettlementUnknown):
+            await saving
+        await bench.until(T0 + 18)
+    assert bench.delivery.renewed_at == [T0 + 17]
+
+
 async def test_the_lease_is_kept_while_a_refused_settle_is_repeated() -> None:
     bench = Bench()
     async with bench.keeper:
@@ -322,3 +336,59 @@ async def test_whatever_the_answers_the_event_comes_in_time(seed: int) -> None:
                 break
         else:
             assert bench.keeper.renewals > 0
+
+
+async def test_a_checkpoint_whose_caller_was_cancelled_is_still_waited_for() -> None:
+    """DESIGN section 5: its answer may bring a new receipt, which the settle that follows needs."""
+    bench = Bench()
+    answer, sent = asyncio.Event(), asyncio.Event()
+
+    async def checkpoint(_: str) -> None:
+        sent.set()
+        await answer.wait()
+        bench.delivery.settled.append("checkpoint")
+
+    async def complete() -> None:
+        bench.delivery.settled.append("complete")
+
+    bench.delivery.checkpoint = checkpoint  # type: ignore[method-assign, assignment] # scripted
+    async with bench.keeper:
+        caller = asyncio.create_task(bench.keeper.checkpoint("a"))
+        await sent.wait()
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        settle = asyncio.create_task(bench.keeper.settle(complete))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert bench.delivery.settled == []
+        answer.set()
+        await settle
+    assert bench.delivery.settled == ["checkpoint", "complete"]
+
+
+async def test_a_checkpoint_after_the_settle_is_refused() -> None:
+    """S9: the next attempt may be running with what it found."""
+    bench = Bench()
+    async with bench.keeper:
+        await bench.keeper.settle(bench.delivery.accept)
+        with pytest.raises(LockLost):
+            await bench.keeper.checkpoint("late")
+
+
+async def test_a_checkpoint_that_nobody_answers_is_unknown_and_one_after_the_attempt_is_lost() -> None:
+    bench = Bench()
+
+    async def checkpoint(_: str) -> None:
+        await asyncio.Event().wait()
+
+    bench.delivery.checkpoint = checkpoint  # type: ignore[method-assign, assignment] # scripted
+    async with bench.keeper:
+        first = asyncio.create_task(bench.keeper.checkpoint("a"))
+        await bench.until(T0 + 5)
+        with pytest.raises(SettlementUnknown):
+            await first
+        second = asyncio.create_task(bench.keeper.checkpoint("b"))
+        await asyncio.sleep(0)
+    with pytest.raises(LockLost):
+        await second

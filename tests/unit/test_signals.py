@@ -43,6 +43,13 @@ async def test_one_ctrl_c_after_a_sigterm_leaves_the_grace(heard: tuple[Heard, S
     assert seen.stopped_by is signal.SIGTERM
 
 
+async def test_what_ended_the_tasks_is_told_and_not_what_drained_before(heard: tuple[Heard, Stopping]) -> None:
+    _, stopping = heard
+    await told(signal.SIGUSR1, stopping.receiving.is_set)
+    await told(signal.SIGTERM, stopping.working.is_set)
+    assert "SIGTERM" in stopping.cause
+
+
 async def test_the_second_ctrl_c_ends_the_grace(heard: tuple[Heard, Stopping]) -> None:
     _, stopping = heard
     await told(signal.SIGINT, stopping.working.is_set)

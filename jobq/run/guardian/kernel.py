@@ -193,6 +193,14 @@ def is_child(pid: int) -> bool:
     return True
 
 
+def is_dead(pid: int) -> bool:
+    """Tell whether a child of ours, not reaped yet, has ended."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
 def _parent(number: str) -> int:
     try:
         with open(f"/proc/{number}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB

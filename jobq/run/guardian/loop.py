@@ -11,7 +11,8 @@ import time
 from jobq.run.guardian import kernel, wire
 from jobq.run.guardian.checks import check_spawn, deadline_of
 from jobq.run.guardian.kernel import Signals, say
-from jobq.run.guardian.tasks import Leader, Tasks
+from jobq.run.guardian.leader import Leader
+from jobq.run.guardian.tasks import Tasks
 from jobq.run.guardian.warm import Asked, Warm
 from jobq.run.guardian.wire import Message, Receiver, Sender, WireError
 
@@ -136,7 +137,7 @@ class Guardian:
         for number in numbers:
             if number not in kernel.FORWARDED or self._child is None:
                 continue
-            if number in STOPPING:
+            if number in STOPPING or number == signal.SIGUSR1:
                 self.asked_to_stop = True  # also while a dead worker's trees are swept: no other is started then
             if self._tasks.worker_status is not None:
                 continue
@@ -262,7 +263,7 @@ class Guardian:
         self._tell({"op": "started", "id": leader.id, "pid": leader.pid, "handle": bool(handle)}, handle)
 
     def _tell_finished(self) -> None:
-        for leader in self._tasks.finished():
+        for leader in self._tasks.finished(all_reaped=not self._unreaped):
             if leader.status >= 0:
                 # It ended before its start was told: the order is started or failed, then ended.
                 self._tell_started(leader)

@@ -8,45 +8,19 @@ a task that has ended, and is killed.
 import contextlib
 import math
 import os
-import resource
 import signal
 import time
 
 from jobq.run.guardian import kernel
 from jobq.run.guardian.children import become
+from jobq.run.guardian.leader import Leader, ending
 from jobq.run.guardian.wire import ARMED, Message, WireError
 
+_NUMBER_CHARACTERS = 10
 MOST_PID = 2**22  # proc(5), pid_max
 SWEEP_SECONDS = 1.0  # how long a killed tree may take to be gone before its end is told with survivors
-TURN_SECONDS = 0.01  # how long reaping and sweeping may keep the loop from its deadlines
-
-
-class Leader:
-    """One task's leading process, from fork to reap.
-
-    Attributes:
-        id: the worker's name for it.
-        pid: its number, and that of its session and group; ours until it is reaped (P4). 0 = the zygote forks it yet.
-        status: the read end of the pipe that exec closes, or that tells why there was no exec; -1 once read. For a task
-            from the zygote its gate, which says the same.
-        armed: whether it is our child and leads its own session; only then its number is signalled.
-        deadline: boottime in seconds by which the tree must be dead; None = no deadline.
-        killed: "", "asked" or "deadline".
-        failed: nothing was executed, and the worker was told so; its end is not told again.
-        ended: what to tell once the tree is swept; None until the leader is reaped.
-        sweep_until: boottime in seconds at which waiting for survivors ends.
-    """
-
-    def __init__(self, number: int, pid: int, status: int, deadline: float | None) -> None:
-        self.id = number
-        self.pid = pid
-        self.status = status
-        self.armed = pid != 0
-        self.deadline = deadline
-        self.killed = ""
-        self.failed = False
-        self.ended: Message | None = None
-        self.sweep_until = 0.0
+REAP_SECONDS = 10.0  # how much longer when there are so many that they are dead and not all reaped yet
+TURN_SECONDS = 0.01  # how long reaping, and again how long sweeping, may keep the loop from its deadlines
 
 
 class Tasks:
@@ -68,7 +42,9 @@ class Tasks:
         self._by_id: dict[int, Leader] = {}  # live ones only, as in the next
         self._by_pid: dict[int, Leader] = {}
         self._sweeping: list[Leader] = []  # reaped: their numbers may be others' by now
-        self._killed: set[int] = set()  # strays that were sent SIGKILL
+        self._killed: dict[int, int] = {}  # strays that were sent SIGKILL, numbered in the order of their discovery
+        self._discovered = 0
+        self._foreign = 0  # strays up to this number were there when no leader waited to be reaped
         self._hopeless: set[int] = set()  # those that were waited for in vain
         self._me = os.getpid()
         self._session = os.getsid(0)
@@ -80,7 +56,7 @@ class Tasks:
     @property
     def is_sweeping(self) -> bool:
         """Whether something that was killed is not gone yet."""
-        return bool(self._sweeping or self._killed - self._hopeless)
+        return bool(self._sweeping or self._killed.keys() - self._hopeless)
 
     def get(self, number: int) -> Leader | None:
         """Return a leader by the worker's name for it; None when it has ended."""
@@ -129,7 +105,7 @@ class Tasks:
     def kill_zygote(self) -> None:
         """Kill the zygote; `reap` notes its end, and kills what it leaves."""
         if self.zygote is not None:
-            self._killed.add(self.zygote)
+            self._note(self.zygote)
             os.kill(self.zygote, signal.SIGKILL)  # our un-reaped child (P4)
 
     def started(self, leader: Leader) -> tuple[str, int] | None:
@@ -142,8 +118,9 @@ class Tasks:
         leader.status = -1
         if not told:
             return None
-        stage, _, number = told.decode("ascii").partition(":")
-        return stage, int(number)
+        stage, _, number = told.decode("ascii", "replace").partition(":")
+        # Of a task from the zygote these are a stranger's words: whatever they are, they must not end the guardian.
+        return stage, int(number) if number.isdecimal() and len(number) < _NUMBER_CHARACTERS else 0
 
     def signal(self, leader: Leader, number: int) -> None:
         """Send a signal to a leader's group while its number is ours (P4)."""
@@ -195,35 +172,46 @@ class Tasks:
                 continue
             # Newest first: one that forks and ends again and again is caught only as its newest self.
             fresh = [pid for pid in reversed(self._strays()) if pid not in self._killed]
-            self._kill(fresh)
-            if not fresh or not in_time:
+            all_killed = self._kill(fresh)
+            if not fresh or not in_time or not all_killed:
                 return not fresh and not more
 
     def kill_again(self) -> None:
         """Kill what was killed and is not gone: SIGKILL is sure, but it may have been refused to us for a moment."""
         self._kill(self._strays())
 
-    def finished(self) -> list[Leader]:
-        """Return, and forget, the leaders whose whole tree is gone, or was waited for in vain."""
+    def finished(self, *, all_reaped: bool) -> list[Leader]:
+        """Return, and forget, the leaders whose whole tree is gone, or was waited for in vain.
+
+        Args:
+            all_reaped: nothing that is dead was left unreaped a moment ago.
+        """
         if not self._sweeping:
             return []
-        strays = set(self._strays()) - self._hopeless
+        strays = [pid for pid in self._strays() if pid not in self._hopeless]
         now = kernel.boottime()
-        told = [leader for leader in self._sweeping if not strays or leader.sweep_until <= now]
-        for leader in told:
+        told, given_up = [], set[int]()
+        for leader in list(self._sweeping):
+            # One that is not even numbered yet may be anybody's.
+            own = [pid for pid in strays if self._killed.get(pid, math.inf) > leader.foreign]
+            if own and now < leader.sweep_until + (0 if all_reaped else REAP_SECONDS):
+                continue
+            own = [pid for pid in own if not kernel.is_dead(pid)]
             assert leader.ended is not None
-            leader.ended["survivors"] = len(strays)
+            leader.ended["survivors"] = len(own)
+            given_up.update(own)
+            told.append(leader)
             self._sweeping.remove(leader)
-        if told:
-            self._hopeless |= strays  # or each later task would wait for them too, and be blamed for them
+        self._hopeless |= given_up  # or each later task would wait for them too, and be blamed for them
         return told
 
     def _reap_one(self) -> bool:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            return False
+            found = None
         if found is None:
+            self._foreign = self._discovered
             return False
         pid = found.si_pid
         if not self._is_known(pid):
@@ -235,11 +223,12 @@ class Tasks:
             self.signal(leader, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         self._strangers.discard(pid)
-        self._killed.discard(pid)
+        self._killed.pop(pid, None)
         self._hopeless.discard(pid)
         if leader is not None:
             leader.sweep_until = kernel.boottime() + SWEEP_SECONDS
-            leader.ended = _ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
+            leader.foreign = self._foreign  # found before it was last known to live, when its own were still below it
+            leader.ended = ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
             del self._by_pid[pid]
             del self._by_id[leader.id]
             self._sweeping.append(leader)
@@ -268,33 +257,34 @@ class Tasks:
     def _is_known(self, pid: int) -> bool:
         return pid in self._by_pid or pid in {self._worker, self.zygote} or pid in self._strangers
 
-    def _kill(self, strays: list[int]) -> None:
-        """Kill what ended tasks left; each death may bring its own children here, and a SIGCHLD with it."""
+    def _kill(self, strays: list[int]) -> bool:
+        """Kill what ended tasks left; each death may bring its own children here, and a SIGCHLD with it.
+
+        Returns:
+            Whether there was time for all of them: a tree of thousands must not hold up another's deadline (S11).
+        """
+        until = time.monotonic() + TURN_SECONDS
+        groups = {0}  # done: each costs a signal to all its members, dead ones too; 0 = of another PID namespace
         for pid in strays:
-            self._killed.add(pid)
+            if time.monotonic() >= until:
+                return False
+            self._note(pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)  # our un-reaped child, so the number is its own (P4)
                 # Whatever shares its group and session dies with it, before it can fork on. It is dead or dying and
                 # not reaped: it cannot leave the group any more, and its membership keeps the number (P4). Our own
                 # session is the worker's and its helpers', not a task's; in that of the zygote tasks are made.
                 session, group = os.getsid(pid), os.getpgid(pid)
-                if session not in {self._session, self.zygote_session} and group > 0:  # 0: of another PID namespace
+                if session not in {self._session, self.zygote_session} and group not in groups:
+                    groups.add(group)
                     os.killpg(group, signal.SIGKILL)
+        return True
+
+    def _note(self, stray: int) -> None:
+        if stray not in self._killed:
+            self._discovered += 1
+            self._killed[stray] = self._discovered
 
 
 def _nothing() -> None:
     """There is no zygote to be heard."""
-
-
-def _ending(leader: Leader, status: int, usage: resource.struct_rusage, max_rss_kib: int | None) -> Message:
-    code = os.waitstatus_to_exitcode(status)
-    return {
-        "op": "ended",
-        "id": leader.id,
-        "code": code if code >= 0 else None,
-        "signal": -code if code < 0 else None,
-        "cpu_seconds": usage.ru_utime + usage.ru_stime,
-        "max_rss_bytes": None if max_rss_kib is None else max_rss_kib * 1024,
-        "killed": leader.killed,
-        "survivors": 0,
-    }

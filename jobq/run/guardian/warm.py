@@ -15,7 +15,8 @@ from collections.abc import Callable
 from jobq.run.guardian import kernel, wire
 from jobq.run.guardian.checks import check_preload
 from jobq.run.guardian.children import start_zygote
-from jobq.run.guardian.tasks import Leader, Tasks
+from jobq.run.guardian.leader import Leader
+from jobq.run.guardian.tasks import Tasks
 from jobq.run.guardian.wire import Message, Receiver, Sender, WireError
 
 ANSWER_SECONDS = 10.0  # until a zygote that was asked for a task and forks none is given up

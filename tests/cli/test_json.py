@@ -1,0 +1,130 @@
+"""`--json` on everything that reads or reports: one object a line on standard output, errors as JSON on the other.
+
+The table below names every command, so that a new one without `--json` fails here.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import click
+import pytest
+
+from jobq.cli.main import cli
+from jobq.task import Task
+
+from .conftest import Jobq
+
+EVENT: Final = {"ts", "level", "event", "msg", "queue"}
+DEAD: Final = {"id", "reason", "description", "deliveries", "died", "task"}
+DIES: Final = "01a1fe07-0000-7000-8000-000000000001"
+# Each command: how it is called (on a queue with two tasks and one dead letter), its exit code, and what its objects
+# must have.
+TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
+    "push": (("demo", "push", "-c", "true", "-c", "false"), 0, {"id"}),
+    "worker": (("demo", "worker"), 0, EVENT),
+    "pull": (("demo", "pull"), 0, {"id", "result", "outcome", "exit_code", "duration_s"}),
+    "run": (("run", "commands"), 1, {"done", "failed", "left", "exit_code", "failures"}),
+    "size": (("demo", "size"), 0, {"visible", "leased", "scheduled", "dead"}),
+    "peek": (("demo", "peek"), 0, {"id", "deliveries", "task"}),
+    "dead list": (("demo", "dead", "list"), 0, DEAD),
+    "dead show": (("demo", "dead", "show", DIES), 0, DEAD),
+    "dead retry": (("demo", "dead", "retry", DIES), 0, {"id"}),
+    "dead purge": (("demo", "dead", "purge", "--all", "--yes"), 0, {"id"}),
+    "create": (("demo", "create"), 0, {"queue"}),
+    "clear": (("demo", "clear", "--yes"), 0, {"queue", "cleared"}),
+    "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
+}
+WITHOUT: Final = {"completion": "prints a script for a shell, which is the data"}
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command that does something, with its words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield " ".join((*path, name)), command
+
+
+def has_json(command: click.Command) -> bool:
+    return any("--json" in parameter.opts for parameter in command.params)
+
+
+def test_every_command_has_it() -> None:
+    found = dict(commands(cli))
+    assert set(found) == set(TABLE) | set(WITHOUT)
+    assert {name for name, command in found.items() if not has_json(command)} == set(WITHOUT)
+
+
+@pytest.mark.parametrize("command", TABLE)
+def test_it_prints_objects(jobq: Jobq, command: str) -> None:
+    arguments, code, wanted = TABLE[command]
+    jobq.kill_tasks(Task.new(command="false", id=DIES))
+    jobq.fill(Task.new(command="echo hello"), Task.new(argv=["true"]))
+    (jobq.folder / "commands").write_text("echo hello\nexit 3\n")
+    result = jobq(*arguments, "--json", code=code)
+    found = result.objects
+    assert found
+    assert all(wanted <= set(one) for one in found), found
+    assert result.out.isascii()
+
+
+def test_a_worker_tells_all_of_it_on_one_stream(jobq: Jobq) -> None:
+    """In the order in which it happened; standard error is left to errors."""
+    (id_,) = jobq.fill(Task.new(command="echo out; echo err >&2"))
+    result = jobq("demo", "worker", "--json")
+    assert result.err == ""
+    names = [one["event"] for one in result.objects]
+    assert names[0] == "worker.started"
+    assert names[-1] == "worker.stopped"
+    own = [one for one in result.objects if one.get("task_id") == id_]
+    assert {one["event"] for one in own} == {"task.started", "task.output", "task.succeeded"}
+    assert "contradict" in jobq("demo", "worker", "--json", "--log-format", "text", code=2).error["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "name"),
+    [
+        (("nowhere", "worker"), 4, "QueueNotFound"),
+        (("nowhere", "clear", "--yes"), 4, "QueueNotFound"),
+        (("demo", "dead", "retry", "no-such-id"), 4, "NotFound"),
+        (("demo", "dead", "purge", "no-such-id"), 4, "NotFound"),
+        (("demo", "clear"), 2, "UsageError"),
+        (("demo", "create", "--no-exist-ok"), 3, "ConfigurationError"),
+        (("run", "no-such-file"), 2, "InputUnreadable"),
+        (("config", "--oops"), 2, "UsageError"),
+    ],
+)
+def test_errors_are_objects_too(jobq: Jobq, arguments: Sequence[str], code: int, name: str) -> None:
+    jobq.fill()
+    result = jobq(*arguments, "--json", code=code)
+    assert (result.error["error"], result.error["exit_code"]) == (name, code)
+    assert all("error" not in one for one in result.objects)  # a worker has told that it began
+
+
+def test_what_was_put_back_is_named_and_what_was_missing(jobq: Jobq) -> None:
+    jobq.kill_tasks(Task.new(command="false", id=DIES))
+    result = jobq("demo", "dead", "retry", DIES, "no-such-id", "--json", code=4)
+    assert result.objects == [{"id": DIES}]
+    assert result.error["ids"] == ["no-such-id"]
+
+
+def test_events_that_nobody_reads_stop_no_worker(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="touch done"))
+    process = jobq.start("demo", "worker", "--json")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(20) == 0
+    assert (jobq.folder / "done").exists()
+
+
+def test_the_values_of_variables_stay_hidden(jobq: Jobq) -> None:
+    """A5, in every command that shows tasks."""
+    jobq.kill_tasks(Task.new(command="false", id=DIES, env={"TOKEN": "canary"}))
+    jobq.fill(Task.new(command="true", env={"TOKEN": "canary"}))
+    for arguments in (("peek",), ("dead", "list"), ("dead", "show", DIES), ("worker",)):
+        shown: Any = jobq("demo", *arguments, "--json")
+        assert "canary" not in shown.out + shown.err

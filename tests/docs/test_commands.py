@@ -1,0 +1,175 @@
+"""Every command line that the documentation and `--help` show is run, on this machine, in a folder of its own.
+
+Lines that cannot be run here are named below with the reason; so is whatever is changed about a line before it is run.
+A new line in a page or in an example is run by itself: if it cannot be, this test asks for the reason.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+import pytest
+
+from jobq.cli.main import cli
+from jobq.cli.parts import ExampleCommand
+from jobq.task import Task
+from tests.cli.conftest import Jobq
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = sorted(
+    ["README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))]
+)
+SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"  # the dead letter of the examples
+
+# By how a line begins: why it is not run.
+NOT_RUN: Final = {
+    "make ": "installs, or is what runs this very test",
+    "az login": "needs an account of Azure",
+    "jobq myaccount/": "needs an account of Azure; tests/azure does the same on its emulator",
+    "curl ": "needs a storage service that refuses stale fencing numbers",
+    'eval "$(jobq completion zsh)"': "needs zsh and its compinit; test_completion looks at the script",
+}
+# By the whole line: the exit code that is right here, and why.
+OTHER_CODES: Final = {
+    "jobq demo clear": (2, "it asks, and nobody is there; test_look answers it on a terminal"),
+}
+# What is put in place of what, and why.
+CHANGED: Final = {
+    "sqlite:///data/": ("sqlite://{folder}/data/", "this test has no right to write in /data"),
+    "--idle-timeout 10m": ("--idle-timeout 1s", "nobody wants to wait"),
+}
+# Lines that wait until a queue is empty: they get an empty one.
+ON_EMPTY: Final = {"while jobq demo size --fail-if-empty; do sleep 10; done"}
+
+FENCE: Final = re.compile(r"^ *```(console|sh|bash|shell)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+PYTHON: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHORT_ID: Final = re.compile(r"\b[0-9a-f]{8}\b")
+
+
+class Line(NamedTuple):
+    """A command line, and what the page shows of its output."""
+
+    text: str
+    output: list[str]
+
+
+def lines_of(page: str) -> list[Line]:
+    """Return the command lines of a page, in their order."""
+    found: list[Line] = []
+    for kind, block in FENCE.findall((ROOT / page).read_text()):
+        for text in map(str.strip, block.splitlines()):
+            if kind == "console" and not text.startswith("$ "):
+                found[-1].output.append(text)
+            elif text and not text.startswith("#"):
+                found.append(Line(text.removeprefix("$ "), []))
+    return found
+
+
+def examples(command: click.Command = cli, *path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the name of each command with its examples."""
+    if isinstance(command, ExampleCommand):
+        yield " ".join(("jobq", *path)), tuple(command._examples)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from examples(found, *path, name)
+
+
+EXAMPLES: Final = dict(examples())
+
+
+class Reader:
+    """Somebody who types what is shown, in a folder that has the files which it speaks of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.jobq = Jobq(folder)
+        self.folder = folder
+        (folder / "tasks.txt").write_text("echo one\necho two\n")
+        (folder / "commands.txt").write_text("echo one\necho two\n")
+        (folder / "train.py").write_text("import sys\nprint('trained', *sys.argv[1:])\n")
+        (folder / "training.py").write_text(_python_of("docs/python-tasks.md"))
+        (folder / "folds.py").write_text(_python_of("docs/work-specifications.md"))
+        (folder / "mypackage").mkdir()
+        (folder / "mypackage" / "training.py").write_text("def fold(n):\n    print('fold', n)\n")
+        (folder / "data").mkdir()
+        (folder / "home" / ".config" / "fish" / "completions").mkdir(parents=True)
+        self.environment = self.jobq.environment | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HF_TOKEN": "a token",
+        }
+
+    def runs(self, line: Line) -> None:
+        """Run it as bash would; it must end as it should, and show what the page shows."""
+        if any(line.text.startswith(head) for head in NOT_RUN):
+            return
+        text = line.text
+        for shown, (other, _) in CHANGED.items():
+            text = text.replace(shown, other.format(folder=self.folder))
+        done = subprocess.run(
+            ["bash", "-c", text],
+            env=self.environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=90,
+        )
+        code = OTHER_CODES.get(line.text, (0, ""))[0]
+        assert done.returncode == code, (text, done)
+        assert "Traceback" not in done.stderr, (text, done)
+        said = {SHORT_ID.sub("ID", told.strip()) for told in (done.stdout + done.stderr).splitlines()}
+        assert {SHORT_ID.sub("ID", told) for told in line.output} <= said, (text, said)
+
+    def next_home(self, name: str, *, filled: bool) -> None:
+        """Begin with other queues: a dead letter, and a task that waits."""
+        self.jobq.home = self.folder / name
+        self.environment["JOBQ_HOME"] = str(self.jobq.home)
+        self.jobq.kill_tasks(Task.new(command="exit 1", id=SOME_ID))
+        if filled:
+            self.jobq.fill(Task.new(command="echo waited"))
+
+
+def _python_of(page: str) -> str:
+    return str(PYTHON.findall((ROOT / page).read_text())[0])
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return Reader(tmp_path)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if lines_of(page)])
+def test_what_a_page_shows_runs(reader: Reader, page: str) -> None:
+    for line in lines_of(page):
+        if " pull" in line.text:  # the lines above have emptied the queue
+            reader.jobq.fill(Task.new(command="echo waited"))
+        reader.runs(line)
+
+
+@pytest.mark.parametrize("command", [name for name, shown in EXAMPLES.items() if shown])
+def test_what_help_shows_runs(reader: Reader, command: str) -> None:
+    for number, text in enumerate(EXAMPLES[command]):
+        reader.next_home(f"queues {number}", filled=text not in ON_EMPTY)
+        reader.runs(Line(text, []))
+
+
+def test_every_command_has_an_example() -> None:
+    assert [name for name, shown in EXAMPLES.items() if not shown] == []
+
+
+def test_the_tables_speak_of_lines_that_are_there() -> None:
+    shown = [line.text for page in PAGES for line in lines_of(page)]
+    shown += [text for texts in EXAMPLES.values() for text in texts]
+    for head in NOT_RUN:
+        assert any(text.startswith(head) for text in shown), head
+    for part in CHANGED:
+        assert any(part in text for text in shown), part
+    assert set(OTHER_CODES) | ON_EMPTY <= set(shown)
