@@ -7,6 +7,7 @@ grace.
 
 import asyncio
 import concurrent.futures
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -53,6 +54,7 @@ class Queue:
         self._closing: Final = asyncio.Event()
         self._guard: Final = threading.Lock()  # of the two that follow
         self._is_closed = False
+        self._process: Final = os.getpid()
         self._calls: Final[set[_Call[Any]]] = set()
         self._thread: Final = threading.Thread(target=self._main, args=(spec, settings), name="jobq", daemon=True)
         self._thread.start()
@@ -166,6 +168,9 @@ class Queue:
             work: what to run.
             stopping: ends it in order; None = it is cancelled.
         """
+        if os.getpid() != self._process:
+            work.close()
+            raise RuntimeError("this process was forked from the one that connected: connect again in it")
         call = _Call(work)
         ways = [] if stopping is None else [stopping.stop, stopping.now]
 

@@ -6,12 +6,13 @@ import logging
 import os
 import shutil
 import socket
+import struct
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from jobq import errors
+from jobq import errors, strict_json
 from jobq.errors import JobqError, MalformedTask
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.callback import json_value
@@ -19,14 +20,16 @@ from jobq.run.callback_program import MAX_LINE_BYTES
 from jobq.run.sync_context import checked_checkpoint
 
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
+_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 _log: Final = logging.getLogger(__name__)
 
 
 class CallbackLine:
     """One attempt's connection: hands over the letter, then answers.
 
-    It is a Unix socket in a folder that only this user may enter (A11). The first who connects is the process; then
-    socket and folder are removed, so that nothing is left even if this process is killed (P5).
+    It is a Unix socket in a folder that only this user may enter (A11). Only the process itself is spoken to, not
+    another one of this user, such as a neighbour task (A6); then socket and folder are removed, so that nothing is left
+    even if this program is killed (P5).
 
     Args:
         letter: what the process is to do.
@@ -48,17 +51,22 @@ class CallbackLine:
         self.returned = False
         self.value: Any = None
         self.raised = ""
+        self._process: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._folder = Path(_new_folder())
         self.path = str(self._folder / "line")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.setblocking(False)
             self._listener.bind(self.path)
-            self._listener.listen(1)
+            self._listener.listen()
         except BaseException:
             self._close_listener()
             raise
         self._serving = asyncio.create_task(self._serve(), name="line to a callback's process")
+
+    def speaks_with(self, pid: int) -> None:
+        """Say who may connect; until then everyone waits."""
+        self._process.set_result(pid)
 
     async def close(self) -> None:
         """Free everything, at any time and any number of times."""
@@ -86,6 +94,10 @@ class CallbackLine:
     async def _accept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
         try:
+            while _peer_of(connection) not in (None, await self._process):
+                connection.close()
+                _log.warning("another process than the callback's has tried to speak for it")
+                connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
             self._close_listener()
             return await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE_BYTES + 1)
         except BaseException:
@@ -94,7 +106,7 @@ class CallbackLine:
 
     async def _answer(self, question: bytes) -> dict[str, Any]:
         try:
-            return await self._do(json.loads(question))
+            return await self._do(strict_json.loads(question))
         except JobqError as error:
             name = type(error).__name__
             return {"error": name if hasattr(errors, name) else "JobqError", "text": str(error)}
@@ -120,6 +132,14 @@ class CallbackLine:
     def _close_listener(self) -> None:
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _peer_of(connection: socket.socket) -> int | None:
+    """Return the number of the process that connected; None where the system does not tell it this way (macOS)."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    pid: int = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
+    return pid
 
 
 def _new_folder() -> str:

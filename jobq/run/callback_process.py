@@ -59,6 +59,7 @@ class ProcessRunner:
         except BaseException:
             await line.close()
             raise
+        line.speaks_with(running.pid)
         return _ProcessRunning(running, line)
 
 

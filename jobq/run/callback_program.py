@@ -18,6 +18,7 @@ import base64
 import json
 import os
 import pickle
+import queue
 import socket
 import sys
 import threading
@@ -29,13 +30,18 @@ MAX_LINE_BYTES = 1024 * 1024  # of what is said to the worker: a returned value,
 
 
 class Line:
-    """The connection to the worker; any thread of this process may ask."""
+    """The connection to the worker; any thread of this process may ask, and so may a signal handler at any moment.
+
+    Once `share` was called one thread alone speaks, so that an exception or another question that comes while an answer
+    is awaited cannot put questions and answers out of step.
+    """
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(path)
         self._file = self._socket.makefile("rb")
-        self._asking = threading.Lock()
+        self._questions: queue.SimpleQueue[tuple[bytes, queue.SimpleQueue[Any]]] = queue.SimpleQueue()
+        self._is_shared = False
         self._process = os.getpid()
 
     def receive(self) -> dict[str, Any]:
@@ -46,6 +52,28 @@ class Line:
         received: dict[str, Any] = json.loads(text)
         return received
 
+    def share(self) -> None:
+        """Let anyone ask from now on."""
+        threading.Thread(target=self._speak, name="jobq", daemon=True).start()
+        self._is_shared = True
+
+    def _speak(self) -> None:
+        while True:
+            text, reply = self._questions.get()
+            try:
+                reply.put(self._exchange(text))
+            except Exception as error:  # noqa: BLE001 - raised by who asked
+                reply.put(error)
+
+    def _asked(self, text: bytes) -> Any:
+        reply: queue.SimpleQueue[Any] = queue.SimpleQueue()  # whose methods a signal handler may call in their midst
+        self._questions.put((text, reply))
+        return reply.get()
+
+    def _exchange(self, text: bytes) -> dict[str, Any]:
+        self._socket.sendall(text)
+        return self.receive()
+
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """Send an object and return its answer; raises what the worker answers, as its own error."""
         if os.getpid() != self._process:
@@ -55,9 +83,9 @@ class Line:
         text = json.dumps(message, allow_nan=False).encode() + b"\n"
         if len(text) > MAX_LINE_BYTES:
             raise ValueError(f"{len(text)} bytes of JSON, at most {MAX_LINE_BYTES} fit")
-        with self._asking:
-            self._socket.sendall(text)
-            answer = self.receive()
+        answer = self._asked(text) if self._is_shared else self._exchange(text)
+        if isinstance(answer, Exception):
+            raise answer
         if "error" in answer:
             from jobq import errors  # noqa: PLC0415 - found on the program's path only
 
@@ -128,6 +156,7 @@ def _arguments_in(letter: dict[str, Any], line: Line) -> dict[str, Any]:
         from jobq.fencing import FencingNumber  # noqa: PLC0415 - as above
         from jobq.run.sync_context import SyncTaskContext  # noqa: PLC0415 - as above
 
+        line.share()
         kwargs["delivery"] = SyncTaskContext(
             task_id=told["id"],
             attempt=told["attempt"],

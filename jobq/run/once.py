@@ -9,13 +9,13 @@ from datetime import timedelta
 
 from jobq.backend import Backend
 from jobq.clock import SystemClock
-from jobq.errors import ConfigurationError
+from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.events import Events
 from jobq.run.callback import Callback, Convention
 from jobq.run.callback_process import ProcessRunner, portable
 from jobq.run.callback_runner import CallbackRunner, ThreadRunner
 from jobq.run.guarded import spawner_for
-from jobq.run.receiving import GIVE_BACK_SECONDS
+from jobq.run.receiving import GIVE_BACK_SECONDS, RECEIVE_SECONDS
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
@@ -102,11 +102,14 @@ async def pull_and_execute(
 async def _pull(supervisor: Supervisor, wait: timedelta) -> Report | None:
     since = supervisor.clock.boottime()  # rule 1: before the request that grants the lease
     receive = supervisor.backend.receive(1, supervisor.lease, wait)
+    limit = wait.total_seconds() + RECEIVE_SECONDS
     with racing(receive, supervisor.stopping.receiving.wait()) as (receiving, stopped):
-        await asyncio.wait([receiving, stopped], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([receiving, stopped], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if not receiving.done():
             receiving.cancel()
             await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)
+            if not stopped.done():
+                raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
     if not receiving.done() or receiving.cancelled():
         return None
     deliveries = receiving.result()

@@ -107,6 +107,15 @@ class Receiving:
                 raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
             return None if not receiving.done() or receiving.cancelled() else receiving.result()
 
+    async def is_bare(self) -> bool:
+        """Tell whether the queue holds nothing at all, so that nothing can come back: it was cleared, or worked off."""
+        try:
+            async with asyncio.timeout(RECEIVE_SECONDS):
+                stats = await self._backend.stats()
+        except (JobqError, TimeoutError):
+            return False  # it is asked again after the next look
+        return (stats.visible, stats.leased, stats.scheduled) == (0, 0, 0)
+
     async def _worked_off(self) -> None:
         """Return when the last attempt has ended: an empty queue may now be a finished one."""
         await asyncio.wait(self._attempts)

@@ -126,7 +126,7 @@ class CommandRunner:
         argv: tuple[str, ...],
         forked: bool = False,
         variables: Mapping[str, str] | None = None,
-    ) -> Running:
+    ) -> "_CommandRunning":
         """Spawn any program as an attempt of a task; raises StartFailed.
 
         Args:
@@ -175,6 +175,7 @@ class CommandRunner:
 
 class _CommandRunning:
     def __init__(self, process: Process, output: OutputReader, watch: Watch, oom: OomWitness) -> None:
+        self.pid = process.pid
         self._process = process
         self._output = output
         self._watch = watch

@@ -10,12 +10,14 @@ from jobq.clock import Clock
 from jobq.errors import BackendUnavailable, JobqError, LockLost, SettlementUnknown
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.retry import Complete, DeadLetter, Leave, Requeue, Verdict
+from jobq.run.stopping import Stopping
 from jobq.run.waiting import first_of
 from jobq.task import Outcome, TaskResult
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+STOPPING_SECONDS: Final = 5.0  # for the repetitions once the worker has to stop
 _TAIL_CHARACTERS: Final = 4096  # of the output, in a dead letter (DESIGN section 11)
 
 
@@ -36,11 +38,13 @@ async def settle(
     capabilities: Capabilities,
     clock: Clock,
     attempt: float | None = None,
+    stopping: Stopping | None = None,
 ) -> Settled:
     """Tell the backend, and say what is known of it; never reports as settled what was not acknowledged.
 
-    A refusal is repeated until the lease ends, for a lease that is kept costs nothing. A lost answer is repeated
-    only where the backend answers a repetition like the first (`idempotent_settle`).
+    A refusal is repeated for one lease, for a lease that is kept costs nothing; then, or some seconds after a stop, the
+    delivery is left to its lease: a store that refuses for good must hold up no worker. A lost answer is repeated only
+    where the backend answers a repetition like the first (`idempotent_settle`).
 
     Args:
         delivery: whose.
@@ -50,10 +54,12 @@ async def settle(
         capabilities: the backend's.
         clock: spaces the repetitions.
         attempt: seconds one of them may take; None = as long as a renewal.
+        stopping: what shortens the repetitions; None = nothing does.
     """
     if isinstance(verdict, Leave):
         return Settled.LOST
     pause = _FIRST_PAUSE_SECONDS
+    patience = _Patience(clock, delivery.lease.total_seconds(), stopping)
     doubt = False
     while True:
         try:
@@ -73,8 +79,33 @@ async def settle(
             _log.error("task %s cannot be settled: %s", delivery.id, error)
         else:
             return Settled.YES
-        await first_of(clock.sleep_until(clock.boottime() + pause), keeper.lock_lost_event.wait())
+        if patience.is_over():
+            _log.error("task %s cannot be settled: it is left to its lease", delivery.id)
+            return Settled.UNKNOWN if doubt else Settled.LOST
+        await patience.pause(pause, keeper)
         pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+
+class _Patience:
+    """How long a settle is repeated: for some time, and much less once the worker has to stop."""
+
+    def __init__(self, clock: Clock, seconds: float, stopping: Stopping | None) -> None:
+        self._clock = clock
+        self._end = clock.boottime() + seconds
+        self._stopping = stopping or Stopping()
+        self._hurried = False
+
+    def is_over(self) -> bool:
+        if self._stopping.interrupted.is_set() and not self._hurried:
+            self._hurried = True
+            self._end = min(self._end, self._clock.boottime() + STOPPING_SECONDS)
+        return self._clock.boottime() >= self._end or self._stopping.at_once.is_set()
+
+    async def pause(self, seconds: float, keeper: LeaseKeeper) -> None:
+        """Wait, but not for a lease that is lost nor into a stop that begins."""
+        hurry = self._stopping.at_once if self._hurried else self._stopping.interrupted
+        end = self._clock.sleep_until(min(self._clock.boottime() + seconds, self._end))
+        await first_of(end, keeper.lock_lost_event.wait(), hurry.wait())
 
 
 async def _send(delivery: Delivery, verdict: Verdict, outcome: Outcome | None) -> None:

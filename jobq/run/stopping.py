@@ -26,9 +26,11 @@ class Stopping:
         self.resumed.set()
         self.grace: float | None = None
         self.cause = ""
+        self._drained_by = ""
 
     def drain(self, cause: str) -> None:
         """Take nothing new; finish what runs."""
+        self._drained_by = self._drained_by or cause
         self.cause = self.cause or cause
         self.receiving.set()
 
@@ -65,5 +67,5 @@ class Stopping:
             self.grace = None
             self.resumed.set()
             if not self.working.is_set():
-                self.cause = ""
+                self.cause = self._drained_by
                 self.interrupted.clear()

@@ -20,11 +20,12 @@ from jobq.run.running import Runner, Running
 from jobq.run.settlement import Settled, settle
 from jobq.run.stopping import Stopping
 from jobq.run.telling import Telling
-from jobq.run.waiting import racing
+from jobq.run.waiting import first_of, racing
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task
 
 _log = logging.getLogger(__name__)
+START_SECONDS = 3.0  # how long a start may still take once the worker has to stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,8 @@ class _Attempt:
         except StatusLost as error:
             return Outcome(kind=OutcomeKind.LOCK_LOST, detail=str(error))  # it may live: left to its lease (P1)
         if running is None:
-            return Outcome(kind=OutcomeKind.LOCK_LOST, detail="not started: the lease was lost")
+            detail = "the lease was lost" if self._keeper.lock_lost_event.is_set() else "its start took too long"
+            return Outcome(kind=OutcomeKind.LOCK_LOST, detail=f"not started: {detail}")
         self._telling.started()
         try:
             return await self._until_ended(running, task)
@@ -151,15 +153,30 @@ class _Attempt:
             await running.close()
 
     async def _started(self, task: Task) -> Running | None:
-        """Start it, however long that takes while the lease is kept; None = the lease was lost first (P1)."""
+        """Start it, however long that takes while the lease is kept.
+
+        Returns:
+            None when it has not begun and is not to begin any more: the lease was lost (P1), or it took longer than its
+            time limit, or than there is time for in a stop. Nobody can say then that nothing of it lives: it is left to
+            its lease, which is kept no longer.
+        """
         self._deadline.move(self._keeper.deadline)
         start = self._with.runner.start(task, self._delivery, deadline=self._deadline, keeper=self._keeper)
-        with racing(start, self._keeper.lock_lost_event.wait()) as (starting, lost):
-            await asyncio.wait([starting, lost], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[Awaitable[object]] = [self._keeper.lock_lost_event.wait(), self._stopped_for(START_SECONDS)]
+        if task.timeout is not None:
+            ends.append(self._with.clock.sleep_until(self._with.clock.boottime() + task.timeout))
+        with racing(start, *ends) as (starting, *reasons):
+            await asyncio.wait([starting, *reasons], return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
                 starting.cancel()  # whoever starts it kills what may come of it
                 await asyncio.wait([starting])
             return None if starting.cancelled() else starting.result()
+
+    async def _stopped_for(self, seconds: float) -> None:
+        """Wait for a stop and then so long, or until it is to be at once."""
+        await self._with.stopping.interrupted.wait()
+        end = self._with.clock.boottime() + seconds
+        await first_of(self._with.clock.sleep_until(end), self._with.stopping.at_once.wait())
 
     async def _until_ended(self, running: Running, task: Task) -> Outcome:
         clock, stopping = self._with.clock, self._with.stopping
@@ -247,6 +264,7 @@ class _Attempt:
             capabilities=self._with.backend.capabilities,
             clock=self._with.clock,
             attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.interrupted.is_set() else None,
+            stopping=self._with.stopping,
         )
         self._telling.settled(verdict, settled)
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)

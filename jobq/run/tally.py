@@ -55,7 +55,8 @@ class Tally:
             self._done["dead_lettered"] += 1
         if report.outcome is not None and report.outcome.kind in _FAILURES:
             self._done["failed"] += 1
-        if report.outcome is not None and report.outcome.kind is OutcomeKind.PREEMPTED:
+        was_cut_short = report.outcome is not None and report.outcome.kind is OutcomeKind.PREEMPTED
+        if was_cut_short and report.settled is Settled.YES:
             self._done["given_back"] += 1
 
     def report(self, *, stopped_by: signal.Signals | None, tripped: bool) -> WorkerReport:

@@ -13,6 +13,7 @@ from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, SystemClock
 from jobq.events import Events
 from jobq.run.breaker import Breaker
+from jobq.run.coming_back import ComingBack
 from jobq.run.guarded import preload, spawner_for
 from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
@@ -91,8 +92,7 @@ class Worker:
         self._tally = Tally()
         self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._empty_since: float | None = None  # boottime in seconds of the look that found the queue empty
-        # When its own requeues are due, in boottime seconds: an empty queue with one of them is not finished.
-        self._own_requeues: dict[str, float] = {}
+        self._coming_back = ComingBack(self._clock)
 
     async def run(self) -> WorkerReport:
         """Work until told to stop, until nothing is left, or until the time limit.
@@ -122,7 +122,7 @@ class Worker:
         supervisor.check()
         if self._settings.guardian_restarted:
             # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
-            self._own_requeues[""] = self._clock.boottime() + supervisor.lease.total_seconds()
+            self._coming_back.expect("", supervisor.lease.total_seconds())
         self._emit("worker.started", slots=self._settings.num_workers, lease_s=supervisor.lease.total_seconds())
         try:
             async with asyncio.TaskGroup() as group:
@@ -180,7 +180,7 @@ class Worker:
             events=self._events,
             free=lambda: int(min(self._free, self._left)),
             attempts=self._attempts,
-            comes_back=lambda: bool(self._own_requeues),
+            comes_back=lambda: bool(self._coming_back),
         )
         try:
             while self._left and not self._stopping.receiving.is_set():
@@ -197,8 +197,9 @@ class Worker:
                 for delivery in deliveries:
                     self._start(supervisor, delivery, since, group)
                 self._breaker.queue_is_empty(empty=not deliveries)
-                if self._finished(empty=not deliveries, looked_at=since):
+                if await self._finished(receiving, empty=not deliveries, looked_at=since):
                     break
+            self._breaker.queue_is_empty(empty=True)  # nothing more is taken: no failure has to wait for company
             if self._attempts:  # the last of max_tasks: only what has started is not given back
                 await first_of(asyncio.wait(self._attempts), self._stopping.receiving.wait())
         except asyncio.CancelledError:
@@ -207,7 +208,7 @@ class Worker:
             raise
         finally:
             self._stopping.drain("nothing is left to do")
-            self._breaker.queue_is_empty(empty=True)
+            self._breaker.queue_is_empty(empty=True)  # also when an error ended the loop
             if self._attempts:
                 self._emit("worker.draining", cause=self._stopping.cause, running=len(self._attempts))
                 await self._see_to_the_end()
@@ -229,29 +230,31 @@ class Worker:
         end = now + LONG_WAIT.total_seconds()
         if not self._attempts:
             idle = self._settings.idle_timeout or timedelta(0)
-            end = min(end, max(self._empty_since + idle.total_seconds(), *self._own_requeues.values(), now))
+            end = min(end, max(self._empty_since + idle.total_seconds(), self._coming_back.last_due(), now))
         return timedelta(seconds=end - now)
 
-    def _finished(self, *, empty: bool, looked_at: float) -> bool:
-        """Tell whether the queue is worked off: nothing came, nothing runs, no requeue of its own is due.
+    async def _finished(self, receiving: Receiving, *, empty: bool, looked_at: float) -> bool:
+        """Tell whether the queue is worked off: nothing came, nothing runs, nothing is to come back.
 
         An empty answer speaks of the moment it was asked for, not of what ended or fell due while it was on its way.
         """
         now = self._clock.boottime()
-        self._own_requeues = {task_id: due for task_id, due in self._own_requeues.items() if due > looked_at}
+        self._coming_back.forget(until=looked_at)
         if not empty:
             self._empty_since = None
             return False
         busy = bool(self._attempts) or self._last_end >= looked_at
         if self._empty_since is None or busy:
             self._empty_since = now
+        if self._coming_back and not busy and await receiving.is_bare():
+            self._coming_back.forget(until=math.inf)
         idle = self._settings.idle_timeout or timedelta(0)
-        return not (busy or self._own_requeues) and now >= self._empty_since + idle.total_seconds()
+        return not (busy or self._coming_back) and now >= self._empty_since + idle.total_seconds()
 
     def _start(self, supervisor: Supervisor, delivery: Delivery, since: float, group: asyncio.TaskGroup) -> None:
         self._free -= 1
         self._left -= 1
-        self._own_requeues.pop(delivery.id, None)
+        self._coming_back.came(delivery.id)
         attempt = group.create_task(self._carry_through(supervisor, delivery, since), name=f"task {delivery.id}")
         self._attempts.add(attempt)
         attempt.add_done_callback(self._ended)
@@ -268,14 +271,14 @@ class Worker:
             # A fault of ours in one attempt harms no other (S11); its lease runs out, and its crash is counted.
             _log.exception("task %s: internal error; it will be delivered again", delivery.id)
             self._tally.fault()
-            self._own_requeues[delivery.id] = self._clock.boottime() + back_in
+            self._coming_back.expect(delivery.id, back_in)
         else:
             self._tally.count(report)
             self._on_report(delivery, report)
             if isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
                 back_in = report.verdict.delay.total_seconds()
             if report.settled is not Settled.YES or isinstance(report.verdict, Requeue):
-                self._own_requeues[report.task_id] = self._clock.boottime() + back_in
+                self._coming_back.expect(report.task_id, back_in)
 
     def _free_slot(self) -> None:
         self._free += 1

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -124,3 +125,35 @@ def fill(megabytes: int) -> None:
     held = bytearray(b"a") * (megabytes * 1024 * 1024)
     time.sleep(1000)
     del held
+
+
+def save_when_stopped(delivery: jobq.SyncTaskContext) -> str | None:
+    """Is mostly in the midst of a question when the signal comes."""
+    if delivery.checkpoint is not None:
+        return delivery.checkpoint
+
+    def save(*_: object) -> NoReturn:
+        delivery.save_checkpoint("at the end")
+        sys.exit(1)
+
+    signal.signal(signal.SIGTERM, save)
+    print("ready", flush=True)
+    while True:
+        delivery.remaining()
+
+
+def interrupted_again_and_again(delivery: jobq.SyncTaskContext) -> float:
+    def interrupt(*_: object) -> NoReturn:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, interrupt)
+    for _ in range(100):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            while True:
+                delivery.remaining()
+        except TimeoutError:
+            pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    delivery.save_checkpoint("still in step")
+    return delivery.remaining()

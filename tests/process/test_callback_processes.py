@@ -300,3 +300,26 @@ async def test_a_callback_that_holds_what_cannot_travel_takes_no_task(tmp_path: 
         (waiting,) = await queue.peek()
     assert waiting.deliveries == 0
     assert json.loads(waiting.body)["kwargs"] == {}
+
+
+async def test_s9_a_signal_handler_may_save_a_checkpoint_at_any_moment(tmp_path: Path) -> None:
+    """The usual way to end well: it comes while the main line asks something itself."""
+    stopping = jobq.Stopping()
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        await queue.push(jobq.Task.new(kwargs={}))
+        first = await queue.pull_and_execute(
+            callbacks.save_when_stopped, stopping=stopping, on_line=lambda *_: stopping.stop("the test says so")
+        )
+        assert first is not None
+        assert first.outcome is not None
+        assert first.outcome.duration < 10  # not killed after its grace
+        second = await queue.pull_and_execute(callbacks.save_when_stopped, wait=timedelta(seconds=10))
+        assert second is not None
+        assert second.outcome is not None
+        assert second.outcome.value == "at the end"
+
+
+async def test_s9_an_exception_in_the_midst_of_a_question_puts_no_answer_out_of_step(tmp_path: Path) -> None:
+    outcome = await outcome_of(tmp_path, callbacks.interrupted_again_and_again)
+    assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
+    assert isinstance(outcome.value, float)

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import os
 import signal
 import subprocess
 import sys
@@ -200,3 +201,17 @@ def _program(folder: Path, call: str, on_term: str) -> "subprocess.Popen[str]":
         stderr=subprocess.DEVNULL,
         text=True,
     )
+
+
+def test_a_forked_child_is_told_to_connect_again(tmp_path: Path) -> None:
+    """Its copy has no thread: a call would wait for ever."""
+    with jobq.sync.connect("demo", settings=Settings(home=tmp_path)) as queue:
+        child = os.fork()
+        if child == 0:
+            try:
+                queue.push("true")
+            except RuntimeError as error:
+                os._exit(7 if "connect again" in str(error) else 1)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -16,7 +16,7 @@ import pytest
 from jobq.run.process import ExitStatus, Launch, Process, StatusLost
 from jobq.run.stopping import Stopping
 from jobq.testing.faults import Fault
-from tests.process.stage import Stage, stage_in
+from tests.process.stage import Stage, stage_in, until_true
 
 GONE = StatusLost("the guardian is gone")
 UNDEAD = ExitStatus(signal=signal.SIGKILL, survivors=1)
@@ -128,9 +128,13 @@ async def test_p7_what_had_ended_when_its_time_was_up_was_not_ended_by_that(stag
 class NeverStarts(StandIn):
     """A start that hangs, as one on a dead file server does."""
 
-    was_cancelled = False
+    was_asked = was_cancelled = False
+
+    async def is_asked(self) -> bool:
+        return self.was_asked
 
     async def spawn(self, launch: Launch) -> Process:
+        self.was_asked = True
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -148,3 +152,19 @@ async def test_p1_a_lock_that_is_lost_during_the_start_ends_it(stage: Stage) -> 
     assert (report.lost, spawner.was_cancelled) == (1, True)
     assert not stage.told("task.started")
     assert stage.told("task.lock_lost")
+
+
+@pytest.mark.parametrize("reason", ["stop", "timeout"])
+async def test_p8_a_start_that_hangs_holds_up_no_stop_and_no_time_limit(
+    stage: Stage, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And renews no lease for ever (L2)."""
+    monkeypatch.setattr("jobq.run.supervisor.START_SECONDS", 0.1)
+    spawner, stopping = NeverStarts(GONE), Stopping()
+    await stage.push("true", timeout=0.1 if reason == "timeout" else None)
+    worker = asyncio.create_task(stage.worker(stopping, spawner, max_tasks=1).run())
+    if reason == "stop":
+        await until_true(spawner.is_asked)
+        stopping.stop("the test says so")
+    report = await worker
+    assert (report.lost, report.given_back, spawner.was_cancelled) == (1, 0, True)

@@ -1,5 +1,6 @@
 """The worker with real commands: what it runs, how often, and what becomes of it."""
 
+import asyncio
 import errno
 import time
 from collections.abc import AsyncIterator, Callable
@@ -222,3 +223,22 @@ async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(
     report = await stage.work()
     assert (report.succeeded, report.dead_lettered) == (1, 0)
     assert len(stage.told("task.preempted")) == 3
+
+
+async def test_the_last_of_max_tasks_is_not_held_for_company_in_its_failure(stage: Stage) -> None:
+    """The breaker holds a failure until more is known, and nothing more is taken here."""
+    await stage.push("false", "true")
+    async with asyncio.timeout(10):  # it was 30 s
+        report = await stage.worker(max_tasks=1).run()
+    assert report.failed == 1
+
+
+async def test_what_was_cleared_is_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobq.run.worker.LONG_WAIT", timedelta(seconds=0.5))
+    await stage.push("false")
+    worker = asyncio.create_task(stage.work(backoff=timedelta(minutes=10), max_consecutive_failures=0))
+    await stage.until(lambda: stage.told("task.retry_scheduled"))
+    await stage.backend.clear()
+    await stage.push("true")  # wakes it
+    async with asyncio.timeout(10):
+        assert (await worker).succeeded == 1

@@ -3,7 +3,10 @@
 import asyncio
 import functools
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -186,6 +189,7 @@ def a_keeper() -> tuple[LeaseKeeper, ScriptedDelivery]:
 async def test_nonsense_on_the_line_is_answered_and_harms_nobody() -> None:
     keeper, _ = a_keeper()
     line = CallbackLine({"kwargs": {}}, keeper)
+    line.speaks_with(os.getpid())
     try:
         caller = await asyncio.to_thread(Caller, line.path)
         assert json.loads(await asyncio.to_thread(caller.file.readline)) == {"kwargs": {}}
@@ -205,6 +209,7 @@ async def test_a_stale_checkpoint_is_told_as_such_to_the_process() -> None:
     keeper, _ = a_keeper()
     keeper.lock_lost_event.set()
     line = CallbackLine({}, keeper)
+    line.speaks_with(os.getpid())
     try:
         caller = await asyncio.to_thread(Caller, line.path)
         await asyncio.to_thread(caller.file.readline)
@@ -222,3 +227,24 @@ async def test_a_line_that_nobody_takes_leaves_nothing() -> None:
     assert Path(line.path).parent.stat().st_mode & 0o777 == 0o700
     await line.close()
     assert not Path(line.path).parent.exists()
+
+
+async def test_a6_another_process_of_the_same_user_is_not_spoken_to() -> None:
+    """A neighbour task could read what this one is given, and save checkpoints in its name."""
+    keeper, delivery = a_keeper()
+    line = CallbackLine({"password": "s3cret"}, keeper)
+    line.speaks_with(os.getpid())
+    stranger = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        """ s.sendall(b'{"op": "checkpoint", "value": "forged"}\\n'); sys.stdout.buffer.write(s.recv(100))"""
+    )
+    try:
+        command = [sys.executable, "-c", stranger, line.path]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=20, check=False)
+        assert b"s3cret" not in done.stdout
+        caller = await asyncio.to_thread(Caller, line.path)
+        assert json.loads(await asyncio.to_thread(caller.file.readline)) == {"password": "s3cret"}
+        caller.close()
+    finally:
+        await line.close()
+    assert delivery.settled == []

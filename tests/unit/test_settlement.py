@@ -3,17 +3,22 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from jobq.backend import Capabilities
 from jobq.errors import LockLost, SettlementUnknown
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.run.retry import Complete
 from jobq.run.settlement import Settled, settle
+from jobq.run.stopping import Stopping
 from jobq.testing.clock import VirtualClock
 from tests.unit.scripted_delivery import ScriptedDelivery
 
 
-async def settled(*answers: str, idempotent: bool, seconds: float = 60.0) -> tuple[Settled, int]:
+async def settled(
+    *answers: str, idempotent: bool, seconds: float = 60.0, stopping: Stopping | None = None
+) -> tuple[Settled, int]:
     """Complete a delivery whose settles are answered so; return what is said of it, and how often it was asked."""
     clock = VirtualClock()
     delivery = ScriptedDelivery(clock)
@@ -29,8 +34,10 @@ async def settled(*answers: str, idempotent: bool, seconds: float = 60.0) -> tup
     keeper = LeaseKeeper(delivery, since=clock.boottime(), timing=LeaseTiming(lease=60), clock=clock)
     capabilities = Capabilities(default_lease=timedelta(seconds=60), idempotent_settle=idempotent)
     async with keeper:
-        work = asyncio.create_task(settle(delivery, keeper, Complete(), None, capabilities=capabilities, clock=clock))
+        settling = settle(delivery, keeper, Complete(), None, capabilities=capabilities, clock=clock, stopping=stopping)
+        work = asyncio.create_task(settling)
         await clock.advance(seconds)
+        assert work.done()
         return await work, len(delivery.settled)
 
 
@@ -52,3 +59,21 @@ async def test_a_lost_answer_is_repeated_only_where_that_is_safe() -> None:
 async def test_what_was_once_in_doubt_is_never_called_lost_or_done() -> None:
     assert await settled("lost", "stale", idempotent=True) == (Settled.UNKNOWN, 2)
     assert (await settled(*["lost"] * 100, idempotent=True))[0] is Settled.UNKNOWN
+
+
+async def test_what_is_refused_for_good_holds_up_no_worker() -> None:
+    """L2: renewals go on, so the lease would never end it: a full account, a right that is missing."""
+    assert (await settled(*["refused"] * 1000, idempotent=True, seconds=70))[0] is Settled.LOST
+
+
+@pytest.mark.parametrize(("level", "seconds"), [("stop", 6.0), ("now", 0.2)])
+async def test_a_stop_leaves_a_refused_settle_little_time(level: str, seconds: float) -> None:
+    stopping = Stopping()
+    getattr(stopping, level)("the test says so")
+    assert (await settled(*["refused"] * 1000, idempotent=True, seconds=seconds, stopping=stopping))[0] is Settled.LOST
+
+
+async def test_a_stop_that_comes_while_a_settle_is_refused_is_heard() -> None:
+    stopping = Stopping()
+    asyncio.get_running_loop().call_soon(stopping.now, "the test says so")
+    assert (await settled(*["refused"] * 1000, idempotent=True, seconds=0.2, stopping=stopping))[0] is Settled.LOST

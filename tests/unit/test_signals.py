@@ -69,3 +69,12 @@ async def test_what_was_blocked_is_heard_on_entering_and_blocked_again_after() -
         assert set(OBEYED) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_pause_that_ends_leaves_the_cause_of_the_drain() -> None:
+    stopping = Stopping()
+    stopping.drain("SIGUSR1")
+    stopping.pause("Preempt", 1.0)
+    stopping.resume()
+    stopping.drain("nothing is left to do")
+    assert stopping.cause == "SIGUSR1"

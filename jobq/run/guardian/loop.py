@@ -19,6 +19,8 @@ from jobq.run.guardian.wire import Message, Receiver, Sender, WireError
 TICK_SECONDS = 0.5  # poll sleeps on CLOCK_MONOTONIC, which stops in suspend: the longest that a deadline may slip
 SWEEP_TICK_SECONDS = 0.02  # while something that was killed is not gone yet
 TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
+LATE_SECONDS = 0.3  # beyond TICK_SECONDS: so much between two turns, and this process was stopped
+HEARING_SECONDS = 0.3  # how long, after that, messages that wait may move deadlines that have passed meanwhile
 ENDING_SECONDS = 5.0  # how long the guardian stays for trees that will not die
 SECOND_ASKING_SECONDS = 10.0  # how long the worker has after a second Ctrl-C: it kills, gives back, and ends
 MOST_WAITING = 1024  # messages that a worker may leave unread before it is not listened to either
@@ -56,6 +58,8 @@ class Guardian:
         self._sender = Sender(connection)
         self._tasks = Tasks(child, strangers)
         self._connected = True
+        self._last_turn = kernel.boottime()
+        self._hearing_until = 0.0  # boottime in seconds; see HEARING_SECONDS
         self._unheard = False  # whether messages were read and not obeyed yet
         self._unreaped = False  # whether the last turn left something to reap or to kill
         self._starting: dict[int, Leader] = {}
@@ -96,6 +100,7 @@ class Guardian:
 
     def _step(self) -> None:
         events = dict(self._poll.poll(self._patience() * 1000))
+        self._note_turn()
         came = self._signals.read() if self._signals.fileno() in events else b""
         self._forward(came)
         if self._parent in events:
@@ -112,10 +117,7 @@ class Guardian:
                 self._warm.arm(leader)
         if self._connected:
             self._converse(events.get(self._connection.fileno(), 0))
-        # After the news, which are read for some milliseconds at most: a guardian that was itself stopped for a while
-        # finds the deadlines moved, and kills nothing whose lease is good.
-        self._tasks.kill_overdue(kernel.boottime())
-        self._kill_deaf_worker()
+        self._kill_late()  # after the news, which are read for some milliseconds at most
         if not events:
             self._tasks.kill_again()
         if signal.SIGCHLD in came or self._unreaped or self._tasks.is_sweeping or not events:
@@ -124,6 +126,19 @@ class Guardian:
         self._warm.act()
         if self._tasks.worker_status is not None:
             self._disconnect()
+
+    def _note_turn(self) -> None:
+        now = kernel.boottime()
+        if now - self._last_turn > TICK_SECONDS + LATE_SECONDS:
+            # A guardian that was stopped for a while reads all the news first: it finds the deadlines moved, and kills
+            # nothing whose lease is good.
+            self._hearing_until = now + HEARING_SECONDS
+        self._last_turn = now
+
+    def _has_news(self) -> bool:
+        if not self._connected:
+            return False
+        return self._unheard or bool(select.select([self._connection], [], [], 0)[0])
 
     def _patience(self) -> float:
         if self._unheard or self._unreaped:
@@ -148,6 +163,11 @@ class Guardian:
                 hurried = self._interrupts > 1  # only a second Ctrl-C ends the tasks' grace; a second SIGTERM does not
                 within = min(self._stop_within, SECOND_ASKING_SECONDS if hurried else math.inf)
                 self._end_by = min(self._end_by, kernel.boottime() + within)
+
+    def _kill_late(self) -> None:
+        if kernel.boottime() >= self._hearing_until or not self._has_news():
+            self._tasks.kill_overdue(kernel.boottime())
+        self._kill_deaf_worker()
 
     def _kill_deaf_worker(self) -> None:
         """Kill a worker that was asked to end and is too blocked to: its tasks die too, and their leases run out."""

@@ -20,6 +20,7 @@ _NUMBER_CHARACTERS = 10
 MOST_PID = 2**22  # proc(5), pid_max
 SWEEP_SECONDS = 1.0  # how long a killed tree may take to be gone before its end is told with survivors
 REAP_SECONDS = 10.0  # how much longer when there are so many that they are dead and not all reaped yet
+LONGEST_TURN_SECONDS = 0.05  # of reaping in a crowd, where listing what is left takes long itself
 TURN_SECONDS = 0.01  # how long reaping, and again how long sweeping, may keep the loop from its deadlines
 
 
@@ -49,6 +50,7 @@ class Tasks:
         self._me = os.getpid()
         self._session = os.getsid(0)
         self._our_peak_kib = 0
+        self._listing_seconds = 0.0  # of the last look for strays
 
     def __len__(self) -> int:
         return len(self._by_id) + len(self._sweeping)
@@ -164,7 +166,7 @@ class Tasks:
 
     def reap(self) -> bool:
         """Reap what has ended and kill what it left behind; return False when there is more to do at once."""
-        until = time.monotonic() + TURN_SECONDS
+        until = time.monotonic() + min(max(TURN_SECONDS, 3 * self._listing_seconds), LONGEST_TURN_SECONDS)
         while True:
             more = self._reap_one()
             in_time = time.monotonic() < until
@@ -247,7 +249,9 @@ class Tasks:
         return max_rss_kib if max_rss_kib > self._our_peak_kib else None
 
     def _strays(self) -> list[int]:
+        began = time.monotonic()
         strays = [pid for pid in kernel.children() if not self._is_known(pid)]
+        self._listing_seconds = time.monotonic() - began
         if strays:
             # What the zygote forked was announced before it could become our child: so before we saw it.
             self.hear()
@@ -255,7 +259,7 @@ class Tasks:
         return strays
 
     def _is_known(self, pid: int) -> bool:
-        return pid in self._by_pid or pid in {self._worker, self.zygote} or pid in self._strangers
+        return pid in self._by_pid or pid in (self._worker, self.zygote) or pid in self._strangers
 
     def _kill(self, strays: list[int]) -> bool:
         """Kill what ended tasks left; each death may bring its own children here, and a SIGCHLD with it.
