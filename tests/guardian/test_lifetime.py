@@ -97,6 +97,28 @@ async def test_p1_thousands_of_queued_starts_do_not_delay_an_extension(spawner: 
     os.close(null)
 
 
+async def test_p1_a_guardian_that_was_stopped_reads_of_moved_deadlines_before_it_kills(
+    spawner: GuardianSpawner,
+) -> None:
+    """They wait behind starts, each of which costs a fork."""
+    null = os.open("/dev/null", os.O_RDWR)
+    launch = Launch(argv=("/bin/true",), env=ENV, stdout=null, stderr=null)
+    held = await start(spawner, "sleep", "1000", deadline=boottime() + 0.5)
+    guardian = guardian_of(spawner)
+    os.kill(guardian, signal.SIGSTOP)
+    spawns = [asyncio.create_task(spawner.spawn(launch)) for _ in range(SPAWNS_IN_FLIGHT)]
+    await asyncio.sleep(0.1)  # for all of them to be sent
+    held.process.extend(boottime() + 1000)
+    await asyncio.sleep(1.2)  # the time itself is what is waited for
+    os.kill(guardian, signal.SIGCONT)
+    for process in await asyncio.gather(*spawns):
+        await process.wait()
+    assert state(held.process.pid) == "S"
+    held.process.kill()
+    assert not (await held.finish())[0].overdue
+    os.close(null)
+
+
 async def test_s11_thousands_of_dead_do_not_hold_up_a_neighbour_nor_spoil_how_anyone_ended(
     spawner: GuardianSpawner,
 ) -> None:
