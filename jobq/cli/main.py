@@ -136,9 +136,9 @@ def run(arguments: list[str]) -> int:
         code = _run(arguments, as_json)
         terminal.flush()
     except terminal.OutputGone as gone:
-        return _output_gone(gone.__cause__)
+        return _output_gone(gone)
     except BrokenPipeError as error:  # from click, which prints help by itself
-        return _output_gone(error)
+        return _output_gone(terminal.OutputGone(error))
     except (KeyboardInterrupt, click.Abort):
         terminal.complain("interrupted")
         return _INTERRUPTED
@@ -161,11 +161,11 @@ def _run(arguments: list[str], as_json: bool) -> int:
         return _tell_error(error, as_json)
 
 
-def _output_gone(cause: BaseException | None) -> int:
+def _output_gone(gone: terminal.OutputGone) -> int:
     terminal.discard_stdout()
-    if isinstance(cause, BrokenPipeError):  # whoever read our output has seen enough, as in `| head -1`
+    if not gone.is_fault:  # whoever read our output has seen enough, as in `| head -1`
         return 0
-    terminal.complain(f"cannot write to standard output: {getattr(cause, 'strerror', None) or cause}")
+    terminal.complain(str(gone))
     return 1
 
 

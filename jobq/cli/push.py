@@ -158,7 +158,7 @@ def push(
         from jobq.cli import specification  # noqa: PLC0415 - most pushes have none
 
         found = specification.specification_of(spec)
-        return with_queue(
+        code = with_queue(
             ctx,
             lambda backend: specification.push_specification(
                 Pusher(backend, echo, creates=not no_create),
@@ -170,17 +170,21 @@ def push(
             ),
             settings,
         )
+        echo.check()
+        return code
     if dry_run:
         raise click.UsageError("--dry-run goes with --spec")
     if file is not None or not (commands or argv or call):
         with Input(file or "-") as source:
-            return with_queue(
+            code = with_queue(
                 ctx,
                 lambda backend: Stream(
                     Pusher(backend, echo, creates=not no_create), source, template, _again(ctx)
                 ).run(),
                 settings,
             )
+        echo.check()
+        return code
     given: list[dict[str, Any]] = [{"command": command} for command in commands]
     given = given or [{"argv": argv} if argv else {"call": call, "kwargs": kwargs}]
     named = {"id": id_} if id_ is not None else {}
@@ -193,7 +197,9 @@ def push(
             )
         return await push_given(Pusher(backend, echo, creates=not no_create), tasks)
 
-    return with_queue(ctx, push_them, settings)
+    code = with_queue(ctx, push_them, settings)
+    echo.check()
+    return code
 
 
 def _check_sources(

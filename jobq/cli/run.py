@@ -192,8 +192,9 @@ class _Run:
             terminal.warn(
                 f"{feed.kept} lines were queued before with other options or content; they stay as they were then"
             )
-        self._tell(here, time.monotonic() - began, as_json=as_json)
-        return here.exit_code
+        exit_code = here.exit_code or int(screen.lost_output)
+        self._tell(here, time.monotonic() - began)
+        return terminal.put_report([_summary(here, time.monotonic() - began)], exit_code) if as_json else exit_code
 
     def _template(self) -> Any:
         from jobq.cli.lines import Template  # noqa: PLC0415 - as above
@@ -209,7 +210,7 @@ class _Run:
             },
         )
 
-    def _tell(self, here: "Here", seconds: float, *, as_json: bool) -> None:
+    def _tell(self, here: "Here", seconds: float) -> None:
         for task in here.failures:
             where = f"line {task.line}" if task.line else f"task {task.id}"
             terminal.tell(f"failed: {where} ({task.told}): {terminal.shortened(task.command, 200)}", is_error=True)
@@ -226,23 +227,6 @@ class _Run:
             terminal.complain(str(here.error))
         if resume is not None:
             terminal.tell(resume, is_error=True)
-        if as_json:
-            summary = {
-                "done": here.done, "failed": here.failed, "failed_earlier": here.failed_earlier, "left": here.left,
-                "input_is_queued": here.input_is_queued, "seconds": round(seconds, 3), "exit_code": here.exit_code,
-                "failures": [
-                    {
-                        "line": task.line, "id": task.id, "exit_value": task.exit_value, "signal": task.signal,
-                        "detail": task.told, "command": task.command, "last_line": task.last_line,
-                    }
-                    for task in here.failures
-                ],
-            }  # fmt: skip
-            try:
-                terminal.put_json(summary)
-                terminal.flush()
-            except terminal.OutputGone:
-                terminal.discard_stdout()  # what was done is done, and the exit code tells it
 
     def _how_to_resume(self, here: "Here") -> str | None:
         if not here.left and here.input_is_queued:
@@ -253,3 +237,17 @@ class _Run:
             "" if here.input_is_queued else " < FILE" if self._source == "-" else f" {shlex.quote(self._source or '')}"
         )
         return f"go on with: {self._again}{file}"
+
+
+def _summary(here: "Here", seconds: float) -> dict[str, Any]:
+    return {
+        "done": here.done, "failed": here.failed, "failed_earlier": here.failed_earlier, "left": here.left,
+        "input_is_queued": here.input_is_queued, "seconds": round(seconds, 3), "exit_code": here.exit_code,
+        "failures": [
+            {
+                "line": task.line, "id": task.id, "exit_value": task.exit_value, "signal": task.signal,
+                "detail": task.told, "command": task.command, "last_line": task.last_line,
+            }
+            for task in here.failures
+        ],
+    }  # fmt: skip

@@ -4,10 +4,13 @@ Standard output carries data, standard error everything else. Text that came out
 is made `visible` before it reaches a terminal.
 """
 
+import errno
 import json
 import os
 import re
+import stat
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -106,7 +109,30 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class OutputGone(Exception):
-    """Standard output cannot be written: its reader has gone, or its disk is full."""
+    """Standard output cannot be written: its reader has gone, or its disk is full.
+
+    Args:
+        error: what the system said.
+
+    Attributes:
+        is_fault: whether data is lost that somebody would have read.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(cannot_write(error))
+        self.is_fault = not reader_has_gone(error, 1)
+
+
+def cannot_write(error: OSError) -> str:
+    """Return what to tell of standard output that cannot be written."""
+    return f"cannot write to standard output: {error.strerror or error}"
+
+
+def reader_has_gone(error: OSError, descriptor: int) -> bool:
+    """Tell whether nobody reads any more, as in `| head -1` or on a terminal that hung up: then nothing is lost."""
+    if error.errno == errno.EIO:  # of a disk: a fault; a terminal that hung up is no longer one to isatty
+        return stat.S_ISCHR(os.fstat(descriptor).st_mode)
+    return error.errno == errno.EPIPE
 
 
 def put(text: str) -> None:
@@ -114,7 +140,7 @@ def put(text: str) -> None:
     try:
         print(text)
     except OSError as error:
-        raise OutputGone from error
+        raise OutputGone(error) from error
 
 
 def flush() -> None:
@@ -122,12 +148,29 @@ def flush() -> None:
     try:
         sys.stdout.flush()
     except OSError as error:
-        raise OutputGone from error
+        raise OutputGone(error) from error
 
 
 def put_json(value: Any) -> None:
     """Write one JSON object, on one line, to standard output; pure ASCII, so any locale and terminal takes it."""
     put(json.dumps(value))
+
+
+def put_report(values: Iterable[Any], exit_code: int) -> int:
+    """Write the JSON objects that tell what a command has done; return its exit code, 1 for a success nobody can read.
+
+    A reader that has gone changes nothing: what is done is done, and the exit code tells it.
+    """
+    try:
+        for value in values:
+            put_json(value)
+        flush()
+    except OutputGone as gone:
+        discard_stdout()
+        if gone.is_fault:
+            complain(str(gone))
+            return exit_code or 1
+    return exit_code
 
 
 def tell(text: str, *, is_error: bool = False) -> None:

@@ -131,4 +131,4 @@ async def _work(spec: str, settings: Settings, *, echo_output: bool, is_data: bo
                 await stack.enter_async_context(live.of_worker(console.show, events, spec, settings, sampler))
             worker = Worker(backend, settings, events=events, on_line=console.on_line, sampler=sampler)
             report = await worker.run()
-    return report.exit_code
+    return report.exit_code or int(console.lost_output)
