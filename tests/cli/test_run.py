@@ -73,6 +73,20 @@ def test_breaker_leaves_the_rest(jobq: Jobq) -> None:
     assert " left in " in result.err
 
 
+def test_failures_that_trip_the_breaker_are_told(jobq: Jobq) -> None:
+    """Their budgets are kept for --resume; what went wrong is no secret for that."""
+    named = ("run", "--queue-file", "queue", "--joblog", "log", "--max-consecutive-failures", "2")
+    result = jobq(*named, "--json", stdin="true\necho why; exit 7\nexit 8\ntrue\n", code=1)
+    (summary,) = result.objects
+    assert (summary["done"], summary["failed"], summary["left"], summary["exit_code"]) == (1, 2, 3, 1)
+    assert sorted((failure["line"], failure["exit_value"]) for failure in summary["failures"]) == [(2, 7), (3, 8)]
+    assert "failed: line 2 (exit code 7): echo why; exit 7\n        why\n" in result.err
+    rows = {(row[0], row[4]) for row in read_job_log(jobq.folder / "log")}
+    assert rows == {("1", "0"), ("2", "7"), ("3", "8")}
+    (summary,) = jobq(*named, "--resume", "--json", stdin="", code=1).objects
+    assert (summary["done"], summary["failed"], summary["left"]) in {(0, 2, 3), (1, 2, 0), (1, 2, 2)}
+
+
 def test_five_thousand_lines(jobq: Jobq) -> None:
     result = jobq("run", "-n", "8", "--joblog", "log", stdin="".join(f"echo {n}\n" for n in range(5000)))
     assert Counter(result.lines) == Counter(str(number) for number in range(5000))
