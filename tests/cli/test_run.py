@@ -31,6 +31,7 @@ def test_failures_are_listed_and_logged(jobq: Jobq) -> None:
         '{"argv": ["no such program"], "id": "own"}',
         '{"command": "trap \\"exit 0\\" TERM; sleep 30 & wait", "timeout": 0.3}',
         '{"command": "true\\n\\ttrue"}',
+        '{"command": "exec sleep 30", "timeout": 0.2}',
     ]
     (jobq.folder / "commands").write_text("\n".join(commands))
     before = time.time()
@@ -39,10 +40,11 @@ def test_failures_are_listed_and_logged(jobq: Jobq) -> None:
     assert "failed: line 3 (ended by signal 9): kill -9 $$\n" in result.err
     assert "failed: line 4 (could not be started: " in result.err
     assert "failed: line 5 (killed after its time limit of 0.3 s)" in result.err
-    assert "2 done, 4 failed in " in result.err
+    assert "2 done, 5 failed in " in result.err
     rows = {int(row[0]): row for row in read_job_log(jobq.folder / "log")}
     assert {line: (row[4], row[5]) for line, row in rows.items()} == {
         1: ("0", "0"), 2: ("7", "0"), 3: ("137", "9"), 4: ("127", "0"), 5: ("124", "0"), 6: ("0", "0"),
+        7: ("124", "15"),
     }  # fmt: skip
     assert [rows[line][6] for line in (1, 4, 6)] == ["echo fine", "'no such program'", "true\\n\\ttrue"]
     assert all(before - 1 < float(row[2]) < time.time() for row in rows.values())
