@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import AsyncExitStack, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from jobq.cli.parts import ExampleCommand, Invocation, duration, read_settings, 
 
 if TYPE_CHECKING:
     from jobq.cli.here import Here
+    from jobq.cli.lines import Input
     from jobq.settings import Settings
 
 _HELP: Final = """Run a file of commands here and now, several at a time, until all are done; as `xargs -P` and GNU
@@ -34,8 +36,8 @@ out (1 minute after a SIGKILL; at once after Ctrl-C).
 Ctrl-C and SIGTERM: running commands are asked to end, killed after --stop-grace; twice Ctrl-C: at once. SIGUSR1:
 finish what runs, begin nothing new.
 
-Exit codes: 0 all succeeded, 1 some failed or were not run, 2 usage or bad input, 130 and 143 interrupted with work
-left.
+Exit codes: 0 all succeeded, 1 some failed or were not run, 2 usage or bad input, 4 nothing to resume, 130 and
+143 interrupted with work left.
 """
 _EXAMPLES: Final = (
     "jobq run -n 8 < commands.txt",
@@ -173,7 +175,12 @@ class _Run:
             entered = (
                 temporary_queue(self._settings)
                 if named is None
-                else named.opened(resume=resume, reads_input=source is not None, again=self._again)
+                else named.opened(
+                    resume=resume,
+                    reads_input=source is not None,
+                    may_begin=partial(_may_begin, source, resume=resume, resume_failed=resume_failed),
+                    again=self._again,
+                )
             )
             backend = await stack.enter_async_context(entered)
             joblog = stack.enter_context(JobLog(self._joblog, append=resume) if self._joblog else nullcontext())
@@ -237,6 +244,13 @@ class _Run:
             "" if here.input_is_queued else " < FILE" if self._source == "-" else f" {shlex.quote(self._source or '')}"
         )
         return f"go on with: {self._again}{file}"
+
+
+async def _may_begin(source: "Input | None", *, resume: bool, resume_failed: bool) -> bool:
+    """Tell whether a queue file that holds no run yet is no mistyped one."""
+    if resume_failed or source is None:
+        return False
+    return not resume or source.path != "-" or not await source.is_empty()
 
 
 def _summary(here: "Here", seconds: float) -> dict[str, Any]:
