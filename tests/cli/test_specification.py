@@ -1,5 +1,6 @@
 """`jobq QUEUE push --spec`, as docs/work-specifications.md shows it."""
 
+import os
 import re
 from pathlib import Path
 
@@ -51,6 +52,10 @@ def test_what_is_done_is_skipped_and_options_hold_for_commands(jobq: Jobq, folds
         ("nowhere:Folds", "no module 'nowhere'"),
         ("folds:Nothing", "has no 'Nothing'"),
         ("folds:Path", "does not derive from jobq.WorkSpecification"),
+        ("./folds.py:Folds", "write folds:Folds"),
+        ("here/folds:Folds", "write folds:Folds"),
+        (".folds:Folds", "write folds:Folds"),
+        ("folds.py:Folds", "write folds:Folds"),
         ("os:sep", "neither a jobq.WorkSpecification nor a function"),
     ],
 )
@@ -66,6 +71,50 @@ def test_a_specification_that_fails_tells_what_is_queued(jobq: Jobq) -> None:
     assert 'broken.py", line 3' in result.err
     assert result.err.count("File ") == 1
     assert "the specification failed; considered 1, skipped 0, queued 0 on demo" in result.err
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "frames"),
+    [
+        ("def tasks(:\n", "SyntaxError: ", 1),
+        ("import json\nimport no_such_thing\n", "ModuleNotFoundError: No module named 'no_such_thing'", 1),
+        ("from json import no_such_thing\n", "ImportError: cannot import name 'no_such_thing'", 1),
+        ("def f():\n    raise ValueError('mine')\nf()\n", "ValueError: mine", 2),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3", 1),
+    ],
+)
+def test_a_module_that_cannot_be_imported(jobq: Jobq, text: str, says: str, frames: int) -> None:
+    (jobq.folder / "broken.py").write_text(text)
+    said = jobq("demo", "push", "--spec", "broken:tasks", code=2).err
+    assert f"jobq: --spec broken:tasks: cannot import broken: {says}" in said
+    assert said.count("File ") == said.count('broken.py", line') == frames
+    assert "bug" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def tasks():\n    yield 'echo 1'\n    sys.exit(3)\n",
+        "async def tasks():\n    yield 'echo 1'\n    sys.exit(3)\n",
+        "class tasks(jobq.WorkSpecification):\n    def task_seeds(self):\n        sys.exit(3)\n",
+        "class tasks(jobq.WorkSpecification):\n list_tasks = lambda *_: [':']\n already_done = lambda *_: sys.exit()\n",
+        "class tasks(jobq.WorkSpecification):\n    def __init__(self):\n        sys.exit(3)\n",
+    ],
+)
+def test_a_specification_that_exits_has_failed(jobq: Jobq, text: str) -> None:
+    (jobq.folder / "leaving.py").write_text(f"import sys\nimport jobq\n{text}")
+    said = jobq("demo", "push", "--spec", "leaving:tasks", code=1).err
+    assert "the specification failed" in said
+    assert said.count("File ") == said.count("leaving.py") == 1
+    assert "bug" not in said
+
+
+def test_a_reader_that_leaves_a_dry_run_is_no_fault_of_it(jobq: Jobq) -> None:
+    end, descriptor = os.pipe()
+    os.close(end)
+    said = jobq("demo", "push", "--spec", "folds:Folds", "--dry-run", "--no-create", stdout=descriptor, code=None).err
+    os.close(descriptor)
+    assert "failed" not in said
 
 
 def test_one_place_and_dry_run_need_each_other(jobq: Jobq) -> None:
