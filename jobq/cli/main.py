@@ -186,12 +186,18 @@ def _invoke(arguments: list[str]) -> int:
 
 def _tell_usage(error: click.ClickException, as_json: bool) -> int:
     code = _USAGE if isinstance(error, click.UsageError) else error.exit_code
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group alone: its message is its help
+        click.echo(error.format_message(), err=True)
+        return code
+    message = error.format_message()
+    if isinstance(error, click.MissingParameter):  # click lists choices on lines of their own; a message is one line
+        message = " ".join(message.split())
     if as_json:
-        terminal.complain_json("UsageError", error.format_message(), code)
+        terminal.complain_json("UsageError", message, code)
         return code
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"Try: {context.command_path.replace(' [QUEUE]', '')} --help" if context else ""
-    terminal.complain(error.format_message(), hint=hint)
+    terminal.complain(message, hint=hint)
     return code
 
 

@@ -65,6 +65,13 @@ def test_without_a_command_the_help_is_shown(jobq: Jobq, arguments: list[str]) -
     assert ("did you mean 'worker'?" in result.err) == (arguments == ["wroker"])
 
 
+def test_a_group_alone_and_a_missing_choice_are_told_in_plain_lines(jobq: Jobq) -> None:
+    alone, helped = jobq("demo", "dead", code=2), jobq("demo", "dead", "--help")
+    assert (alone.out, alone.err) == ("", helped.out)
+    said = jobq("completion", code=2).err
+    assert said.startswith("jobq: Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish\n")
+
+
 def test_queue_from_the_environment(jobq: Jobq) -> None:
     jobq("push", "-c", "echo 1", env={"JOBQ_QUEUE": "demo"})
     assert jobq.commands() == ["echo 1"]
