@@ -1,5 +1,6 @@
 """`jobq QUEUE push --spec MODULE:NAME`: the tasks that a Python class or async generator lists."""
 
+import asyncio
 import importlib
 import inspect
 import os
@@ -23,6 +24,8 @@ _NOT_THEIRS: Final = (
     *(f"{Path(__file__).parents[1]}{os.sep}", f"{os.sep}asyncio{os.sep}", f"{os.sep}concurrent{os.sep}futures"),
     *("<frozen importlib", f"{os.sep}importlib{os.sep}"),
 )
+
+_INTERRUPTED: Final = 130
 
 Specification = WorkSpecification[Any] | Callable[[], Any]
 
@@ -82,7 +85,11 @@ def _imported(name: str, module_name: str) -> Any:
 async def push_specification(
     pusher: Pusher, specification: Specification, template: Template, *, backend: Backend, dry_run: bool, as_json: bool
 ) -> int:
-    """Queue what a specification lists; in a dry run print it instead. Return the exit code."""
+    """Queue what a specification lists; in a dry run print it instead. Return the exit code.
+
+    One Ctrl-C ends the process: a thread in which the specification lists or checks cannot be stopped, and may block
+    for ever. What is queued is durable, so nothing needs to be closed.
+    """
 
     async def show(tasks: Sequence[Task]) -> None:
         for task in tasks:
@@ -93,6 +100,7 @@ async def push_specification(
                 terminal.put(describe.what_runs(body))
 
     latest = Counts()
+    interrupted = False
     with Bar("considering") as bar:
 
         def on_progress(counts: Counts) -> None:
@@ -109,10 +117,15 @@ async def push_specification(
             )
         except (JobqError, terminal.OutputGone):
             raise
+        except asyncio.CancelledError:
+            interrupted = True
         except Exception as error:  # noqa: BLE001 - as above
             _print_theirs(error, or_all=True)
             told = _told(latest, dry_run=dry_run)
             raise SpecificationFailed(f"the specification failed; {told} on {backend.name}") from None
+    if interrupted:
+        terminal.complain(f"interrupted; {_told(latest, dry_run=dry_run)} on {backend.name}")
+        terminal.leave(_INTERRUPTED)
     terminal.tell(f"{_told(latest, dry_run=dry_run)} on {backend.name}")
     return 0
 

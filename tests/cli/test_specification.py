@@ -2,11 +2,13 @@
 
 import os
 import re
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Jobq
+from tests.cli.conftest import Jobq, eventually
 
 PAGE = (Path(__file__).parents[2] / "docs" / "work-specifications.md").read_text()
 
@@ -107,6 +109,29 @@ def test_a_specification_that_exits_has_failed(jobq: Jobq, text: str) -> None:
     assert "the specification failed" in said
     assert said.count("File ") == said.count("leaving.py") == 1
     assert "bug" not in said
+
+
+@pytest.mark.parametrize("kind", ["listing", "checking"])
+def test_one_interrupt_ends_it_though_a_thread_blocks(jobq: Jobq, kind: str) -> None:
+    (jobq.folder / "slow.py").write_text(
+        "import jobq, time\n"
+        "def block():\n    open('blocked', 'w').close()\n    time.sleep(600)\n"
+        "class listing(jobq.WorkSpecification):\n"
+        "    def list_tasks(self, seed):\n        yield 'echo 1'\n        time.sleep(0.1)\n        yield 'echo 2'\n"
+        "        block()\n        yield 'echo 3'\n"
+        "class checking(jobq.WorkSpecification):\n"
+        "    def list_tasks(self, seed):\n        return ['echo 1', 'echo 2', 'echo 3']\n"
+        "    def already_done(self, task):\n        return block() if task.command == 'echo 3' else False\n"
+    )
+    process = jobq.start("demo", "push", "--spec", f"slow:{kind}", "--ids", stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    ids = {process.stdout.readline().strip().decode() for _ in range(2)}
+    eventually((jobq.folder / "blocked").exists)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert re.search(rb"jobq: interrupted; considered [23], skipped 0, queued 2 on demo\n", err)
+    assert {task.id for task in jobq.waiting()} == ids
 
 
 def test_a_reader_that_leaves_a_dry_run_is_no_fault_of_it(jobq: Jobq) -> None:
