@@ -157,19 +157,20 @@ def push(
     if spec is not None:
         from jobq.cli import specification  # noqa: PLC0415 - most pushes have none
 
-        found = specification.specification_of(spec)
-        code = with_queue(
-            ctx,
-            lambda backend: specification.push_specification(
-                Pusher(backend, echo, creates=not no_create),
-                found,
-                template,
-                backend=backend,
-                dry_run=dry_run,
-                as_json=as_json,
-            ),
-            settings,
-        )
+        with terminal.data_apart():
+            found = specification.specification_of(spec)
+            code = with_queue(
+                ctx,
+                lambda backend: specification.push_specification(
+                    Pusher(backend, echo, creates=not no_create),
+                    found,
+                    template,
+                    backend=backend,
+                    dry_run=dry_run,
+                    as_json=as_json,
+                ),
+                settings,
+            )
         echo.check()
         return code
     if dry_run:

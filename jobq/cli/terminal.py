@@ -10,8 +10,8 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
@@ -33,6 +33,7 @@ class Verbosity(IntEnum):
 
 
 _verbosity = Verbosity.NORMAL
+_apart: TextIO | None = None  # where data goes while descriptor 1 is a stranger's
 _RED: Final = "31"
 _YELLOW: Final = "33"
 
@@ -57,7 +58,7 @@ def _nowhere() -> TextIO:
 
 def discard_stdout() -> None:
     """Send what is still buffered nowhere: whoever read standard output has gone."""
-    _discard(1)
+    _discard(_apart.fileno() if _apart is not None else 1)
 
 
 def _discard(descriptor: int) -> None:
@@ -121,7 +122,7 @@ class OutputGone(Exception):
 
     def __init__(self, error: OSError) -> None:
         super().__init__(cannot_write(error))
-        self.is_fault = not reader_has_gone(error, 1)
+        self.is_fault = not reader_has_gone(error, 1 if _apart is None else _apart.fileno())
 
 
 def cannot_write(error: OSError) -> str:
@@ -136,10 +137,35 @@ def reader_has_gone(error: OSError, descriptor: int) -> bool:
     return error.errno == errno.EPIPE
 
 
+def _data() -> TextIO:
+    return _apart or sys.stdout
+
+
+@contextmanager
+def data_apart() -> Iterator[None]:
+    """Keep standard output for what is `put`: what a stranger's code prints meanwhile goes to standard error."""
+    global _apart  # noqa: PLW0603 - one process, one standard output
+    flush()
+    kept = os.dup(1)  # not inherited by what the stranger starts
+    os.dup2(2, 1)
+    _apart = open(kept, "w", encoding=sys.stdout.encoding, errors="backslashreplace", closefd=False)  # noqa: SIM115 - closed below
+    try:
+        yield
+        flush()
+    finally:
+        with suppress(OSError):
+            sys.stdout.flush()  # theirs
+        with suppress(OSError):
+            _apart.close()
+        _apart = None
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def put(text: str) -> None:
     """Write a line of data to standard output; raises OutputGone."""
     try:
-        print(text)
+        print(text, file=_data())
     except OSError as error:
         raise OutputGone(error) from error
 
@@ -147,7 +173,7 @@ def put(text: str) -> None:
 def flush() -> None:
     """Bring what was put to the reader now; raises OutputGone."""
     try:
-        sys.stdout.flush()
+        _data().flush()
     except OSError as error:
         raise OutputGone(error) from error
 

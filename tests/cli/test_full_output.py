@@ -57,6 +57,15 @@ def test_push_tells_how_many_ids_are_missing(jobq: Jobq, full: int, arguments: t
     assert "1 task is queued" in jobq("demo", "push", *arguments, "-c", "true", stdout=full, code=1).err
 
 
+@pytest.mark.parametrize("arguments", [("--ids",), ("--dry-run",)])
+def test_push_of_a_specification(jobq: Jobq, full: int, arguments: tuple[str, ...]) -> None:
+    (jobq.folder / "plain.py").write_text("def tasks():\n    print('mine')\n    yield 'echo hello'\n")
+    said = jobq("demo", "push", "--spec", "plain:tasks", *arguments, stdout=full, code=1).err
+    assert said.count(CAUSE) == 1
+    assert ("1 task is queued, but its id could not be written" in said) == ("--ids" in arguments)
+    assert "Traceback" not in said
+
+
 def test_a_reader_that_has_gone_is_none(jobq: Jobq) -> None:
     jobq.fill(Task.new(command="exit 3"))
     for arguments, code in (("push", "--ids", "-c", "true"), 0), (("pull", "--json"), 1):

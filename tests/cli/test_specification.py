@@ -111,6 +111,29 @@ def test_a_specification_that_exits_has_failed(jobq: Jobq, text: str) -> None:
     assert "bug" not in said
 
 
+@pytest.mark.parametrize("arguments", [("--ids",), ("--json",), ("--dry-run",), ("--dry-run", "--json")])
+def test_what_a_specification_prints_is_no_data(jobq: Jobq, arguments: tuple[str, ...]) -> None:
+    (jobq.folder / "chatty.py").write_text(
+        "import os\n"
+        "print('imported')\n"
+        "def tasks():\n"
+        "    for number in range(3):\n"
+        "        print('listing', number)\n"
+        "        os.system('echo from a child')\n"
+        "        yield f'echo {number}'\n"
+    )
+    jobq("demo", "create")
+    result = jobq("demo", "push", "--spec", "chatty:tasks", *arguments)
+    assert len(result.lines) == 3
+    assert all("listing" not in line and "child" not in line and "imported" not in line for line in result.lines)
+    assert {"imported", "listing 2", "from a child"} <= set(result.err.splitlines())
+    if "--json" in arguments:
+        assert all(found["id"] for found in result.objects)
+    with (jobq.folder / "kept").open("wb") as file:  # buffered otherwise than a pipe
+        jobq("demo", "push", "--spec", "chatty:tasks", *arguments, stdout=file.fileno())
+    assert len((jobq.folder / "kept").read_text().splitlines()) == 3
+
+
 @pytest.mark.parametrize("kind", ["listing", "checking"])
 def test_one_interrupt_ends_it_though_a_thread_blocks(jobq: Jobq, kind: str) -> None:
     (jobq.folder / "slow.py").write_text(
