@@ -7,16 +7,20 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
+
+from jobq.cli.main import cli
 
 from .conftest import Jobq
 
 HEAVY = {"azure", "aiohttp", "psutil", "pydantic", "rich", "sqlite3", "jobq.task", "jobq.settings"}
 
 
-def test_help_imports_nothing_heavy(jobq: Jobq) -> None:
+@pytest.mark.parametrize("command", [None, *cli.list_commands(click.Context(cli))])
+def test_help_imports_nothing_heavy(jobq: Jobq, command: str | None) -> None:
     completed = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "jobq", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "jobq", *(["demo", command] if command else []), "--help"],
         capture_output=True,
         text=True,
         env=jobq.environment,
