@@ -49,7 +49,7 @@ class Echo:
                 terminal.discard_stdout()
                 self._gone = gone
                 if gone.is_fault:
-                    terminal.warn(str(gone))
+                    terminal.complain(str(gone))
         if self._gone is not None:
             self._lost += len(ids)
 
