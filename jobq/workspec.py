@@ -153,13 +153,18 @@ class _Enqueuing:
                 async for listed in _each(self._specification.list_tasks(seed)):
                     await self._listed.put(self._make(listed) if isinstance(listed, str) else _checked(listed))
                     self._counts.considered += 1
+            except SystemExit as error:
+                raise _exited(error) from None
             finally:
                 free.release()
 
         async with asyncio.TaskGroup() as group:
-            async for seed in _each(self._specification.task_seeds()):
-                await free.acquire()
-                group.create_task(list_one(seed))
+            try:
+                async for seed in _each(self._specification.task_seeds()):
+                    await free.acquire()
+                    group.create_task(list_one(seed))
+            except SystemExit as error:
+                raise _exited(error) from None
         for _ in range(self._checks_at_once):
             await self._listed.put(_END)
 
@@ -167,16 +172,20 @@ class _Enqueuing:
         is_default = type(self._specification).already_done is WorkSpecification.already_done
         is_plain = not inspect.iscoroutinefunction(self._specification.already_done)
 
+        async def is_done(task: Task) -> Any:
+            if is_default:
+                return False
+            try:
+                if not is_plain:
+                    return await self._specification.already_done(task)  # type: ignore[misc] # a coroutine function
+                done: Any = await asyncio.to_thread(self._specification.already_done, task)
+                return await done if inspect.isawaitable(done) else done
+            except SystemExit as error:
+                raise _exited(error) from None
+
         async def check() -> None:
             while (task := await self._listed.get()) is not _END:
-                if is_default:
-                    done: Any = False
-                elif is_plain:
-                    done = await asyncio.to_thread(self._specification.already_done, task)
-                    done = await done if inspect.isawaitable(done) else done
-                else:
-                    done = await self._specification.already_done(task)  # type: ignore[misc] # a coroutine function
-                if done:
+                if await is_done(task):
                     self._counts.skipped += 1
                 else:
                     await self._wanted.put(task)
@@ -210,6 +219,11 @@ class _Enqueuing:
                         return batch, True
                     batch.append(task)
         return batch, False
+
+
+def _exited(error: SystemExit) -> RuntimeError:
+    """Return what to raise instead: a SystemExit in a task would tear the event loop down under everybody."""
+    return RuntimeError(f"sys.exit({error.code!r}) was called").with_traceback(error.__traceback__)
 
 
 def _checked(listed: object) -> Task:
@@ -249,6 +263,6 @@ def _some(iterator: Iterator[Any]) -> tuple[list[Any], BaseException | bool]:
             chunk.append(item)
             if len(chunk) >= _CHUNK_ITEMS or time.monotonic() >= until:
                 return chunk, False
-    except Exception as error:  # noqa: BLE001 - raised once what came before it is dealt with
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - raised once what came before it is dealt with
         return chunk, error
     return chunk, True

@@ -4,7 +4,6 @@ import asyncio
 import shlex
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -21,22 +20,44 @@ _LINGER_SECONDS: Final = 0.3  # how long the first task of a batch waits for com
 _SHOWN_IDS: Final = 20
 
 
-@dataclass(frozen=True, kw_only=True)
+class IdsLost(JobqError):
+    """Tasks are queued, and nobody can read their ids."""
+
+
+@dataclass(kw_only=True)
 class Echo:
-    """Prints acknowledged ids, until nobody reads them: the tasks are queued all the same."""
+    """Prints acknowledged ids, until they cannot be written: the tasks are queued all the same."""
 
     ids: bool
     as_json: bool
+    _gone: terminal.OutputGone | None = None
+    _lost: int = 0
 
     def acknowledged(self, ids: Sequence[str]) -> None:
         """Print the ids of one batch, if they were asked for."""
-        with suppress(terminal.OutputGone):
-            for id_ in ids:
-                if self.as_json:
-                    terminal.put_json({"id": id_})
-                elif self.ids:
-                    terminal.put(id_)
-            terminal.flush()
+        if not (self.ids or self.as_json):
+            return
+        if self._gone is None:
+            try:
+                for id_ in ids:
+                    if self.as_json:
+                        terminal.put_json({"id": id_})
+                    else:
+                        terminal.put(id_)
+                terminal.flush()
+            except terminal.OutputGone as gone:
+                terminal.discard_stdout()
+                self._gone = gone
+                if gone.is_fault:
+                    terminal.complain(str(gone))
+        if self._gone is not None:
+            self._lost += len(ids)
+
+    def check(self) -> None:
+        """Raise IdsLost when ids are missing that somebody would have read."""
+        if self._gone is not None and self._gone.is_fault:
+            are = "1 task is queued, but its id" if self._lost == 1 else f"{self._lost} tasks are queued, but their ids"
+            raise IdsLost(f"{are} could not be written")
 
 
 class Pusher:

@@ -14,7 +14,7 @@ from typing import Final, Literal, Self
 from jobq.cli.frames import Draw, FrameWriter, same_terminal
 from jobq.cli.records import Records, least_event_level
 from jobq.cli.sentences import json_line, short_id, terminal_safe, text_line
-from jobq.cli.terminal import paint
+from jobq.cli.terminal import cannot_write, paint
 from jobq.cli.writer import MAX_WAITING_BYTES, Writer
 from jobq.events import Event
 
@@ -37,6 +37,9 @@ class Console:
         is_data: whether the events are what was asked for: then they go to standard output, as JSON.
         is_live: whether a frame is to be kept below the lines; see `show`.
         max_waiting_bytes: how much may wait for a slow reader before lines are dropped.
+
+    Attributes:
+        lost_output: whether standard output could not be written, though somebody would have read it.
     """
 
     def __init__(
@@ -57,15 +60,15 @@ class Console:
         self._out_is_terminal = os.isatty(_OUT)
         is_one = is_data or os.path.sameopenfile(_OUT, _ERR) or same_terminal(_OUT, _ERR)
         dropped = partial(self._dropped, self._events_to)
-        self._frames = (
-            FrameWriter(dropped, terminal=frozenset({_OUT, _ERR} if is_one else {_ERR}), max_bytes=max_waiting_bytes)
-            if is_live
-            else None
-        )
-        self._logs = self._frames or Writer(dropped, max_bytes=max_waiting_bytes)
+        writer = partial(Writer, on_fault=self._on_fault, max_bytes=max_waiting_bytes)
+        framed = partial(FrameWriter, on_fault=self._on_fault, max_bytes=max_waiting_bytes)
+        terminal = frozenset({_OUT, _ERR} if is_one else {_ERR})
+        self._frames = framed(dropped, terminal=terminal) if is_live else None
+        self._logs = self._frames or writer(dropped)
         # Two threads, so that a stuck reader of task output does not hide the logs; one where both go to one place,
         # so that their order stays.
-        self._output = self._logs if is_one else Writer(partial(self._dropped, _OUT), max_bytes=max_waiting_bytes)
+        self._output = self._logs if is_one else writer(partial(self._dropped, _OUT))
+        self.lost_output = False
         self._records = Records(self.on_record)
 
     def __enter__(self) -> Self:
@@ -114,6 +117,12 @@ class Console:
     def _say(self, name: str, text: str, level: int, *, at: float | None = None, **fields: str) -> None:
         fields["detail"] = text
         self.on_event(Event(name=name, fields=fields, level=level, at=time.time() if at is None else at))
+
+    def _on_fault(self, descriptor: int, error: OSError) -> None:
+        if descriptor == _OUT:  # of standard error nobody could be told
+            self.lost_output = True
+            event = Event(name="console.output_lost", fields={"detail": cannot_write(error)}, level=logging.ERROR)
+            self._logs.put(_ERR, self._formatted(event), important=True)
 
     def _dropped(self, descriptor: int, count: int) -> tuple[int, bytes]:
         fields = {"detail": f"{count} lines dropped: their reader is too slow", "lines": count}

@@ -2,14 +2,16 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.backend import Backend, DeadLetter
 from jobq.cli import describe, terminal
 from jobq.cli.parts import ExampleCommand, SuggestingGroup, json_option, with_queue
 from jobq.cli.progress import Bar
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend, DeadLetter
 
 _NOT_FOUND: Final = 4
 _BATCH: Final = 500
@@ -43,7 +45,7 @@ def dead() -> None:
 def list_(ctx: click.Context, limit: int, as_json: bool) -> int:
     """List dead letters, oldest first: id, when it died, deliveries, reason, what ran."""
 
-    async def work(backend: Backend) -> None:
+    async def work(backend: "Backend") -> None:
         letters = await backend.dead_letters(limit + 1)
         for letter in letters[:limit]:
             if as_json:
@@ -56,13 +58,13 @@ def list_(ctx: click.Context, limit: int, as_json: bool) -> int:
     return with_queue(ctx, work)
 
 
-def _line(letter: DeadLetter) -> str:
+def _line(letter: "DeadLetter") -> str:
     died = describe.moment(letter.died)
     shown = f"{terminal.visible(letter.id)}  {died}  {letter.deliveries:3}  {terminal.visible(letter.reason)}"
     return f"{shown}  {describe.what_runs(letter.body)}"
 
 
-def _as_json(letter: DeadLetter, *, env: bool) -> dict[str, Any]:
+def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
     return {
         "id": letter.id,
         "reason": letter.reason,
@@ -85,7 +87,7 @@ def _as_json(letter: DeadLetter, *, env: bool) -> dict[str, Any]:
 def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
     """Show all of one dead letter: why it died, the end of its output, its task, or the bytes that are none."""
 
-    async def work(backend: Backend) -> int:
+    async def work(backend: "Backend") -> int:
         letter = await _find(backend, id_)
         if letter is None:
             return _tell_missing([id_], as_json=as_json)
@@ -98,7 +100,7 @@ def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
     return with_queue(ctx, work)
 
 
-async def _find(backend: Backend, id_: str) -> DeadLetter | None:
+async def _find(backend: "Backend", id_: str) -> "DeadLetter | None":
     limit = _BATCH
     while True:
         letters = await backend.dead_letters(limit)
@@ -108,7 +110,7 @@ async def _find(backend: Backend, id_: str) -> DeadLetter | None:
         limit *= 4
 
 
-def _show(letter: DeadLetter, *, env: bool) -> None:
+def _show(letter: "DeadLetter", *, env: bool) -> None:
     rows = [
         ("id", terminal.visible(letter.id)),
         ("reason", terminal.visible(letter.reason)),
@@ -154,7 +156,7 @@ def purge(ctx: click.Context, ids: tuple[str, ...], all_: bool, yes: bool, as_js
     if all_ and not yes and not terminal.has_terminal_input():
         raise click.UsageError("purge --all deletes for good and there is no terminal to ask on; add --yes")
 
-    async def work(backend: Backend) -> int:
+    async def work(backend: "Backend") -> int:
         if all_ and not yes and not terminal.confirmed(f"Delete all dead letters of {backend.name}?"):
             terminal.tell("nothing was deleted")
             return 1
@@ -168,7 +170,7 @@ def _check_choice(ids: tuple[str, ...], all_: bool) -> None:
         raise click.UsageError("give the IDs of dead letters (`dead list` shows them), or --all, not both")
 
 
-async def _act(backend: Backend, act: Act, done: str, ids: tuple[str, ...], all_: bool, *, as_json: bool) -> int:
+async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], all_: bool, *, as_json: bool) -> int:
     count = 0
     missing: list[str] = []
     total = (await backend.stats()).dead if all_ else len(ids)
@@ -199,7 +201,7 @@ async def _batches(ids: tuple[str, ...]) -> AsyncIterator[list[str]]:
         yield different[start : start + _BATCH]
 
 
-async def _dead_at_start(backend: Backend, total: int | None) -> AsyncIterator[list[str]]:
+async def _dead_at_start(backend: "Backend", total: int | None) -> AsyncIterator[list[str]]:
     """Yield the ids of those that were dead when this began, oldest first, though some may die again meanwhile.
 
     The consumer takes each batch out of the dead-letter place. Whatever dies later comes after, so that the first

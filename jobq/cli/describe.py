@@ -2,21 +2,29 @@
 
 import shlex
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jobq import strict_json
 from jobq.cli.terminal import visible, visible_bytes
 from jobq.errors import MalformedTask
-from jobq.task import Task
+
+if TYPE_CHECKING:
+    from jobq.task import Task
 
 _SHOWN_BYTES: Final = 4096
 HIDDEN: Final = "(hidden)"
 
 
+def _task_in(body: bytes) -> "Task":
+    from jobq.task import Task  # noqa: PLC0415 - --help must not pay for pydantic
+
+    return Task.decode(body)
+
+
 def what_runs(body: bytes) -> str:
     """Return in one line what a message runs, or that it is no task."""
     try:
-        task = Task.decode(body)
+        task = _task_in(body)
     except MalformedTask as error:
         return visible(f"(not a task: {error})")
     if task.command is not None:
@@ -36,7 +44,7 @@ def as_json(body: bytes, *, env: bool) -> dict[str, Any]:
         env: whether to show the values of its variables, which may be secrets (A5).
     """
     try:
-        task = Task.decode(body)
+        task = _task_in(body)
     except MalformedTask as error:
         return {"task": None, "error": str(error), "body": visible_bytes(body[:_SHOWN_BYTES])}
     fields: dict[str, Any] = task.model_dump(mode="json", exclude_none=True)

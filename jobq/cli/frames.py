@@ -30,7 +30,7 @@ class FrameWriter(Writer):
     A terminal that takes nothing gets no frame either: the newest one waits, and replaces the one before it.
 
     Args:
-        dropped: as for `Writer`.
+        dropped, on_fault: as for `Writer`.
         terminal: the descriptors that are the terminal; the frame is written to the first.
         max_bytes: as for `Writer`.
     """
@@ -40,9 +40,10 @@ class FrameWriter(Writer):
         dropped: Callable[[int], tuple[int, bytes]],
         *,
         terminal: frozenset[int],
+        on_fault: Callable[[int, OSError], None] = lambda _descriptor, _error: None,
         max_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
-        super().__init__(dropped, max_bytes=max_bytes)
+        super().__init__(dropped, on_fault=on_fault, max_bytes=max_bytes)
         self._terminal = terminal
         self._draw: Draw | None = None
         self._is_stale = False

@@ -13,7 +13,7 @@ from jobq.cli.live import Live, beside
 from jobq.cli.screen import Screen
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.events import Events
-from jobq.run.retry import Complete, DeadLetter, verdict_of_caller
+from jobq.run.retry import Complete, DeadLetter, Requeue, is_unspent, verdict_of_caller
 from jobq.run.settlement import Settled
 from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report
@@ -36,7 +36,8 @@ class Here:
         joblog: told of each finished task.
 
     Attributes:
-        done, failed: tasks that were finished here.
+        done: tasks that succeeded here.
+        failed: tasks that were given up here, and those whose failures ended it early: these are left too.
         failed_earlier: dead letters that were there before.
         left: tasks that are not finished.
         failures: the first of the failed.
@@ -145,9 +146,13 @@ class Here:
         return stats.unfinished
 
     def _on_report(self, delivery: Delivery, report: Report) -> None:
-        if report.settled is not Settled.YES or not isinstance(report.verdict, Complete | DeadLetter):
+        if report.settled is not Settled.YES:
             return
-        failed = isinstance(report.verdict, DeadLetter)
+        # What tripped the breaker (--max-consecutive-failures) is left for --resume, and yet it is what went wrong.
+        tripped = isinstance(report.verdict, Requeue) and is_unspent(delivery.task, report.verdict)
+        if not tripped and not isinstance(report.verdict, Complete | DeadLetter):
+            return
+        failed = tripped or isinstance(report.verdict, DeadLetter)
         self.failed += failed
         self.done += not failed
         self._changed.set()

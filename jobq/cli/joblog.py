@@ -80,12 +80,12 @@ def _command(delivery: Delivery) -> str:
 
 
 def _exit_value(outcome: Outcome, *, failed: bool) -> int:
+    if outcome.kind is OutcomeKind.TIMED_OUT:
+        return _TIMED_OUT
     if outcome.exit_code is not None and not (failed and outcome.exit_code == 0):
         return outcome.exit_code
     if outcome.signal:
         return _SIGNALED + outcome.signal
-    if outcome.kind is OutcomeKind.TIMED_OUT:
-        return _TIMED_OUT
     return _NOT_STARTED if outcome.start_failed else _UNKNOWN
 
 

@@ -126,6 +126,7 @@ class Input:
         self.name = "standard input" if path == "-" else path
         self.path = path
         self.bytes_read = 0
+        self._ahead: bytes | None = None  # what `is_empty` has read
         try:
             self._descriptor = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             status = os.fstat(self._descriptor)
@@ -140,8 +141,17 @@ class Input:
         if self._descriptor != 0:
             os.close(self._descriptor)
 
+    async def is_empty(self) -> bool:
+        """Tell whether there is nothing to read at all; waits for the first bytes of a pipe."""
+        while self._ahead is None:
+            self._ahead = await self.read(None)
+        return not self._ahead
+
     async def read(self, timeout: float | None) -> bytes | None:
         """Return the next bytes, empty at the end, None when there are none within `timeout` seconds."""
+        if self._ahead:
+            chunk, self._ahead = self._ahead, None
+            return chunk
         if not await self._readable(timeout):
             return None
         try:

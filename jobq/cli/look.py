@@ -1,13 +1,15 @@
 """`jobq QUEUE size`, `peek`, `create` and `clear`: the queue as a whole."""
 
 from dataclasses import asdict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.backend import Backend, QueueStats
 from jobq.cli import describe, terminal
 from jobq.cli.parts import ExampleCommand, json_option, with_queue
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend, QueueStats
 
 _NOT_FOUND: Final = 4
 _MOST_PEEKED: Final = 10_000
@@ -30,7 +32,7 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
     A Storage Queue tells the first three only together, and about: as total.
     """
 
-    async def work(backend: Backend) -> int:
+    async def work(backend: "Backend") -> int:
         stats = await backend.stats()
         if as_json:
             terminal.put_json(_counts(stats))
@@ -41,12 +43,12 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
     return with_queue(ctx, work)
 
 
-def _counts(stats: QueueStats) -> dict[str, int | None]:
+def _counts(stats: "QueueStats") -> dict[str, int | None]:
     """Return what is told: a total only where the others are not known."""
     return {name: count for name, count in asdict(stats).items() if name != "total" or count is not None}
 
 
-def _table(stats: QueueStats) -> str:
+def _table(stats: "QueueStats") -> str:
     texts = {name: "?" if count is None else str(count) for name, count in _counts(stats).items()}
     columns = [(name.rjust(len(text)), text.rjust(len(name))) for name, text in texts.items()]
     return "\n".join("  ".join(row) for row in zip(*columns, strict=True))
@@ -59,7 +61,7 @@ def _table(stats: QueueStats) -> str:
 def peek(ctx: click.Context, limit: int, as_json: bool) -> int:
     """Show the next tasks without taking them: id, deliveries so far, what runs. Values of variables stay hidden."""
 
-    async def work(backend: Backend) -> None:
+    async def work(backend: "Backend") -> None:
         for found in await backend.peek(limit):
             if as_json:
                 held = describe.as_json(found.body, env=False)
@@ -79,7 +81,7 @@ def peek(ctx: click.Context, limit: int, as_json: bool) -> int:
 def create(ctx: click.Context, exist_ok: bool, as_json: bool) -> int:
     """Make the queue and its dead-letter place. A first push does it too; a worker does not."""
 
-    async def work(backend: Backend) -> None:
+    async def work(backend: "Backend") -> None:
         await backend.create(exist_ok=exist_ok)
         if as_json:
             terminal.put_json({"queue": backend.name})
@@ -98,7 +100,7 @@ def clear(ctx: click.Context, yes: bool, as_json: bool) -> int:
     if not yes and not terminal.has_terminal_input():
         raise click.UsageError("clear deletes tasks for good and there is no terminal to ask on; add --yes")
 
-    async def work(backend: Backend) -> int:
+    async def work(backend: "Backend") -> int:
         if not yes and not terminal.confirmed(f"Delete all tasks that wait or run on {backend.name}?"):
             terminal.tell("nothing was deleted")
             return 1

@@ -136,9 +136,9 @@ def run(arguments: list[str]) -> int:
         code = _run(arguments, as_json)
         terminal.flush()
     except terminal.OutputGone as gone:
-        return _output_gone(gone.__cause__)
+        return _output_gone(gone)
     except BrokenPipeError as error:  # from click, which prints help by itself
-        return _output_gone(error)
+        return _output_gone(terminal.OutputGone(error))
     except (KeyboardInterrupt, click.Abort):
         terminal.complain("interrupted")
         return _INTERRUPTED
@@ -161,11 +161,11 @@ def _run(arguments: list[str], as_json: bool) -> int:
         return _tell_error(error, as_json)
 
 
-def _output_gone(cause: BaseException | None) -> int:
+def _output_gone(gone: terminal.OutputGone) -> int:
     terminal.discard_stdout()
-    if isinstance(cause, BrokenPipeError):  # whoever read our output has seen enough, as in `| head -1`
+    if not gone.is_fault:  # whoever read our output has seen enough, as in `| head -1`
         return 0
-    terminal.complain(f"cannot write to standard output: {getattr(cause, 'strerror', None) or cause}")
+    terminal.complain(str(gone))
     return 1
 
 
@@ -186,12 +186,18 @@ def _invoke(arguments: list[str]) -> int:
 
 def _tell_usage(error: click.ClickException, as_json: bool) -> int:
     code = _USAGE if isinstance(error, click.UsageError) else error.exit_code
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group alone: its message is its help
+        click.echo(error.format_message(), err=True)
+        return code
+    message = error.format_message()
+    if isinstance(error, click.MissingParameter):  # click lists choices on lines of their own; a message is one line
+        message = " ".join(message.split())
     if as_json:
-        terminal.complain_json("UsageError", error.format_message(), code)
+        terminal.complain_json("UsageError", message, code)
         return code
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"Try: {context.command_path.replace(' [QUEUE]', '')} --help" if context else ""
-    terminal.complain(error.format_message(), hint=hint)
+    terminal.complain(message, hint=hint)
     return code
 
 

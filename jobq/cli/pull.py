@@ -98,15 +98,13 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
             )
             result = await worker.run()
     for report in reports:
-        if as_json:
-            terminal.put_json(_object(report))
         terminal.tell(f"task {report.task_id} {_fate(report)}", is_error=_result(report) != "done")
-    if result.exit_code:
-        return result.exit_code
-    if not reports:
+    if not (reports or result.exit_code):
         terminal.tell(f"no task on {backend.name}")
-        return 1 if result.lost else _NOTHING
-    return 0 if result.succeeded == len(reports) else 1
+    nothing = 1 if result.lost else _NOTHING
+    code = result.exit_code or (int(result.succeeded != len(reports)) if reports else nothing)
+    code = code or int(screen.lost_output)
+    return terminal.put_report(map(_object, reports), code) if as_json else code
 
 
 def _result(report: "Report") -> str:

@@ -5,18 +5,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from jobq import strict_json
-from jobq.backend import Backend
 from jobq.cli import terminal
-from jobq.cli.batches import Echo, Pusher, Stream, push_given
-from jobq.cli.lines import Input, Template
 from jobq.cli.parts import ExampleCommand, Invocation, duration, json_option, read_settings, spec_of, with_queue
 from jobq.errors import MalformedTask
-from jobq.task import Task
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend
 
 _ARGV: Final = "jobq.argv"
 
@@ -59,6 +58,8 @@ class _PushCommand(ExampleCommand):
 
 def _function(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
     if text is not None:
+        from jobq.task import Task  # noqa: PLC0415 - `jobq push --help` must not pay for pydantic
+
         try:
             Task.new(call=text)
         except MalformedTask as error:
@@ -135,6 +136,9 @@ def push(
     as_json: bool,
 ) -> int:
     """Queue commands; see _HELP."""
+    from jobq.cli.batches import Echo, Pusher, Stream, push_given  # noqa: PLC0415 - as above
+    from jobq.cli.lines import Input, Template  # noqa: PLC0415 - as above
+
     settings = read_settings(num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions)
     template = Template(
         env=_variables(variables),
@@ -157,43 +161,50 @@ def push(
     if spec is not None:
         from jobq.cli import specification  # noqa: PLC0415 - most pushes have none
 
-        found = specification.specification_of(spec)
-        return with_queue(
-            ctx,
-            lambda backend: specification.push_specification(
-                Pusher(backend, echo, creates=not no_create),
-                found,
-                template,
-                backend=backend,
-                dry_run=dry_run,
-                as_json=as_json,
-            ),
-            settings,
-        )
+        with terminal.data_apart():
+            found = specification.specification_of(spec)
+            code = with_queue(
+                ctx,
+                lambda backend: specification.push_specification(
+                    Pusher(backend, echo, creates=not no_create),
+                    found,
+                    template,
+                    backend=backend,
+                    dry_run=dry_run,
+                    as_json=as_json,
+                ),
+                settings,
+            )
+        echo.check()
+        return code
     if dry_run:
         raise click.UsageError("--dry-run goes with --spec")
     if file is not None or not (commands or argv or call):
         with Input(file or "-") as source:
-            return with_queue(
+            code = with_queue(
                 ctx,
                 lambda backend: Stream(
                     Pusher(backend, echo, creates=not no_create), source, template, _again(ctx)
                 ).run(),
                 settings,
             )
+        echo.check()
+        return code
     given: list[dict[str, Any]] = [{"command": command} for command in commands]
     given = given or [{"argv": argv} if argv else {"call": call, "kwargs": kwargs}]
     named = {"id": id_} if id_ is not None else {}
     tasks = [template.task(**fields, **named) for fields in given]
 
-    async def push_them(backend: Backend) -> int:
+    async def push_them(backend: "Backend") -> int:
         if id_ is not None and not backend.capabilities.deduplicates:
             raise click.UsageError(
                 f"--id: the service of {backend.name} does not know an id again, so a second push would run it twice"
             )
         return await push_given(Pusher(backend, echo, creates=not no_create), tasks)
 
-    return with_queue(ctx, push_them, settings)
+    code = with_queue(ctx, push_them, settings)
+    echo.check()
+    return code
 
 
 def _check_sources(

@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import AsyncExitStack, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from jobq.cli.parts import ExampleCommand, Invocation, duration, read_settings, 
 
 if TYPE_CHECKING:
     from jobq.cli.here import Here
+    from jobq.cli.lines import Input
     from jobq.settings import Settings
 
 _HELP: Final = """Run a file of commands here and now, several at a time, until all are done; as `xargs -P` and GNU
@@ -34,8 +36,8 @@ out (1 minute after a SIGKILL; at once after Ctrl-C).
 Ctrl-C and SIGTERM: running commands are asked to end, killed after --stop-grace; twice Ctrl-C: at once. SIGUSR1:
 finish what runs, begin nothing new.
 
-Exit codes: 0 all succeeded, 1 some failed or were not run, 2 usage or bad input, 130 and 143 interrupted with work
-left.
+Exit codes: 0 all succeeded, 1 some failed or were not run, 2 usage or bad input, 4 nothing to resume, 130 and
+143 interrupted with work left.
 """
 _EXAMPLES: Final = (
     "jobq run -n 8 < commands.txt",
@@ -173,7 +175,12 @@ class _Run:
             entered = (
                 temporary_queue(self._settings)
                 if named is None
-                else named.opened(resume=resume, reads_input=source is not None, again=self._again)
+                else named.opened(
+                    resume=resume,
+                    reads_input=source is not None,
+                    may_begin=partial(_may_begin, source, resume=resume, resume_failed=resume_failed),
+                    again=self._again,
+                )
             )
             backend = await stack.enter_async_context(entered)
             joblog = stack.enter_context(JobLog(self._joblog, append=resume) if self._joblog else nullcontext())
@@ -192,8 +199,9 @@ class _Run:
             terminal.warn(
                 f"{feed.kept} lines were queued before with other options or content; they stay as they were then"
             )
-        self._tell(here, time.monotonic() - began, as_json=as_json)
-        return here.exit_code
+        exit_code = here.exit_code or int(screen.lost_output)
+        self._tell(here, time.monotonic() - began)
+        return terminal.put_report([_summary(here, time.monotonic() - began)], exit_code) if as_json else exit_code
 
     def _template(self) -> Any:
         from jobq.cli.lines import Template  # noqa: PLC0415 - as above
@@ -209,7 +217,7 @@ class _Run:
             },
         )
 
-    def _tell(self, here: "Here", seconds: float, *, as_json: bool) -> None:
+    def _tell(self, here: "Here", seconds: float) -> None:
         for task in here.failures:
             where = f"line {task.line}" if task.line else f"task {task.id}"
             terminal.tell(f"failed: {where} ({task.told}): {terminal.shortened(task.command, 200)}", is_error=True)
@@ -226,23 +234,6 @@ class _Run:
             terminal.complain(str(here.error))
         if resume is not None:
             terminal.tell(resume, is_error=True)
-        if as_json:
-            summary = {
-                "done": here.done, "failed": here.failed, "failed_earlier": here.failed_earlier, "left": here.left,
-                "input_is_queued": here.input_is_queued, "seconds": round(seconds, 3), "exit_code": here.exit_code,
-                "failures": [
-                    {
-                        "line": task.line, "id": task.id, "exit_value": task.exit_value, "signal": task.signal,
-                        "detail": task.told, "command": task.command, "last_line": task.last_line,
-                    }
-                    for task in here.failures
-                ],
-            }  # fmt: skip
-            try:
-                terminal.put_json(summary)
-                terminal.flush()
-            except terminal.OutputGone:
-                terminal.discard_stdout()  # what was done is done, and the exit code tells it
 
     def _how_to_resume(self, here: "Here") -> str | None:
         if not here.left and here.input_is_queued:
@@ -253,3 +244,24 @@ class _Run:
             "" if here.input_is_queued else " < FILE" if self._source == "-" else f" {shlex.quote(self._source or '')}"
         )
         return f"go on with: {self._again}{file}"
+
+
+async def _may_begin(source: "Input | None", *, resume: bool, resume_failed: bool) -> bool:
+    """Tell whether a queue file that holds no run yet is no mistyped one."""
+    if resume_failed or source is None:
+        return False
+    return not resume or source.path != "-" or not await source.is_empty()
+
+
+def _summary(here: "Here", seconds: float) -> dict[str, Any]:
+    return {
+        "done": here.done, "failed": here.failed, "failed_earlier": here.failed_earlier, "left": here.left,
+        "input_is_queued": here.input_is_queued, "seconds": round(seconds, 3), "exit_code": here.exit_code,
+        "failures": [
+            {
+                "line": task.line, "id": task.id, "exit_value": task.exit_value, "signal": task.signal,
+                "detail": task.told, "command": task.command, "last_line": task.last_line,
+            }
+            for task in here.failures
+        ],
+    }  # fmt: skip

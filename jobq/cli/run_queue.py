@@ -3,7 +3,7 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -69,25 +69,28 @@ class NamedQueue:
         self._was_unread = False
 
     @asynccontextmanager
-    async def opened(self, *, resume: bool, reads_input: bool, again: str) -> AsyncIterator[Backend]:
+    async def opened(
+        self, *, resume: bool, reads_input: bool, may_begin: Callable[[], Awaitable[bool]], again: str
+    ) -> AsyncIterator[Backend]:
         """Enter the queue, and mark it as one whose input is being read when that is so.
 
         Args:
             resume: go on with what the file holds.
             reads_input: whether there is an input to be queued.
+            may_begin: asked when the file holds no run: whether that is no mistake.
             again: the command line that resumes, for messages.
 
         Raises:
             UsageError, InputMissing: it cannot be begun or resumed like that.
+            QueueNotFound: there is nothing to resume.
         """
         async with resolve(self._spec(_QUEUE), self._settings) as backend:
             try:
                 stats = await backend.stats()
             except QueueNotFound:
-                if not reads_input:
-                    raise click.UsageError(
-                        f"nothing to resume: {self._path} holds no run; name the input too"
-                    ) from None
+                if not await may_begin():
+                    what = "holds no run" if self._path.exists() else "does not exist"
+                    raise QueueNotFound(f"nothing to resume: {self._path} {what}") from None
             else:
                 if not resume:
                     left = stats.unfinished

@@ -6,12 +6,13 @@ Nothing here blocks the event loop or fails: see `writer`.
 import logging
 import os
 import sys
+from functools import partial
 from typing import Final, Literal, Self
 
 from jobq.cli.frames import Draw, FrameWriter, same_terminal
 from jobq.cli.records import Records, least_event_level
 from jobq.cli.sentences import sentence, terminal_safe
-from jobq.cli.terminal import paint, visible
+from jobq.cli.terminal import cannot_write, paint, visible
 from jobq.cli.writer import Writer
 from jobq.events import Event
 
@@ -32,6 +33,10 @@ class Screen:
         echo: where the tasks' standard output goes: "stdout" (and their standard error to ours), "stderr" (both, for
             standard output is the caller's), or "nowhere".
         is_live: whether a frame is to be kept below the lines; see `show`.
+
+    Attributes:
+        lost_output: whether standard output could not be written, though somebody would have read it.
+        in_a_hurry: whether a slow reader may be left without the last lines.
     """
 
     def __init__(self, *, echo: Literal["stdout", "stderr", "nowhere"], is_live: bool = False) -> None:
@@ -41,13 +46,16 @@ class Screen:
         self._is_terminal = {descriptor: os.isatty(descriptor) for descriptor in (_OUT, _ERR)}
         is_one = os.path.sameopenfile(_OUT, _ERR) or same_terminal(_OUT, _ERR)
         terminal = frozenset({_OUT, _ERR} if is_one else {_ERR})
-        self._frames = FrameWriter(self._dropped, terminal=terminal, max_bytes=_MAX_WAITING_BYTES) if is_live else None
-        self._err = self._frames or Writer(self._dropped, max_bytes=_MAX_WAITING_BYTES)
+        writer = partial(Writer, self._dropped, on_fault=self._on_fault, max_bytes=_MAX_WAITING_BYTES)
+        framed = partial(FrameWriter, self._dropped, on_fault=self._on_fault, max_bytes=_MAX_WAITING_BYTES)
+        self._frames = framed(terminal=terminal) if is_live else None
+        self._err = self._frames or writer()
         # One thread where both go to one place, so that their order stays.
-        self._out = self._err if is_one else Writer(self._dropped, max_bytes=_MAX_WAITING_BYTES)
+        self._out = self._err if is_one else writer()
         self._least_level = least_event_level()
         self._records = Records(self._on_record)
-        self.in_a_hurry = False  # whether a slow reader may be left without the last lines
+        self.in_a_hurry = False
+        self.lost_output = False
 
     def __enter__(self) -> Self:
         for writer in {self._out, self._err}:
@@ -98,6 +106,11 @@ class Screen:
     def _put(self, descriptor: int, text: str, *, important: bool = False) -> None:
         writer = self._out if descriptor == _OUT else self._err
         writer.put(descriptor, text.encode("utf-8", "backslashreplace") + b"\n", important=important)
+
+    def _on_fault(self, descriptor: int, error: OSError) -> None:
+        if descriptor == _OUT:  # of standard error nobody could be told
+            self.lost_output = True
+            self.say(cannot_write(error), logging.ERROR)
 
     @staticmethod
     def _dropped(count: int) -> tuple[int, bytes]:

@@ -1,5 +1,6 @@
 """`jobq QUEUE push --spec MODULE:NAME`: the tasks that a Python class or async generator lists."""
 
+import asyncio
 import importlib
 import inspect
 import os
@@ -19,30 +20,36 @@ from jobq.errors import JobqError
 from jobq.task import Task
 from jobq.workspec import Counts, WorkSpecification, enqueue
 
-_NOT_THEIRS: Final = (str(Path(__file__).parents[1]), f"{os.sep}asyncio{os.sep}", f"{os.sep}concurrent{os.sep}futures")
+_NOT_THEIRS: Final = (
+    *(f"{Path(__file__).parents[1]}{os.sep}", f"{os.sep}asyncio{os.sep}", f"{os.sep}concurrent{os.sep}futures"),
+    *("<frozen importlib", f"{os.sep}importlib{os.sep}"),
+)
+
+_INTERRUPTED: Final = 130
 
 Specification = WorkSpecification[Any] | Callable[[], Any]
+
+
+class SpecificationFailed(JobqError):
+    """A stranger's code failed; its traceback is on standard error."""
 
 
 def specification_of(name: str) -> Specification:
     """Return what MODULE:NAME means, looked up from the current folder as `python -m` does.
 
     Raises:
-        UsageError: there is no such module or name, or it is no specification.
+        UsageError: there is no such module or name, it cannot be imported, or it is no specification.
+        SpecificationFailed: it cannot be made.
     """
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise click.UsageError(f"--spec {name}: write MODULE:NAME, as in experiments.folds:Folds")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and imports one that is not: its traceback tells where
+    if os.sep in module_name or module_name.startswith(".") or module_name.endswith(".py"):
         raise click.UsageError(
-            f"--spec {name}: no module {error.name!r} here or in this Python ({sys.executable})"
-        ) from None
+            f"--spec {name}: a module is named as Python imports it, not by its file: write"
+            f" {Path(module_name.lstrip('.')).stem}:{attribute}, from the folder that holds it"
+        )
+    found = _imported(name, module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise click.UsageError(f"--spec {name}: module {module_name!r} has no {attribute!r}")
@@ -50,16 +57,39 @@ def specification_of(name: str) -> Specification:
     if inspect.isclass(found):
         if not issubclass(found, WorkSpecification):
             raise click.UsageError(f"--spec {name}: the class does not derive from jobq.WorkSpecification")
-        return found()
+        try:
+            return found()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code; told with its traceback
+            _print_theirs(error)
+            raise SpecificationFailed(f"the specification failed: {_named(error)}") from None
     if isinstance(found, WorkSpecification) or callable(found):
         return found  # type: ignore[no-any-return] # checked just now
     raise click.UsageError(f"--spec {name}: neither a jobq.WorkSpecification nor a function that lists tasks")
 
 
+def _imported(name: str, module_name: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code; told with its traceback
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise click.UsageError(
+                f"--spec {name}: no module {missing!r} here or in this Python ({sys.executable})"
+            ) from None
+        _print_theirs(error)
+        raise click.UsageError(f"--spec {name}: cannot import {module_name}: {_named(error)}") from None
+
+
 async def push_specification(
     pusher: Pusher, specification: Specification, template: Template, *, backend: Backend, dry_run: bool, as_json: bool
 ) -> int:
-    """Queue what a specification lists; in a dry run print it instead. Return the exit code."""
+    """Queue what a specification lists; in a dry run print it instead. Return the exit code.
+
+    One Ctrl-C ends the process: a thread in which the specification lists or checks cannot be stopped, and may block
+    for ever. What is queued is durable, so nothing needs to be closed.
+    """
 
     async def show(tasks: Sequence[Task]) -> None:
         for task in tasks:
@@ -70,6 +100,7 @@ async def push_specification(
                 terminal.put(describe.what_runs(body))
 
     latest = Counts()
+    interrupted = False
     with Bar("considering") as bar:
 
         def on_progress(counts: Counts) -> None:
@@ -84,14 +115,17 @@ async def push_specification(
                 make=lambda command: template.task(command=command),
                 on_progress=on_progress,
             )
-        except JobqError:
+        except (JobqError, terminal.OutputGone):
             raise
-        except Exception as error:  # noqa: BLE001 - a stranger's code; told with its traceback
-            import traceback  # noqa: PLC0415 - a fault in a stranger's code is rare
-
-            traceback.print_exception(error.with_traceback(_without_ours(error)))
-            terminal.complain(f"the specification failed; {_told(latest, dry_run=dry_run)} on {backend.name}")
-            return 1
+        except asyncio.CancelledError:
+            interrupted = True
+        except Exception as error:  # noqa: BLE001 - as above
+            _print_theirs(error, or_all=True)
+            told = _told(latest, dry_run=dry_run)
+            raise SpecificationFailed(f"the specification failed; {told} on {backend.name}") from None
+    if interrupted:
+        terminal.complain(f"interrupted; {_told(latest, dry_run=dry_run)} on {backend.name}")
+        terminal.leave(_INTERRUPTED)
     terminal.tell(f"{_told(latest, dry_run=dry_run)} on {backend.name}")
     return 0
 
@@ -101,9 +135,20 @@ def _told(counts: Counts, *, dry_run: bool) -> str:
     return f"considered {counts.considered}, skipped {counts.skipped}, {queued} {counts.queued}"
 
 
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _print_theirs(error: BaseException, *, or_all: bool = False) -> None:
+    """Print an exception with the frames of the user's code; `or_all`: with ours when there are none of them."""
+    import traceback  # noqa: PLC0415 - a fault in a stranger's code is rare
+
+    traceback.print_exception(error.with_traceback(_without_ours(error) or (error.__traceback__ if or_all else None)))
+
+
 def _without_ours(error: BaseException) -> Any:
-    """Return the part of a traceback that begins in the user's code; all of it when none does."""
+    """Return the part of a traceback that begins in the user's code; None when none does."""
     here = error.__traceback__
     while here is not None and any(part in here.tb_frame.f_code.co_filename for part in _NOT_THEIRS):
         here = here.tb_next
-    return here or error.__traceback__
+    return here

@@ -4,12 +4,16 @@ Standard output carries data, standard error everything else. Text that came out
 is made `visible` before it reaches a terminal.
 """
 
+import errno
 import json
 import os
 import re
+import stat
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 if TYPE_CHECKING:
     from logging import LogRecord
@@ -29,6 +33,7 @@ class Verbosity(IntEnum):
 
 
 _verbosity = Verbosity.NORMAL
+_apart: TextIO | None = None  # where data goes while descriptor 1 is a stranger's
 _RED: Final = "31"
 _YELLOW: Final = "33"
 
@@ -53,7 +58,7 @@ def _nowhere() -> TextIO:
 
 def discard_stdout() -> None:
     """Send what is still buffered nowhere: whoever read standard output has gone."""
-    _discard(1)
+    _discard(_apart.fileno() if _apart is not None else 1)
 
 
 def _discard(descriptor: int) -> None:
@@ -106,28 +111,100 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class OutputGone(Exception):
-    """Standard output cannot be written: its reader has gone, or its disk is full."""
+    """Standard output cannot be written: its reader has gone, or its disk is full.
+
+    Args:
+        error: what the system said.
+
+    Attributes:
+        is_fault: whether data is lost that somebody would have read.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(cannot_write(error))
+        self.is_fault = not reader_has_gone(error, 1 if _apart is None else _apart.fileno())
+
+
+def cannot_write(error: OSError) -> str:
+    """Return what to tell of standard output that cannot be written."""
+    return f"cannot write to standard output: {error.strerror or error}"
+
+
+def reader_has_gone(error: OSError, descriptor: int) -> bool:
+    """Tell whether nobody reads any more, as in `| head -1` or on a terminal that hung up: then nothing is lost."""
+    if error.errno == errno.EIO:  # of a disk: a fault; a terminal that hung up is no longer one to isatty
+        return stat.S_ISCHR(os.fstat(descriptor).st_mode)
+    return error.errno == errno.EPIPE
+
+
+def _data() -> TextIO:
+    return _apart or sys.stdout
+
+
+@contextmanager
+def data_apart() -> Iterator[None]:
+    """Keep standard output for what is `put`: what a stranger's code prints meanwhile goes to standard error."""
+    global _apart  # noqa: PLW0603 - one process, one standard output
+    flush()
+    kept = os.dup(1)  # not inherited by what the stranger starts
+    os.dup2(2, 1)
+    _apart = open(kept, "w", encoding=sys.stdout.encoding, errors="backslashreplace", closefd=False)  # noqa: SIM115 - closed below
+    try:
+        yield
+        flush()
+    finally:
+        with suppress(OSError):
+            sys.stdout.flush()  # theirs
+        with suppress(OSError):
+            _apart.close()
+        _apart = None
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def put(text: str) -> None:
     """Write a line of data to standard output; raises OutputGone."""
     try:
-        print(text)
+        print(text, file=_data())
     except OSError as error:
-        raise OutputGone from error
+        raise OutputGone(error) from error
 
 
 def flush() -> None:
     """Bring what was put to the reader now; raises OutputGone."""
     try:
-        sys.stdout.flush()
+        _data().flush()
     except OSError as error:
-        raise OutputGone from error
+        raise OutputGone(error) from error
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End the process now, with all that was put and told, and without waiting for threads."""
+    with suppress(OutputGone):
+        flush()
+    os._exit(exit_code)
 
 
 def put_json(value: Any) -> None:
     """Write one JSON object, on one line, to standard output; pure ASCII, so any locale and terminal takes it."""
     put(json.dumps(value))
+
+
+def put_report(values: Iterable[Any], exit_code: int) -> int:
+    """Write the JSON objects that tell what a command has done; return its exit code, 1 for a success nobody can read.
+
+    A reader that has gone changes nothing: what is done is done, and the exit code tells it.
+    """
+    try:
+        for value in values:
+            put_json(value)
+        flush()
+    except OutputGone as gone:
+        discard_stdout()
+        if gone.is_fault:
+            complain(str(gone))
+            return exit_code or 1
+    return exit_code
 
 
 def tell(text: str, *, is_error: bool = False) -> None:

@@ -4,17 +4,16 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq import durations
 from jobq.cli.console import Console
 from jobq.cli.parts import ExampleCommand, duration, read_settings, size, spec_of
 from jobq.events import Events
-from jobq.settings import Settings
-from jobq.spec import resolve
+
+if TYPE_CHECKING:
+    from jobq.settings import Settings
 
 _HELP: Final = """Run what is queued, each task as a supervised process that lives exactly as long as its lease.
 
@@ -33,58 +32,58 @@ _EXAMPLES: Final = (
 )
 
 
-def _option(*names: str, field: str, text: str, unset: str = "", **more: Any) -> Callable[[Any], Any]:
-    """Return an option whose help names the default that Settings has; `unset` tells what None means."""
-    default = Settings.model_fields[field].default
-    shown = durations.show(default) if isinstance(default, timedelta) else default
-    return click.option(*names, field, help=f"{text} Default: {unset or shown}.", **more)
+def _option(*names: str, text: str, default: str, **more: Any) -> Callable[[Any], Any]:
+    """Return an option of the setting of its name; tests/cli/test_defaults.py holds `default` to what Settings has."""
+    return click.option(*names, help=f"{text} Default: {default}.", **more)
 
 
-def _time(name: str, *, text: str, unset: str = "") -> Callable[[Any], Any]:
-    field = name.removeprefix("--").replace("-", "_")
-    return _option(name, field=field, text=text, unset=unset, metavar="DURATION", callback=duration)
+def _time(name: str, *, text: str, default: str) -> Callable[[Any], Any]:
+    return _option(name, text=text, default=default, metavar="DURATION", callback=duration)
 
 
 @click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
 @_option(
-    "--num-workers", "-n", field="num_workers", text="How many tasks run at once.", metavar="N",
+    "--num-workers", "-n", text="How many tasks run at once.", default="1", metavar="N",
     type=click.IntRange(1, 4096),
 )  # fmt: skip
 @_time(
-    "--visibility-timeout", text="How long a lease is asked for; it is renewed while a task runs.", unset="the queue's"
+    "--visibility-timeout",
+    text="How long a lease is asked for; it is renewed while a task runs.",
+    default="the queue's",
 )
-@_time("--idle-timeout", text="How long an empty queue is watched before the worker ends.", unset="ends when empty")
-@_time("--time-limit", text="How long new tasks are taken.", unset="no limit")
+@_time("--idle-timeout", text="How long an empty queue is watched before the worker ends.", default="ends when empty")
+@_time("--time-limit", text="How long new tasks are taken.", default="no limit")
 @_option(
-    "--memory-limit", field="memory_limit", metavar="SIZE", callback=size, unset="no limit",
+    "--memory-limit", metavar="SIZE", callback=size, default="no limit",
     text="How much memory a task's whole process tree may use before it is killed and has failed: 512M, 2G.",
 )  # fmt: skip
 @_option(
-    "--max-consecutive-failures", field="max_consecutive_failures", metavar="N", type=click.IntRange(min=0),
-    text="Exit 1 after so many failures of different tasks in a row; 0 = never.",
+    "--max-consecutive-failures", metavar="N", type=click.IntRange(min=0),
+    text="Exit 1 after so many failures of different tasks in a row; 0 = never.", default="10",
 )  # fmt: skip
-@_time("--backoff", text="The longest delay after a first failure; doubles with each.")
-@_time("--backoff-max", text="Where doubling stops.")
-@_time("--stop-grace", text="From SIGTERM to SIGKILL for tasks when the worker stops.")
+@_time("--backoff", text="The longest delay after a first failure; doubles with each.", default="5s")
+@_time("--backoff-max", text="Where doubling stops.", default="10m")
+@_time("--stop-grace", text="From SIGTERM to SIGKILL for tasks when the worker stops.", default="20s")
 @_option(
-    "--log-format", field="log_format", text="auto = text on a terminal, json elsewhere.",
+    "--log-format", text="auto = text on a terminal, json elsewhere.", default="auto",
     type=click.Choice(["auto", "text", "json"]),
 )  # fmt: skip
 @_option(
-    "--restart", field="restart", metavar="N", type=click.IntRange(min=0),
-    text="Start the worker again when a signal killed it, at most so often.",
+    "--restart", metavar="N", type=click.IntRange(min=0),
+    text="Start the worker again when a signal killed it, at most so often.", default="0",
 )  # fmt: skip
 @_option(
-    "--guardian", field="guardian", type=click.Choice(["on", "off"]),
-    text="Whether a small parent process owns the tasks and kills what outlives its lease.",
+    "--guardian", type=click.Choice(["on", "off"]),
+    text="Whether a small parent process owns the tasks and kills what outlives its lease.", default="on",
 )  # fmt: skip
 @_option(
-    "--preload", field="preload", metavar="MODULE", multiple=True, unset="none",
+    "--preload", metavar="MODULE", multiple=True, default="none",
     text="Import a Python module once, in a process of which tasks with --call are forked; may be repeated.",
 )  # fmt: skip
 @_option(
-    "--view", field="view", type=click.Choice(["auto", "live", "lines"]),
+    "--view", type=click.Choice(["auto", "live", "lines"]),
     text="live = keep a table of the slots below the log; lines = do not; auto = live on a terminal, without a pipe.",
+    default="auto",
 )  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.option(
@@ -109,10 +108,11 @@ def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: 
     return asyncio.run(_work(spec, settings, echo_output=not quiet_output, is_data=as_json))
 
 
-async def _work(spec: str, settings: Settings, *, echo_output: bool, is_data: bool) -> int:
+async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: bool) -> int:
     from jobq.cli import live  # noqa: PLC0415 - `jobq worker --help` needs none of it
     from jobq.run.usage import UsageSampler  # noqa: PLC0415 - as above
     from jobq.run.worker import Worker  # noqa: PLC0415 - as above
+    from jobq.spec import resolve  # noqa: PLC0415 - as above
 
     backend = resolve(spec, settings)
     is_live = live.is_wanted(settings.view, log_format=settings.log_format)
@@ -131,4 +131,4 @@ async def _work(spec: str, settings: Settings, *, echo_output: bool, is_data: bo
                 await stack.enter_async_context(live.of_worker(console.show, events, spec, settings, sampler))
             worker = Worker(backend, settings, events=events, on_line=console.on_line, sampler=sampler)
             report = await worker.run()
-    return report.exit_code
+    return report.exit_code or int(console.lost_output)

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from jobq.cli.terminal import reader_has_gone
+
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 _RESERVE_BYTES: Final = 1024 * 1024  # on top, for lines that matter more than what tasks print
 _CHUNK_BYTES: Final = 64 * 1024
@@ -18,15 +20,23 @@ class Writer:
     """A bounded queue of lines and one daemon thread that writes them, in order, to file descriptors.
 
     When the queue is full new lines are dropped, counted, and told of as soon as there is room again. A descriptor
-    that cannot be written any more (its reader has gone) is given up in silence.
+    that cannot be written any more is given up: in silence when its reader has gone, else (a full disk) it is told.
 
     Args:
         dropped: makes the line that tells how many were dropped, and the descriptor it goes to.
+        on_fault: told by the thread, once for each descriptor, why it cannot be written; must not block.
         max_bytes: how much may wait.
     """
 
-    def __init__(self, dropped: Callable[[int], tuple[int, bytes]], *, max_bytes: int = MAX_WAITING_BYTES) -> None:
+    def __init__(
+        self,
+        dropped: Callable[[int], tuple[int, bytes]],
+        *,
+        on_fault: Callable[[int, OSError], None] = lambda _descriptor, _error: None,
+        max_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
         self._dropped_line = dropped
+        self._on_fault = on_fault
         self._max_bytes = max_bytes
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._waiting_bytes = 0
@@ -78,8 +88,14 @@ class Writer:
     def _main(self) -> None:
         while chunk := self._next_chunk():
             descriptor, data = chunk
-            if descriptor not in self._gone and not _write_all(descriptor, self._dressed(descriptor, data)):
+            if descriptor in self._gone:
+                continue
+            try:
+                _write_all(descriptor, self._dressed(descriptor, data))
+            except OSError as error:
                 self._gone.add(descriptor)
+                if not reader_has_gone(error, descriptor):
+                    self._on_fault(descriptor, error)
 
     def _next_chunk(self) -> tuple[int, bytes] | None:
         """Return the next lines for one descriptor, as one piece; None at the end."""
@@ -112,14 +128,11 @@ class Writer:
         return data
 
 
-def _write_all(descriptor: int, data: bytes) -> bool:
-    """Write all of it, however long that takes; return whether the descriptor can still be written."""
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it, however long that takes; raises OSError when the descriptor cannot be written any more."""
     rest = memoryview(data)
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:  # somebody who shares the descriptor made it non-blocking
             select.select([], [descriptor], [])
-        except OSError:
-            return False
-    return True

@@ -156,6 +156,11 @@ def unspent(task: Task) -> Requeue:
     return Requeue(task.requeued(), timedelta(0))
 
 
+def is_unspent(task: Task, verdict: Requeue) -> bool:
+    """Tell whether a task, as delivered, is given back as `unspent` does it: it has failed, and keeps its budgets."""
+    return verdict.task.counters == unspent(task).task.counters
+
+
 def _failure(outcome: Outcome) -> Reason:
     if outcome.over_memory_limit:
         return Reason.MEMORY_LIMIT

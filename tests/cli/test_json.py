@@ -4,6 +4,7 @@ The table below names every command, so that a new one without `--json` fails he
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -51,6 +52,13 @@ def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Comman
 
 def has_json(command: click.Command) -> bool:
     return any("--json" in parameter.opts for parameter in command.params)
+
+
+def test_the_readme_tells_where_it_stands(jobq: Jobq) -> None:
+    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+    assert "every one but `completion` takes `--json` after its name" in readme
+    before, without = jobq.all(["--json", "demo", "size"], ["completion", "bash", "--json"], code=2)
+    assert before.error["error"] == without.error["error"] == "UsageError"
 
 
 def test_every_command_has_it() -> None:

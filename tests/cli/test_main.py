@@ -7,16 +7,20 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
+
+from jobq.cli.main import cli
 
 from .conftest import Jobq
 
 HEAVY = {"azure", "aiohttp", "psutil", "pydantic", "rich", "sqlite3", "jobq.task", "jobq.settings"}
 
 
-def test_help_imports_nothing_heavy(jobq: Jobq) -> None:
+@pytest.mark.parametrize("command", [None, *cli.list_commands(click.Context(cli))])
+def test_help_imports_nothing_heavy(jobq: Jobq, command: str | None) -> None:
     completed = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "jobq", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "jobq", *(["demo", command] if command else []), "--help"],
         capture_output=True,
         text=True,
         env=jobq.environment,
@@ -63,6 +67,13 @@ def test_without_a_command_the_help_is_shown(jobq: Jobq, arguments: list[str]) -
     result = jobq(*arguments, code=2)
     assert "Usage: jobq" in result.err
     assert ("did you mean 'worker'?" in result.err) == (arguments == ["wroker"])
+
+
+def test_a_group_alone_and_a_missing_choice_are_told_in_plain_lines(jobq: Jobq) -> None:
+    alone, helped = jobq("demo", "dead", code=2), jobq("demo", "dead", "--help")
+    assert (alone.out, alone.err) == ("", helped.out)
+    said = jobq("completion", code=2).err
+    assert said.startswith("jobq: Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish\n")
 
 
 def test_queue_from_the_environment(jobq: Jobq) -> None:

@@ -31,6 +31,7 @@ def test_failures_are_listed_and_logged(jobq: Jobq) -> None:
         '{"argv": ["no such program"], "id": "own"}',
         '{"command": "trap \\"exit 0\\" TERM; sleep 30 & wait", "timeout": 0.3}',
         '{"command": "true\\n\\ttrue"}',
+        '{"command": "exec sleep 30", "timeout": 0.2}',
     ]
     (jobq.folder / "commands").write_text("\n".join(commands))
     before = time.time()
@@ -39,10 +40,11 @@ def test_failures_are_listed_and_logged(jobq: Jobq) -> None:
     assert "failed: line 3 (ended by signal 9): kill -9 $$\n" in result.err
     assert "failed: line 4 (could not be started: " in result.err
     assert "failed: line 5 (killed after its time limit of 0.3 s)" in result.err
-    assert "2 done, 4 failed in " in result.err
+    assert "2 done, 5 failed in " in result.err
     rows = {int(row[0]): row for row in read_job_log(jobq.folder / "log")}
     assert {line: (row[4], row[5]) for line, row in rows.items()} == {
         1: ("0", "0"), 2: ("7", "0"), 3: ("137", "9"), 4: ("127", "0"), 5: ("124", "0"), 6: ("0", "0"),
+        7: ("124", "15"),
     }  # fmt: skip
     assert [rows[line][6] for line in (1, 4, 6)] == ["echo fine", "'no such program'", "true\\n\\ttrue"]
     assert all(before - 1 < float(row[2]) < time.time() for row in rows.values())
@@ -71,6 +73,20 @@ def test_breaker_leaves_the_rest(jobq: Jobq) -> None:
     result = jobq("run", "--max-consecutive-failures", "2", stdin="exit 1\n" * 9, code=1)
     assert "too many failures in a row" in result.err
     assert " left in " in result.err
+
+
+def test_failures_that_trip_the_breaker_are_told(jobq: Jobq) -> None:
+    """Their budgets are kept for --resume; what went wrong is no secret for that."""
+    named = ("run", "--queue-file", "queue", "--joblog", "log", "--max-consecutive-failures", "2")
+    result = jobq(*named, "--json", stdin="true\necho why; exit 7\nexit 8\ntrue\n", code=1)
+    (summary,) = result.objects
+    assert (summary["done"], summary["failed"], summary["left"], summary["exit_code"]) == (1, 2, 3, 1)
+    assert sorted((failure["line"], failure["exit_value"]) for failure in summary["failures"]) == [(2, 7), (3, 8)]
+    assert "failed: line 2 (exit code 7): echo why; exit 7\n        why\n" in result.err
+    rows = {(row[0], row[4]) for row in read_job_log(jobq.folder / "log")}
+    assert rows == {("1", "0"), ("2", "7"), ("3", "8")}
+    (summary,) = jobq(*named, "--resume", "--json", stdin="", code=1).objects
+    assert (summary["done"], summary["failed"], summary["left"]) in {(0, 2, 3), (1, 2, 0), (1, 2, 2)}
 
 
 def test_five_thousand_lines(jobq: Jobq) -> None:

@@ -36,6 +36,24 @@ def test_named_file_runs_each_line_once(jobq: Jobq) -> None:
     assert (jobq.folder / "runs").read_text() == "1\n2\n4\n"
 
 
+@pytest.mark.parametrize("option", ["--resume", "--resume-failed"])
+def test_a_mistyped_queue_file_is_not_made(jobq: Jobq, option: str) -> None:
+    named = ("run", "--queue-file", "typo.db", option)
+    assert "nothing to resume: typo.db does not exist" in jobq(*named, stdin="", code=4).err
+    process = jobq.start(*named, stdin=subprocess.DEVNULL)
+    assert process.wait(20) == 4
+    assert list(jobq.folder.glob("typo.db*")) == []
+
+
+def test_resume_begins_what_is_not_begun_but_does_not_run_again_what_never_failed(jobq: Jobq) -> None:
+    assert "does not exist" in jobq("run", "--queue-file", "queue", "--resume-failed", stdin="true\n", code=4).err
+    assert not (jobq.folder / "queue").exists()
+    lines = "".join(f"echo {number}\n" for number in range(50))
+    assert len(jobq("run", "--queue-file", "queue", "--resume", stdin=lines).lines) == 50
+    (jobq.folder / "commands").write_text(lines)
+    assert len(jobq("run", "--queue-file", "other", "--resume", "commands").lines) == 50
+
+
 def test_ctrl_c_then_resume(jobq: Jobq) -> None:
     """Given back on SIGINT, gone on with afterwards: what finished ran once, what did not runs to its end."""
     lines = [f"echo begin {n} >> runs; sleep 0.2; echo end {n} >> runs" for n in range(30)]
