@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 STOPPING_SECONDS: Final = 5.0  # for the repetitions once the worker has to stop
+AT_ONCE_SECONDS: Final = 2.0  # and once it has to stop without grace
 _TAIL_CHARACTERS: Final = 4096  # of the output, in a dead letter (DESIGN section 11)
 
 
@@ -93,19 +94,21 @@ class _Patience:
         self._clock = clock
         self._end = clock.boottime() + seconds
         self._stopping = stopping or Stopping()
-        self._hurried = False
+        self._hurried = self._pressed = False
 
     def is_over(self) -> bool:
+        now = self._clock.boottime()
         if self._stopping.interrupted.is_set() and not self._hurried:
-            self._hurried = True
-            self._end = min(self._end, self._clock.boottime() + STOPPING_SECONDS)
-        return self._clock.boottime() >= self._end or self._stopping.at_once.is_set()
+            self._hurried, self._end = True, min(self._end, now + STOPPING_SECONDS)
+        if self._stopping.at_once.is_set() and not self._pressed:
+            self._pressed, self._end = True, min(self._end, now + AT_ONCE_SECONDS)
+        return now >= self._end
 
     async def pause(self, seconds: float, keeper: LeaseKeeper) -> None:
         """Wait, but not for a lease that is lost nor into a stop that begins."""
-        hurry = self._stopping.at_once if self._hurried else self._stopping.interrupted
         end = self._clock.sleep_until(min(self._clock.boottime() + seconds, self._end))
-        await first_of(end, keeper.lock_lost_event.wait(), hurry.wait())
+        hurry = [] if self._pressed else [(self._stopping.at_once if self._hurried else self._stopping.interrupted)]
+        await first_of(end, keeper.lock_lost_event.wait(), *(event.wait() for event in hurry))
 
 
 async def _send(delivery: Delivery, verdict: Verdict, outcome: Outcome | None) -> None:

@@ -66,7 +66,7 @@ async def test_what_is_refused_for_good_holds_up_no_worker() -> None:
     assert (await settled(*["refused"] * 1000, idempotent=True, seconds=70))[0] is Settled.LOST
 
 
-@pytest.mark.parametrize(("level", "seconds"), [("stop", 6.0), ("now", 0.2)])
+@pytest.mark.parametrize(("level", "seconds"), [("stop", 5.0), ("now", 2.0)])
 async def test_a_stop_leaves_a_refused_settle_little_time(level: str, seconds: float) -> None:
     stopping = Stopping()
     getattr(stopping, level)("the test says so")
@@ -76,4 +76,4 @@ async def test_a_stop_leaves_a_refused_settle_little_time(level: str, seconds: f
 async def test_a_stop_that_comes_while_a_settle_is_refused_is_heard() -> None:
     stopping = Stopping()
     asyncio.get_running_loop().call_soon(stopping.now, "the test says so")
-    assert (await settled(*["refused"] * 1000, idempotent=True, seconds=0.2, stopping=stopping))[0] is Settled.LOST
+    assert (await settled(*["refused"] * 1000, idempotent=True, seconds=2.2, stopping=stopping))[0] is Settled.LOST
