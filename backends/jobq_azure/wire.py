@@ -1,7 +1,7 @@
 """One Storage Queue, one method a request: no retry here, none in the SDK and none below it.
 
 The official SDK speaks; this module sets what it would otherwise decide for us (facts/azure.md 1.5): the time to live
-is always -1 (T: the service's default deletes after 7 days), an update always names its visibility, a body is sent
+is always -1 (the service's default deletes after 7 days), an update always names its visibility, a body is sent
 only where it is to change, and nothing is ever sent twice.
 """
 

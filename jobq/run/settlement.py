@@ -76,7 +76,7 @@ async def settle(
         except BackendUnavailable as error:
             _log.warning("task %s is not settled yet: %s", delivery.id, error)
         except JobqError as error:
-            # Refused for a reason that may pass (rights, a full account): the deadline ends the attempts.
+            # Refused for a reason that may pass: rights, a full account.
             _log.error("task %s cannot be settled: %s", delivery.id, error)
         else:
             return Settled.YES
