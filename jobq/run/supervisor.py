@@ -166,7 +166,12 @@ class _Attempt:
         if task.timeout is not None:
             ends.append(self._with.clock.sleep_until(self._with.clock.boottime() + task.timeout))
         with racing(start, *ends) as (starting, *reasons):
-            await asyncio.wait([starting, *reasons], return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait([starting, *reasons], return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                if starting.done() and not starting.cancelled() and starting.exception() is None:
+                    await starting.result().close()  # it began in that very instant, and would be nobody's
+                raise
             if not starting.done():
                 starting.cancel()  # whoever starts it kills what may come of it
                 await asyncio.wait([starting])

@@ -13,6 +13,7 @@ from typing import Self
 
 import pytest
 
+from jobq.clock import SystemClock
 from jobq.run.process import ExitStatus, Launch, Process, StatusLost
 from jobq.run.stopping import Stopping
 from jobq.testing.faults import Fault
@@ -168,3 +169,26 @@ async def test_p8_a_start_that_hangs_holds_up_no_stop_and_no_time_limit(
         stopping.stop("the test says so")
     report = await worker
     assert (report.lost, report.given_back, spawner.was_cancelled) == (1, 0, True)
+
+
+class BeginsWhenCancelled(StandIn):
+    """Starts in the very instant in which whoever asked for it is cancelled."""
+
+    attempt: "asyncio.Task[object]"
+
+    async def spawn(self, launch: Launch) -> Process:
+        self.attempt.cancel()
+        return self
+
+
+async def test_p5_what_begins_as_its_attempt_is_cancelled_is_ended(stage: Stage) -> None:
+    await stage.push("true")
+    spawner = BeginsWhenCancelled(ExitStatus(signal=signal.SIGKILL))
+    worker = stage.worker(spawner=spawner)
+    worker._spawner = spawner
+    supervisor = worker._supervisor()
+    (delivery,) = await stage.backend.receive(1, timedelta(seconds=2), timedelta(0))
+    spawner.attempt = asyncio.create_task(supervisor.execute(delivery, SystemClock().boottime()))
+    with pytest.raises(asyncio.CancelledError):
+        await spawner.attempt
+    assert spawner._ended.is_set()  # it was killed
