@@ -20,7 +20,7 @@ from jobq.run.running import Runner, Running
 from jobq.run.settlement import Settled, settle
 from jobq.run.stopping import Stopping
 from jobq.run.telling import Telling
-from jobq.run.waiting import first_of, racing
+from jobq.run.waiting import racing
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task
 
@@ -178,10 +178,9 @@ class _Attempt:
             return None if starting.cancelled() else starting.result()
 
     async def _stopped_for(self, seconds: float) -> None:
-        """Wait for a stop and then so long, or until it is to be at once."""
+        """Wait for a stop, and then so long: a start that was let end can be killed and given back for certain."""
         await self._with.stopping.interrupted.wait()
-        end = self._with.clock.boottime() + seconds
-        await first_of(self._with.clock.sleep_until(end), self._with.stopping.at_once.wait())
+        await self._with.clock.sleep_until(self._with.clock.boottime() + seconds)
 
     async def _until_ended(self, running: Running, task: Task) -> Outcome:
         clock, stopping = self._with.clock, self._with.stopping

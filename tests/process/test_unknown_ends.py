@@ -192,3 +192,23 @@ async def test_p5_what_begins_as_its_attempt_is_cancelled_is_ended(stage: Stage)
     with pytest.raises(asyncio.CancelledError):
         await spawner.attempt
     assert spawner._ended.is_set()  # it was killed
+
+
+class StartsInAMoment(StandIn):
+    """Is stopped at once while it starts."""
+
+    def __init__(self, stopping: Stopping) -> None:
+        super().__init__(ExitStatus(signal=signal.SIGKILL))
+        self._stopping = stopping
+
+    async def spawn(self, launch: Launch) -> Process:
+        self._stopping.now("the test says so")
+        await asyncio.sleep(0.1)  # many turns of the loop: what is to be seen is that nobody gives it up meanwhile
+        return self
+
+
+async def test_p8_a_start_that_only_takes_its_time_is_given_back_also_when_a_stop_is_at_once(stage: Stage) -> None:
+    stopping = Stopping()
+    await stage.push("true")
+    report = await stage.worker(stopping, StartsInAMoment(stopping)).run()
+    assert (report.given_back, report.lost) == (1, 0)
