@@ -87,8 +87,7 @@ class PostgresBackend:
         try:
             async with asyncio.timeout(_CREATE_SECONDS):
                 created = await self._create(connection)
-        except Exception as error:
-            # Safe to repeat, whatever was done.
+        except Exception as error:  # noqa: BLE001 - safe to repeat, whatever was done and whatever was in the way
             raise faults.translate(error, self._server.place) from None
         finally:
             connection.terminate()
@@ -226,7 +225,7 @@ class PostgresBackend:
                 try:
                     async with asyncio.timeout(10.0):
                         number = await queue_number(connection, self.name, self._server.place)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - nothing was done
                     raise faults.translate(error, self._server.place) from None
                 finally:
                     connection.terminate()

@@ -12,7 +12,7 @@ lost, a full look from the beginning comes with each new connection, and from ti
 import math
 import time
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from jobq.errors import StoreUnusable
@@ -27,7 +27,8 @@ _CHEAP_SECONDS: Final = 0.005  # a full look that is faster than this needs no r
 _RESTRAINT: Final = 100.0  # a slower one is taken at most 1 % of the time
 _SKEW: Final = timedelta(seconds=5)  # how late a commit may show what was to be due or expire before
 _FORGET_SECONDS: Final = 60.0
-_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_SWEPT_AT_ONCE: Final = 500
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TAKE: Final = """
     UPDATE jobq.task SET position = NULL, receipt = gen_random_uuid(), expires_at = clock_timestamp() + $3,
@@ -50,13 +51,13 @@ CLAIM_FROM_THE_BEGINNING: Final = f"""
     {_TAKE}
 """  # noqa: S608
 # Bounded at both ends by times that an index can use; the fence of a settle asks the clock itself.
-SWEEP: Final = """
+SWEEP: Final = f"""
     WITH due AS MATERIALIZED (
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND due BETWEEN $2 AND statement_timestamp()
-        ORDER BY due LIMIT 500 FOR UPDATE SKIP LOCKED),
+        ORDER BY due LIMIT {_SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED),
     expired AS MATERIALIZED (
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at BETWEEN $2 AND statement_timestamp()
-        ORDER BY expires_at LIMIT 500 FOR UPDATE SKIP LOCKED),
+        ORDER BY expires_at LIMIT {_SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED),
     ready AS (
         UPDATE jobq.task SET position = nextval('jobq.position'), due = NULL, expires_at = NULL, receipt = NULL
         FROM (SELECT seq FROM due UNION ALL SELECT seq FROM expired) AS found WHERE task.seq = found.seq
@@ -67,7 +68,7 @@ SWEEP: Final = """
         ready.rank, ready.position, ready.tasks
     FROM jobq.version
     LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks FROM ready GROUP BY rank) AS ready ON true
-"""
+"""  # noqa: S608
 FORGET: Final = """
     DELETE FROM jobq.submission WHERE (queue_id, id) IN (
         SELECT queue_id, id FROM jobq.submission WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval
@@ -182,7 +183,7 @@ class Claimer:
             raise StoreUnusable(f"{self._place} was migrated")
         self._last = first["last"]
         self.next_due = math.inf if first["next_due"] is None else first["next_due"]
-        if sum(row["tasks"] or 0 for row in rows) < 500:
+        if sum(row["tasks"] or 0 for row in rows) < _SWEPT_AT_ONCE:
             self._swept_from = first["at"] - _SKEW
         moved = {row["rank"]: row["position"] for row in rows if row["rank"] is not None}
         for rank, position in moved.items():

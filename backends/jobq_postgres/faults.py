@@ -14,10 +14,8 @@ from jobq.errors import AccessDenied, BackendUnavailable, JobqError, QueueNotFou
 
 # Ends of the session, which may come when the statement is committed and its answer is not yet sent.
 _LEAVES_DOUBT: Final = frozenset({"57P01", "57P02", "57P05"})
-# What one bad row among many may cause: the others are tried again without it (S11).
-_OF_ONE_ROW: Final = frozenset({"22", "23", "54"})
-_REPEAT: Final = frozenset({"40001", "40P01"})
 READ_ONLY: Final = "25006"
+_OTHER: Final = "{place}: {said} (SQLSTATE {state}); nothing was changed"
 
 
 class NoAnswer(Exception):
@@ -47,7 +45,37 @@ def ends_connection(error: BaseException) -> bool:
     return state_of(error) == READ_ONLY
 
 
-def translate(error: BaseException, place: str) -> JobqError:  # noqa: PLR0911 - a table, one row each
+_MEANINGS: Final[dict[str, tuple[type[JobqError], str]]] = {
+    # SQLSTATE, or the two characters of its class.
+    "3F000": (QueueNotFound, "{place} has no tables of jobq; make them and the queue with: jobq QUEUE create"),
+    "42P01": (QueueNotFound, "{place} has no tables of jobq; make them and the queue with: jobq QUEUE create"),
+    "42501": (
+        AccessDenied,
+        "{place}: this role may not do that ({said}); the owner of the schema grants what pushers and workers need: see"
+        " docs/postgresql.md",
+    ),
+    "42": (StoreUnusable, "{place} has not the tables it should have ({said}); were they changed by hand?"),
+    "28": (
+        AccessDenied,
+        "{place} refuses this role ({said}); is the user right, and its password in the file that PGPASSFILE names"
+        " (~/.pgpass), or in PGPASSWORD?",
+    ),
+    "3D000": (StoreUnusable, "{place}: there is no such database; make it with `createdb`, or name another one"),
+    READ_ONLY: (BackendUnavailable, "{place} is read-only: a standby, or a failover under way; nothing was changed"),
+    "53300": (BackendUnavailable, "{place} has no connection left ({said}); raise max_connections, or use a pooler"),
+    "57014": (BackendUnavailable, "{place} cancelled the statement ({said}); nothing was changed"),
+    "55P03": (RowRefused, "{place}: another session was in the way ({said}); nothing was changed"),
+    "40": (RowRefused, "{place}: another session was in the way ({said}); nothing was changed"),
+    # What one bad row among many may cause.
+    "22": (RowRefused, "{place}: {said} (SQLSTATE {state}); nothing was changed"),
+    "23": (RowRefused, "{place}: {said} (SQLSTATE {state}); nothing was changed"),
+    "54": (RowRefused, "{place}: {said} (SQLSTATE {state}); nothing was changed"),
+    # A feature that this server or pooler has not.
+    "0A": (StoreUnusable, "{place} cannot do what jobq needs ({said}); PostgreSQL 14 or newer is supported"),
+}
+
+
+def translate(error: BaseException, place: str) -> JobqError:
     """Return the jobq error for a statement that definitely took no effect.
 
     Args:
@@ -57,37 +85,10 @@ def translate(error: BaseException, place: str) -> JobqError:  # noqa: PLR0911 -
     if isinstance(error, JobqError):
         return error
     state, said = state_of(error), _said(error)
-    if state in {"3F000", "42P01"}:
-        return QueueNotFound(f"{place} has no tables of jobq; make them and the queue with: jobq QUEUE create")
-    if state == "42501":
-        return AccessDenied(
-            f"{place}: this role may not do that ({said}); the owner of the schema grants what pushers and workers need,"
-            " see docs/postgresql.md"
-        )
-    if state.startswith("28"):
-        return AccessDenied(
-            f"{place} refuses this role ({said}); is the user right, and its password in the file that PGPASSFILE names"
-            " (~/.pgpass), or in PGPASSWORD?"
-        )
-    if state == "3D000":
-        return StoreUnusable(f"{place}: there is no such database; make it with `createdb`, or name another one")
-    if state == READ_ONLY:
-        return BackendUnavailable(
-            f"{place} is read-only now: a standby, or a failover under way; nothing was changed, and it is tried again"
-        )
-    if state == "53300":
-        return BackendUnavailable(f"{place} has no connection left ({said}); raise max_connections, or use a pooler")
-    if state == "57014":
-        return BackendUnavailable(f"{place} cancelled the statement ({said}); nothing was changed")
-    if state in _REPEAT or state == "55P03":
-        return RowRefused(f"{place}: another session was in the way ({said}); nothing was changed")
-    if state[:2] in _OF_ONE_ROW:
-        return RowRefused(f"{place}: {said} (SQLSTATE {state}); nothing was changed")
-    if state.startswith("42"):
-        return StoreUnusable(f"{place} has not the tables it should have ({said}); were they changed by hand?")
-    if state:
-        return BackendUnavailable(f"{place}: {said} (SQLSTATE {state}); nothing was changed")
-    return BackendUnavailable(f"{place}: cannot connect ({said}); nothing was changed")
+    kind, text = _MEANINGS.get(state) or _MEANINGS.get(state[:2]) or (BackendUnavailable, _OTHER)
+    if not state:
+        kind, text = BackendUnavailable, "{place}: cannot connect ({said}); nothing was changed"
+    return kind(text.format(place=place, said=said, state=state))
 
 
 def _said(error: BaseException) -> str:

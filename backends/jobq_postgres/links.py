@@ -20,6 +20,7 @@ from jobq_postgres.settling import Change, Leased, Ready
 
 _log: Final = logging.getLogger(__name__)
 _NOTIFY_SECONDS: Final = 5.0
+_MOST_RANKS: Final = 100  # a notification holds 8,000 bytes; an empty one says "look everywhere"
 _CLAIM_SECONDS: Final = 15.0
 _STATEMENTS: Final = {
     "renew": settling.RENEW,
@@ -128,7 +129,7 @@ class Links:
         await connection.execute(
             "SELECT pg_notify($1, $2)",
             self.channel,
-            " ".join(words) if len(words) < 100 else "",  # 8,000 bytes at most
+            " ".join(words) if len(words) < _MOST_RANKS else "",
         )
 
     async def _listen(self, connection: Any) -> None:

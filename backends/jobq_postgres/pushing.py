@@ -33,7 +33,8 @@ ADD: Final = """
     SELECT rank, min(position) AS position, count(*) AS tasks, count(position) AS ready FROM added GROUP BY rank
 """
 OTHER_PAYLOAD: Final = """
-    SELECT u.number FROM unnest($1::integer[], $2::text[], $3::bytea[], $4::integer[]) AS u (queue_id, id, fingerprint, number)
+    SELECT u.number
+    FROM unnest($1::integer[], $2::text[], $3::bytea[], $4::integer[]) AS u (queue_id, id, fingerprint, number)
     JOIN jobq.submission USING (queue_id, id) WHERE submission.fingerprint IS DISTINCT FROM u.fingerprint
 """
 

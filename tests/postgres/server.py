@@ -33,8 +33,8 @@ START_SECONDS = 60.0
 HOST = "127.0.0.1"
 
 
-# Another server to run on, as postgresql://USER@HOST:PORT/DATABASE with the right to make databases and roles. Taken out
-# of the environment: jobq itself would wonder what it is.
+# Another server to run on, as postgresql://USER@HOST:PORT/DATABASE with the right to make databases and roles. Taken
+# out of the environment: jobq itself would wonder what it is.
 GIVEN: Final = os.environ.pop("JOBQ_TEST_POSTGRES", None)
 
 
