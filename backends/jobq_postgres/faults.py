@@ -51,14 +51,12 @@ _MEANINGS: Final[dict[str, tuple[type[JobqError], str]]] = {
     "42P01": (QueueNotFound, "{place} has no tables of jobq; make them and the queue with: jobq QUEUE create"),
     "42501": (
         AccessDenied,
-        "{place}: this role may not do that ({said}); the owner of the schema grants what pushers and workers need: see"
-        " docs/postgresql.md",
+        "{place}: this role may not do that ({said}); see docs/postgresql.md for what its owner grants to whom",
     ),
     "42": (StoreUnusable, "{place} has not the tables it should have ({said}); were they changed by hand?"),
     "28": (
         AccessDenied,
-        "{place} refuses this role ({said}); is the user right, and its password in the file that PGPASSFILE names"
-        " (~/.pgpass), or in PGPASSWORD?",
+        "{place} refuses this role ({said}); is its password in ~/.pgpass, in PGPASSFILE's file or in PGPASSWORD?",
     ),
     "3D000": (StoreUnusable, "{place}: there is no such database; make it with `createdb`, or name another one"),
     READ_ONLY: (BackendUnavailable, "{place} is read-only: a standby, or a failover under way; nothing was changed"),

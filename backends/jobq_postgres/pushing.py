@@ -14,14 +14,14 @@ from jobq.errors import DuplicateTask, JobqError
 
 COPY_FROM: Final = 200  # tasks; below, one statement is as fast
 
-ADD: Final = """
+_ADD: Final = """
     WITH given AS MATERIALIZED (
         SELECT * FROM unnest($1::integer[], $2::text[], $3::bigint[], $4::float8[], $5::bytea[], $6::bytea[])
             WITH ORDINALITY AS u (queue_id, id, rank, not_before, body, fingerprint, number)),
     new AS (
         INSERT INTO jobq.submission (queue_id, id, fingerprint)
         SELECT queue_id, id, fingerprint FROM given ORDER BY queue_id, id
-        ON CONFLICT (queue_id, id) DO NOTHING RETURNING queue_id, id),
+        {passing} RETURNING queue_id, id),
     timed AS (
         SELECT given.*, not_before > extract(epoch FROM statement_timestamp()) IS TRUE AS later
         FROM new JOIN given USING (queue_id, id) ORDER BY number),
@@ -30,8 +30,10 @@ ADD: Final = """
         SELECT queue_id, id, rank, CASE WHEN NOT later THEN nextval('jobq.position') END,
             CASE WHEN later THEN to_timestamp(not_before) END, body FROM timed
         RETURNING rank, position)
-    SELECT rank, min(position) AS position, count(*) AS tasks, count(position) AS ready FROM added GROUP BY rank
+    SELECT rank, min(position) AS position, count(position) AS ready FROM added GROUP BY rank
 """
+ADD: Final = _ADD.format(passing="")  # fails when one is known
+ADD_UNKNOWN: Final = _ADD.format(passing="ON CONFLICT (queue_id, id) DO NOTHING")
 OTHER_PAYLOAD: Final = """
     SELECT u.number
     FROM unnest($1::integer[], $2::text[], $3::bytea[], $4::integer[]) AS u (queue_id, id, fingerprint, number)
@@ -94,11 +96,6 @@ async def push(connection: Any, calls: Sequence[Call]) -> list[object]:
 
 
 async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, int]:
-    if len(tasks) >= COPY_FROM and all(task.not_before is None for _, task in tasks):
-        try:
-            return await _copy(connection, [task for _, task in tasks])
-        except asyncpg.UniqueViolationError:
-            pass  # some are known already: COPY cannot pass over them
     first: dict[tuple[int, str], NewTask] = {}
     differing = {}
     for number, task in tasks:
@@ -107,18 +104,30 @@ async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, i
     if differing:
         raise _Taken(differing)
     ordered = list(first.values())
-    columns = (
-        [task.queue for task in ordered],
-        [task.id for task in ordered],
-        [task.rank for task in ordered],
-        [task.not_before for task in ordered],
-        [task.body for task in ordered],
-        [task.fingerprint for task in ordered],
-    )
+    try:  # nearly always all are new: then one statement does it, or COPY
+        if len(ordered) >= COPY_FROM and all(task.not_before is None for task in ordered):
+            return await _copy(connection, ordered)
+        return _lowest(await connection.fetch(ADD, *_columns(ordered)))
+    except asyncpg.UniqueViolationError:
+        pass
     async with connection.transaction():
-        rows = await connection.fetch(ADD, *columns)
-        if sum(row["tasks"] for row in rows) < len(ordered):
-            await _refuse_other_payloads(connection, tasks)
+        rows = await connection.fetch(ADD_UNKNOWN, *_columns(ordered))
+        await _refuse_other_payloads(connection, tasks)
+    return _lowest(rows)
+
+
+def _columns(tasks: Sequence[NewTask]) -> list[list[Any]]:
+    return [
+        [task.queue for task in tasks],
+        [task.id for task in tasks],
+        [task.rank for task in tasks],
+        [task.not_before for task in tasks],
+        [task.body for task in tasks],
+        [task.fingerprint for task in tasks],
+    ]
+
+
+def _lowest(rows: Sequence[Any]) -> dict[int, int]:
     return {row["rank"]: row["position"] for row in rows if row["ready"]}
 
 

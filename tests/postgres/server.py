@@ -52,9 +52,19 @@ class Database:
         """Return the spec of a queue in it."""
         return f"{self.url}/{queue}"
 
+    @property
+    def port(self) -> int:
+        """The server's."""
+        return urlsplit(self.url).port or 5432
+
     def server(self) -> Server:
         """Return what a backend connects to."""
         return server_of(parse(self.spec()))
+
+    def through(self, port: int) -> "Database":
+        """Return the same one, reached through a proxy on this machine."""
+        parts = urlsplit(self.url)
+        return Database(parts._replace(netloc=f"{parts.username}@{HOST}:{port}").geturl())
 
     def fresh(self) -> "Database":
         """Make another, empty database beside it."""
