@@ -95,15 +95,13 @@ class PostgresBackend:
             raise ConfigurationError(f"queue {self.name!r} exists already in {self._server.place}")
 
     async def _create(self, connection: Any) -> bool:
-        # Looked at first: who has only the right to make queues need not have that to make tables.
+        # Looked at first: who may not make tables, or queues, needs no right to find all of it there.
         if await migrations.installed_version(connection) != migrations.wanted_version():
             await migrations.migrate(connection, self._server.place)
-        made = await connection.fetchval(
-            "INSERT INTO jobq.queue (name) SELECT $1 WHERE NOT EXISTS (SELECT FROM jobq.queue WHERE name = $1)"
-            " ON CONFLICT (name) DO NOTHING RETURNING queue_id",
-            self.name,
-        )
-        return made is not None
+        if await connection.fetchval("SELECT EXISTS (SELECT FROM jobq.queue WHERE name = $1)", self.name):
+            return False
+        made = "INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT (name) DO NOTHING RETURNING queue_id"
+        return await connection.fetchval(made, self.name) is not None
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add all in one transaction, flushed to disk before this returns (S1)."""

@@ -186,7 +186,10 @@ class PostgresServer:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
         self._process.wait(START_SECONDS)
-        psutil.wait_procs(children, START_SECONDS)
+        end = time.monotonic() + START_SECONDS
+        while any(_is_alive(child) for child in children):
+            assert time.monotonic() < end, "a process of PostgreSQL does not end"
+            time.sleep(0.01)  # they are no children of ours
         self._process = None
 
     def _answers(self) -> bool:
@@ -201,6 +204,13 @@ class PostgresServer:
         )
         if done.returncode:
             raise RuntimeError(f"{program} failed:\n{done.stdout}\n{done.stderr}")
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # which init may leave for a while
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _clean() -> dict[str, str]:
