@@ -1,5 +1,6 @@
 """PostgreSQL: `postgresql://user@host/db/myqueue` (extra `postgres`)."""
 
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from jobq.errors import InvalidSpec
@@ -30,9 +31,15 @@ def server_of(spec: QueueSpec) -> Server:
             f"this spec names no database; write {spec.scheme}://USER@HOST/DATABASE/{spec.queue}, with options such as"
             f" ?sslmode=require after the database"
         )
-    if {"password", "passfile"} & parse_qs(parts.query, keep_blank_values=True).keys() or parts.password is not None:
+    given = parse_qs(parts.query, keep_blank_values=True)
+    if {"password", "sslpassword"} & given.keys() or parts.password is not None:
         raise InvalidSpec(
             "a password does not belong into a queue spec: it shows in `ps` and in logs; put it into a file named by"
             " PGPASSFILE (~/.pgpass), or into PGPASSWORD"
         )
-    return Server(dsn=dsn, place=f"{parts.hostname or 'the local server'}/{database}")
+    _, _, hosts = parts.netloc.rpartition("@")
+    options: dict[str, Any] = {}
+    if "," in hosts and "target_session_attrs" not in given:
+        options["target_session_attrs"] = "read-write"  # of several, the one that takes writes
+    place = f"{unquote(hosts) or 'the local server'}/{database}"
+    return Server(dsn=dsn, place=place, options=tuple(options.items()))

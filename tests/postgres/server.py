@@ -170,6 +170,16 @@ class PostgresServer:
         self._end(signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def ask_password_of(self, role: str) -> None:
+        """Let one role sign in by password only, from now on."""
+        file = self._data / "pg_hba.conf"
+        file.write_text(f"host all {role} {HOST}/32 scram-sha-256\n" + file.read_text())
+        self.database.run("SELECT pg_reload_conf()")
+        end = time.monotonic() + START_SECONDS
+        with contextlib.suppress(asyncpg.PostgresError):  # refused: it has read its file
+            while time.monotonic() < end:
+                Database(self.database.url.replace("postgres@", f"{role}@")).run("SELECT 1")
+
     def restart(self, mode: signal.Signals = signal.SIGINT) -> None:
         """Stop it, "fast" by default, and start it again."""
         self._end(mode)

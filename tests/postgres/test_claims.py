@@ -97,7 +97,8 @@ async def test_task_that_was_pushed_by_another_and_not_told_of_is_found(
 
 async def test_claims_at_once_share_and_miss_nothing(database: Database, queue: PostgresBackend) -> None:
     """S3: eight handles, pushes on the way, batches of every size: each task once, and all of them."""
-    total, seen = 2000, []
+    total = 2000
+    seen: list[str] = []
 
     async def work(number: int) -> None:
         async with PostgresBackend(database.server(), "q") as mine:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ from jobq.testing.tcp_proxy import Strike, TcpProxy
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, receipt, take, tasks
+
+if TYPE_CHECKING:
+    from jobq.testing.harness import Verb
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ async def test_settle_without_an_answer_is_unknown_and_its_repeat_is_exact(
         await far.push(tasks(1))
         delivery = await take(far)
         again = delivery.task.requeued(failures=1)
-        calls = {
+        calls: dict[str, Verb] = {
             "complete": lambda: delivery.complete(DONE),
             "requeue": lambda: delivery.requeue(again, timedelta(hours=1)),
             "release": delivery.release,

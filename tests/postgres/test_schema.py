@@ -73,8 +73,7 @@ async def test_migration_runs_only_what_is_missing_and_stops_older_workers(
         assert database.run("SELECT count(*) FROM jobq.added") == [(1,)]
         assert database.run("SELECT version FROM jobq.version") == [(more.number,)]
         with pytest.raises(StoreUnusable, match="newer jobq"):
-            await older.receive(2, LEASE, timedelta(seconds=5))
-            await older.receive(1, LEASE, timedelta(seconds=5))
+            await _receive_both(older)
         await held.renew(LEASE)
         await held.complete(DONE)
 
@@ -141,7 +140,7 @@ async def test_least_rights_are_those_of_the_documentation(database: Database, r
         await backend.push(tasks(3))  # known already
         await backend.create()  # it is there: no right is needed to find that out
         for call in (lambda: backend.receive(1, LEASE, NOW), backend.clear):
-            with pytest.raises(AccessDenied, match="docs/postgresql.md"):
+            with pytest.raises(AccessDenied, match=r"docs/postgresql\.md"):
                 await call()
         with pytest.raises(AccessDenied):
             await as_role_queue(database, pusher, "new").create()
@@ -165,3 +164,8 @@ async def test_least_rights_are_those_of_the_documentation(database: Database, r
 
 def as_role_queue(database: Database, role: str, queue: str) -> PostgresBackend:
     return PostgresBackend(Database(database.url.replace("//postgres@", f"//{role}@")).server(), queue)
+
+
+async def _receive_both(backend: PostgresBackend) -> None:
+    for _ in range(2):  # the first may still find the task that is left
+        await backend.receive(1, LEASE, timedelta(seconds=5))
