@@ -65,7 +65,8 @@ class Links:
 
     async def push(self, call: Call, seconds: float, unknown: Callable[[str], JobqError]) -> None:
         """Add the tasks of one call; raises what `unknown` makes where the answer was lost."""
-        self._tell(self._pushes, await self._push.submit(call, seconds=seconds, unknown=unknown))
+        self.claimer.note(await self._push.submit(call, seconds=seconds, unknown=unknown))  # the others hear of it
+        self._changed()
 
     async def look(self, work: Work[Any], seconds: float = 60.0) -> Any:
         """Run an administrator's verb; raises BackendUnavailable where the answer was lost."""

@@ -2,6 +2,10 @@
 
 A call is added whole or not at all. `jobq.submission`'s primary key alone says what is new (S8); it is written in the
 order of ids, so that two pushes of the same ids wait for each other and never in a circle.
+
+What became ready is told in the same transaction, so that none is told of without being there, and none is there
+without being told of. The price: PostgreSQL lets only one transaction at a time commit that notifies. Calls of one
+process share a commit; many processes that push one task each get in each other's way.
 """
 
 from collections.abc import Sequence
@@ -29,11 +33,17 @@ _ADD: Final = """
         INSERT INTO jobq.task (queue_id, id, rank, position, due, body)
         SELECT queue_id, id, rank, CASE WHEN NOT later THEN nextval('jobq.position') END,
             CASE WHEN later THEN to_timestamp(not_before) END, body FROM timed
-        RETURNING rank, position)
-    SELECT rank, min(position) AS position, count(position) AS ready FROM added GROUP BY rank
+        RETURNING queue_id, rank, position),
+    lowest AS (
+        SELECT queue_id, rank, min(position) AS position FROM added WHERE position IS NOT NULL GROUP BY queue_id, rank)
+    SELECT rank, position, pg_notify('jobq_' || queue_id, rank || ':' || position) FROM lowest
 """
 ADD: Final = _ADD.format(passing="")  # fails when one is known
 ADD_UNKNOWN: Final = _ADD.format(passing="ON CONFLICT (queue_id, id) DO NOTHING")
+TELL: Final = """
+    SELECT pg_notify('jobq_' || queue_id, rank || ':' || $3::bigint)
+    FROM unnest($1::integer[], $2::bigint[]) AS u (queue_id, rank)
+"""
 OTHER_PAYLOAD: Final = """
     SELECT u.number
     FROM unnest($1::integer[], $2::text[], $3::bytea[], $4::integer[]) AS u (queue_id, id, fingerprint, number)
@@ -128,7 +138,7 @@ def _columns(tasks: Sequence[NewTask]) -> list[list[Any]]:
 
 
 def _lowest(rows: Sequence[Any]) -> dict[int, int]:
-    return {row["rank"]: row["position"] for row in rows if row["ready"]}
+    return {row["rank"]: row["position"] for row in rows}
 
 
 async def _refuse_other_payloads(connection: Any, tasks: list[tuple[int, NewTask]]) -> None:
@@ -160,6 +170,8 @@ async def _copy(connection: Any, tasks: list[NewTask]) -> dict[int, int]:
             columns=("queue_id", "id", "rank", "body"),
             records=[(task.queue, task.id, task.rank, task.body) for task in tasks],
         )
+        ranks = {(task.queue, task.rank) for task in tasks}
+        await connection.fetch(TELL, *(list(column) for column in zip(*ranks, strict=True)), floor)
     return dict.fromkeys({task.rank for task in tasks}, floor)
 
 
