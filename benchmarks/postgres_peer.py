@@ -4,7 +4,7 @@ postgres_peer.py WHICH DSN prepare
 postgres_peer.py WHICH DSN push COUNT AT_ONCE | bulk COUNT | work COUNT AT_ONCE | latency COUNT
 """
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ARG002, E402, PLC0415
+# ruff: noqa: ARG001, ARG002, PLC0415
 # The peers are installed in another environment than the one that types are checked in.
 
 import asyncio

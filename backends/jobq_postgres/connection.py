@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _SESSION: Final = {
     "default_transaction_isolation": "read committed",  # a claim passes over what another one took meanwhile
     "statement_timeout": "60s",
-    "lock_timeout": "5s",
+    "lock_timeout": "3s",
     "idle_in_transaction_session_timeout": "30s",  # a client that vanished holds no locks for long
     "idle_session_timeout": "0",
     "client_connection_check_interval": "5s",

@@ -40,6 +40,13 @@ _ADD: Final = """
 """
 ADD: Final = _ADD.format(passing="")  # fails when one is known
 ADD_UNKNOWN: Final = _ADD.format(passing="ON CONFLICT (queue_id, id) DO NOTHING")
+# The common case, for which the plan of the above takes longer than the work.
+ADD_ONE: Final = """
+    WITH new AS (INSERT INTO jobq.submission (queue_id, id, fingerprint) VALUES ($1::integer, $2, $5)),
+    added AS (
+        INSERT INTO jobq.task (queue_id, id, rank, body) VALUES ($1::integer, $2, $3, $4) RETURNING rank, position)
+    SELECT rank, position, pg_notify('jobq_' || $1::integer, rank || ':' || position) FROM added
+"""
 TELL: Final = """
     SELECT pg_notify('jobq_' || queue_id, rank || ':' || $3::bigint)
     FROM unnest($1::integer[], $2::bigint[]) AS u (queue_id, rank)
@@ -117,6 +124,8 @@ async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, i
     try:  # nearly always all are new: then one statement does it, or COPY
         if len(ordered) >= COPY_FROM and all(task.not_before is None for task in ordered):
             return await _copy(connection, ordered)
+        if len(ordered) == 1 and (one := ordered[0]).not_before is None:
+            return _lowest(await connection.fetch(ADD_ONE, one.queue, one.id, one.rank, one.body, one.fingerprint))
         return _lowest(await connection.fetch(ADD, *_columns(ordered)))
     except asyncpg.UniqueViolationError:
         pass
