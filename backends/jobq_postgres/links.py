@@ -43,12 +43,10 @@ class Links:
 
     def __init__(self, server: Server, queue: int, changed: Callable[[], None]) -> None:
         self.queue = queue
-        self.listening = False
-        self._place = server.place
         self._changed = changed
         self.claimer = Claimer(server.place)
         self._pushes = Lane(server, "push")
-        self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=self._deaf)
+        self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
         self._to_tell: dict[int, int] = {}
         self._push = Group[Call](self._pushes, push)
@@ -136,11 +134,6 @@ class Links:
     async def _listen(self, connection: Any) -> None:
         self.claimer.restart()
         await connection.add_listener(self.channel, self._heard)
-        self.listening = True
-
-    def _deaf(self) -> None:
-        self.listening = False
-        self._changed()
 
     def _heard(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
         try:

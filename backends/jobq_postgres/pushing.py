@@ -8,7 +8,7 @@ without being told of. The price: PostgreSQL lets only one transaction at a time
 process share a commit; many processes that push one task each get in each other's way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -95,32 +95,40 @@ def call_of(tasks: Sequence[NewTask]) -> Call:
 
 
 async def push(connection: Any, calls: Sequence[Call]) -> list[object]:
-    """Add the tasks of all calls in one transaction; for each what became ready, by rank, or DuplicateTask.
+    """Add the tasks of all calls; for each what became ready, by rank, or DuplicateTask.
 
-    A call that is refused is left out, and the others are added without it.
+    Each call is added whole, or not at all; as many as possible in one transaction.
     """
-    refused: dict[int, str] = {}
-    lowest: dict[int, int] = {}
-    while len(refused) < len(calls):
-        left = [(number, task) for number, call in enumerate(calls) if number not in refused for task in call.tasks]
+    answers: dict[int, object] = {}
+    while len(answers) < len(calls):
+        together = _agreeing(calls, answers)
         try:
-            lowest = await _add(connection, left)
-        except _Taken as taken:
-            refused |= taken.refused  # what the others had added was undone with it
+            lowest = await _add(connection, together)
+        except _Taken as taken:  # what the others had added was undone with it
+            answers |= {number: _duplicate(task_id) for number, task_id in taken.refused.items()}
+        else:
+            answers |= {number: lowest for number, _ in together}
+    return [answers[number] for number in range(len(calls))]
+
+
+def _agreeing(calls: Sequence[Call], answered: Mapping[int, object]) -> list[tuple[int, NewTask]]:
+    """Return the tasks, with the number of their call, of all calls that do not name one id with two payloads.
+
+    A call that does waits for the next turn: only then is it known whether the first one was added.
+    """
+    together: list[tuple[int, NewTask]] = []
+    fingerprints: dict[str, bytes] = {}
+    for number, call in enumerate(calls):
+        if number in answered:
             continue
-        break
-    return [_duplicate(refused[number]) if number in refused else lowest for number in range(len(calls))]
+        if all(fingerprints.get(task.id, task.fingerprint) == task.fingerprint for task in call.tasks):
+            fingerprints |= {task.id: task.fingerprint for task in call.tasks}
+            together += [(number, task) for task in call.tasks]
+    return together
 
 
 async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, int]:
-    first: dict[tuple[int, str], NewTask] = {}
-    differing = {}
-    for number, task in tasks:
-        if first.setdefault((task.queue, task.id), task).fingerprint != task.fingerprint:
-            differing[number] = task.id  # two calls at once, as if the second had come later
-    if differing:
-        raise _Taken(differing)
-    ordered = list(first.values())
+    ordered = list({task.id: task for _, task in reversed(tasks)}.values())[::-1]
     try:  # nearly always all are new: then one statement does it, or COPY
         if len(ordered) >= COPY_FROM and all(task.not_before is None for task in ordered):
             return await _copy(connection, ordered)
