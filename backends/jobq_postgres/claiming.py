@@ -99,7 +99,11 @@ class Claimer:
     def __init__(self, place: str) -> None:
         self.next_due = math.inf
         self._place = place
-        self._notes = 0
+        self._notes = 0  # how often it was told of tasks; and at the last sweep
+        self._notes_at_sweep = 0
+        self._last = 0  # the last position that was taken, at the last sweep
+        self._full_look_after = 0.0  # restraint
+        self._sent_lease = 0.0
         self._forgot_at = time.monotonic()
         self._sent: list[UUID] = []  # receipts of a claim that is not answered yet
         self._doubtful: dict[UUID, float] = {}  # receipts of claims without an answer, until when they may be leases
@@ -164,29 +168,18 @@ class Claimer:
     async def _claim(
         self, connection: Any, queue: int, limit: int, lease: timedelta, *, thorough: bool
     ) -> tuple[list[Leased], dict[int, int]]:
-        moved: dict[int, int] = {}
-        if time.monotonic() >= self._sweep_due:
-            moved = await self._sweep(connection, queue)
-        now = time.monotonic()
-        found: list[Leased] = []
-        if self._floors and now < self._full_look_due:
-            found = await self._take(connection, queue, limit, lease)
+        sweeps = time.monotonic() >= self._sweep_due
+        moved = await self._sweep(connection, queue) if sweeps else {}
+        looks = not self._floors or time.monotonic() >= max(self._full_look_due, self._full_look_after)
+        found = await (self._look_at_all if looks else self._take)(connection, queue, limit, lease)
         if found:
             return found, moved
-        # Nothing above the floors: before that is believed, look at what has become due, and at all of it.
-        notes = self._notes
-        swept = await self._sweep(connection, queue)
-        found = await self._take(connection, queue, limit, lease) if swept and self._floors else []
-        if not found and (thorough or not self._floors or time.monotonic() >= self._full_look_after):
+        # Before "nothing" is believed: what has become due since the last sweep, and what is below the floors.
+        if not sweeps and (moved := await self._sweep(connection, queue)):
+            found = await self._take(connection, queue, limit, lease)
+        if not found and not looks and (thorough or time.monotonic() >= self._full_look_after):
             found = await self._look_at_all(connection, queue, limit, lease)
-            if not found and notes == self._notes:
-                # All of what had a position before is claimed, and no one has told of a late one since.
-                self._floors = {rank: max(floor, self._last + 1) for rank, floor in self._floors.items()}
-        return found, {**moved, **swept}
-
-    _sent_lease = 0.0
-    _full_look_after = 0.0  # restraint: not before, though nothing was found
-    _last = 0
+        return found, moved
 
     async def _take(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
         ranks = sorted(self._floors)
@@ -199,7 +192,9 @@ class Claimer:
         ended = time.monotonic()
         self._full_look_due = ended + _FULL_LOOK_SECONDS
         self._full_look_after = ended + (ended - began) * _RESTRAINT if ended - began > _CHEAP_SECONDS else 0.0
-        self._full_look_due = max(self._full_look_due, self._full_look_after)
+        if not rows and self._notes == self._notes_at_sweep:
+            # All that had a position at the sweep is claimed, and no one has told of a late one since.
+            self._floors = {rank: max(floor, self._last + 1) for rank, floor in self._floors.items()}
         return self._taken(queue, rows)
 
     def _taken(self, queue: int, rows: list[Any]) -> list[Leased]:
@@ -214,6 +209,7 @@ class Claimer:
         if now >= self._full_sweep_due:
             self._full_sweep_due = now + _FULL_SWEEP_SECONDS
             self._swept_from = _BEGINNING
+        self._notes_at_sweep = self._notes
         rows = await connection.fetch(SWEEP, queue, self._swept_from)
         self._sweep_due = time.monotonic() + SWEEP_SECONDS
         first = rows[0]
