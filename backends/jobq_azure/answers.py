@@ -47,7 +47,11 @@ class NoCredential(AccessDenied):
 
 
 class AlreadyThere(Exception):
-    """The queue that was to be made exists."""
+    """The queue or container that was to be made exists."""
+
+
+class NoBlob(Exception):
+    """There is no blob of this name."""
 
 
 async def answered(call: Awaitable[_T], place: str) -> _T:
@@ -59,7 +63,8 @@ async def answered(call: Awaitable[_T], place: str) -> _T:
 
     Raises:
         NoAnswer: nobody knows whether it took effect.
-        AlreadyThere: a queue was to be made that exists.
+        AlreadyThere: a queue or container was to be made that exists.
+        NoBlob: there is no such blob.
         LockLost: the receipt is stale.
         BackendUnavailable, QueueNotFound, AccessDenied, ConfigurationError, MalformedTask: it took no effect.
     """
@@ -97,21 +102,29 @@ def _meaning(error: AzureError, place: str) -> Exception:
 def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 - one row a kind
     if code in _LOST:
         return LockLost(f"the receipt is stale ({status} {code}): the lease ran out, or it was settled or taken")
-    if code == "QueueAlreadyExists":  # the SDK raises it for a 204 too
+    if code in {"QueueAlreadyExists", "ContainerAlreadyExists"}:  # the SDK raises the first for a 204 too
         return AlreadyThere(place)
     if code in _TOO_LARGE or status == 413:  # noqa: PLR2004 - Request Entity Too Large
         return MalformedTask("is larger than a Storage Queue takes")
-    if code == "QueueNotFound" or (status == 404 and not code):  # noqa: PLR2004 - Not Found
-        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place.removesuffix('-failed')} create")
     if status == 404:  # noqa: PLR2004 - Not Found
-        return ConfigurationError(f"{place} was not found ({code}); is the account one with queues?")
+        return _not_found(code, place)
     if status in {401, 403}:
         return AccessDenied(_access(code, place))
-    if status in _BUSY or code in {"ServerBusy", "QueueBeingDeleted"}:
+    if status in _BUSY or code in {"ServerBusy", "QueueBeingDeleted", "ContainerBeingDeleted"}:
         return BackendUnavailable(f"{place} is busy ({status} {code})")
     if status >= 500:  # noqa: PLR2004 - OperationTimedOut, InternalError: it may have been done all the same
         return Unreadable(f"{place}: the service failed ({status} {code})".replace(" )", ")"))
     return _Refused(f"{place}: the service refused the request ({status} {code})")
+
+
+def _not_found(code: str, place: str) -> Exception:
+    if code == "BlobNotFound":
+        return NoBlob(place)
+    if code == "ContainerNotFound":
+        return QueueNotFound(f"{place}: there is no such container; a push without --no-create makes it")
+    if code in {"QueueNotFound", ""}:
+        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place.removesuffix('-failed')} create")
+    return ConfigurationError(f"{place} was not found ({code}); is the account one with queues?")
 
 
 class _Refused(JobqError):
@@ -119,7 +132,13 @@ class _Refused(JobqError):
 
 
 def _access(code: str, place: str) -> str:
-    if code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}:
+    mismatch = code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}
+    if mismatch and "(container " in place:
+        return (
+            f"{place}: this identity may not do that ({code}). A task too large for a message lies in a blob: whoever"
+            " pushes or runs such needs the role 'Storage Blob Data Contributor'; a new role takes some minutes"
+        )
+    if mismatch:
         # Renewals are updates, which the role 'Message Processor' does not include: it may only get and delete.
         return (
             f"{place}: this identity may not do that ({code}). A worker needs the role 'Storage Queue Data"

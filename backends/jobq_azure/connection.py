@@ -4,7 +4,7 @@ import base64
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -12,7 +12,12 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.queue.aio import QueueClient
 
 from jobq.errors import ConfigurationError, InvalidSpec
+from jobq.task import MAX_BODY_BYTES
+from jobq_azure.payloads import CONTAINER, Payloads
 from jobq_azure.wire import Wire
+
+if TYPE_CHECKING:
+    from azure.storage.blob.aio import ContainerClient
 
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 _QUEUE: Final = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*")
@@ -73,28 +78,49 @@ class Account:
 
     def wire(self, queue: str) -> Wire:
         """Return the requests to one queue."""
-        url, credential = self._signed()
-        client = QueueClient(
-            url,
-            queue,
-            credential=credential,
-            # The transport's limits replace the session's, and the client's own are not read beside a transport.
-            transport=AioHttpTransport(
-                session=self._session,
-                session_owner=False,
-                connection_timeout=_CONNECT_SECONDS,
-                read_timeout=_ANSWER_SECONDS,
-            ),
-            retry_total=0,
-        )
+        url, credential = self._signed("queue")
+        client = QueueClient(url, queue, credential=credential, transport=self._transport(), retry_total=0)
         return Wire(client, f"{self.name}/{queue}")
 
-    def _signed(self) -> tuple[str, Any]:
+    @property
+    def has_blobs(self) -> bool:
+        """Whether it is known where the account's blobs are."""
+        # An address given for queues alone says that this account is reached in a way of its own.
+        return self._parts is None or "queueendpoint" not in self._parts or "blobendpoint" in self._parts
+
+    def payloads(self, queue: str) -> Payloads:
+        """Return the payload blobs of one queue; nothing is opened before it is needed."""
+        return Payloads(self._container if self.has_blobs else None, queue, f"{self.name}/{queue}")
+
+    def _container(self) -> "ContainerClient":
+        from azure.storage.blob.aio import ContainerClient  # noqa: PLC0415 - 0.1 s that few tasks need
+
+        url, credential = self._signed("blob")
+        return ContainerClient(
+            url,
+            CONTAINER,
+            credential=credential,
+            transport=self._transport(),
+            retry_total=0,
+            max_single_get_size=MAX_BODY_BYTES,
+        )
+
+    def _transport(self) -> AioHttpTransport:
+        # The transport's limits replace the session's, and the client's own are not read beside a transport.
+        return AioHttpTransport(
+            session=self._session,
+            session_owner=False,
+            connection_timeout=_CONNECT_SECONDS,
+            read_timeout=_ANSWER_SECONDS,
+        )
+
+    def _signed(self, service: str) -> tuple[str, Any]:
+        """Return the address of a service of this account, `queue` or `blob`, and what signs in there."""
         if self._parts is None:
-            return f"https://{self.name}.queue.{self._suffix}", self._identity()
+            return f"https://{self.name}.{service}.{self._suffix}", self._identity()
         protocol = self._parts.get("defaultendpointsprotocol", "https")
         suffix = self._parts.get("endpointsuffix", self._suffix)
-        url = self._parts.get("queueendpoint", f"{protocol}://{self.name}.queue.{suffix}")
+        url = self._parts.get(f"{service}endpoint", f"{protocol}://{self.name}.{service}.{suffix}")
         if key := self._parts.get("accountkey"):
             return url, {"account_name": self.name, "account_key": key}
         from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - rarely used
@@ -127,11 +153,17 @@ def _parts_of(text: str) -> dict[str, str]:
     parts = {name.strip().lower(): value.strip() for name, _, value in pairs}
     if parts.get("usedevelopmentstorage", "").lower() == "true":
         host = parts.get("developmentstorageproxyuri", "http://127.0.0.1").rstrip("/")
-        parts = {"accountname": AZURITE, "accountkey": _AZURITE_KEY, "queueendpoint": f"{host}:10001/{AZURITE}"}
+        parts = {
+            "accountname": AZURITE,
+            "accountkey": _AZURITE_KEY,
+            "queueendpoint": f"{host}:10001/{AZURITE}",
+            "blobendpoint": f"{host}:10000/{AZURITE}",
+        }
     if not _is_base64(parts.get("accountkey", "")):
         raise ConfigurationError("the AccountKey in the connection string is broken: it is not base64 (nor shown here)")
-    if not _is_address(parts.get("queueendpoint", "https://-")):
-        raise ConfigurationError("the QueueEndpoint in the connection string is no address, as https://HOST is")
+    for endpoint in ("QueueEndpoint", "BlobEndpoint"):
+        if not _is_address(parts.get(endpoint.lower(), "https://-")):
+            raise ConfigurationError(f"the {endpoint} in the connection string is no address, as https://HOST is")
     if "accountkey" not in parts and "sharedaccesssignature" not in parts:
         raise ConfigurationError(
             "the connection string has neither AccountKey nor SharedAccessSignature; copy it whole from the storage"

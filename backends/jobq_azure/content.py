@@ -32,18 +32,22 @@ class Beside:
     Attributes:
         checkpoint: the last accepted one.
         before: deliveries of this task in messages before this one; a redrive begins a new message (S3).
-        id: of a message that is not a task, and was redriven.
+        id: of a message that is not a task, and was redriven; of a task whose body is in a blob.
         dead: the fields of a dead letter.
+        blob: names the blob that holds the body; the message's own is empty then.
+        changed: the fields of a task in a blob that requeues change; they count instead of those in the blob.
     """
 
     checkpoint: str | None = None
     before: int = 0
     id: str = ""
     dead: dict[str, Any] | None = None
+    blob: str = ""
+    changed: dict[str, Any] | None = None
 
     def line(self) -> str:
         """Return the line that stands for this; empty for nothing."""
-        fields = {name: value for name, value in vars(self).items() if value != vars(_NOTHING)[name]}
+        fields = {name: value for name, value in vars(self).items() if value != vars(NOTHING)[name]}
         # ASCII alone, so that nothing in the line can end it or be illegal in XML.
         return f"{_MARK}{json.dumps(fields)}\n" if fields else ""
 
@@ -54,13 +58,13 @@ class Beside:
             fields = strict_json.loads(line.removeprefix(_MARK).encode())
         except (MalformedTask, UnicodeEncodeError):
             return None
-        kinds = {"checkpoint": str, "before": int, "id": str, "dead": dict}
+        kinds = {"checkpoint": str, "before": int, "id": str, "dead": dict, "blob": str, "changed": dict}
         if not isinstance(fields, dict) or any(type(value) is not kinds.get(name) for name, value in fields.items()):
             return None
         return cls(**fields)
 
 
-_NOTHING: Final = Beside()
+NOTHING: Final = Beside()
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Content:
     """A message taken apart: the bytes that somebody queued, and what jobq notes beside them."""
 
     body: bytes
-    beside: Beside = _NOTHING
+    beside: Beside = NOTHING
 
     def text(self) -> str:
         """Return the message as it is stored."""

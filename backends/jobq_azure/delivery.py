@@ -14,6 +14,8 @@ from jobq.task import Task, TaskResult
 from jobq_azure.answers import NoAnswer
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
 from jobq_azure.dead import Graveyard
+from jobq_azure.envelope import Envelope
+from jobq_azure.payloads import Payloads
 from jobq_azure.wire import LONGEST, Message, Wire, whole_seconds
 
 # How long a request of a delivery may take, of its lease and at most: longer than its caller waits (RELIABILITY 1.3
@@ -30,8 +32,10 @@ class StorageDelivery:
 
     Args:
         wire: requests to the queue.
+        payloads: its blobs.
         dead: where dead letters go.
         message: as it was handed out.
+        envelope: what it holds.
         lease: the length that was granted.
         on_their_way: the backend's; holds each request until it is answered, whether or not anybody waits for it.
     """
@@ -39,18 +43,21 @@ class StorageDelivery:
     def __init__(
         self,
         wire: Wire,
+        payloads: Payloads,
         dead: Graveyard,
         message: Message,
+        envelope: Envelope,
         lease: timedelta,
         on_their_way: "set[asyncio.Task[None]]",
     ) -> None:
         self.lease = lease
         self._wire = wire
+        self._payloads = payloads
         self._dead = dead
         self._message_id = message.id
         self._receipt: str | None = message.receipt  # None = settled, so far as is known
-        self._content = Content.read(message.text)
-        self.deliveries = self._content.beside.before + message.deliveries
+        self._envelope = envelope
+        self.deliveries = envelope.content.beside.before + message.deliveries
         self._asked = whole_seconds(lease)
         self._sent: asyncio.Task[None] | None = None
         self._on_their_way = on_their_way
@@ -61,22 +68,22 @@ class StorageDelivery:
         try:
             return self.task.id
         except MalformedTask:
-            return self._content.beside.id or self._message_id
+            return self._envelope.content.beside.id or self._message_id
 
     @property
     def body(self) -> bytes:
         """What was queued, without a checkpoint beside it."""
-        return self._content.body
+        return self._envelope.body
 
     @property
     def checkpoint_value(self) -> str | None:
         """The checkpoint as it was at the receive, or as it was saved since."""
-        return self._content.beside.checkpoint
+        return self._envelope.content.beside.checkpoint
 
     @cached_property
     def task(self) -> Task:
         """The task in the body; raises MalformedTask."""
-        return Task.decode(self._content.body)
+        return self._envelope.task()
 
     @property
     def fencing(self) -> FencingNumber:
@@ -96,7 +103,7 @@ class StorageDelivery:
 
         async def delete() -> None:
             await self._wire.delete(self._message_id, self._held())
-            self._receipt = None
+            self._deleted()
 
         await self._chain(delete)
 
@@ -105,7 +112,7 @@ class StorageDelivery:
         if delay > LONGEST:  # hidden again in steps, by whoever receives it too early
             task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
         seconds = 0 if delay <= timedelta(0) else whole_seconds(delay)
-        await self._settle(seconds, replace(self._content, body=task.encode()))
+        await self._settle(seconds, self._envelope.holding(task))
 
     async def release(self) -> None:
         """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
@@ -113,11 +120,7 @@ class StorageDelivery:
 
     async def put_off(self, seconds: int) -> None:
         """Put it back unstarted, hidden for so long."""
-        try:
-            content = replace(self._content, body=self.task.released().encode())
-        except MalformedTask:
-            content = None
-        await self._settle(seconds, content)
+        await self._settle(seconds, self._envelope.with_one_more_end())
 
     async def dead_letter(self, reason: str, description: str) -> None:
         """Write it to the dead-letter queue, then delete it: a crash between leaves two, which readers fold (S6)."""
@@ -125,9 +128,9 @@ class StorageDelivery:
         async def bury() -> None:
             # First the fence: a stale worker must not bury what another one runs (S4).
             self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
-            await self._dead.bury(self, reason, description)
+            await self._dead.bury(self, self._envelope, reason, description)
             await self._wire.delete(self._message_id, self._receipt)
-            self._receipt = None
+            self._deleted()
 
         await self._chain(bury)
 
@@ -137,7 +140,8 @@ class StorageDelivery:
             size = len(value.encode())
         except UnicodeEncodeError:  # what could not be read again would take the task with it
             raise MalformedTask("holds half a surrogate pair, which is no text", "checkpoint") from None
-        content = replace(self._content, beside=replace(self._content.beside, checkpoint=value))
+        former = self._envelope.content
+        content = replace(former, beside=replace(former.beside, checkpoint=value))
         if (whole := size_of(content.text())) > MAX_TEXT_BYTES - HEADROOM_BYTES:
             raise MalformedTask(
                 f"a checkpoint of {size} bytes makes a message of {whole}, and a Storage Queue has room"
@@ -145,12 +149,20 @@ class StorageDelivery:
                 "checkpoint",
             )
         await self._update(self._asked, content)
-        self._content = content
+        self._envelope = replace(self._envelope, content=content)
 
     def _held(self) -> str:
         if self._receipt is None:
             raise LockLost("this delivery was settled before")
         return self._receipt
+
+    def _deleted(self) -> None:
+        """Note that the message is gone; its blob may go too, and nobody waits for that."""
+        self._receipt = None
+        if self._envelope.payload is not None:
+            removal = asyncio.ensure_future(self._payloads.remove(self._envelope.content.beside.blob))
+            self._on_their_way.add(removal)
+            removal.add_done_callback(self._on_their_way.discard)
 
     async def _settle(self, seconds: int, content: Content | None) -> None:
         """Give it back; the receipt that the answer brings is nobody's (S4)."""
