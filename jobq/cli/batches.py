@@ -94,7 +94,7 @@ class Pusher:
             raise
 
     async def _until_known(self, pushing: "asyncio.Future[None]", tasks: Sequence[Task]) -> None:
-        """Wait for what becomes of a batch, which nobody could tell if it were cut off (S8); no longer than is decent."""
+        """Wait, not for long, for what becomes of a batch: of one that is cut off nobody could tell (S8)."""
         for seconds in (_FINISH_SECONDS, _TAKE_BACK_SECONDS):
             with contextlib.suppress(asyncio.CancelledError):  # interrupted again: on to the next step
                 await asyncio.wait({pushing}, timeout=seconds)

@@ -190,7 +190,6 @@ def with_queue(
         interruptible: whether SIGTERM cancels the work, as Ctrl-C does, so that it can tell what it has done; raises
             `Interrupted` then, which the work may raise itself with what there is to tell.
     """
-    from jobq.cli.interrupts import Interrupted, heard  # noqa: PLC0415 - `jobq --help` must not pay for it
     from jobq.cli.records import Records  # noqa: PLC0415 - `jobq --help` must not pay for it
     from jobq.spec import resolve  # noqa: PLC0415 - as above, for pydantic
 
