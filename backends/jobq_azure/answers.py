@@ -6,7 +6,8 @@ and each caller knows what that means for its verb (S5, S8).
 """
 
 from collections.abc import Awaitable
-from typing import Final, TypeVar
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
 from azure.core.exceptions import (
@@ -25,6 +26,9 @@ from jobq.errors import (
     MalformedTask,
     QueueNotFound,
 )
+
+if TYPE_CHECKING:
+    from azure.core.pipeline import PipelineResponse
 
 _T = TypeVar("_T")
 _BUSY: Final = frozenset({429, 503})
@@ -73,6 +77,10 @@ async def answered(call: Awaitable[_T], place: str) -> _T:
     except AzureError as error:
         # Without the cause: its text may hold an address with a signature, or a key (A5).
         raise _meaning(error, place) from None
+    except (JobqError, NoAnswer):
+        raise
+    except Exception as error:  # noqa: BLE001 - what the SDK trips over in an answer that is none of the service's
+        raise Unreadable(f"{place}: the answer cannot be read ({type(error).__name__})") from None
 
 
 def code_of(error: HttpResponseError) -> str:
@@ -151,3 +159,14 @@ def _access(code: str, place: str) -> str:
             " does not allow it"
         )
     return f"{place}: the key, token or signature was refused ({code}); is it of this account, and is the clock right?"
+
+
+def from_the_service(response: "PipelineResponse[Any, Any]") -> None:
+    """Raise DecodeError for a success that the service itself does not state; a hook of the SDK's clients.
+
+    A proxy on the way may answer 200 or 204 to anything, and a renewal or a settle would be believed that nobody has
+    made (P1, S5). The service sets `x-ms-request-id` on every answer.
+    """
+    answer = response.http_response
+    if answer.status_code < HTTPStatus.BAD_REQUEST and not answer.headers.get("x-ms-request-id"):
+        raise DecodeError("an answer that is not the service's")

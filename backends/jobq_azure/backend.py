@@ -1,7 +1,6 @@
 """Azure Storage Queue behind the backend protocol."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
@@ -16,7 +15,6 @@ from jobq.errors import (
     BackendUnavailable,
     ConfigurationError,
     JobqError,
-    LeaseError,
     MalformedTask,
     QueueNotFound,
 )
@@ -152,14 +150,10 @@ class StorageQueueBackend:
                 self._polling.stumbled(time.monotonic(), seconds)
             # Up to 32 messages may be hidden for a lease; they come again, one delivery older.
             raise BackendUnavailable(str(error)) from None
-        early = [each for each in deliveries if _too_early(each)]
-        for each in early:
-            with contextlib.suppress(LeaseError):  # it comes again when its lease has run out
-                await each.put_off(_too_early(each))
-        return [each for each in deliveries if each not in early]
+        return [*deliveries]
 
     async def _granted(self, count: int, seconds: int) -> list[StorageDelivery]:
-        """Lease messages, and open them; one whose payload cannot be had now is put off."""
+        """Lease messages, and open them; one that is too early, or whose payload cannot be had now, is put off."""
         limit = min(seconds * _BLOB_SHARE, _BLOB_SECONDS)
 
         async def opened(message: Message) -> StorageDelivery | None:
@@ -168,10 +162,19 @@ class StorageQueueBackend:
                 envelope = await within(limit, self._payloads.opened(content))
             except JobqError as error:
                 _log.warning("%s: task %s is put off: %s", self._wire.place, content.beside.id or message.id, error)
-                with contextlib.suppress(LeaseError, BackendUnavailable):  # it comes again when its lease has run out
-                    await self._delivery(message, Envelope(content), seconds).put_off(_UNREADABLE_SECONDS)
+                await put_off(self._delivery(message, Envelope(content), seconds), _UNREADABLE_SECONDS)
                 return None
-            return self._delivery(message, envelope, seconds)
+            delivery = self._delivery(message, envelope, seconds)
+            if not (early := _too_early(delivery)):
+                return delivery
+            await put_off(delivery, early)
+            return None
+
+        async def put_off(delivery: StorageDelivery, hidden: int) -> None:
+            try:
+                await delivery.put_off(hidden)
+            except JobqError as error:  # the others of its receive must not suffer (S11)
+                _log.warning("%s: task %s comes when its lease is over: %s", self._wire.place, delivery.id, error)
 
         found = await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
         return [each for each in found if each is not None]

@@ -13,6 +13,7 @@ from azure.storage.queue.aio import QueueClient
 
 from jobq.errors import ConfigurationError, InvalidSpec
 from jobq.task import MAX_BODY_BYTES
+from jobq_azure.answers import from_the_service
 from jobq_azure.payloads import CONTAINER, Payloads
 from jobq_azure.wire import Wire
 
@@ -79,7 +80,7 @@ class Account:
     def wire(self, queue: str) -> Wire:
         """Return the requests to one queue."""
         url, credential = self._signed("queue")
-        client = QueueClient(url, queue, credential=credential, transport=self._transport(), retry_total=0)
+        client = QueueClient(url, queue, credential=credential, **self._ways())
         return Wire(client, f"{self.name}/{queue}")
 
     @property
@@ -100,19 +101,25 @@ class Account:
             url,
             CONTAINER,
             credential=credential,
-            transport=self._transport(),
-            retry_total=0,
             max_single_get_size=MAX_BODY_BYTES,
+            **self._ways(),
         )
 
-    def _transport(self) -> AioHttpTransport:
+    def _ways(self) -> dict[str, Any]:
+        """Return how each client sends: each request once, to this address, and believing the service alone."""
         # The transport's limits replace the session's, and the client's own are not read beside a transport.
-        return AioHttpTransport(
+        transport = AioHttpTransport(
             session=self._session,
             session_owner=False,
             connection_timeout=_CONNECT_SECONDS,
             read_timeout=_ANSWER_SECONDS,
         )
+        return {
+            "transport": transport,
+            "retry_total": 0,
+            "permit_redirects": False,  # a redirect sends a request once more, to wherever an answer says
+            "raw_response_hook": from_the_service,
+        }
 
     def _signed(self, service: str) -> tuple[str, Any]:
         """Return the address of a service of this account, `queue` or `blob`, and what signs in there."""

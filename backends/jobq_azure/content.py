@@ -20,6 +20,7 @@ from jobq.errors import MalformedTask
 MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request: facts/azure.md 1.4
 # What a message may still grow by: counters, a generation, a date. Nothing may push it over the limit later.
 HEADROOM_BYTES: Final = 1024
+MAX_COUNT: Final = 2**31 - 1  # as of a task's own counters
 _MARK: Final = "#jobq "
 # XML 1.0, production 2, without the carriage return, which a parser turns into a line feed.
 _NO_XML: Final = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -35,6 +36,8 @@ class Beside:
         id: of a message that is not a task, and was redriven; of a task whose body is in a blob.
         dead: the fields of a dead letter.
         blob: names the blob that holds the body; the message's own is empty then.
+        origin: the service's id of the message as which this was pushed, in copies of it: two pushes of one id are two
+            tasks, which nothing else tells apart.
         changed: the fields of a task in a blob that requeues change; they count instead of those in the blob.
     """
 
@@ -43,6 +46,7 @@ class Beside:
     id: str = ""
     dead: dict[str, Any] | None = None
     blob: str = ""
+    origin: str = ""
     changed: dict[str, Any] | None = None
 
     def line(self) -> str:
@@ -58,8 +62,10 @@ class Beside:
             fields = strict_json.loads(line.removeprefix(_MARK).encode())
         except (MalformedTask, UnicodeEncodeError):
             return None
-        kinds = {"checkpoint": str, "before": int, "id": str, "dead": dict, "blob": str, "changed": dict}
+        kinds = {"checkpoint": str, "before": int, "id": str, "dead": dict, "blob": str, "origin": str, "changed": dict}
         if not isinstance(fields, dict) or any(type(value) is not kinds.get(name) for name, value in fields.items()):
+            return None
+        if not 0 <= fields.get("before", 0) <= MAX_COUNT:
             return None
         return cls(**fields)
 

@@ -8,16 +8,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from jobq.backend import DeadLetter, FencingNumber
-from jobq.errors import JobqError, LockLost, MalformedTask
-from jobq.task import Task
+from jobq.errors import BackendUnavailable, JobqError, LockLost, MalformedTask, PushUnknown
+from jobq_azure.answers import NoAnswer
 from jobq_azure.content import MAX_TEXT_BYTES, Beside, Content, size_of
 from jobq_azure.envelope import Envelope, spilled
-from jobq_azure.letters import Record, folded, work_in
+from jobq_azure.letters import Record, folded
 from jobq_azure.payloads import Payloads, within
 from jobq_azure.wire import MOST_AT_ONCE, Message, Wire
 
@@ -25,6 +25,7 @@ SUFFIX: Final = "-failed"
 _HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
 _SPILL_SECONDS: Final = 2.0  # for a story's room: the settle that waits for it has 7.5 s at most
 _BLOBS_AT_ONCE: Final = 8
+_LET_GO_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
 
 
@@ -64,7 +65,7 @@ class Graveyard:
         """Make the queue."""
         await self._wire.create()
 
-    async def bury(self, given_up: Buried, envelope: Envelope, reason: str, description: str) -> None:
+    async def bury(self, given_up: Buried, envelope: Envelope, message_id: str, reason: str, description: str) -> None:
         """Write a dead letter.
 
         A story that does not fit beside the body is cut; where there is no room for any, the body goes to a blob, and
@@ -73,12 +74,14 @@ class Graveyard:
         Args:
             given_up: the delivery.
             envelope: what it holds.
+            message_id: of its message.
             reason: one word.
             description: what happened, for people.
         """
         epoch, generation, _ = given_up.fencing
         story: dict[str, Any] = {
             "id": given_up.id,
+            "origin": envelope.content.beside.origin or message_id,
             "epoch": epoch,
             "generation": generation,
             "reason": reason,
@@ -110,10 +113,9 @@ class Graveyard:
             await self._wire.put(Content(envelope.body).text())
 
     async def _bury_in_blob(self, envelope: Envelope, beside: Beside, seconds: float | None = None) -> None:
-        dead = {**(beside.dead or {}), "work": work_in(envelope)}
         blob = await within(seconds, self._payloads.store(envelope.body))
         changed = envelope.content.beside.changed
-        text = _fitting(Content(b"", replace(beside, dead=dead, blob=blob, changed=changed)))
+        text = _fitting(Content(b"", replace(beside, blob=blob, changed=changed)))
         assert text is not None, "a checkpoint is smaller than a message"
         await _put(self._wire, text, self._payloads, blob)
 
@@ -125,8 +127,8 @@ class Graveyard:
         """Return up to `limit` dead letters, oldest first, of the first 32 or, for a higher limit, of all."""
         messages = await self._wire.peek(MOST_AT_ONCE)
         if len(messages) == MOST_AT_ONCE and limit > MOST_AT_ONCE:
-            messages = await self._hold()
-            await self._let_go(messages)
+            async with self._held() as held:
+                messages = list(held.values())
         turn = asyncio.Semaphore(_BLOBS_AT_ONCE)
 
         async def whole(record: Record) -> DeadLetter:
@@ -136,27 +138,43 @@ class Graveyard:
         return await asyncio.gather(*(whole(record) for record in folded(messages)[:limit]))
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
-        """Put dead letters back: send first, delete after."""
-        return await self._each(ids, self._send)
+        """Put dead letters back: send first, delete after; raises PushUnknown for one that may be back or not."""
 
-    async def _send(self, record: Record) -> None:
+        async def send(record: Record, held: dict[str, Message]) -> None:
+            await self._send(record, held)
+            try:
+                await self._delete(record, held)
+            except (BackendUnavailable, NoAnswer) as error:  # it is back: to send it again would make two
+                _log.warning("%s is back, and perhaps still a dead letter too: purge it: %s", record.letter.id, error)
+
+        return await self._each(ids, send)
+
+    async def _send(self, record: Record, held: dict[str, Message]) -> None:
         envelope = await self._opened(record)
         if envelope.fault is not None:
             raise envelope.fault
-        contents = [Content(body, beside) for body, beside in record.redriven(envelope)]
+        epoch = record.epoch + 1
+        # A fence, and the epoch of this attempt: another reader may have the letter by now, and after a crash the next
+        # attempt must send a higher one (S3, S4).
+        newest = held[record.messages[0].id]
+        receipt = await self._wire.update(newest.id, newest.receipt, _HOLD_SECONDS, record.raised(epoch))
+        held[newest.id] = replace(newest, receipt=receipt)
+        try:
+            await self._send_fitting(record, envelope, epoch)
+        except NoAnswer as error:
+            what = f"{error}; {record.letter.id} may or may not be back in the queue, and is still a dead letter"
+            raise PushUnknown(what, [record.letter.id]) from None
+
+    async def _send_fitting(self, record: Record, envelope: Envelope, epoch: int) -> None:
+        contents = [Content(body, beside) for body, beside in record.redriven(envelope, epoch)]
         texts = [text for content in contents if size_of(text := content.text()) <= MAX_TEXT_BYTES]
         if len(texts) < len(contents) and self._main_payloads.are_possible:
             with contextlib.suppress(MalformedTask):  # what is no task is not spilled: nobody could run it
-                await self._send_in_blob(record, envelope.task())
+                task = record.redriven_task(envelope, epoch)
+                blob = await self._main_payloads.store(task.encode())
+                await _put(self._main, spilled(task, blob, record.beside()).text(), self._main_payloads, blob)
                 return
         await self._main.put(texts[0] if texts else contents[-1].text())
-
-    async def _send_in_blob(self, record: Record, task: Task) -> None:
-        deliveries = record.letter.deliveries
-        fresh = task.redriven(deliveries=deliveries)
-        blob = await self._main_payloads.store(fresh.encode())
-        beside = Beside(checkpoint=record.content.beside.checkpoint, before=deliveries)
-        await _put(self._main, spilled(fresh, blob, beside).text(), self._main_payloads, blob)
 
     async def _opened(self, record: Record) -> Envelope:
         """Return what a record holds, with its payload or the reason why that will never be had."""
@@ -164,60 +182,71 @@ class Graveyard:
 
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
-
-        async def nothing(_record: Record) -> None:
-            pass
-
-        purged = await self._each(ids, nothing)
+        purged = await self._each(ids, self._delete)
         if await self._wire.count() == 0:  # the service's count is never too low
             await self._payloads.sweep()
         return purged
 
-    async def _each(self, ids: Sequence[str], do: Callable[[Record], Awaitable[None]]) -> list[str]:
-        """Do something with each of these dead letters, delete it, and put back the others."""
+    async def _each(self, ids: Sequence[str], do: Callable[[Record, dict[str, Message]], Awaitable[None]]) -> list[str]:
+        """Do something with each of these dead letters, and show again what it leaves."""
         wanted, done = set(ids), set[str]()
         hopeless: MalformedTask | None = None
-        messages = await self._hold()
-        kept = {message.id: message for message in messages}
-        try:
-            for record in folded(messages):
+        async with self._held() as held:
+            for record in folded(list(held.values())):
                 if record.letter.id not in wanted:
                     continue
                 try:
-                    await do(record)
+                    await do(record, held)
+                except LockLost:  # another reader has it, and shows it again
+                    for message in record.messages:
+                        held.pop(message.id, None)
                 except MalformedTask as error:  # the others can be had all the same
                     error.add_note(f"dead letter {record.letter.id} cannot be put back; `dead purge` deletes it")
                     hopeless = error
-                    continue
-                done.add(record.letter.id)
-                await self._delete(record, kept)
-        finally:
-            await self._let_go(list(kept.values()))
+                else:
+                    done.add(record.letter.id)
         if hopeless is not None:
             raise hopeless
         return [each for each in ids if each in done]
 
-    async def _delete(self, record: Record, kept: dict[str, Message]) -> None:
+    async def _delete(self, record: Record, held: dict[str, Message]) -> None:
         for message in record.messages:
-            del kept[message.id]
+            receipt = held.pop(message.id).receipt
             with contextlib.suppress(LockLost):  # another reader has it, and its blob
-                await self._wire.delete(message.id, message.receipt)
+                await self._wire.delete(message.id, receipt)
                 if blob := Content.read(message.text).beside.blob:
                     await self._payloads.remove(blob)
 
-    async def _hold(self) -> list[Message]:
-        """Lease all there is, for a look that sees each once; ends where the first come round again."""
-        found: dict[str, Message] = {}
-        while more := await self._wire.get(MOST_AT_ONCE, _HOLD_SECONDS):
-            known = len(found)
-            found |= {message.id: message for message in more}
-            if len(found) == known:
-                break
-        return list(found.values())
+    @contextlib.asynccontextmanager
+    async def _held(self) -> AsyncIterator[dict[str, Message]]:
+        """Lease all there is, so that each is seen once; what is left in there is shown again, also after Ctrl-C."""
+        held: dict[str, Message] = {}
+        try:
+            known = -1
+            while len(held) != known:  # else there is no more, or the first come round again
+                known = len(held)
+                await self._hold_more(held)
+            yield held
+        finally:
+            with contextlib.suppress(TimeoutError):  # then they show by themselves, a minute later
+                async with asyncio.timeout(_LET_GO_SECONDS):
+                    await self._let_go(list(held.values()))
+
+    async def _hold_more(self, held: dict[str, Message]) -> None:
+        getting = asyncio.ensure_future(self._wire.get(MOST_AT_ONCE, _HOLD_SECONDS))
+        try:
+            await asyncio.shield(getting)
+        except asyncio.CancelledError:  # what it brings must be shown again
+            await asyncio.wait({getting}, timeout=_LET_GO_SECONDS)
+            raise
+        finally:
+            if getting.done() and not getting.cancelled() and getting.exception() is None:
+                held |= {message.id: message for message in getting.result()}
+            getting.cancel()
 
     async def _let_go(self, messages: list[Message]) -> None:
         async def show(message: Message) -> None:
-            with contextlib.suppress(LockLost):  # another reader has it
+            with contextlib.suppress(LockLost, BackendUnavailable, NoAnswer):  # it shows by itself, a minute later
                 await self._wire.update(message.id, message.receipt, 0)
 
         for at in range(0, len(messages), MOST_AT_ONCE):
@@ -228,7 +257,7 @@ def _fitting(content: Content) -> str | None:
     """Return a dead letter's message, its description cut where it must be; None where there is no room for any."""
     story = dict(content.beside.dead or {})
     description = story["description"]
-    for length in (None, 3000, 1000, 300, 0):
+    for length in (None, 3000, 1000, 300, 100, 0):
         if length is not None:
             story["description"] = description[-length:] if length else ""
         text = replace(content, beside=replace(content.beside, dead=story)).text()

@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Final
 
 from jobq.backend import FencingNumber
-from jobq.errors import LockLost, MalformedTask, SettlementUnknown
+from jobq.errors import JobqError, LockLost, MalformedTask, SettlementUnknown
 from jobq.task import Task, TaskResult
 from jobq_azure.answers import NoAnswer
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
 from jobq_azure.dead import Graveyard
-from jobq_azure.envelope import Envelope
+from jobq_azure.envelope import Envelope, spilled
 from jobq_azure.payloads import Payloads
 from jobq_azure.wire import LONGEST, Message, Wire, whole_seconds
 
@@ -96,7 +96,11 @@ class StorageDelivery:
     async def renew(self, lease: timedelta) -> None:
         """Extend the lease from now, by whole seconds; the body is not sent again."""
         self._asked = whole_seconds(lease)
-        await self._update(self._asked)
+
+        async def update() -> None:
+            self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
+
+        await self._chain(update)
 
     async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
         """End the task as done."""
@@ -112,7 +116,28 @@ class StorageDelivery:
         if delay > LONGEST:  # hidden again in steps, by whoever receives it too early
             task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
         seconds = 0 if delay <= timedelta(0) else whole_seconds(delay)
-        await self._settle(seconds, self._envelope.holding(task))
+
+        async def update() -> None:
+            content = self._envelope.holding(task)
+            if size_of(content.text()) > MAX_TEXT_BYTES:
+                await self._requeue_in_blob(task, content, seconds)
+            else:
+                await self._wire.update(self._message_id, self._held(), seconds, content.text())
+            self._receipt = None
+
+        await self._chain(update)
+
+    async def _requeue_in_blob(self, task: Task, content: Content, seconds: int) -> None:
+        """Put back a task that another program wrote in fewer words than we do, and that has outgrown its message."""
+        if not self._payloads.are_possible:
+            raise MalformedTask("has no room for its counters in a message, and there is no BlobEndpoint for it")
+        blob = await self._payloads.store(task.encode())
+        try:
+            text = spilled(task, blob, content.beside).text()
+            await self._wire.update(self._message_id, self._held(), seconds, text)
+        except JobqError:  # it is certain that the message does not name it
+            await self._payloads.remove(blob)
+            raise
 
     async def release(self) -> None:
         """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
@@ -120,7 +145,16 @@ class StorageDelivery:
 
     async def put_off(self, seconds: int) -> None:
         """Put it back unstarted, hidden for so long."""
-        await self._settle(seconds, self._envelope.with_one_more_end())
+
+        async def update() -> None:
+            content = self._envelope.with_one_more_end()
+            text = None if content is None else content.text()
+            if text is not None and size_of(text) > MAX_TEXT_BYTES:
+                text = None  # then it counts as a crash, and comes back all the same
+            await self._wire.update(self._message_id, self._held(), seconds, text)
+            self._receipt = None
+
+        await self._chain(update)
 
     async def dead_letter(self, reason: str, description: str) -> None:
         """Write it to the dead-letter queue, then delete it: a crash between leaves two, which readers fold (S6)."""
@@ -128,7 +162,7 @@ class StorageDelivery:
         async def bury() -> None:
             # First the fence: a stale worker must not bury what another one runs (S4).
             self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
-            await self._dead.bury(self, self._envelope, reason, description)
+            await self._dead.bury(self, self._envelope, self._message_id, reason, description)
             await self._wire.delete(self._message_id, self._receipt)
             self._deleted()
 
@@ -148,8 +182,13 @@ class StorageDelivery:
                 f" for {MAX_TEXT_BYTES - HEADROOM_BYTES}: save it elsewhere, and its address here",
                 "checkpoint",
             )
-        await self._update(self._asked, content)
-        self._envelope = replace(self._envelope, content=content)
+
+        async def update() -> None:
+            self._receipt = await self._wire.update(self._message_id, self._held(), self._asked, content.text())
+            # Here, and not where the caller waits: one that gave up must not take it back with its next settle (S9).
+            self._envelope = replace(self._envelope, content=content)
+
+        await self._chain(update)
 
     def _held(self) -> str:
         if self._receipt is None:
@@ -163,24 +202,6 @@ class StorageDelivery:
             removal = asyncio.ensure_future(self._payloads.remove(self._envelope.content.beside.blob))
             self._on_their_way.add(removal)
             removal.add_done_callback(self._on_their_way.discard)
-
-    async def _settle(self, seconds: int, content: Content | None) -> None:
-        """Give it back; the receipt that the answer brings is nobody's (S4)."""
-        text = None if content is None else content.text()
-
-        async def update() -> None:
-            await self._wire.update(self._message_id, self._held(), seconds, text)
-            self._receipt = None
-
-        await self._chain(update)
-
-    async def _update(self, seconds: int, content: Content | None = None) -> None:
-        text = None if content is None else content.text()
-
-        async def update() -> None:
-            self._receipt = await self._wire.update(self._message_id, self._held(), seconds, text)
-
-        await self._chain(update)
 
     async def _chain(self, request: Callable[[], Awaitable[None]]) -> None:
         """Send a request once the one before has been answered; it goes on when its caller gives up.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from jobq.errors import JobqError, MalformedTask, PushUnknown
+from jobq.errors import BackendUnavailable, JobqError, MalformedTask, PushUnknown
 from jobq.task import Task
 from jobq_azure.answers import NoAnswer
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
@@ -16,6 +16,8 @@ from jobq_azure.payloads import CONTAINER, Payloads
 from jobq_azure.wire import LONGEST, Wire, whole_seconds
 
 _PUTS_AT_ONCE: Final = 32
+_GIVEN_UP_SECONDS: Final = 5.0  # for what is on its way when a push is given up
+_TAKE_BACK_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class _Put:
 
 
 async def push(wire: Wire, payloads: Payloads, tasks: Sequence[Task]) -> list[str]:
-    """Add the tasks; on an error what was added is taken back, or PushUnknown names it.
+    """Add the tasks; on an error, or given up, what was added is taken back, or PushUnknown names it.
 
     Args:
         wire: requests to the queue.
@@ -39,6 +41,8 @@ async def push(wire: Wire, payloads: Payloads, tasks: Sequence[Task]) -> list[st
         MalformedTask: one is too large; nothing was added.
         PushUnknown, and what `answered` raises.
     """
+    if not tasks:
+        return []
     now = time.time()
     texts = [(task, text_or_none(task, payloads), _hidden_seconds(task, now)) for task in tasks]
     limit = asyncio.Semaphore(_PUTS_AT_ONCE)
@@ -56,13 +60,18 @@ async def push(wire: Wire, payloads: Payloads, tasks: Sequence[Task]) -> list[st
 
     puts = [asyncio.ensure_future(put(*each)) for each in texts]
     try:
-        results = await asyncio.gather(*puts, return_exceptions=True)
-    except asyncio.CancelledError:
+        await asyncio.wait(puts)
+    except asyncio.CancelledError as given_up:
+        failed.append(BackendUnavailable(f"the push to {wire.place} was given up"))
+        await asyncio.wait(puts, timeout=_GIVEN_UP_SECONDS)
         for each in puts:
             each.cancel()
-        raise
+        error = await _taken_back(wire, payloads, tasks, puts, failed[0])
+        if isinstance(error, PushUnknown):
+            raise error from None
+        raise given_up from None
     if failed:
-        raise await _taken_back(wire, payloads, tasks, results, failed[0])
+        raise await _taken_back(wire, payloads, tasks, puts, failed[0])
     return [task.id for task in tasks]
 
 
@@ -81,25 +90,39 @@ async def _taken_back(
     wire: Wire,
     payloads: Payloads,
     tasks: Sequence[Task],
-    results: Sequence[_Put | BaseException | None],
+    puts: Sequence["asyncio.Task[_Put | None]"],
     error: Exception,
 ) -> Exception:
     """Delete what was added; return the error to raise: what happened, or PushUnknown for what may be there."""
-    doubtful: list[str] = []
-    for task, result in zip(tasks, results, strict=True):
-        if isinstance(result, NoAnswer):
-            doubtful.append(task.id)
-        elif isinstance(result, _Put):
-            try:
-                await wire.delete(result.message_id, result.receipt)
-            except (JobqError, NoAnswer):  # a worker has it by now, or nobody knows
-                doubtful.append(task.id)
-            else:
-                if result.blob:
-                    await payloads.remove(result.blob)
-    if not doubtful:
+    turn = asyncio.Semaphore(_PUTS_AT_ONCE)
+
+    async def take_back(put: _Put) -> None:
+        async with turn:
+            await wire.delete(put.message_id, put.receipt)
+            if put.blob:
+                await payloads.remove(put.blob)
+
+    added = [put.result() if _is_known(put) else None for put in puts]
+    backs = [None if put is None else asyncio.ensure_future(take_back(put)) for put in added]
+    if waiting := [back for back in backs if back is not None]:
+        # One limit for all: a service that fell silent must not hold up whoever waits to hear of it.
+        await asyncio.wait(waiting, timeout=_TAKE_BACK_SECONDS)
+    ids: list[str] = []
+    for task, put, back in zip(tasks, puts, backs, strict=True):
+        # What could not be taken back: a worker has it by now, or nobody knows.
+        if _is_doubtful(put) or (back is not None and (back.cancel() or back.exception() is not None)):
+            ids.append(task.id)
+    if not ids:
         return error
-    return PushUnknown(f"{error}; {len(doubtful)} of {len(tasks)} tasks may or may not be queued", doubtful)
+    return PushUnknown(f"{error}; {len(ids)} of {len(tasks)} tasks may or may not be queued", ids)
+
+
+def _is_doubtful(put: "asyncio.Task[_Put | None]") -> bool:
+    return not put.done() or put.cancelled() or isinstance(put.exception(), NoAnswer)
+
+
+def _is_known(put: "asyncio.Task[_Put | None]") -> bool:
+    return put.done() and not put.cancelled() and put.exception() is None
 
 
 def text_or_none(task: Task, payloads: Payloads) -> str | None:

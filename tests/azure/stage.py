@@ -1,6 +1,7 @@
 """A queue of one's own on Azurite behind the fault-injecting proxy, and the real command line on it."""
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -10,11 +11,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from azure.core.exceptions import ResourceExistsError
+from azure.storage.blob.aio import ContainerClient
+
 from jobq.backend import Delivery
 from jobq.task import Task, new_id
 from jobq.testing.http_proxy import HttpProxy, Request
 from jobq_azure.backend import StorageQueueBackend
 from jobq_azure.connection import Account
+from jobq_azure.payloads import CONTAINER
 from jobq_azure.wire import Wire
 from tests.azure.emulator import ACCOUNT, KEY, Azurite, connection_string
 
@@ -154,6 +159,14 @@ async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
+
+
+async def make_container(stage: Stage) -> None:
+    """Make the container of payloads, behind the proxies, unless it is there."""
+    client = ContainerClient.from_connection_string(stage.azurite.connection_string, CONTAINER)
+    async with client:
+        with contextlib.suppress(ResourceExistsError):
+            await client.create_container()
 
 
 def is_update(request: Request) -> bool:

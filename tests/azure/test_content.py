@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobq.errors import MalformedTask
 from jobq.task import Task
-from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Beside, Content, body_of, size_of, text_of
+from jobq_azure.content import HEADROOM_BYTES, MAX_COUNT, MAX_TEXT_BYTES, Beside, Content, body_of, size_of, text_of
 from jobq_azure.payloads import Payloads
 from jobq_azure.pushing import text_or_none
 
@@ -24,9 +24,12 @@ _BODIES = st.one_of(
 _BESIDE = st.builds(
     Beside,
     checkpoint=st.none() | _TEXT,
-    before=st.integers(0, 2**31),
+    before=st.integers(0, MAX_COUNT),
     id=_TEXT,
     dead=st.none() | st.dictionaries(_TEXT, st.integers() | _TEXT, max_size=3),
+    blob=_TEXT,
+    origin=_TEXT,
+    changed=st.none() | st.dictionaries(_TEXT, st.integers() | _TEXT, max_size=3),
 )
 
 

@@ -21,7 +21,7 @@ from jobq_azure.connection import Account
 from jobq_azure.content import Beside, Content
 from jobq_azure.payloads import CONTAINER
 from tests.azure.emulator import ACCOUNT
-from tests.azure.stage import LEASE, NOW, SHORT, Stage
+from tests.azure.stage import LEASE, NOW, SHORT, Stage, make_container
 
 _LARGE = 200_000  # bytes: three times what a message holds
 
@@ -150,7 +150,7 @@ async def test_lost_answer_to_the_message_keeps_its_payload(stage: Stage) -> Non
     await stage.backend.push([Task.new(command="true")])
     await (await stage.take()).complete(TaskResult(exit_code=0))
     task = _large()
-    await _make_container(stage)
+    await make_container(stage)
     stage.proxy.strike(Strike.LOSE_ANSWER, "POST")
     with pytest.raises(PushUnknown) as raised:
         await stage.backend.push([task])
@@ -160,7 +160,7 @@ async def test_lost_answer_to_the_message_keeps_its_payload(stage: Stage) -> Non
 
 @pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BREAK, Strike.BUSY])
 async def test_lost_upload_pushes_nothing(stage: Stage, strike: Strike) -> None:
-    await _make_container(stage)
+    await make_container(stage)
     stage.blobs.strike(strike, "PUT")
     with pytest.raises(BackendUnavailable):
         await stage.backend.push([_large()])
@@ -259,14 +259,14 @@ async def test_receive_that_is_given_up_while_a_payload_comes_counts_no_crash(
 
 
 async def test_access_denied_names_the_role(stage: Stage) -> None:
-    await _make_container(stage)
+    await make_container(stage)
     stage.blobs.strike(Strike.DENY, "PUT")
     with pytest.raises(AccessDenied, match="Storage Blob Data Contributor"):
         await stage.backend.push([_large()])
 
 
 async def test_original_that_leaves_no_room_keeps_its_story(stage: Stage) -> None:
-    await _make_container(stage)
+    await make_container(stage)
     wire = await stage.wire()
     original = "x " * 32_768
     await wire.put(original)
@@ -310,13 +310,6 @@ async def test_no_endpoint_no_spill(stage: Stage) -> None:
     assert result.code == 2, result.err
     assert "64512" in result.err
     assert "BlobEndpoint" in result.err
-
-
-async def _make_container(stage: Stage) -> None:
-    client = ContainerClient.from_connection_string(stage.azurite.connection_string, CONTAINER)
-    async with client:
-        if not await client.exists():
-            await client.create_container()
 
 
 async def _delete_blobs(stage: Stage) -> None:
