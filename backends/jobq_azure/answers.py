@@ -46,6 +46,10 @@ class Unreadable(NoAnswer):
     """The service, or the SDK, stumbled over the answer itself: another request may fare better."""
 
 
+class ServiceFailed(NoAnswer):
+    """The service answered with a failure of its own: it may have done it all the same."""
+
+
 class NoCredential(AccessDenied):
     """No request was sent: there is nothing to sign in with, or whoever gives tokens gave none."""
 
@@ -121,7 +125,7 @@ def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa
     if status in _BUSY or code in {"ServerBusy", "QueueBeingDeleted", "ContainerBeingDeleted"}:
         return BackendUnavailable(f"{place} is busy ({status} {code})")
     if status >= 500:  # noqa: PLR2004 - OperationTimedOut, InternalError: it may have been done all the same
-        return Unreadable(f"{place}: the service failed ({status} {code})".replace(" )", ")"))
+        return ServiceFailed(f"{place}: the service failed ({status} {code})".replace(" )", ")"))
     return _Refused(f"{place}: the service refused the request ({status} {code})")
 
 
@@ -131,7 +135,9 @@ def _not_found(code: str, place: str) -> Exception:
     if code == "ContainerNotFound":
         return QueueNotFound(f"{place}: there is no such container; a push without --no-create makes it")
     if code in {"QueueNotFound", ""}:
-        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place.removesuffix('-failed')} create")
+        if (main := place.removesuffix("-failed")) != place:
+            return QueueNotFound(f"there is no queue {place}; `jobq {main} create` makes it, beside {main}")
+        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place} create")
     return ConfigurationError(f"{place} was not found ({code}); is the account one with queues?")
 
 

@@ -19,7 +19,7 @@ from jobq.errors import (
     QueueNotFound,
 )
 from jobq.task import Task
-from jobq_azure.answers import NoAnswer, Unreadable
+from jobq_azure.answers import NoAnswer, ServiceFailed, Unreadable
 from jobq_azure.connection import Account
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content
 from jobq_azure.dead import SUFFIX, Graveyard
@@ -77,15 +77,18 @@ class StorageQueueBackend:
             atomic_requeue=True,
             counts_deliveries=True,
             native_checkpoint=True,
+            max_peek=MOST_AT_ONCE,
             counts=frozenset({"dead", "total"}),
         )
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self._account)
-        self._wire = self._account.wire(self._name)
-        self._payloads = self._account.payloads(self._name)
-        dead = self._name + SUFFIX
-        self._dead = Graveyard(self._account.wire(dead), self._account.payloads(dead), self._wire, self._payloads)
+        async with AsyncExitStack() as stack:  # whatever fails here leaves nothing open
+            await stack.enter_async_context(self._account)
+            self._wire = self._account.wire(self._name)
+            self._payloads = self._account.payloads(self._name)
+            dead = self._name + SUFFIX
+            self._dead = Graveyard(self._account.wire(dead), self._account.payloads(dead), self._wire, self._payloads)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -112,10 +115,24 @@ class StorageQueueBackend:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a request each; on an error what was added is taken back, or PushUnknown names it."""
+        self._refuse_dead_letters()
         return await push(self._wire, self._payloads, tasks)
+
+    def _refuse_dead_letters(self) -> None:
+        """Raise ConfigurationError where the queue is another's dead-letter place: those tasks were given up."""
+        if self._name.endswith(SUFFIX):
+            place = self._wire.place
+            main = place.removesuffix(SUFFIX)
+            raise ConfigurationError(
+                f"{place} is where {main} keeps its dead letters: nothing is pushed to it or run from it. To list them:"
+                f" jobq {main} dead list; to put them back: jobq {main} dead retry --all"
+            )
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lease up to 32; an idle queue is asked more and more seldom, up to the longest pause."""
+        if max_tasks < 1:  # the service would answer that it refuses the request
+            raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
+        self._refuse_dead_letters()
         asked = whole_seconds(lease or DEFAULT_LEASE)
         end = time.monotonic() + wait.total_seconds()
         looked = False
@@ -148,6 +165,8 @@ class StorageQueueBackend:
         except NoAnswer as error:
             if isinstance(error, Unreadable):
                 self._polling.stumbled(time.monotonic(), seconds)
+            elif isinstance(error, ServiceFailed):
+                self._polling.failed(count)
             # Up to 32 messages may be hidden for a lease; they come again, one delivery older.
             raise BackendUnavailable(str(error)) from None
         return [*deliveries]

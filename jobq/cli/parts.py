@@ -210,9 +210,9 @@ def with_queue(
             except asyncio.CancelledError:
                 if end.signal is None:
                     raise
-                interrupted = Interrupted()
-                interrupted.exit_code = end.exit_code
-                raise interrupted from None
+                nothing_to_tell = Interrupted()
+                nothing_to_tell.exit_code = end.exit_code
+                raise nothing_to_tell from None
 
     with Records(terminal.tell_record):
         return asyncio.run(until_interrupted() if interruptible else connected())

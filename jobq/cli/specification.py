@@ -87,8 +87,8 @@ async def push_specification(
 ) -> int:
     """Queue what a specification lists; in a dry run print it instead. Return the exit code.
 
-    One Ctrl-C or SIGTERM ends the process: a thread in which the specification lists or checks cannot be stopped, and may block
-    for ever. What is queued is durable, so nothing needs to be closed.
+    One Ctrl-C or SIGTERM ends the process: a thread in which the specification lists or checks cannot be stopped, and
+    may block for ever. What is queued is durable, so nothing needs to be closed.
     """
 
     async def show(tasks: Sequence[Task]) -> None:
@@ -125,10 +125,10 @@ async def push_specification(
             raise SpecificationFailed(f"the specification failed; {told} on {backend.name}") from None
     if interrupted:
         counts = latest if dry_run else replace(latest, queued=pusher.count)  # the last batch may be acknowledged since
-        told = [f"{_told(counts, dry_run=dry_run)} on {backend.name}"]
+        ends = [f"{_told(counts, dry_run=dry_run)} on {backend.name}"]
         if pusher.doubtful:
-            told.append(pusher.doubt(pusher.doubtful))
-        terminal.complain("; ".join(["interrupted", *told]))
+            ends.append(pusher.doubt(pusher.doubtful))
+        terminal.complain("; ".join(["interrupted", *ends]))
         terminal.leave(end.exit_code)
     terminal.tell(f"{_told(latest, dry_run=dry_run)} on {backend.name}")
     return 0

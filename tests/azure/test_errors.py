@@ -111,7 +111,12 @@ async def test_a_task_inherits_no_connection_string(stage: Stage) -> None:
 
 
 def test_names_are_checked_before_anything_is_sent() -> None:
-    for spec, part in (("My_Account/jobs", "storage account"), ("account/ab", "3 to 63"), ("account/a--b", "dashes")):
+    for spec, part in (
+        ("My_Account/jobs", "storage account"),
+        ("account/ab", "3 to 56"),
+        ("account/" + 57 * "a", "57 characters.*QUEUE-failed"),
+        ("account/a--b", "dashes"),
+    ):
         with pytest.raises(InvalidSpec, match=part):
             resolve(spec, Settings())
 

@@ -20,7 +20,7 @@ _ENDS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 
 @pytest.fixture
-def _kernel_tells() -> Iterator[None]:
+def _kernel_tells() -> None:
     """Skip where the kernel does not say what a thread waits for: nothing else tells that SQLite waits."""
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         end = time.monotonic() + 5
@@ -30,7 +30,6 @@ def _kernel_tells() -> Iterator[None]:
         sleeper.kill()
     if not told:
         pytest.skip("this kernel does not tell in /proc what a thread waits for")
-    yield
 
 
 @contextmanager
