@@ -28,6 +28,9 @@ class Strike(StrEnum):
     HANG = "hang"  # read and not passed on; no answer, the connection stays: a black hole
     BUSY = "busy"  # 503 ServerBusy
     DENY = "deny"  # 403 AuthorizationPermissionMismatch
+    THROTTLE = "throttle"  # 429
+    TIME_OUT = "time_out"  # 500 OperationTimedOut: it may have been done all the same
+    MISSING = "missing"  # 404 without a code, as a gateway says it
     BARE = "bare"  # 204 from whoever stands between, without a header of the service's
     PAGE = "page"  # 200 and a page for people, as a portal before the network answers
     REDIRECT = "redirect"  # 307 to the same place under another name
@@ -45,6 +48,9 @@ def _refusal(status: int, phrase: str, code: str) -> bytes:
 _ANSWERS: Final = {
     Strike.BUSY: (503, _refusal(503, "Server Busy", "ServerBusy")),
     Strike.DENY: (403, _refusal(403, "Forbidden", "AuthorizationPermissionMismatch")),
+    Strike.THROTTLE: (429, _plain("429 Too Many Requests")),
+    Strike.TIME_OUT: (500, _refusal(500, "Operation Timed Out", "OperationTimedOut")),
+    Strike.MISSING: (404, _plain("404 Not Found")),
     Strike.BARE: (204, b"HTTP/1.1 204 No Content\r\n\r\n"),
     Strike.PAGE: (200, _plain("200 OK\r\nContent-Type: text/html", "<html><body>Please sign in<br></body>")),
     Strike.REDIRECT: (307, _plain("307 Temporary Redirect\r\nLocation: http://localhost/elsewhere")),

@@ -11,7 +11,15 @@ from typing import NoReturn
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
-from jobq.errors import AccessDenied, BackendUnavailable, JobqError, LockLost, PushUnknown, SettlementUnknown
+from jobq.errors import (
+    AccessDenied,
+    BackendUnavailable,
+    JobqError,
+    LockLost,
+    PushUnknown,
+    QueueNotFound,
+    SettlementUnknown,
+)
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
@@ -19,7 +27,7 @@ from jobq_azure import connection, pushing
 from jobq_azure.answers import answered
 from jobq_azure.backend import StorageQueueBackend
 from jobq_azure.connection import Account
-from jobq_azure.wire import Wire
+from jobq_azure.wire import Wire, whole_seconds
 from tests.azure.emulator import ACCOUNT, connection_string
 from tests.azure.stage import LEASE, NOW, SHORT, Stage
 
@@ -147,3 +155,58 @@ async def test_a_service_that_falls_silent_holds_up_no_push(stage: Stage, monkey
     queued = {peeked.id for peeked in await stage.behind.peek(32)}
     assert queued <= set(caught.value.ids)
     assert len(caught.value.ids) >= 90
+
+
+async def test_throttled_is_busy(stage: Stage) -> None:
+    # It took no effect: nothing is in doubt.
+    stage.proxy.strike(Strike.THROTTLE, "POST")
+    with pytest.raises(BackendUnavailable, match="busy"):
+        await stage.backend.push([Task.new(command="true")])
+    assert await stage.total() == 0
+
+
+async def test_a_failure_of_the_service_says_nothing_of_what_it_did(stage: Stage) -> None:
+    # S5, S8: an OperationTimedOut may have been done all the same.
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.proxy.strike(Strike.TIME_OUT, count=2, matches=lambda request: request.method in {"POST", "DELETE"})
+    with pytest.raises(SettlementUnknown):
+        await delivery.complete(DONE)
+    task = Task.new(command="true")
+    with pytest.raises(PushUnknown) as caught:
+        await stage.backend.push([task])
+    assert caught.value.ids == (task.id,)
+
+
+async def test_not_found_without_a_code_is_a_queue_that_is_missing(stage: Stage) -> None:
+    stage.proxy.strike(Strike.MISSING, "GET")
+    with pytest.raises(QueueNotFound, match="make it with"):
+        await stage.backend.stats()
+
+
+@pytest.mark.parametrize("strike", [Strike.DENY, Strike.MISSING])
+async def test_one_refusal_in_mid_run_ends_no_worker(stage: Stage, strike: Strike) -> None:
+    # L4: a firewall rule that spreads, a key that is rotated, a gateway that starts.
+    await stage.pushed(6, command="echo $JOBQ_TASK_ID >> done")
+    seen = stage.proxy.seen
+    stage.proxy.strike(strike, "GET", count=2, matches=lambda _: len(seen("DELETE")) > 1)
+    result = await stage.run("worker", **SHORT)
+    assert result.code == 0, result.err
+    assert len((stage.folder / "done").read_text().split()) == 6
+
+
+async def test_one_failure_of_the_service_slows_no_worker_for_long(stage: Stage) -> None:
+    await stage.pushed(40)
+    stage.proxy.strike(Strike.TIME_OUT, "GET")
+    for asked, found in ((3, None), (3, 1), (3, 1), (3, 1), (32, 32)):
+        if found is None:
+            with pytest.raises(BackendUnavailable, match="500 OperationTimedOut"):
+                await stage.backend.receive(asked, LEASE, NOW)
+        else:
+            assert len(await stage.backend.receive(asked, LEASE, NOW)) == found
+
+
+def test_a_lease_is_asked_for_in_whole_seconds_and_never_shorter() -> None:
+    # 1.3 rule 2 counts the lease as sent: a shorter one would be held beyond its end.
+    lengths = {0.2: 1, 1.0: 1, 1.001: 2, 300.0: 300, 300.5: 301, 30 * 86400.0: 7 * 86400}
+    assert {length: whole_seconds(timedelta(seconds=length)) for length in lengths} == lengths

@@ -1,7 +1,7 @@
 """Why there is no token: nothing to sign in with, nobody who gives one, or one who refuses (A5, issue 5, item 6)."""
 
 import asyncio
-import datetime
+import datetime as dt
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -38,13 +38,13 @@ def _certified(folder: Path) -> tuple[Path, Path]:
     """Make a certificate for 127.0.0.1 that signs itself; return its file and its key's."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     import ipaddress  # noqa: PLC0415 - for this alone
 
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
@@ -162,7 +162,7 @@ async def test_each_cause_is_told_apart(links: list[_Link], error: Exception, ex
 
 async def test_one_credential_for_queues_and_blobs_and_it_is_closed(links: list[_Link]) -> None:
     account = Account("account", None, "core.example")
-    backend = StorageQueueBackend(account, "jobs", datetime.timedelta(seconds=1))
+    backend = StorageQueueBackend(account, "jobs", dt.timedelta(seconds=1))
     async with backend:
         queues, first = account._signed("queue")
         blobs, second = account._signed("blob")
