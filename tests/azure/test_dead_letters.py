@@ -62,6 +62,19 @@ async def test_written_twice_is_one_letter(stage: Stage) -> None:
     assert (await stage.behind.stats()).dead == 0
 
 
+async def test_the_newest_end_is_told(stage: Stage) -> None:
+    # The first write was not followed by its delete, and the task ran on.
+    await stage.pushed(command="exit 3")
+    delivery = await stage.take()
+    stage.proxy.strike(Strike.BUSY, "DELETE")
+    with pytest.raises(Exception, match="busy"):
+        await delivery.dead_letter("failed", "first")
+    await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+    await (await stage.take()).dead_letter("failed", "second")
+    (letter,) = await stage.backend.dead_letters(10)
+    assert (letter.description, letter.deliveries) == ("second", 2)
+
+
 async def test_two_that_put_back_at_once_send_each_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     # A reader's hold runs out while it works, another takes over: the receipt decides who sends (S4).
     monkeypatch.setattr("jobq_azure.dead._HOLD_SECONDS", 1)

@@ -12,7 +12,7 @@ from jobq.errors import LockLost, MalformedTask
 from jobq.task import Task
 from jobq.testing.harness import DONE, crashes
 from jobq.testing.http_proxy import Strike
-from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
+from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Beside, Content, size_of
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, is_update, make_container
 
 _DAY = 86_400.0
@@ -47,13 +47,25 @@ async def test_the_step_that_reaches_the_time_hides_the_rest_and_is_no_crash(sta
     assert (delivery.deliveries, crashes(delivery)) == (2, 0)
 
 
-async def test_requeue_over_seven_days_keeps_its_time(stage: Stage) -> None:
+@pytest.mark.parametrize("days", [8, 30])
+async def test_requeue_over_seven_days_keeps_its_time(stage: Stage, days: int) -> None:
     await stage.pushed()
     delivery = await stage.take()
-    await delivery.requeue(delivery.task.requeued(failures=1), timedelta(days=30))
+    await delivery.requeue(delivery.task.requeued(failures=1), timedelta(days=days))
     update = [each for each in stage.proxy.requests if is_update(each)][-1]
     assert update.query["visibilitytimeout"] == str(7 * 86_400)
     assert b"not_before" in update.body
+
+
+async def test_a_receive_that_is_given_up_gives_back_what_it_was_granted(stage: Stage) -> None:
+    await stage.pushed(3)
+    receiving = asyncio.ensure_future(stage.backend.receive(3, LEASE, NOW))
+    await stage.proxy.until(lambda: stage.proxy.seen("GET"))
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    again = await stage.backend.receive(3, LEASE, NOW)
+    assert [(each.deliveries, crashes(each)) for each in again] == [(2, 0)] * 3
 
 
 async def test_a_settled_delivery_has_no_say(stage: Stage) -> None:
@@ -75,7 +87,11 @@ async def test_no_checkpoint_pushes_a_message_over_the_limit(stage: Stage) -> No
     for value, fault in (("x" * MAX_TEXT_BYTES, "65536 bytes makes a message of"), ("\ud800", "surrogate")):
         with pytest.raises(MalformedTask, match=fault):
             await delivery.checkpoint(value)
-    await delivery.checkpoint("")
+    bare = size_of(Content(delivery.body, Beside(checkpoint="")).text())
+    most = MAX_TEXT_BYTES - HEADROOM_BYTES - bare
+    with pytest.raises(MalformedTask):  # the rest is for counters
+        await delivery.checkpoint("x" * (most + 1))
+    await delivery.checkpoint("x" * most)
     await delivery.complete(DONE)
 
 

@@ -122,7 +122,7 @@ async def test_a_failure_that_has_no_room_for_its_count_ends_as_a_failure() -> N
     back = Requeue(Task.new(command="false").requeued(failures=1), timedelta(0))
     failed = Outcome(kind=OutcomeKind.FAILED, detail="exit code 1")
     said = await told("outgrown", "ok", idempotent=False, verdict=back, outcome=failed)
-    assert said == (Settled.YES, 2, ["requeue", "dead_letter"])
+    assert said == (Settled.YES, 2, ["requeue", "dead_letter failed"])
 
 
 async def test_another_end_that_has_no_room_for_its_count_is_left_to_its_lease() -> None:
