@@ -135,6 +135,9 @@ class _Enqueuing:
                 group.create_task(self._list_all(seeds_at_once))
                 group.create_task(self._check_all())
                 group.create_task(self._push_all())
+        except asyncio.CancelledError:
+            self._on_progress(self._counts)
+            raise
         except BaseExceptionGroup as errors:
             error: BaseException = errors
             while isinstance(error, BaseExceptionGroup):

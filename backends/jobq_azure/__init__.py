@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
+from jobq.errors import ConfigurationError
 from jobq.settings import Settings
 from jobq.spec import QueueSpec
 
@@ -17,12 +18,17 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
 
     Raises:
         InvalidSpec: the service takes no such names.
-        ConfigurationError: the connection string is not one of this account.
+        ConfigurationError: the connection string is not one of this account, or JOBQ_AZURITE means another.
     """
     from jobq_azure.backend import StorageQueueBackend  # noqa: PLC0415 - 0.4 s for the SDK, which few commands need
-    from jobq_azure.connection import Account, check_names, connection_string_of  # noqa: PLC0415 - as above
+    from jobq_azure.connection import AZURITE, Account, check_names, connection_string_of  # noqa: PLC0415 - as above
 
     check_names(spec.location, spec.queue)
+    if settings.azurite and spec.location != AZURITE:
+        raise ConfigurationError(
+            f"JOBQ_AZURITE=1 means the emulator on this machine, which has one account: write {AZURITE}/{spec.queue},"
+            f" or unset JOBQ_AZURITE to use account {spec.location!r}"
+        )
     given = connection_string_of(settings.connection_string, settings.azurite, os.environ)
     account = Account(spec.location, given, settings.endpoint_suffix)
     return StorageQueueBackend(account, spec.queue, settings.poll_max)

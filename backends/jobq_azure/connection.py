@@ -2,23 +2,32 @@
 
 import base64
 import logging
+import os
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.queue.aio import QueueClient
 
 from jobq.errors import ConfigurationError, InvalidSpec
+from jobq.task import MAX_BODY_BYTES
+from jobq_azure.answers import from_the_service
+from jobq_azure.payloads import CONTAINER, Payloads
 from jobq_azure.wire import Wire
 
+if TYPE_CHECKING:
+    from azure.storage.blob.aio import ContainerClient
+
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
-_QUEUE: Final = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*")
+_QUEUE: Final = re.compile(r"(?=.{3,56}\Z)[a-z0-9]+(-[a-z0-9]+)*")  # the service takes 63: seven are for `-failed`
 AZURITE: Final = "devstoreaccount1"
 # Azurite's published key: the same on every machine, and no secret.
 _AZURITE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_AUTHORITY: Final = "login.microsoftonline.com"
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 30.0  # the service gives up by itself after 30 s
 
@@ -29,8 +38,8 @@ def check_names(account: str, queue: str) -> None:
         raise InvalidSpec(f"{account!r} is not the name of a storage account: 3 to 24 lower-case letters and digits")
     if not _QUEUE.fullmatch(queue):
         raise InvalidSpec(
-            f"{queue!r} is not the name of a Storage Queue: 3 to 63 lower-case letters, digits and single dashes"
-            " between them"
+            f"{queue!r} ({len(queue)} characters) cannot be the name of a Storage Queue: 3 to 56 lower-case letters,"
+            " digits and single dashes between them; the service takes 63, and the dead letters' QUEUE-failed needs 7"
         )
 
 
@@ -55,10 +64,12 @@ class Account:
     async def __aenter__(self) -> Self:
         # It tells each request at INFO, and at WARNING, with a traceback, what it raises anyway.
         logging.getLogger("azure").setLevel(logging.ERROR)
-        self._session = aiohttp.ClientSession(auto_decompress=False, trust_env=True)
+        # Not trust_env, which would sign requests by ~/.netrc too; the proxies of the environment are read in `_ways`.
+        self._session = aiohttp.ClientSession(auto_decompress=False)
         # aiohttp sends a PUT or DELETE again by itself when a kept connection breaks. The first may have taken effect:
         # then the second meets a receipt that the first has used up, and reads as a lost lease (S5).
         if not hasattr(self._session, "_retry_connection"):
+            await self._session.close()
             raise ConfigurationError(
                 f"aiohttp {aiohttp.__version__} cannot be kept from repeating requests: upgrade it"
             )
@@ -66,35 +77,65 @@ class Account:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._session is not None:
-            await self._session.close()
         if self._credential is not None:
             await self._credential.close()
+        if self._session is not None:
+            await self._session.close()
 
     def wire(self, queue: str) -> Wire:
         """Return the requests to one queue."""
-        url, credential = self._signed()
-        client = QueueClient(
-            url,
-            queue,
-            credential=credential,
-            # The transport's limits replace the session's, and the client's own are not read beside a transport.
-            transport=AioHttpTransport(
-                session=self._session,
-                session_owner=False,
-                connection_timeout=_CONNECT_SECONDS,
-                read_timeout=_ANSWER_SECONDS,
-            ),
-            retry_total=0,
-        )
+        url, credential = self._signed("queue")
+        client = QueueClient(url, queue, credential=credential, **self._ways(url))
         return Wire(client, f"{self.name}/{queue}")
 
-    def _signed(self) -> tuple[str, Any]:
+    @property
+    def has_blobs(self) -> bool:
+        """Whether it is known where the account's blobs are."""
+        # An address given for queues alone says that this account is reached in a way of its own.
+        return self._parts is None or "queueendpoint" not in self._parts or "blobendpoint" in self._parts
+
+    def payloads(self, queue: str) -> Payloads:
+        """Return the payload blobs of one queue; nothing is opened before it is needed."""
+        return Payloads(self._container if self.has_blobs else None, queue, f"{self.name}/{queue}")
+
+    def _container(self) -> "ContainerClient":
+        from azure.storage.blob.aio import ContainerClient  # noqa: PLC0415 - 0.1 s that few tasks need
+
+        url, credential = self._signed("blob")
+        return ContainerClient(
+            url,
+            CONTAINER,
+            credential=credential,
+            max_single_get_size=MAX_BODY_BYTES,
+            **self._ways(url),
+        )
+
+    def _transport(self) -> AioHttpTransport:
+        # The transport's limits replace the session's, and the client's own are not read beside a transport.
+        return AioHttpTransport(
+            session=self._session,
+            session_owner=False,
+            connection_timeout=_CONNECT_SECONDS,
+            read_timeout=_ANSWER_SECONDS,
+        )
+
+    def _ways(self, url: str) -> dict[str, Any]:
+        """Return how a client sends: each request once, to this address, and believing the service alone."""
+        return {
+            "transport": self._transport(),
+            "proxies": proxies_for(url),
+            "retry_total": 0,
+            "permit_redirects": False,  # a redirect sends a request once more, to wherever an answer says
+            "raw_response_hook": from_the_service,
+        }
+
+    def _signed(self, service: str) -> tuple[str, Any]:
+        """Return the address of a service of this account, `queue` or `blob`, and what signs in there."""
         if self._parts is None:
-            return f"https://{self.name}.queue.{self._suffix}", self._identity()
+            return f"https://{self.name}.{service}.{self._suffix}", self._identity()
         protocol = self._parts.get("defaultendpointsprotocol", "https")
         suffix = self._parts.get("endpointsuffix", self._suffix)
-        url = self._parts.get("queueendpoint", f"{protocol}://{self.name}.queue.{suffix}")
+        url = self._parts.get(f"{service}endpoint", f"{protocol}://{self.name}.{service}.{suffix}")
         if key := self._parts.get("accountkey"):
             return url, {"account_name": self.name, "account_key": key}
         from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - rarely used
@@ -103,9 +144,11 @@ class Account:
 
     def _identity(self) -> Any:
         if self._credential is None:
-            from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415 - 0.1 s that a key saves
+            from jobq_azure.identity import Identity  # noqa: PLC0415 - 0.1 s that a key saves
 
-            self._credential = DefaultAzureCredential()
+            authority = os.environ.get("AZURE_AUTHORITY_HOST") or _AUTHORITY
+            proxies = proxies_for(authority if "://" in authority else f"https://{authority}")
+            self._credential = Identity(self.name, transport=self._transport(), proxies=proxies)
         return self._credential
 
 
@@ -122,16 +165,38 @@ def connection_string_of(given: str | None, azurite: bool, environment: Mapping[
     return given or environment.get("AZURE_STORAGE_CONNECTION_STRING") or None
 
 
+def proxies_for(url: str) -> dict[str, str]:
+    """Return the proxy that the environment names for an address, by its scheme, as the SDK takes it; or nothing."""
+    parts = urlsplit(url)
+    proxy = getproxies().get(parts.scheme)
+    if proxy is None or proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return {}
+    return {parts.scheme: proxy if "://" in proxy else f"http://{proxy}"}
+
+
 def _parts_of(text: str) -> dict[str, str]:
     pairs = (part.partition("=") for part in text.strip().strip(";").split(";"))
-    parts = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    parts = {name.strip().lower(): value.strip() for name, _, value in pairs if value.strip()}
     if parts.get("usedevelopmentstorage", "").lower() == "true":
         host = parts.get("developmentstorageproxyuri", "http://127.0.0.1").rstrip("/")
-        parts = {"accountname": AZURITE, "accountkey": _AZURITE_KEY, "queueendpoint": f"{host}:10001/{AZURITE}"}
+        parts = {
+            "accountname": AZURITE,
+            "accountkey": _AZURITE_KEY,
+            "queueendpoint": f"{host}:10001/{AZURITE}",
+            "blobendpoint": f"{host}:10000/{AZURITE}",
+        }
     if not _is_base64(parts.get("accountkey", "")):
         raise ConfigurationError("the AccountKey in the connection string is broken: it is not base64 (nor shown here)")
-    if not _is_address(parts.get("queueendpoint", "https://-")):
-        raise ConfigurationError("the QueueEndpoint in the connection string is no address, as https://HOST is")
+    for endpoint in ("QueueEndpoint", "BlobEndpoint"):
+        if not _is_address(parts.get(endpoint.lower(), "https://-")):
+            raise ConfigurationError(
+                f"the {endpoint} in the connection string is no address, as https://HOST or https://HOST:PORT is"
+            )
+        if _has_query(parts.get(endpoint.lower(), "")):
+            raise ConfigurationError(
+                f"the {endpoint} in the connection string has a query (not shown: it may be a signature); write the"
+                " address alone, and the signature as SharedAccessSignature=..."
+            )
     if "accountkey" not in parts and "sharedaccesssignature" not in parts:
         raise ConfigurationError(
             "the connection string has neither AccountKey nor SharedAccessSignature; copy it whole from the storage"
@@ -151,6 +216,10 @@ def _is_base64(text: str) -> bool:
 def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-    except ValueError:
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port, too
         return False
-    return parts.scheme in {"http", "https"} and bool(parts.netloc)
+
+
+def _has_query(address: str) -> bool:
+    return "?" in address or "#" in address

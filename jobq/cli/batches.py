@@ -1,6 +1,7 @@
 """How `push` brings tasks into the queue: in batches, acknowledged one by one, and always knowing where to go on."""
 
 import asyncio
+import contextlib
 import shlex
 import time
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import Final, NoReturn
 
 from jobq.backend import Backend
 from jobq.cli import terminal
+from jobq.cli.interrupts import Interrupted
 from jobq.cli.lines import Input, LineCutter, Template
 from jobq.cli.progress import Bar
 from jobq.errors import AccessDenied, DuplicateTask, JobqError, MalformedTask, PushUnknown, QueueNotFound
@@ -18,6 +20,8 @@ BATCH_TASKS: Final = 500
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _LINGER_SECONDS: Final = 0.3  # how long the first task of a batch waits for company
 _SHOWN_IDS: Final = 20
+_FINISH_SECONDS: Final = 4.0  # what an interrupt leaves a batch that is under way, to be acknowledged
+_TAKE_BACK_SECONDS: Final = 4.0  # and then, cancelled, to be taken back; together less than `docker stop` waits
 
 
 class IdsLost(JobqError):
@@ -73,10 +77,38 @@ class Pusher:
         self._backend = backend
         self._echo = echo
         self._creates = creates
+        self._begun = False
         self.count = 0
+        self.doubtful: tuple[str, ...] = ()  # ids of tasks of an interrupted push that may or may not be queued
 
     async def push(self, tasks: Sequence[Task]) -> None:
-        """Queue all tasks or none; raises what `Backend.push` raises."""
+        """Queue all tasks or none; raises what `Backend.push` raises.
+
+        When it is cancelled, it first sees to the end what it has begun: `count` and `doubtful` then tell what is.
+        """
+        pushing = asyncio.ensure_future(self._push_all(tasks))
+        try:
+            await asyncio.shield(pushing)
+        except asyncio.CancelledError:
+            await self._until_known(pushing, tasks)
+            raise
+
+    async def _until_known(self, pushing: "asyncio.Future[None]", tasks: Sequence[Task]) -> None:
+        """Wait, not for long, for what becomes of a batch: of one that is cut off nobody could tell (S8)."""
+        for seconds in (_FINISH_SECONDS, _TAKE_BACK_SECONDS):
+            with contextlib.suppress(asyncio.CancelledError):  # interrupted again: on to the next step
+                await asyncio.wait({pushing}, timeout=seconds)
+            if pushing.done():
+                break
+            pushing.cancel()
+        error = asyncio.CancelledError() if not pushing.done() or pushing.cancelled() else pushing.exception()
+        pushing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # later, nobody asks for it
+        if isinstance(error, PushUnknown):
+            self.doubtful = error.ids
+        elif error is not None and self._begun:  # not even what a backend has taken back is known
+            self.doubtful = tuple(task.id for task in tasks)
+
+    async def _push_all(self, tasks: Sequence[Task]) -> None:
         try:
             ids = await self._push(tasks)
         except QueueNotFound as missing:
@@ -94,28 +126,41 @@ class Pusher:
 
     async def _push(self, tasks: Sequence[Task]) -> list[str]:
         try:
-            return await self._backend.push(tasks)
+            return await self._once(tasks)
         except PushUnknown as error:
             if not self._backend.capabilities.idempotent_push:
-                raise _in_doubt(
-                    error, "pushing them again may run them twice; look with `jobq QUEUE peek` first"
-                ) from None
+                raise self._in_doubt(error) from None
         try:
-            return await self._backend.push(tasks)  # the same ids: what is queued already stays as it is (S8)
+            return await self._once(tasks)  # the same ids: what is queued already stays as it is (S8)
         except PushUnknown as error:
-            raise _in_doubt(
-                error, "pushing again with the same ids is safe, with new ones it may run them twice"
-            ) from None
+            raise self._in_doubt(error) from None
+
+    async def _once(self, tasks: Sequence[Task]) -> list[str]:
+        self._begun = True
+        try:
+            return await self._backend.push(tasks)
+        except PushUnknown:
+            raise
+        except JobqError:  # none of them was added
+            self._begun = False
+            raise
+
+    def _in_doubt(self, error: PushUnknown) -> PushUnknown:
+        error.add_note(self.doubt(error.ids))
+        return error
+
+    def doubt(self, ids: Sequence[str]) -> str:
+        """Return what to tell of tasks that may or may not be queued."""
+        shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
+        if self._backend.capabilities.idempotent_push:
+            advice = "pushing again with the same ids is safe, with new ones it may run them twice"
+        else:
+            advice = "pushing them again may run them twice; look with `jobq QUEUE peek` first"
+        return f"in doubt: {len(ids)} task{'' if len(ids) == 1 else 's'} ({shown}); {advice}"
 
     def summary(self) -> str:
         """Return what to tell at the end."""
         return f"queued {self.count} task{'' if self.count == 1 else 's'} on {self._backend.name}"
-
-
-def _in_doubt(error: PushUnknown, advice: str) -> PushUnknown:
-    shown = ", ".join(error.ids[:_SHOWN_IDS]) + (", ..." if len(error.ids) > _SHOWN_IDS else "")
-    error.add_note(f"in doubt: {len(error.ids)} tasks ({shown}); {advice}")
-    return error
 
 
 async def push_given(pusher: Pusher, tasks: list[Task]) -> int:
@@ -127,6 +172,9 @@ async def push_given(pusher: Pusher, tasks: list[Task]) -> int:
             if start:
                 error.add_note(f"the first {start} tasks are queued")
             raise
+        except asyncio.CancelledError:
+            told = [pusher.summary(), *([pusher.doubt(pusher.doubtful)] if pusher.doubtful else [])]
+            raise Interrupted("; ".join(told), pusher.doubtful) from None
     terminal.tell(pusher.summary())
     return 0
 
@@ -149,7 +197,8 @@ class Stream:
         self._batch: list[tuple[int, Task]] = []
         self._bytes = 0
         self._due = 0.0
-        self._next_line = 1  # the first that is not known to be queued or skipped
+        self._next_line = 1  # the first that is not known to be queued or skipped, nor in doubt
+        self._doubtful = ""  # what to tell of lines that are in doubt
 
     async def run(self) -> int:
         """Queue everything that the source holds."""
@@ -168,8 +217,9 @@ class Stream:
                         bar.show(self._source.bytes_read, f"{self._pusher.count} tasks")
                 await self._flush()
         except asyncio.CancelledError:
-            terminal.tell(f"{self._pusher.summary()}; {self._how_to_go_on(self._next_line)}")
-            raise
+            doubtful = self._pusher.doubtful
+            told = [self._pusher.summary(), *([self._pusher.doubt(doubtful)] if doubtful else []), self._how_to_go_on()]
+            raise Interrupted("; ".join(told), doubtful) from None
         terminal.tell(self._pusher.summary())
         return 0
 
@@ -192,30 +242,58 @@ class Stream:
         if not batch:
             return
         try:
-            await self._pusher.push([task for _, task in batch])
+            await self._push(batch)
         except (DuplicateTask, MalformedTask):  # none of them was added: find the one that is to blame
-            await self._push_singly(batch)
+            for number, task in batch:
+                try:
+                    await self._push([(number, task)])
+                except (DuplicateTask, MalformedTask) as error:
+                    self._refuse(number, error)
+
+    async def _push(self, batch: list[tuple[int, Task]]) -> None:
+        """Push these lines, and know afterwards, however that ended, which may be queued."""
+        before = self._pusher.count
+        try:
+            await self._pusher.push([task for _, task in batch])
+        except (DuplicateTask, MalformedTask):
+            raise
         except JobqError as error:
-            error.add_note(self._how_to_go_on(batch[0][0]))
+            if isinstance(error, PushUnknown):
+                self._doubt(batch, error.ids)
+            error.add_note(self._how_to_go_on())
+            raise
+        except asyncio.CancelledError:
+            if self._pusher.doubtful:
+                self._doubt(batch, self._pusher.doubtful)
+            elif self._pusher.count > before:
+                self._next_line = batch[-1][0] + 1
             raise
         self._next_line = batch[-1][0] + 1
 
-    async def _push_singly(self, batch: list[tuple[int, Task]]) -> None:
-        for number, task in batch:
-            try:
-                await self._pusher.push([task])
-            except (DuplicateTask, MalformedTask) as error:
-                self._refuse(number, error)
-            except JobqError as error:
-                error.add_note(self._how_to_go_on(number))
-                raise
+    def _doubt(self, batch: list[tuple[int, Task]], ids: Sequence[str]) -> None:
+        """Keep what to tell of a batch of which some lines may be queued; the others of it are not (S8)."""
+        unknown = set(ids)
+        numbers = [number for number, task in batch if task.id in unknown]
+        lines = f"the lines {batch[0][0]} to {batch[-1][0]}" if len(batch) > 1 else f"line {batch[0][0]}"
+        if len(numbers) < len(batch):
+            shown = ", ".join(map(str, numbers[:_SHOWN_IDS])) + (", ..." if len(numbers) > _SHOWN_IDS else "")
+            self._doubtful = f"of {lines} none is queued, but for these, which may or may not be: {shown}"
+        else:
+            self._doubtful = f"{lines} may or may not be queued"
+        self._next_line = batch[-1][0] + 1
 
     def _refuse(self, number: int, error: JobqError) -> NoReturn:
         refused = type(error)(f"{self._source.name}, line {number}: {error}")
-        refused.add_note(self._how_to_go_on(number))
+        self._next_line = number
+        refused.add_note(self._how_to_go_on())
         raise refused from None
 
-    def _how_to_go_on(self, number: int) -> str:
-        done = "no line is queued" if self._pusher.count == 0 else f"the lines before {number} are queued"
+    def _how_to_go_on(self) -> str:
+        """Return which lines are queued, which may be, and how to queue those that come after."""
         file = "FILE" if self._source.path == "-" else shlex.quote(self._source.path)
-        return f"{done}; go on with: tail -n +{number} {file} | {self._again}"
+        rest = f"go on with: tail -n +{self._next_line} {file} | {self._again}"
+        if self._doubtful:
+            done = f"the lines before those are queued; {self._doubtful}" if self._pusher.count else self._doubtful
+            return f"{done}; after that {rest}"
+        done = "no line is queued" if self._pusher.count == 0 else f"the lines before {self._next_line} are queued"
+        return f"{done}; {rest}"

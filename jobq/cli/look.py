@@ -62,12 +62,16 @@ def peek(ctx: click.Context, limit: int, as_json: bool) -> int:
     """Show the next tasks without taking them: id, deliveries so far, what runs. Values of variables stay hidden."""
 
     async def work(backend: "Backend") -> None:
-        for found in await backend.peek(limit):
+        tasks = await backend.peek(limit)
+        for found in tasks:
             if as_json:
                 held = describe.as_json(found.body, env=False)
                 terminal.put_json({"id": found.id, "deliveries": found.deliveries, **held})
             else:
                 terminal.put(f"{terminal.visible(found.id)}  {found.deliveries:3}  {describe.what_runs(found.body)}")
+        most = backend.capabilities.max_peek
+        if most is not None and len(tasks) >= most and limit > most:
+            terminal.tell(f"the first {most} are shown: this service shows no more, and there may be more")
 
     return with_queue(ctx, work)
 

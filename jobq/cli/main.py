@@ -11,6 +11,7 @@ import click
 
 from jobq import __version__
 from jobq.cli import terminal
+from jobq.cli.interrupts import Interrupted
 from jobq.cli.parts import Invocation, SuggestingGroup
 from jobq.errors import ConfigurationError, JobqError, PushUnknown
 
@@ -159,6 +160,13 @@ def _run(arguments: list[str], as_json: bool) -> int:
         return _tell_usage(error, as_json)
     except JobqError as error:
         return _tell_error(error, as_json)
+    except Interrupted as error:
+        message = "; ".join(filter(None, ["interrupted", str(error)]))
+        if as_json:
+            terminal.complain_json("Interrupted", message, error.exit_code, ids=list(error.ids))
+        else:
+            terminal.complain(message)
+        return error.exit_code
 
 
 def _output_gone(gone: terminal.OutputGone) -> int:

@@ -12,6 +12,7 @@ import click
 
 from jobq import durations, sizes
 from jobq.cli import terminal
+from jobq.cli.interrupts import Interrupted, heard
 from jobq.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -174,9 +175,21 @@ def _command_words(context: click.Context) -> str:
 
 
 def with_queue(
-    context: click.Context, work: Callable[["Backend"], Awaitable[int | None]], settings: "Settings | None" = None
+    context: click.Context,
+    work: Callable[["Backend"], Awaitable[int | None]],
+    settings: "Settings | None" = None,
+    *,
+    interruptible: bool = False,
 ) -> int:
-    """Connect to the queue, do the work and return the exit code."""
+    """Connect to the queue, do the work and return the exit code.
+
+    Args:
+        context: of the command.
+        work: what to do.
+        settings: those of the environment by default.
+        interruptible: whether SIGTERM cancels the work, as Ctrl-C does, so that it can tell what it has done; raises
+            `Interrupted` then, which the work may raise itself with what there is to tell.
+    """
     from jobq.cli.records import Records  # noqa: PLC0415 - `jobq --help` must not pay for it
     from jobq.spec import resolve  # noqa: PLC0415 - as above, for pydantic
 
@@ -187,5 +200,19 @@ def with_queue(
         async with resolve(spec, settings) as backend:
             return await work(backend) or 0
 
+    async def until_interrupted() -> int:
+        with heard() as end:
+            try:
+                return await connected()
+            except Interrupted as interrupted:
+                interrupted.exit_code = end.exit_code
+                raise
+            except asyncio.CancelledError:
+                if end.signal is None:
+                    raise
+                nothing_to_tell = Interrupted()
+                nothing_to_tell.exit_code = end.exit_code
+                raise nothing_to_tell from None
+
     with Records(terminal.tell_record):
-        return asyncio.run(connected())
+        return asyncio.run(until_interrupted() if interruptible else connected())

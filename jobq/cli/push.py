@@ -187,6 +187,7 @@ def push(
                     Pusher(backend, echo, creates=not no_create), source, template, _again(ctx)
                 ).run(),
                 settings,
+                interruptible=True,
             )
         echo.check()
         return code
@@ -202,7 +203,7 @@ def push(
             )
         return await push_given(Pusher(backend, echo, creates=not no_create), tasks)
 
-    code = with_queue(ctx, push_them, settings)
+    code = with_queue(ctx, push_them, settings, interruptible=True)
     echo.check()
     return code
 

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import click
 from jobq.backend import Backend
 from jobq.cli import describe, terminal
 from jobq.cli.batches import Pusher
+from jobq.cli.interrupts import heard
 from jobq.cli.lines import Template
 from jobq.cli.progress import Bar
 from jobq.errors import JobqError
@@ -24,8 +26,6 @@ _NOT_THEIRS: Final = (
     *(f"{Path(__file__).parents[1]}{os.sep}", f"{os.sep}asyncio{os.sep}", f"{os.sep}concurrent{os.sep}futures"),
     *("<frozen importlib", f"{os.sep}importlib{os.sep}"),
 )
-
-_INTERRUPTED: Final = 130
 
 Specification = WorkSpecification[Any] | Callable[[], Any]
 
@@ -87,8 +87,8 @@ async def push_specification(
 ) -> int:
     """Queue what a specification lists; in a dry run print it instead. Return the exit code.
 
-    One Ctrl-C ends the process: a thread in which the specification lists or checks cannot be stopped, and may block
-    for ever. What is queued is durable, so nothing needs to be closed.
+    One Ctrl-C or SIGTERM ends the process: a thread in which the specification lists or checks cannot be stopped, and
+    may block for ever. What is queued is durable, so nothing needs to be closed.
     """
 
     async def show(tasks: Sequence[Task]) -> None:
@@ -101,7 +101,7 @@ async def push_specification(
 
     latest = Counts()
     interrupted = False
-    with Bar("considering") as bar:
+    with heard() as end, Bar("considering") as bar:
 
         def on_progress(counts: Counts) -> None:
             nonlocal latest
@@ -124,8 +124,12 @@ async def push_specification(
             told = _told(latest, dry_run=dry_run)
             raise SpecificationFailed(f"the specification failed; {told} on {backend.name}") from None
     if interrupted:
-        terminal.complain(f"interrupted; {_told(latest, dry_run=dry_run)} on {backend.name}")
-        terminal.leave(_INTERRUPTED)
+        counts = latest if dry_run else replace(latest, queued=pusher.count)  # the last batch may be acknowledged since
+        ends = [f"{_told(counts, dry_run=dry_run)} on {backend.name}"]
+        if pusher.doubtful:
+            ends.append(pusher.doubt(pusher.doubtful))
+        terminal.complain("; ".join(["interrupted", *ends]))
+        terminal.leave(end.exit_code)
     terminal.tell(f"{_told(latest, dry_run=dry_run)} on {backend.name}")
     return 0
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock
-from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
 from jobq.run.stopping import Stopping
 from jobq.run.waiting import first_of, racing
@@ -19,6 +19,10 @@ GIVE_BACK_SECONDS: Final = 6.0  # how long a cancelled receive may take to give 
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _PATIENCE_SECONDS: Final = 10.0  # how long the very first receive may be refused before the worker gives up
+# How long a worker that was served lives through "access denied" and "no such queue" (L4). A gateway, a key that is
+# being rotated or a firewall rule that spreads says so for a moment, and a role that is granted anew takes up to five
+# minutes to be known; after that it is a matter of configuration.
+_DENIED_SECONDS: Final = 300.0
 
 
 class Receiving:
@@ -62,19 +66,28 @@ class Receiving:
             wait: how long to stay for a task.
 
         Raises:
-            ConfigurationError, QueueNotFound: the queue cannot be used.
+            ConfigurationError, QueueNotFound: the queue cannot be used; once a worker was served, "access denied" and
+                "no such queue" are believed when they have been said for five minutes without a break.
             JobqError: the queue could never be used so far, for longer than is worth waiting.
         """
         pause = _FIRST_PAUSE_SECONDS
         began = self._clock.boottime()
+        denied_since: float | None = None
         while not self._stopping.receiving.is_set():
             try:
                 # What a refusal has taken of the wait is over: a service that stumbles must not keep a worker for ever.
                 left = max(0.0, began + wait.total_seconds() - self._clock.boottime())
                 deliveries = await self._receive_or_stop(lease, timedelta(seconds=left))
-            except (ConfigurationError, QueueNotFound):
-                raise
             except JobqError as error:
+                now = self._clock.boottime()
+                if isinstance(error, AccessDenied | QueueNotFound):
+                    denied_since = now if denied_since is None else denied_since
+                    if not self._was_served or now - denied_since >= _DENIED_SECONDS:
+                        raise
+                elif isinstance(error, ConfigurationError):
+                    raise
+                else:
+                    denied_since = None
                 self._events.emit(
                     "worker.receive_failed",
                     logging.WARNING,
@@ -82,7 +95,7 @@ class Receiving:
                     detail=str(error),
                     again_in_s=pause,
                 )
-                if not self._was_served and self._clock.boottime() - began >= _PATIENCE_SECONDS:
+                if not self._was_served and now - began >= _PATIENCE_SECONDS:
                     raise
                 await self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads workers, keeps no secret
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
@@ -114,6 +127,8 @@ class Receiving:
                 stats = await self._backend.stats()
         except (JobqError, TimeoutError):
             return False  # it is asked again after the next look
+        if stats.total is not None:  # of a service that tells them only together; hidden ones are among them
+            return stats.total == 0
         return (stats.visible, stats.leased, stats.scheduled) == (0, 0, 0)
 
     async def _worked_off(self) -> None:

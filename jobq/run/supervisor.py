@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from jobq import durations
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock
-from jobq.errors import JobqError, MalformedTask
+from jobq.errors import ConfigurationError, JobqError, MalformedTask
 from jobq.events import Events
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
@@ -77,7 +78,14 @@ class Supervisor:
         return self.settings.visibility_timeout or self.backend.capabilities.default_lease
 
     def check(self) -> LeaseTiming:
-        """Return the timing of the lease; raises ConfigurationError when it cannot be kept (rule 1.3(4))."""
+        """Return the timing of the lease; raises ConfigurationError when it cannot be had, or kept (rule 1.3(4))."""
+        able = self.backend.capabilities
+        if not able.min_lease <= self.lease <= (able.max_lease or self.lease):
+            at_most = "" if able.max_lease is None else f" and at most {durations.show(able.max_lease)}"
+            raise ConfigurationError(
+                f"a lease of {durations.show(self.lease)} is not to be had: {self.backend.name} is on a service that"
+                f" grants at least {durations.show(able.min_lease)}{at_most}; change --visibility-timeout"
+            )
         timing = timing_for(self.lease, self.settings)
         timing.check(allow_short=self.settings.allow_short_lease)
         return timing

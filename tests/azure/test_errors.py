@@ -1,6 +1,10 @@
 """Each cause its own plain text and exit code, and no secret in any of them (A5, issue 5, item 6)."""
 
+import asyncio
+import json
+import logging
 import math
+from datetime import timedelta
 
 import pytest
 
@@ -8,6 +12,7 @@ from jobq.errors import ConfigurationError, InvalidSpec
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.testing.http_proxy import Strike
+from jobq_azure.backend import StorageQueueBackend
 from jobq_azure.connection import Account
 from tests.azure.emulator import ACCOUNT, KEY, connection_string
 from tests.azure.stage import SHORT, Ended, Stage
@@ -111,7 +116,12 @@ async def test_a_task_inherits_no_connection_string(stage: Stage) -> None:
 
 
 def test_names_are_checked_before_anything_is_sent() -> None:
-    for spec, part in (("My_Account/jobs", "storage account"), ("account/ab", "3 to 63"), ("account/a--b", "dashes")):
+    for spec, part in (
+        ("My_Account/jobs", "storage account"),
+        ("account/ab", "3 to 56"),
+        ("account/" + 57 * "a", "57 characters.*QUEUE-failed"),
+        ("account/a--b", "dashes"),
+    ):
         with pytest.raises(InvalidSpec, match=part):
             resolve(spec, Settings())
 
@@ -130,3 +140,140 @@ def test_nothing_shows_a_secret() -> None:
 def test_azurite_by_one_switch() -> None:
     backend = resolve(f"{ACCOUNT}/jobs", Settings(azurite=True))
     assert backend.name == "jobs"
+
+
+def test_azurite_has_one_account() -> None:
+    with pytest.raises(ConfigurationError, match=f"JOBQ_AZURITE=1 means the emulator.*write {ACCOUNT}/jobs"):
+        resolve("another/jobs", Settings(azurite=True))
+
+
+@pytest.mark.parametrize(
+    ("signed", "part"),
+    [
+        (f"AccountName={ACCOUNT};AccountKey=;QueueEndpoint=http://127.0.0.1:1/{ACCOUNT}", "neither AccountKey"),
+        (f"QueueEndpoint=https://x.test?{_SIGNATURE};SharedAccessSignature={_SIGNATURE}", "QueueEndpoint .* a query"),
+        (f"QueueEndpoint=https://x.test/?{_SIGNATURE}", "QueueEndpoint .* a query"),
+        (f"BlobEndpoint=https://x.test?{_SIGNATURE};SharedAccessSignature={_SIGNATURE}", "BlobEndpoint .* a query"),
+        (f"AccountKey={KEY};QueueEndpoint=https://x.test:99999", "QueueEndpoint .* no address"),
+        (f"AccountKey={KEY};QueueEndpoint=https://x.test:abc", "QueueEndpoint .* no address"),
+        (f"AccountKey={KEY};QueueEndpoint=https://x.test:0", "QueueEndpoint .* no address"),
+        (f"AccountKey={KEY};QueueEndpoint=https://:80", "QueueEndpoint .* no address"),
+        (f"AccountKey={KEY};BlobEndpoint=https://x.test:99999", "BlobEndpoint .* no address"),
+    ],
+)
+def test_natural_mistakes_in_a_connection_string(signed: str, part: str) -> None:
+    with pytest.raises(ConfigurationError, match=part) as caught:
+        Account(ACCOUNT, signed, "core.windows.net")
+    assert not [secret for secret in _SECRETS if secret in str(caught.value)]
+
+
+async def test_a_mistake_leaves_nothing_open(stage: Stage) -> None:
+    for signed in (f"AccountName={ACCOUNT};AccountKey=", f"QueueEndpoint=https://x.test?{_SIGNATURE};AccountKey={KEY}"):
+        result = await stage.run("size", JOBQ_CONNECTION_STRING=signed)
+        _told(result, 3)
+        assert "Unclosed" not in result.err
+
+
+async def test_what_fails_in_the_sdk_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account(ACCOUNT, connection_string(1), "")
+
+    def broken(_queue: str) -> None:
+        raise ValueError("canary")
+
+    monkeypatch.setattr(account, "wire", broken)
+    with pytest.raises(ValueError, match="canary"):
+        await StorageQueueBackend(account, "jobs", timedelta(seconds=1)).__aenter__()
+    assert account._session is not None
+    assert account._session.closed
+
+
+async def test_netrc_signs_nothing(stage: Stage) -> None:
+    netrc = stage.folder / ".netrc"
+    netrc.write_text("default login canary password canary\n")
+    netrc.chmod(0o600)
+    _told(await stage.run("size"), 0)
+
+
+async def test_proxy_of_the_environment_is_used_and_bypassed(stage: Stage) -> None:
+    # The host exists for no resolver: only a proxy can have brought the request to the service.
+    asked: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 403 No\r\nx-ms-request-id: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    signed = f"AccountName={ACCOUNT};AccountKey={KEY};QueueEndpoint=http://no-such-account.invalid/{ACCOUNT}"
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        proxied = {"JOBQ_CONNECTION_STRING": signed, "http_proxy": f"http://user:word@127.0.0.1:{port}"}
+        _told(await stage.run("size", **proxied), 3)
+        assert asked[0].startswith(b"GET http://no-such-account.invalid/")
+        assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk" in asked[0]
+        _told(await stage.run("size", **proxied, no_proxy=".invalid"), 75, "no such host")
+        assert len(asked) == 1
+        secure = signed.replace("http://", "https://")
+        tunnelled = {"JOBQ_CONNECTION_STRING": secure, "HTTPS_PROXY": f"http://127.0.0.1:{port}"}
+        await stage.run("size", **tunnelled)
+        assert asked[1].startswith(b"CONNECT no-such-account.invalid:443")
+
+
+def test_suffix_of_a_sovereign_cloud() -> None:
+    signed = f"AccountName=account;AccountKey={KEY};EndpointSuffix=core.example"
+    by_string = Account("account", signed, "core.windows.net")
+    assert by_string._signed("queue")[0] == "https://account.queue.core.example"
+    by_setting = Account("account", f"AccountName=account;AccountKey={KEY}", "core.other")
+    assert by_setting._signed("blob")[0] == "https://account.blob.core.other"
+
+
+async def test_the_sdk_is_quiet(stage: Stage) -> None:
+    # A5: it logs each request at INFO, and at WARNING what it raises anyway.
+    levels = {name: logging.getLogger(name).level for name in ("", "azure")}
+    shown: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            shown.append(f"{record.name}: {record.getMessage()}")
+
+    kept = Kept()
+    try:
+        logging.getLogger().addHandler(kept)
+        logging.getLogger().setLevel(logging.DEBUG)
+        logging.getLogger("azure").setLevel(logging.NOTSET)
+        account = await stage.stack.enter_async_context(Account(ACCOUNT, stage.azurite.connection_string, ""))
+        assert await account.wire(stage.queue).count() == 0
+    finally:
+        logging.getLogger().removeHandler(kept)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+    assert not [line for line in shown if line.startswith("azure")]
+
+
+async def test_dead_letters_are_no_tasks(stage: Stage) -> None:
+    place = f"{stage.spec}-failed"
+    told = f"jobq {stage.spec} dead list"
+    _told(await stage.run("worker", spec=place, **SHORT), 3, f"{place} is where {stage.spec} keeps its dead", told)
+    _told(await stage.run("push", "-c", "true", spec=place), 3, told)
+    missing = f"{ACCOUNT}/never-made-failed"
+    _told(await stage.run("peek", spec=missing), 4, f"there is no queue {missing}; `jobq {ACCOUNT}/never-made create`")
+
+
+async def test_peek_says_that_the_service_shows_no_more(stage: Stage) -> None:
+    await stage.pushed(33)
+    result = await stage.run("peek", "-n", "100", "--json")
+    assert len([json.loads(line) for line in result.out.splitlines()]) == 32
+    _told(result, 0, "the first 32 are shown")
+    assert "shown" not in (await stage.run("peek", "-n", "32")).err
+
+
+async def test_nothing_is_asked_for_nobody(stage: Stage) -> None:
+    before = len(stage.proxy.requests)
+    with pytest.raises(ConfigurationError, match="at least one"):
+        await stage.backend.receive(0, None, timedelta(0))
+    assert len(stage.proxy.requests) == before
+
+
+async def test_a_lease_that_the_service_does_not_grant(stage: Stage) -> None:
+    result = await stage.run("worker", "--visibility-timeout", "8d")
+    _told(result, 3, "a lease of 192h", "at most 168h", "--visibility-timeout")

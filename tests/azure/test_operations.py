@@ -67,6 +67,27 @@ async def test_size_and_peek_cost_one_or_two(stage: Stage) -> None:
     assert len(stage.proxy.requests) == 3
 
 
+def test_a_failed_receive_is_looked_for_one_at_a_time() -> None:
+    # 32 messages may be hidden with one that the service cannot tell (L3): looks that find nothing do not count.
+    polling = Polling(1.0)
+    polling.failed(3)
+    for _ in range(10):
+        assert polling.most(32, 0.0) == 1
+        polling.empty(0.0)
+    polling.failed(1)  # the one that cannot be told
+    assert polling.most(32, 0.0) == 1
+    polling.found()
+    assert polling.most(32, 0.0) == 1
+    polling.found()
+    assert polling.most(32, 0.0) == 32
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_again_one_at_a_time() -> None:
+    polling = Polling(1.0)
+    polling.stumbled(100.0, 30.0)
+    assert (polling.most(32, 159.0), polling.most(32, 161.0)) == (1, 32)
+
+
 def test_no_setting_polls_without_a_pause() -> None:
     polling = Polling(0.0)
     polling.empty(100.0)
