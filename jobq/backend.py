@@ -37,6 +37,7 @@ class Capabilities:
         counts_deliveries: `Delivery.deliveries` is the service's own count, so crashes can be told (S7).
         native_checkpoint: `checkpoint` saves beside the task; without it the journal must.
         priorities: higher `Task.priority` is delivered first.
+        named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
         redelivers_at: where a redelivered task queues up.
         counts: the fields of `QueueStats` that this service can tell.
     """
@@ -56,6 +57,7 @@ class Capabilities:
     counts_deliveries: bool = False
     native_checkpoint: bool = False
     priorities: bool = False
+    named_leases: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     counts: frozenset[Literal["visible", "leased", "scheduled", "dead", "total"]] = frozenset()
 

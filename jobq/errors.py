@@ -14,6 +14,8 @@ JobqError
 │   └── PushUnknown           the answer was lost; the tasks may or may not be queued (S8)             exit 75
 └── LeaseError
     ├── LockLost              the lease is no longer ours; nothing was changed (S4)                    exit 1
+    ├── LeaseHeld             the named lease is held elsewhere (S10)                                  exit 75
+    ├── ConfirmationDiffers   the token of a named lease has confirmed another value                   exit 1
     └── SettlementUnknown     the answer to a settle was lost; no one can say (S5)                     exit 75
 
 `exit_code` is what the command line ends with (DESIGN section 12). No message holds a connection string, key or URL
@@ -110,6 +112,16 @@ class LeaseError(JobqError):
 
 class LockLost(LeaseError):
     """The receipt is stale: the lease expired, or the task was settled or taken; nothing was changed (S4)."""
+
+
+class LeaseHeld(LeaseError):
+    """The named lease is held elsewhere, or closed for now (S10); the message says by whom and for how long."""
+
+    exit_code = 75
+
+
+class ConfirmationDiffers(LeaseError):
+    """The token of a named lease has confirmed another value already; nothing was changed."""
 
 
 class SettlementUnknown(LeaseError):

@@ -8,6 +8,9 @@ from typing import overload
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.events import Event, Events
+from jobq.lease.named import NamedLease, timing_of
+from jobq.lease.store import Confirmation, LeaseRecord, LeaseStore, checked_name, store_of
+from jobq.lease.timing import timing_for
 from jobq.run.callback import Callback
 from jobq.run.once import pull_and_execute, way_of
 from jobq.run.running import OnLine
@@ -172,6 +175,55 @@ class Queue:
             max_tasks=max_tasks,
         )
         return await worker.run()
+
+    def lease(
+        self,
+        name: str,
+        *,
+        ttl: timedelta | None = None,
+        wait: bool | timedelta = True,
+        lock_delay: timedelta = timedelta(0),
+        holder: str | None = None,
+    ) -> NamedLease:
+        """Return a lease on a name, to be entered: `async with queue.lease("nightly") as lease`.
+
+        It is renewed while entered and released at the end; leaving raises LockLost if it was lost meanwhile. Watch
+        `lease.lost`, and give `lease.token` along with every write that must not come from a stale holder (S10).
+
+        Args:
+            name: 1 to 128 letters, digits, dots, dashes, colons and underscores; of this queue.
+            ttl: how long it outlasts its holder's last renewal; None = the store's default, about a minute.
+            wait: True = for as long as it takes; False = raise LeaseHeld at once; a time = after so long.
+            lock_delay: how long the name stays closed if this lease expires; not after a release.
+            holder: for display only; None = HOST:PID.
+
+        Raises:
+            ConfigurationError: this service keeps no named leases, or not of this length.
+        """
+        timing = timing_of(
+            self.leases,
+            ttl,
+            lambda length: timing_for(length, self.settings),
+            allow_short=self.settings.allow_short_lease,
+        )
+        return NamedLease(self.leases, name, timing=timing, wait=wait, lock_delay=lock_delay, holder=holder)
+
+    @property
+    def leases(self) -> LeaseStore:
+        """Where this queue's named leases are kept; raises ConfigurationError where the service keeps none."""
+        return store_of(self.backend)
+
+    async def list_leases(self) -> list[LeaseRecord]:
+        """Return all named leases of this queue: active, expired, released and confirmed."""
+        return await self.leases.list()
+
+    async def confirm_lease(self, name: str, token: int, value: str = "") -> Confirmation:
+        """Confirm, or repeat a confirmation, by token alone; see `NamedLease.confirm`."""
+        return await self.leases.confirm(checked_name(name), token, value)
+
+    async def release_lease(self, name: str, token: int) -> None:
+        """Release by token alone, a confirmed lease too; raises LockLost when it is another's by now."""
+        await self.leases.release(checked_name(name), token)
 
     async def peek(self, limit: int = 10) -> list[Peeked]:
         """Look at waiting tasks."""

@@ -1,0 +1,387 @@
+"""A lease on a name: `async with queue.lease("nightly") as lease`; taken, kept by the one heartbeat, given back (S10).
+
+A lost answer is never guessed at: an acquire is repeated under the same key, which the store answers as it did the
+first time; so are a release, a confirmation and a save. What stays unknown is said to be so, and left to expire.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from jobq import durations
+from jobq.clock import Clock, SystemClock
+from jobq.errors import BackendUnavailable, ConfigurationError, LeaseHeld, LockLost, SettlementUnknown
+from jobq.lease.keeper import LeaseKeeper, Loss, answered_within
+from jobq.lease.store import Busy, Confirmation, Grant, LeaseStore, Request, checked_name
+from jobq.lease.timing import LeaseTiming
+
+T = TypeVar("T")
+_log: Final = logging.getLogger(__name__)
+_PAUSE_SECONDS: Final = 0.1  # between repetitions, at first
+_LONGEST_PAUSE_SECONDS: Final = 2.0
+_WITHDRAW_SECONDS: Final = 2.0
+_LEAST_POLL_SECONDS: Final = 0.02
+
+
+def this_holder() -> str:
+    """Return what tells people who holds a lease: HOST:PID."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class NamedLease:
+    """A lease on a name while its context is entered; `Queue.lease` makes one. To be entered once.
+
+    Args:
+        store: keeps it.
+        name: of the lease.
+        timing: what follows from its length.
+        wait: True = for as long as it takes; False = not at all; a time = at most so long.
+        lock_delay: how long the name stays closed if this lease expires; not after a release.
+        holder: for display only; None = HOST:PID.
+        clock: the machine's, but for tests.
+        on_extended: called with each new deadline (boottime, seconds), for whoever else enforces it (rule 7).
+
+    Attributes:
+        token: rises with every grant of this name and is never used again (S3): show it to whatever you write to, and
+            let that refuse a lower one. No lease is a mutex without its token (S10).
+        lost: set when the lease is, or may be, no longer ours; at the local deadline at the latest, whatever the
+            network does.
+    """
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        name: str,
+        *,
+        timing: LeaseTiming,
+        wait: bool | timedelta = True,
+        lock_delay: timedelta = timedelta(0),
+        holder: str | None = None,
+        clock: Clock | None = None,
+        on_extended: Callable[[float], None] | None = None,
+    ) -> None:
+        self.name: Final = checked_name(name)
+        self.lost = asyncio.Event()
+        self._store = store
+        self._timing = timing
+        self._ttl = timedelta(seconds=timing.lease)
+        self._wait = wait
+        self._lock_delay = lock_delay
+        self._holder = holder or this_holder()
+        self._clock: Clock = clock or SystemClock()
+        self._on_extended = on_extended
+        self._grant: Grant | None = None
+        self._keeper: LeaseKeeper | None = None
+        self._is_over = False  # released or confirmed, for certain
+        self._cursor: str | None = None
+        self._version = 0
+        self._saving = asyncio.Lock()
+
+    @property
+    def token(self) -> int:
+        """The fencing token."""
+        return self._granted.token
+
+    @property
+    def cursor(self) -> str | None:
+        """The last cursor that was acknowledged, by this holder or by one before it (S9)."""
+        return self._cursor
+
+    @property
+    def deadline(self) -> float:
+        """Boottime in seconds by which whatever the lease protects must have ended (rule 2)."""
+        return self._kept.deadline
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why the lease was given up; None = it was not."""
+        return self._kept.loss
+
+    def remaining(self) -> float:
+        """Return the seconds that are left to the deadline."""
+        return self._kept.remaining()
+
+    def check(self) -> None:
+        """Raise LockLost if the lease is, or may be, no longer ours."""
+        if self._keeper is None or (self._keeper.is_lost and not self._is_over):
+            raise LockLost(f"lease {self.name}: {self._why()}")
+
+    async def __aenter__(self) -> Self:
+        if self._grant is not None:
+            raise RuntimeError("a lease is entered once; make another one")
+        await self._acquire()
+        await self._kept.__aenter__()
+        self.lost = self._kept.lock_lost_event
+        if self._on_extended is not None:
+            self._on_extended(self.deadline)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give it back; raises LockLost when it was lost meanwhile and the body does not raise anything itself."""
+        try:
+            if not self._is_over:
+                await self._give_back(raises=error is None)
+        finally:
+            await self._kept.__aexit__(kind, error, trace)
+
+    async def release(self) -> None:
+        """Give it back now; leaving the context does so too.
+
+        Raises:
+            LockLost: it is no longer ours.
+            SettlementUnknown, BackendUnavailable: no answer came while it was; it expires.
+        """
+        if not self._is_over:
+            await self._certainly(lambda: self._kept.settle(lambda: self._store.release(self.name, self.token)))
+            self._is_over = True
+
+    async def confirm(self, value: str = "") -> Confirmation:
+        """Take the name for good, as in reserve, confirm: it never expires, until its token is released.
+
+        Repeating it, also from elsewhere by `Queue.confirm_lease`, gets the same answer.
+
+        Args:
+            value: kept with it.
+
+        Raises:
+            LockLost: it is no longer ours.
+            ConfirmationDiffers: this token has confirmed another value.
+            SettlementUnknown, BackendUnavailable: no answer came while it was ours; confirm again to learn.
+        """
+        answers: list[Confirmation] = []
+
+        async def send() -> None:
+            answers.append(await self._store.confirm(self.name, self.token, value))
+
+        if self._is_over:  # nothing is kept any more: the store knows what was confirmed
+            await send()
+        else:
+            await self._certainly(lambda: self._kept.settle(send))
+            self._is_over = True
+        return answers[-1]
+
+    async def save(self, cursor: str) -> None:
+        """Save how far the work has come, durably, fenced by the token (S9); the next holder finds it.
+
+        Raises:
+            LockLost: it is no longer ours; nothing was saved.
+            SettlementUnknown, BackendUnavailable: no answer came while it was.
+        """
+        # Cancelling the caller does not cancel what was sent: it holds its version until it is answered.
+        saving = asyncio.create_task(self._save(cursor), name=f"cursor of lease {self.name}")
+        saving.add_done_callback(_forget)
+        await asyncio.shield(saving)
+
+    async def _save(self, cursor: str) -> None:
+        async with self._saving:  # one at a time, so that versions rise in the order of the calls
+            if self._is_over:
+                raise LockLost(f"lease {self.name} was released or confirmed before")
+            self._version += 1
+            await self._certainly(lambda: self._kept.checkpoint(cursor))
+            self._cursor = cursor
+
+    @property
+    def _granted(self) -> Grant:
+        if self._grant is None:
+            raise RuntimeError("the lease is not held: use it as `async with`")
+        return self._grant
+
+    @property
+    def _kept(self) -> LeaseKeeper:
+        if self._keeper is None:
+            raise RuntimeError("the lease is not held: use it as `async with`")
+        return self._keeper
+
+    async def _acquire(self) -> None:
+        limit = self._wait if isinstance(self._wait, timedelta) else None
+        until = None if limit is None else self._clock.boottime() + limit.total_seconds()
+        while True:
+            request = Request(
+                name=self.name,
+                key=str(uuid.uuid4()),
+                holder=self._holder,
+                ttl=self._ttl,
+                lock_delay=self._lock_delay,
+            )
+            try:
+                if await self._try(request, until):
+                    return
+            except LeaseHeld:
+                raise
+            except BaseException:
+                # Cancelled, or nobody knows: what may have been granted is not to stand until it expires.
+                await self._withdraw(request)
+                raise
+
+    async def _try(self, request: Request, until: float | None) -> bool:
+        """Ask until this request is granted, or has to be replaced by a new one."""
+        pause, gives_up = _PAUSE_SECONDS, self._clock.boottime() + self._timing.hold
+        while True:
+            since = self._clock.boottime()  # rule 1: before the request
+            try:
+                answer = await self._ask(request)
+            except LockLost:
+                return False  # this request was granted and has ended already: its answer was too late
+            except (SettlementUnknown, BackendUnavailable) as error:
+                # The same request again: if the first was granted it is answered alike.
+                moment = self._clock.boottime()
+                waits = self._wait is True or (until is not None and moment < until)
+                if not waits and (isinstance(error, BackendUnavailable) or moment >= gives_up):
+                    raise
+                _log.warning("lease %s: %s; asking again", self.name, error)
+                await self._clock.sleep_until(moment + pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                continue
+            if isinstance(answer, Busy):
+                await self._wait_for(answer, until)
+                continue
+            if await self._begin(answer, since):
+                return True
+            await self._withdraw(request)
+            return False
+
+    async def _ask(self, request: Request) -> Grant | Busy:
+        answers: list[Grant | Busy] = []
+
+        async def send() -> None:
+            answers.append(await self._store.acquire(request))
+
+        if not await answered_within(self._clock, self._timing.hold, send()):
+            raise SettlementUnknown(f"no answer about lease {self.name} within {self._timing.hold:.3g} s")
+        return answers[0]
+
+    async def _begin(self, grant: Grant, since: float) -> bool:
+        self._version = grant.version
+        keeper = LeaseKeeper(
+            _Leased(self._store, grant, lambda: self._version),
+            since=since,
+            timing=self._timing,
+            clock=self._clock,
+            on_extended=self._on_extended,
+            kind="lease",
+        )
+        if not await keeper.confirm():  # rule 5: an answer that took long
+            return False
+        self._grant, self._keeper, self._cursor = grant, keeper, grant.cursor
+        return True
+
+    async def _wait_for(self, busy: Busy, until: float | None) -> None:
+        now = self._clock.boottime()
+        if self._wait is False or (until is not None and now >= until):
+            raise LeaseHeld(_told(self.name, busy))
+        poll = self._store.limits.poll.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 - no secret
+        wait = poll if busy.remaining is None else min(poll, max(_LEAST_POLL_SECONDS, busy.remaining))
+        await self._clock.sleep_until(now + wait if until is None else min(now + wait, until))
+
+    async def _certainly(self, verb: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a verb until its answer is certain, for as long as the lease is kept."""
+        pause = _PAUSE_SECONDS
+        while True:
+            try:
+                return await verb()
+            except (SettlementUnknown, BackendUnavailable) as error:
+                if self._kept.is_lost:
+                    raise
+                _log.warning("lease %s: %s; trying again", self.name, error)
+            await self._clock.sleep_until(min(self._clock.boottime() + pause, self.deadline))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _give_back(self, *, raises: bool) -> None:
+        try:
+            self.check()
+            await self.release()
+        except LockLost as error:
+            if raises:
+                raise
+            _log.warning("%s", error)
+        except (SettlementUnknown, BackendUnavailable) as error:
+            _log.warning("lease %s may not have been released, it expires: %s", self.name, error)
+
+    async def _withdraw(self, request: Request) -> None:
+        withdrawing = asyncio.ensure_future(
+            answered_within(self._clock, _WITHDRAW_SECONDS, self._store.withdraw(self.name, request.key))
+        )
+        try:
+            await asyncio.shield(withdrawing)
+        except asyncio.CancelledError:
+            await withdrawing
+            raise
+        except Exception as error:  # noqa: BLE001 - it expires; what brought us here matters more
+            _log.warning("lease %s: what may have been granted was not given back, it expires: %s", self.name, error)
+
+    def _why(self) -> str:
+        if self._keeper is None:
+            return "not held"
+        return self._keeper.loss.cause if self._keeper.loss is not None else "its deadline has passed"
+
+
+class _Leased:
+    """A grant as the keeper sees it."""
+
+    def __init__(self, store: LeaseStore, grant: Grant, version: Callable[[], int]) -> None:
+        self.id = grant.name
+        self._store = store
+        self._grant = grant
+        self._version = version
+
+    async def renew(self, lease: timedelta) -> None:
+        await self._store.renew(self._grant, lease)
+
+    async def checkpoint(self, value: str) -> None:
+        await self._store.save(self._grant, value, self._version())
+
+
+def _forget(saving: "asyncio.Task[None]") -> None:
+    if not saving.cancelled() and saving.exception() is not None:
+        _log.debug("a cursor was not saved: %r", saving.exception())
+
+
+def timing_of(
+    store: LeaseStore, ttl: timedelta | None, timing_for: Callable[[timedelta], LeaseTiming], *, allow_short: bool
+) -> LeaseTiming:
+    """Return the timing of a lease of this length.
+
+    Args:
+        store: says which lengths it takes.
+        ttl: None = the store's default.
+        timing_for: makes the timing of a length.
+        allow_short: permits leases under 10 s, for tests.
+
+    Raises:
+        ConfigurationError: it cannot be kept, or the store does not take it.
+    """
+    limits = store.limits
+    length = ttl or limits.default_ttl
+    if length < limits.min_ttl or (limits.max_ttl is not None and length > limits.max_ttl):
+        most = "" if limits.max_ttl is None else f" to {durations.show(limits.max_ttl)}"
+        raise ConfigurationError(
+            f"a ttl of {durations.show(length)} is not to be had here: this store grants"
+            f" {durations.show(limits.min_ttl)}{most}. It is renewed for as long as it is held, so it need not cover"
+            " the work"
+        )
+    if limits.whole_seconds and length.microseconds:
+        raise ConfigurationError(f"a ttl of {durations.show(length)} is not to be had here: whole seconds only")
+    timing = timing_for(length)
+    timing.check(allow_short=allow_short, option="the ttl")
+    return timing
+
+
+def _told(name: str, busy: Busy) -> str:
+    if busy.why == "confirmed":
+        return (
+            f"lease {name} was confirmed by {busy.holder} under token {busy.token}: it is taken until that is released"
+        )
+    if busy.why == "delayed":
+        left = "" if busy.remaining is None else f" for {durations.show(round(busy.remaining, 1))}"
+        return f"lease {name} expired and stays closed{left} (its lock-delay); {busy.holder} had it, token {busy.token}"
+    left = "" if busy.remaining is None else f", for {durations.show(round(busy.remaining, 1))} unless it is renewed"
+    return f"lease {name} is held by {busy.holder} under token {busy.token}{left}"
