@@ -8,9 +8,8 @@ from typing import overload
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.events import Event, Events
-from jobq.lease.named import NamedLease, timing_of
+from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import Confirmation, LeaseRecord, LeaseStore, checked_name, store_of
-from jobq.lease.timing import timing_for
 from jobq.run.callback import Callback
 from jobq.run.once import pull_and_execute, way_of
 from jobq.run.running import OnLine
@@ -200,13 +199,7 @@ class Queue:
         Raises:
             ConfigurationError: this service keeps no named leases, or not of this length.
         """
-        timing = timing_of(
-            self.leases,
-            ttl,
-            lambda length: timing_for(length, self.settings),
-            allow_short=self.settings.allow_short_lease,
-        )
-        return NamedLease(self.leases, name, timing=timing, wait=wait, lock_delay=lock_delay, holder=holder)
+        return named_lease(self.leases, self.settings, name, ttl=ttl, wait=wait, lock_delay=lock_delay, holder=holder)
 
     @property
     def leases(self) -> LeaseStore:

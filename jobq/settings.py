@@ -18,6 +18,7 @@ TASK_VARIABLES: Final = frozenset(
     {
         "JOBQ_TASK_ID",
         "JOBQ_ATTEMPT",
+        "JOBQ_LEASE_NAME",
         "JOBQ_LEASE_TOKEN",
         "JOBQ_QUEUE_NAME",
         "JOBQ_CHECKPOINT",

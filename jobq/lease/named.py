@@ -13,14 +13,15 @@ import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from jobq import durations
 from jobq.clock import Clock, SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, LeaseHeld, LockLost, SettlementUnknown
 from jobq.lease.keeper import LeaseKeeper, Loss, answered_within
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseStore, Request, checked_name
-from jobq.lease.timing import LeaseTiming
+from jobq.lease.timing import LeaseTiming, timing_for
+from jobq.settings import Settings
 
 T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class NamedLease:
         holder: for display only; None = HOST:PID.
         clock: the machine's, but for tests.
         on_extended: called with each new deadline (boottime, seconds), for whoever else enforces it (rule 7).
+        on_busy: told in plain words who has it, and under which token, each time that it is not to be had.
 
     Attributes:
         token: rises with every grant of this name and is never used again (S3): show it to whatever you write to, and
@@ -66,6 +68,7 @@ class NamedLease:
         holder: str | None = None,
         clock: Clock | None = None,
         on_extended: Callable[[float], None] | None = None,
+        on_busy: Callable[[str, int], None] | None = None,
     ) -> None:
         self.name: Final = checked_name(name)
         self.lost = asyncio.Event()
@@ -77,9 +80,11 @@ class NamedLease:
         self._holder = holder or this_holder()
         self._clock: Clock = clock or SystemClock()
         self._on_extended = on_extended
+        self._on_busy = on_busy
         self._grant: Grant | None = None
         self._keeper: LeaseKeeper | None = None
         self._is_over = False  # released or confirmed, for certain
+        self._is_left = False
         self._cursor: str | None = None
         self._version = 0
         self._saving = asyncio.Lock()
@@ -128,7 +133,7 @@ class NamedLease:
     ) -> None:
         """Give it back; raises LockLost when it was lost meanwhile and the body does not raise anything itself."""
         try:
-            if not self._is_over:
+            if not (self._is_over or self._is_left):
                 await self._give_back(raises=error is None)
         finally:
             await self._kept.__aexit__(kind, error, trace)
@@ -143,6 +148,10 @@ class NamedLease:
         if not self._is_over:
             await self._certainly(lambda: self._kept.settle(lambda: self._store.release(self.name, self.token)))
             self._is_over = True
+
+    def leave_to_expire(self) -> None:
+        """Leave the context without giving it back: what it protects may still live, and ends with it at the latest."""
+        self._is_left = True
 
     async def confirm(self, value: str = "") -> Confirmation:
         """Take the name for good, as in reserve, confirm: it never expires, until its token is released.
@@ -278,6 +287,8 @@ class NamedLease:
         now = self._clock.boottime()
         if self._wait is False or (until is not None and now >= until):
             raise LeaseHeld(_told(self.name, busy))
+        if self._on_busy is not None:
+            self._on_busy(_told(self.name, busy), busy.token)
         poll = self._store.limits.poll.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 - no secret
         wait = poll if busy.remaining is None else min(poll, max(_LEAST_POLL_SECONDS, busy.remaining))
         await self._clock.sleep_until(now + wait if until is None else min(now + wait, until))
@@ -345,19 +356,20 @@ def _forget(saving: "asyncio.Task[None]") -> None:
         _log.debug("a cursor was not saved: %r", saving.exception())
 
 
-def timing_of(
-    store: LeaseStore, ttl: timedelta | None, timing_for: Callable[[timedelta], LeaseTiming], *, allow_short: bool
-) -> LeaseTiming:
-    """Return the timing of a lease of this length.
+def named_lease(
+    store: LeaseStore, settings: Settings, name: str, *, ttl: timedelta | None = None, **more: Any
+) -> NamedLease:
+    """Return a lease on a name, not yet entered.
 
     Args:
-        store: says which lengths it takes.
+        store: keeps it.
+        settings: margins, and whether short leases are allowed.
+        name: of the lease.
         ttl: None = the store's default.
-        timing_for: makes the timing of a length.
-        allow_short: permits leases under 10 s, for tests.
+        more: as for `NamedLease`.
 
     Raises:
-        ConfigurationError: it cannot be kept, or the store does not take it.
+        ConfigurationError: it cannot be kept, or the store does not take this length.
     """
     limits = store.limits
     length = ttl or limits.default_ttl
@@ -370,9 +382,9 @@ def timing_of(
         )
     if limits.whole_seconds and length.microseconds:
         raise ConfigurationError(f"a ttl of {durations.show(length)} is not to be had here: whole seconds only")
-    timing = timing_for(length)
-    timing.check(allow_short=allow_short, option="the ttl")
-    return timing
+    timing = timing_for(length, settings)
+    timing.check(allow_short=settings.allow_short_lease, option="the ttl")
+    return NamedLease(store, name, timing=timing, **more)
 
 
 def _told(name: str, busy: Busy) -> str:
