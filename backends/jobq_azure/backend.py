@@ -22,6 +22,7 @@ from jobq.errors import (
 )
 from jobq.task import Task
 from jobq_azure.answers import NoAnswer, Unreadable
+from jobq_azure.blob_leases import BlobLeases
 from jobq_azure.connection import Account
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
 from jobq_azure.dead import SUFFIX, Graveyard, id_in
@@ -53,6 +54,7 @@ class StorageQueueBackend:
         self._stack = AsyncExitStack()
         self._wire: Wire
         self._dead: Graveyard
+        self._leases = BlobLeases(lambda: account.blobs(name), time.time)
 
     @property
     def name(self) -> str:
@@ -69,8 +71,14 @@ class StorageQueueBackend:
             atomic_requeue=True,
             counts_deliveries=True,
             native_checkpoint=True,
+            named_leases=True,
             counts=frozenset({"dead", "total"}),
         )
+
+    @property
+    def leases(self) -> BlobLeases:
+        """The named leases of this queue: blobs of the same account."""
+        return self._leases
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._account)

@@ -12,6 +12,7 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.queue.aio import QueueClient
 
 from jobq.errors import ConfigurationError, InvalidSpec
+from jobq_azure.blob_wire import CONTAINER, BlobWire
 from jobq_azure.wire import Wire
 
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
@@ -89,12 +90,31 @@ class Account:
         )
         return Wire(client, f"{self.name}/{queue}")
 
-    def _signed(self) -> tuple[str, Any]:
+    def blobs(self, queue: str) -> BlobWire:
+        """Return the requests to the blobs of one queue's named leases."""
+        from azure.storage.blob.aio import ContainerClient  # noqa: PLC0415 - 50 ms that only named leases need
+
+        url, credential = self._signed("blob")
+        client = ContainerClient(
+            url,
+            CONTAINER,
+            credential=credential,
+            transport=AioHttpTransport(
+                session=self._session,
+                session_owner=False,
+                connection_timeout=_CONNECT_SECONDS,
+                read_timeout=_ANSWER_SECONDS,
+            ),
+            retry_total=0,
+        )
+        return BlobWire(client, queue, f"{self.name}/{queue}")
+
+    def _signed(self, service: str = "queue") -> tuple[str, Any]:
         if self._parts is None:
-            return f"https://{self.name}.queue.{self._suffix}", self._identity()
+            return f"https://{self.name}.{service}.{self._suffix}", self._identity()
         protocol = self._parts.get("defaultendpointsprotocol", "https")
         suffix = self._parts.get("endpointsuffix", self._suffix)
-        url = self._parts.get("queueendpoint", f"{protocol}://{self.name}.queue.{suffix}")
+        url = self._parts.get(f"{service}endpoint", f"{protocol}://{self.name}.{service}.{suffix}")
         if key := self._parts.get("accountkey"):
             return url, {"account_name": self.name, "account_key": key}
         from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - rarely used
@@ -127,11 +147,19 @@ def _parts_of(text: str) -> dict[str, str]:
     parts = {name.strip().lower(): value.strip() for name, _, value in pairs}
     if parts.get("usedevelopmentstorage", "").lower() == "true":
         host = parts.get("developmentstorageproxyuri", "http://127.0.0.1").rstrip("/")
-        parts = {"accountname": AZURITE, "accountkey": _AZURITE_KEY, "queueendpoint": f"{host}:10001/{AZURITE}"}
+        parts = {
+            "accountname": AZURITE,
+            "accountkey": _AZURITE_KEY,
+            "queueendpoint": f"{host}:10001/{AZURITE}",
+            "blobendpoint": f"{host}:10000/{AZURITE}",
+        }
     if not _is_base64(parts.get("accountkey", "")):
         raise ConfigurationError("the AccountKey in the connection string is broken: it is not base64 (nor shown here)")
-    if not _is_address(parts.get("queueendpoint", "https://-")):
-        raise ConfigurationError("the QueueEndpoint in the connection string is no address, as https://HOST is")
+    for service in ("Queue", "Blob"):
+        if not _is_address(parts.get(f"{service.lower()}endpoint", "https://-")):
+            raise ConfigurationError(
+                f"the {service}Endpoint in the connection string is no address, as https://HOST is"
+            )
     if "accountkey" not in parts and "sharedaccesssignature" not in parts:
         raise ConfigurationError(
             "the connection string has neither AccountKey nor SharedAccessSignature; copy it whole from the storage"

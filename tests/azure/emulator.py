@@ -1,4 +1,4 @@
-"""Azurite's queue service as a process of its own: on a free port, with its data in a folder, killed by its id."""
+"""One of Azurite's services as a process of its own: on a free port, with its data in a folder, killed by its id."""
 
 import os
 import shutil
@@ -7,12 +7,12 @@ import subprocess
 import sysconfig
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 
 ACCOUNT: Final = "devstoreaccount1"
-_MAIN: Final = Path(__file__).parent / "azurite/node_modules/azurite/dist/src/queue/main.js"
+_SERVICES: Final = Path(__file__).parent / "azurite/node_modules/azurite/dist/src"
 # Published with Azurite: the same on every machine, and no secret.
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _START_SECONDS: Final = 60.0
@@ -23,23 +23,28 @@ class Azurite:
 
     Args:
         folder: for its data and its log.
+        service: queue or blob.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, service: Literal["queue", "blob"] = "queue") -> None:
         self.folder = folder
+        self.service = service
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def connection_string(self) -> str:
         """What signs in to it."""
-        return connection_string(self.port)
+        return connection_string(self.port, service=self.service)
 
     def start(self) -> None:
         """Start it, and return once it takes connections."""
         with (self.folder / "azurite.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [_node(), str(_MAIN), *self._options()], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                [_node(), str(_SERVICES / self.service / "main.js"), *self._options()],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
             )
         until = time.monotonic() + _START_SECONDS
         while not self._answers():
@@ -60,8 +65,8 @@ class Azurite:
             "--silent",
             "--disableTelemetry",
             "--skipApiVersionCheck",  # the SDK is newer than the emulator
-            "--queueHost=127.0.0.1",
-            f"--queuePort={self.port}",
+            f"--{self.service}Host=127.0.0.1",
+            f"--{self.service}Port={self.port}",
             f"--location={self.folder}",
         ]
 
@@ -73,15 +78,15 @@ class Azurite:
             return False
 
 
-def connection_string(port: int, key: str = KEY) -> str:
+def connection_string(port: int, key: str = KEY, service: Literal["queue", "blob"] = "queue") -> str:
     """Return what signs in to an emulator, or a proxy before one, on this port."""
     endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
-    return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};QueueEndpoint={endpoint};"
+    return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};{service.title()}Endpoint={endpoint};"
 
 
 def require() -> None:
     """Skip where Azurite is not installed, fail where that must not be (STYLE, absorb 3)."""
-    if _MAIN.exists():
+    if _SERVICES.exists():
         return
     if os.environ.get("CI"):
         pytest.fail("Azurite is not installed: run the tests by `make test`")
