@@ -7,6 +7,7 @@ JobqError
 │   ├── StoreUnusable         the store cannot be used as it is: corrupt, foreign, of another version or machine
 │   └── AccessDenied          the store exists and refuses us
 ├── MalformedTask             bytes or arguments that are not a task: says what and where             exit 2
+├── SourceChanged             a walk was begun over other data, or with other options                 exit 2
 ├── QueueNotFound             the queue does not exist                                                exit 4
 ├── BackendUnavailable        the store did not do it, as far as is known; repeating is safe          exit 75
 ├── PushError
@@ -68,6 +69,12 @@ class MalformedTask(JobqError):
         super().__init__(f"{where}: {what}" if where else what)
         self.what = what
         self.where = where
+
+
+class SourceChanged(JobqError):
+    """A traversal was begun over other data, or with other options; nothing was done."""
+
+    exit_code = 2
 
 
 class QueueNotFound(JobqError):

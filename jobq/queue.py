@@ -1,15 +1,16 @@
 """The library's face: `async with jobq.connect("demo") as queue`."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import overload
+from typing import Any, TypeVar, overload
 
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.events import Event, Events
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import Confirmation, LeaseRecord, LeaseStore, checked_name, store_of
+from jobq.lease.traversal import BATCH_SIZE, Fetch, Traversal
 from jobq.run.callback import Callback
 from jobq.run.once import pull_and_execute, way_of
 from jobq.run.running import OnLine
@@ -21,6 +22,8 @@ from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
 from jobq.workspec import enqueue
+
+_T = TypeVar("_T")
 
 
 @asynccontextmanager
@@ -200,6 +203,26 @@ class Queue:
             ConfigurationError: this service keeps no named leases, or not of this length.
         """
         return named_lease(self.leases, self.settings, name, ttl=ttl, wait=wait, lock_delay=lock_delay, holder=holder)
+
+    def traversal(
+        self,
+        name: str,
+        fetch: Fetch[_T],
+        *,
+        batch_size: int = BATCH_SIZE,
+        source: Mapping[str, str] | None = None,
+        **lease: Any,
+    ) -> Traversal[_T]:
+        """Return a walk through an ordered data set, to be entered; it goes on where the last holder stopped.
+
+        Args:
+            name: of the lease that carries the cursor.
+            fetch: returns a page; see `jobq.lease.traversal.Traversal`. `jobq.lease.sources` has ready ones.
+            batch_size: records of a page, at most.
+            source: fingerprints of the data; a walk that was begun over other data is refused with SourceChanged.
+            lease: as for `Queue.lease`.
+        """
+        return Traversal(self.lease(name, **lease), fetch, batch_size=batch_size, source=source)
 
     @property
     def leases(self) -> LeaseStore:

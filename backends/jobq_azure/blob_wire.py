@@ -171,27 +171,55 @@ class BlobWire:
         return BlobLeaseClient(self._blob(name), lease_id=key)
 
     async def _ask(self, call: Awaitable[_T]) -> _T:
-        try:
-            return await call
-        except HttpResponseError as error:
-            raise self._meaning(error) from None
-        except AzureError as error:
-            raise meaning(error, self._place) from None
+        return await _asked(call, self._place)
 
-    def _meaning(self, error: HttpResponseError) -> Exception:
-        code = code_of(error)
-        if code in _NO_PLACE:
-            return NoBlob()
-        if code in _TAKEN:
-            return Taken()
-        if code in _CHANGED or code in _THERE:
-            return Changed()
-        if code in _LOST:
-            return LockLost(f"{self._place}: the service says {code}: the lease ran out, or was given back or taken")
-        told = meaning(error, self._place)
-        if isinstance(told, AccessDenied):
-            told.add_note("named leases are blobs: they need the role 'Storage Blob Data Contributor'")
-        return told
+
+async def _asked(call: Awaitable[_T], place: str) -> _T:
+    try:
+        return await call
+    except HttpResponseError as error:
+        raise _meaning(error, place) from None
+    except AzureError as error:
+        raise meaning(error, place) from None
+
+
+def _meaning(error: HttpResponseError, place: str) -> Exception:
+    code = code_of(error)
+    if code in _NO_PLACE:
+        return NoBlob()
+    if code in _TAKEN:
+        return Taken()
+    if code in _CHANGED or code in _THERE:
+        return Changed()
+    if code in _LOST:
+        return LockLost(f"{place}: the service says {code}: the lease ran out, or was given back or taken")
+    told = meaning(error, place)
+    if isinstance(told, AccessDenied):
+        told.add_note("named leases are blobs: they need the role 'Storage Blob Data Contributor'")
+    return told
+
+
+async def listed(
+    client: "ContainerClient", prefix: str, marker: str | None, limit: int, place: str
+) -> tuple[list[dict[str, str]], str | None]:
+    """Return a page of a container's blobs by name, each with its size, and the marker of the next page.
+
+    Raises:
+        NoBlob: there is no such container.
+        NoAnswer, and what else `meaning` tells.
+    """
+    pages = client.list_blobs(name_starts_with=prefix or None, results_per_page=limit).by_page(marker)
+
+    async def one() -> list[dict[str, str]]:
+        try:
+            page = await anext(pages)
+        except StopAsyncIteration:
+            return []
+        return [{"name": str(blob.name), "size": str(blob.size or 0)} async for blob in page]
+
+    found = await _asked(one(), place)
+    following: str | None = getattr(pages, "continuation_token", None) or None
+    return found, following
 
 
 async def _page(pages: Any) -> list[str] | None:

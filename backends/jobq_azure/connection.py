@@ -4,7 +4,7 @@ import base64
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -14,6 +14,9 @@ from azure.storage.queue.aio import QueueClient
 from jobq.errors import ConfigurationError, InvalidSpec
 from jobq_azure.blob_wire import CONTAINER, BlobWire
 from jobq_azure.wire import Wire
+
+if TYPE_CHECKING:
+    from azure.storage.blob.aio import ContainerClient
 
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 _QUEUE: Final = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*")
@@ -92,12 +95,16 @@ class Account:
 
     def blobs(self, queue: str) -> BlobWire:
         """Return the requests to the blobs of one queue's named leases."""
+        return BlobWire(self.container(CONTAINER), queue, f"{self.name}/{queue}")
+
+    def container(self, name: str) -> "ContainerClient":
+        """Return the SDK's client of a container of blobs: no retries, as `wire`."""
         from azure.storage.blob.aio import ContainerClient  # noqa: PLC0415 - 50 ms that only named leases need
 
         url, credential = self._signed("blob")
-        client = ContainerClient(
+        return ContainerClient(
             url,
-            CONTAINER,
+            name,
             credential=credential,
             transport=AioHttpTransport(
                 session=self._session,
@@ -107,7 +114,6 @@ class Account:
             ),
             retry_total=0,
         )
-        return BlobWire(client, queue, f"{self.name}/{queue}")
 
     def _signed(self, service: str = "queue") -> tuple[str, Any]:
         if self._parts is None:

@@ -116,7 +116,7 @@ def run(
 
         if guarded.is_possible():
             guarded.become_guardian(sys.argv[1:], settings)
-    wanted = {"ttl": ttl, "wait": wait_at_most or wait, "lock_delay": lock_delay or timedelta(0)}
+    wanted = {"ttl": ttl or settings.lease_ttl, "wait": wait_at_most or wait, "lock_delay": lock_delay or timedelta(0)}
     return asyncio.run(_run(spec, settings, name, argv, wanted, conflict_exit_code))
 
 
