@@ -113,9 +113,14 @@ class NamedLease:
         """Return the seconds that are left to the deadline."""
         return self._kept.remaining()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is, or may be, no longer ours, also when the event loop could not say so yet."""
+        return self._keeper is None or (self._keeper.is_lost and not self._is_over)
+
     def check(self) -> None:
         """Raise LockLost if the lease is, or may be, no longer ours."""
-        if self._keeper is None or (self._keeper.is_lost and not self._is_over):
+        if self.is_lost:
             raise LockLost(f"lease {self.name}: {self._why()}")
 
     async def __aenter__(self) -> Self:
