@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.azure import emulator
+from tests.postgres import server
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,10 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[emulator.Azuri
         yield found
     finally:
         found.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[server.Database]:
+    """An empty database on one PostgreSQL for the whole session; see `tests.postgres.server`."""
+    with server.session() as found:
+        yield found

@@ -16,8 +16,10 @@ from jobq_azure.backend import StorageQueueBackend
 from jobq_azure.connection import Account
 from jobq_azure.content import text_of
 from jobq_memory import MemoryBackend, Router
+from jobq_postgres import PostgresBackend
 from jobq_sqlite import SqliteBackend, StoreFile
 from jobq_sqlite.host import Host
+from tests.postgres.server import Database
 
 Wrap = Callable[[Backend], Backend]
 
@@ -77,3 +79,32 @@ def storage_queue(connection_string: str, account: str) -> Harness:
     # Many cases at once share two cores and one emulator: a lease of 2 s leaves too little room between its edges.
     lease, limit = timedelta(seconds=4), timedelta(seconds=120)
     return Harness(connect=connect, clock=RealTime(), inject=inject, lease=lease, case_timeout=limit)
+
+
+def postgres(database: Database) -> Harness:
+    """A database that keeps its own time; raw messages are written as a stranger with the tables would."""
+    server = database.server()
+
+    async def inject(queue: str, body: bytes) -> str:
+        message_id = new_id()
+        connection = await server.connect("inject")
+        await connection.execute(
+            "WITH known AS (INSERT INTO jobq.submission (queue_id, id) SELECT queue_id, $1 FROM jobq.queue"
+            " WHERE name = $2 RETURNING queue_id, id)"
+            " INSERT INTO jobq.task (queue_id, id, body) SELECT queue_id, id, $3 FROM known",
+            message_id,
+            queue,
+            body,
+        )
+        await connection.close()
+        return message_id
+
+    # As with Azurite: many cases at once share two cores and one server.
+    lease, limit = timedelta(seconds=4), timedelta(seconds=120)
+    return Harness(
+        connect=lambda queue: PostgresBackend(server, queue),
+        clock=RealTime(),
+        inject=inject,
+        lease=lease,
+        case_timeout=limit,
+    )

@@ -1,0 +1,45 @@
+"""PostgreSQL: `postgresql://user@host/db/myqueue` (extra `postgres`)."""
+
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from jobq.errors import InvalidSpec
+from jobq.settings import Settings
+from jobq.spec import QueueSpec
+from jobq_postgres.backend import PostgresBackend
+from jobq_postgres.connection import Lane, Server
+
+__all__ = ["Lane", "PostgresBackend", "Server", "connect", "server_of"]
+
+
+def connect(spec: QueueSpec, settings: Settings) -> PostgresBackend:  # noqa: ARG001 - the protocol's
+    """Return the backend for `postgresql://[USER@][HOST][:PORT]/DATABASE[?OPTIONS]/QUEUE`; raises InvalidSpec."""
+    return PostgresBackend(server_of(spec), spec.queue)
+
+
+def server_of(spec: QueueSpec) -> Server:
+    """Return the server and database of a spec.
+
+    Raises:
+        InvalidSpec: it names no database, or holds a password.
+    """
+    dsn = f"postgresql://{spec.location}"
+    parts = urlsplit(dsn)
+    database = unquote(parts.path.strip("/"))
+    if not database or "/" in database:
+        raise InvalidSpec(
+            f"this spec names no database; write {spec.scheme}://USER@HOST/DATABASE/{spec.queue}, with options such as"
+            f" ?sslmode=require after the database"
+        )
+    given = parse_qs(parts.query, keep_blank_values=True)
+    if {"password", "sslpassword"} & given.keys() or parts.password is not None:
+        raise InvalidSpec(
+            "a password does not belong into a queue spec: it shows in `ps` and in logs; put it into a file named by"
+            " PGPASSFILE (~/.pgpass), or into PGPASSWORD"
+        )
+    _, _, hosts = parts.netloc.rpartition("@")
+    options: dict[str, Any] = {}
+    if "," in hosts and "target_session_attrs" not in given:
+        options["target_session_attrs"] = "read-write"  # of several, the one that takes writes
+    place = f"{unquote(hosts) or 'the local server'}/{database}"
+    return Server(dsn=dsn, place=place, options=tuple(options.items()))

@@ -1,0 +1,231 @@
+"""A PostgreSQL queue behind the backend protocol."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final, Self
+
+from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.clock import SystemClock
+from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, PushUnknown
+from jobq.task import Task
+from jobq_postgres import faults, inspection, migrations
+from jobq_postgres.claiming import RETENTION
+from jobq_postgres.connection import Server
+from jobq_postgres.delivery import PostgresDelivery, released
+from jobq_postgres.faults import NoAnswer
+from jobq_postgres.links import Links, queue_number
+from jobq_postgres.pushing import NewTask, call_of
+from jobq_postgres.settling import Change, Leased
+
+_log: Final = logging.getLogger(__name__)
+_CREATE_SECONDS: Final = 600.0  # a migration may build an index
+_PUSH_SECONDS: Final = 30.0
+_PUSH_SECONDS_PER_TASK: Final = 0.001
+_POLL_SECONDS: Final = 1.0  # while nothing is told: for expired leases, and for what was told and not heard
+_DEAF_POLL_SECONDS: Final = 0.2  # while there is no connection to hear on
+
+_CAPABILITIES: Final = Capabilities(
+    default_lease=timedelta(seconds=60),
+    min_lease=timedelta(seconds=1),
+    deduplicates=True,
+    dedup_window=RETENTION,
+    idempotent_push=True,
+    idempotent_settle=True,
+    atomic_requeue=True,
+    atomic_dead_letter=True,
+    strict_expiry=True,
+    counts_deliveries=True,
+    native_checkpoint=True,
+    priorities=True,
+    redelivers_at="back",
+    counts=frozenset({"visible", "leased", "scheduled", "dead"}),
+)
+
+
+class PostgresBackend:
+    """One queue in a PostgreSQL database.
+
+    Args:
+        server: where the database is.
+        name: the queue's name.
+    """
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.name = name
+        self._server = server
+        self._clock = SystemClock()
+        self._links: Links | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+        self._changed = asyncio.Event()  # each change sets it and puts a new one in its place
+        self._giving_back: set[asyncio.Task[None]] = set()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What PostgreSQL can do: everything."""
+        return _CAPABILITIES
+
+    async def __aenter__(self) -> Self:
+        self._closed = False
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._closed = True
+        if self._giving_back:
+            await asyncio.wait(self._giving_back)
+        async with self._opening:
+            links, self._links = self._links, None
+        if links is not None:
+            await links.close()
+
+    async def create(self, *, exist_ok: bool = True) -> None:
+        """Make or migrate the schema, and make the queue; raises ConfigurationError unless `exist_ok`."""
+        connection = await self._server.connect("create", checks=False)
+        try:
+            async with asyncio.timeout(_CREATE_SECONDS):
+                created = await self._create(connection)
+        except Exception as error:  # noqa: BLE001 - safe to repeat, whatever was done and whatever was in the way
+            raise faults.translate(error, self._server.place) from None
+        finally:
+            connection.terminate()
+        if not created and not exist_ok:
+            raise ConfigurationError(f"queue {self.name!r} exists already in {self._server.place}")
+
+    async def _create(self, connection: Any) -> bool:
+        # Looked at first: who may not make tables, or queues, needs no right to find all of it there.
+        if await migrations.installed_version(connection) != migrations.wanted_version():
+            await migrations.migrate(connection, self._server.place)
+        if await connection.fetchval("SELECT EXISTS (SELECT FROM jobq.queue WHERE name = $1)", self.name):
+            return False
+        made = "INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT (name) DO NOTHING RETURNING queue_id"
+        return await connection.fetchval(made, self.name) is not None
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        """Add all in one transaction, flushed to disk before this returns (S1)."""
+        ids = [task.id for task in tasks]
+        if tasks:
+            links = self._links or await self._linked()
+            rows = [
+                NewTask(links.queue, task.id, -task.priority, task.not_before, task.encode(), task.fingerprint())
+                for task in tasks
+            ]
+            seconds = _PUSH_SECONDS + len(rows) * _PUSH_SECONDS_PER_TASK
+            await links.push(call_of(rows), seconds, lambda text: PushUnknown(text, ids))
+        return ids
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        """Claim up to `max_tasks`; woken by NOTIFY, and by polling while that cannot be heard."""
+        if max_tasks < 1:
+            raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
+        length = lease or _CAPABILITIES.default_lease
+        end = self._clock.boottime() + wait.total_seconds()
+        links = self._links or await self._linked()
+        while True:
+            changed = self._changed  # taken before the claim: what changes after it wakes us
+            is_last = self._clock.boottime() >= end
+            rows = await self._claim(links, max_tasks, length, thorough=is_last)
+            if rows:
+                return [PostgresDelivery(links, row, length, self._wake) for row in rows]
+            if is_last:
+                return []
+            left = end - self._clock.boottime()
+            poll = _POLL_SECONDS if links.listening else _DEAF_POLL_SECONDS
+            await self._until(changed, min(left, links.claimer.next_due, poll * random.uniform(0.9, 1.1)))  # noqa: S311
+
+    async def _claim(self, links: Links, max_tasks: int, lease: timedelta, *, thorough: bool) -> list[Leased]:
+        claiming = links.claim(max_tasks, lease, thorough=thorough)
+        try:
+            return await asyncio.shield(claiming)
+        except NoAnswer as error:
+            # What it may have claimed comes back when its lease has run out.
+            raise BackendUnavailable(str(error)) from None
+        except asyncio.CancelledError:
+            self._spawn(self._give_back(links, claiming))
+            raise
+
+    async def _give_back(self, links: Links, claiming: "asyncio.Future[list[Leased]]") -> None:
+        """Return what was claimed for a call that was cancelled: at once, and at no cost to its budgets."""
+        try:
+            rows = await claiming
+            changes = [Change(row, ("release", released(row), timedelta(0))) for row in rows]
+            await asyncio.gather(*(links.run("requeue", change, 5.0) for change in changes))
+        except (JobqError, NoAnswer) as error:
+            _log.warning("a cancelled receive of %s could not give back its tasks: %s", self.name, error)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work, name=f"give back to {self.name}")
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    async def _until(self, changed: asyncio.Event, seconds: float) -> None:
+        """Return when something may have become ready, or after that time."""
+        try:
+            async with asyncio.timeout(max(seconds, 0.001)):
+                await changed.wait()
+        except TimeoutError:
+            pass
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        """Look at what could be received now."""
+        links = self._links or await self._linked()
+        found: list[Peeked] = await links.look(lambda connection: inspection.peek(connection, links.queue, limit))
+        return found
+
+    async def stats(self) -> QueueStats:
+        """Count all four."""
+        links = self._links or await self._linked()
+        found: QueueStats = await links.look(lambda connection: inspection.stats(connection, links.queue))
+        return found
+
+    async def clear(self) -> int:
+        """Delete what waits or is leased."""
+        links = self._links or await self._linked()
+        return int(await links.look(lambda connection: inspection.clear(connection, links.queue)))
+
+    async def dead_letters(self, limit: int) -> list[DeadLetter]:
+        """Look at the dead letters, oldest first."""
+        links = self._links or await self._linked()
+        found: list[DeadLetter] = await links.look(
+            lambda connection: inspection.dead_letters(connection, links.queue, limit)
+        )
+        return found
+
+    async def redrive(self, ids: Sequence[str]) -> list[str]:
+        """Put dead letters back in one transaction."""
+        links = self._links or await self._linked()
+        found: list[str]
+        found, lowest = await links.look(lambda connection: inspection.redrive(connection, links.queue, ids))
+        links.tell(lowest)
+        return found
+
+    async def purge_dead(self, ids: Sequence[str]) -> list[str]:
+        """Delete dead letters in one transaction."""
+        links = self._links or await self._linked()
+        found: list[str] = await links.look(lambda connection: inspection.purge_dead(connection, links.queue, ids))
+        return found
+
+    async def _linked(self) -> Links:
+        """Look up the queue, on first use: a worker may be built before its queue exists."""
+        async with self._opening:
+            if self._closed:
+                raise BackendUnavailable(
+                    f"{self._server.place} is closed: queue {self.name!r} was left before this call"
+                )
+            if self._links is None:
+                connection = await self._server.connect("look")
+                try:
+                    async with asyncio.timeout(10.0):
+                        number = await queue_number(connection, self.name, self._server.place)
+                except Exception as error:  # noqa: BLE001 - nothing was done
+                    raise faults.translate(error, self._server.place) from None
+                finally:
+                    connection.terminate()
+                self._links = Links(self._server, number, self._wake)
+            return self._links

@@ -1,0 +1,194 @@
+"""Claiming tasks: one statement for a batch, which never walks over what other claims have left behind.
+
+A claim makes a dead tuple, and while anyone holds an old snapshot (a dump, a forgotten BEGIN, a replica that reports
+back) no vacuum removes it: read from the beginning, the index of what is ready gets slower with each task done. So
+each process remembers its floor, the position up to which it has seen all of a rank claimed, and reads from there.
+
+A task can appear below the floor: a push took its position and committed late. Whoever makes tasks ready notifies
+with their lowest position, after the commit, which lowers the floors of all that listen; as a notification can be
+lost, a full look from the beginning comes with each new connection, and from time to time.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from jobq.errors import StoreUnusable
+from jobq_postgres import migrations
+from jobq_postgres.settling import Leased
+
+RETENTION: Final = timedelta(days=30)  # how long the id of a task that is done is remembered
+SWEEP_SECONDS: Final = 1.0  # how late a due or expired task is seen at the latest, while something is asked for
+_FULL_LOOK_SECONDS: Final = 5.0
+_FULL_SWEEP_SECONDS: Final = 30.0
+_CHEAP_SECONDS: Final = 0.005  # a full look that is faster than this needs no restraint
+_RESTRAINT: Final = 100.0  # a slower one is taken at most 1 % of the time
+_SKEW: Final = timedelta(seconds=5)  # how late a commit may show what was to be due or expire before
+_FORGET_SECONDS: Final = 60.0
+_SWEPT_AT_ONCE: Final = 500
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_TAKE: Final = """
+    UPDATE jobq.task SET position = NULL, receipt = gen_random_uuid(), expires_at = clock_timestamp() + $3,
+        deliveries = deliveries + 1
+    FROM found WHERE task.seq = found.seq
+    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.rank, found.position
+"""
+CLAIM: Final = f"""
+    WITH found AS MATERIALIZED (
+        SELECT ready.seq, ready.position FROM unnest($4::bigint[], $5::bigint[]) AS floor (rank, position),
+        LATERAL (SELECT seq, position FROM jobq.task WHERE queue_id = $1 AND rank = floor.rank
+            AND position >= floor.position ORDER BY position LIMIT $2 FOR UPDATE SKIP LOCKED) AS ready
+        LIMIT $2)
+    {_TAKE}
+"""  # noqa: S608 - constants of ours, every value is bound; so below
+CLAIM_FROM_THE_BEGINNING: Final = f"""
+    WITH found AS MATERIALIZED (
+        SELECT seq, position FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL
+        ORDER BY rank, position LIMIT $2 FOR UPDATE SKIP LOCKED)
+    {_TAKE}
+"""  # noqa: S608
+# Bounded at both ends by times that an index can use; the fence of a settle asks the clock itself.
+SWEEP: Final = f"""
+    WITH due AS MATERIALIZED (
+        SELECT seq FROM jobq.task WHERE queue_id = $1 AND due BETWEEN $2 AND statement_timestamp()
+        ORDER BY due LIMIT {_SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED),
+    expired AS MATERIALIZED (
+        SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at BETWEEN $2 AND statement_timestamp()
+        ORDER BY expires_at LIMIT {_SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED),
+    ready AS (
+        UPDATE jobq.task SET position = nextval('jobq.position'), due = NULL, expires_at = NULL, receipt = NULL
+        FROM (SELECT seq FROM due UNION ALL SELECT seq FROM expired) AS found WHERE task.seq = found.seq
+        RETURNING task.rank, task.position)
+    SELECT version.version, statement_timestamp() AS at, (SELECT last_value FROM jobq.position) AS last,
+        (SELECT extract(epoch FROM min(due) - statement_timestamp())::float8 FROM jobq.task
+            WHERE queue_id = $1 AND due > statement_timestamp()) AS next_due,
+        ready.rank, ready.position, ready.tasks
+    FROM jobq.version
+    LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks FROM ready GROUP BY rank) AS ready ON true
+"""  # noqa: S608
+FORGET: Final = """
+    DELETE FROM jobq.submission WHERE (queue_id, id) IN (
+        SELECT queue_id, id FROM jobq.submission WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval
+        ORDER BY ended_at LIMIT 1000)
+"""
+
+
+class Claimer:
+    """What one process knows of where the ready tasks of a queue begin; used on one lane.
+
+    Args:
+        place: HOST/DATABASE, for messages.
+
+    Attributes:
+        next_due: seconds until the next scheduled task is due, as of the last sweep; infinite for none.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.next_due = math.inf
+        self._place = place
+        self._notes = 0
+        self._forgot_at = time.monotonic()
+        self.restart()
+
+    def restart(self) -> None:
+        """Know nothing: with a new connection, since notifications may have been missed."""
+        self._floors: dict[int, int] = {}
+        self._notes += 1
+        self._full_look_due = 0.0
+        self._sweep_due = 0.0
+        self._swept_from = _BEGINNING
+        self._full_sweep_due = 0.0
+
+    def note(self, lowest: Mapping[int, int]) -> None:
+        """Take in that tasks have become ready: the lowest position by rank; empty = anywhere."""
+        self._notes += 1
+        if not lowest:
+            self._full_look_due = 0.0
+        for rank, position in lowest.items():
+            self._floors[rank] = min(position, self._floors.get(rank, position))
+
+    async def claim(
+        self, connection: Any, queue: int, limit: int, lease: timedelta, *, thorough: bool
+    ) -> tuple[list[Leased], dict[int, int]]:
+        """Lease up to `limit` tasks.
+
+        Args:
+            connection: of asyncpg.
+            queue: the queue's number.
+            limit: how many at most.
+            lease: for how long.
+            thorough: finding nothing means that nothing is there, whatever it costs to be sure; otherwise the caller
+                looks again soon.
+
+        Returns:
+            The tasks, and what became ready on the way, by rank, for others to be told.
+        """
+        moved: dict[int, int] = {}
+        if time.monotonic() >= self._sweep_due:
+            moved = await self._sweep(connection, queue)
+        now = time.monotonic()
+        found: list[Leased] = []
+        if self._floors and now < self._full_look_due:
+            found = await self._take(connection, queue, limit, lease)
+        if found:
+            return found, moved
+        # Nothing above the floors: before that is believed, look at what has become due, and at all of it.
+        notes = self._notes
+        swept = await self._sweep(connection, queue)
+        found = await self._take(connection, queue, limit, lease) if swept and self._floors else []
+        if not found and (thorough or not self._floors or time.monotonic() >= self._full_look_after):
+            found = await self._look_at_all(connection, queue, limit, lease)
+            if not found and notes == self._notes:
+                # All of what had a position before is claimed, and no one has told of a late one since.
+                self._floors = {rank: max(floor, self._last + 1) for rank, floor in self._floors.items()}
+        return found, {**moved, **swept}
+
+    _full_look_after = 0.0  # restraint: not before, though nothing was found
+    _last = 0
+
+    async def _take(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
+        ranks = sorted(self._floors)
+        floors = [self._floors[rank] for rank in ranks]
+        return self._taken(queue, await connection.fetch(CLAIM, queue, limit, lease, ranks, floors))
+
+    async def _look_at_all(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
+        began = time.monotonic()
+        rows = await connection.fetch(CLAIM_FROM_THE_BEGINNING, queue, limit, lease)
+        ended = time.monotonic()
+        self._full_look_due = ended + _FULL_LOOK_SECONDS
+        self._full_look_after = ended + (ended - began) * _RESTRAINT if ended - began > _CHEAP_SECONDS else 0.0
+        self._full_look_due = max(self._full_look_due, self._full_look_after)
+        return self._taken(queue, rows)
+
+    def _taken(self, queue: int, rows: list[Any]) -> list[Leased]:
+        rows.sort(key=lambda row: (row["rank"], row["position"]))  # RETURNING keeps no order
+        for row in rows:
+            self._floors[row["rank"]] = row["position"] + 1
+        return [Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
+
+    async def _sweep(self, connection: Any, queue: int) -> dict[int, int]:
+        """Make ready what is due, and what was leased by someone who let it expire."""
+        now = time.monotonic()
+        if now >= self._full_sweep_due:
+            self._full_sweep_due = now + _FULL_SWEEP_SECONDS
+            self._swept_from = _BEGINNING
+        rows = await connection.fetch(SWEEP, queue, self._swept_from)
+        self._sweep_due = time.monotonic() + SWEEP_SECONDS
+        first = rows[0]
+        if first["version"] != migrations.wanted_version():
+            migrations.check(first["version"], self._place)  # migrated under our feet
+            raise StoreUnusable(f"{self._place} was migrated")
+        self._last = first["last"]
+        self.next_due = math.inf if first["next_due"] is None else first["next_due"]
+        if sum(row["tasks"] or 0 for row in rows) < _SWEPT_AT_ONCE:
+            self._swept_from = first["at"] - _SKEW
+        moved = {row["rank"]: row["position"] for row in rows if row["rank"] is not None}
+        for rank, position in moved.items():
+            self._floors[rank] = min(position, self._floors.get(rank, position))
+        if now - self._forgot_at > _FORGET_SECONDS:
+            self._forgot_at = now
+            await connection.execute(FORGET, queue, RETENTION)
+        return moved

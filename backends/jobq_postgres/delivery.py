@@ -1,0 +1,112 @@
+"""A leased row behind the delivery protocol; every verb is fenced by its receipt (S4)."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import cached_property
+from typing import Final, Protocol
+
+from jobq.backend import FencingNumber
+from jobq.errors import MalformedTask
+from jobq.task import Task, TaskResult
+from jobq_postgres.inspection import bytes_of, text_of
+from jobq_postgres.settling import Change, Leased, no_delay, said
+
+_LONGEST_SECONDS: Final = 5.0
+
+
+class Verbs(Protocol):
+    """The groups that run the verbs of many deliveries."""
+
+    def run(self, verb: str, change: Change, seconds: float) -> Awaitable[None]:
+        """Run one; a lost answer is SettlementUnknown."""
+        ...
+
+
+class PostgresDelivery:
+    """One task leased from a PostgreSQL queue.
+
+    Args:
+        verbs: runs its verbs.
+        row: what was claimed, with the receipt.
+        lease: the length that was granted.
+        changed: called when something may have become ready in this process's sight.
+    """
+
+    def __init__(self, verbs: Verbs, row: Leased, lease: timedelta, changed: Callable[[], None]) -> None:
+        self.lease = lease
+        self._verbs = verbs
+        self._row = row
+        self._changed = changed
+        # As long as the keeper waits for one attempt (1.3 rule 4): a black hole holds up the next one no longer.
+        self._seconds = max(0.5, min(lease.total_seconds() / 8, _LONGEST_SECONDS))
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self._row.id
+
+    @property
+    def body(self) -> bytes:
+        """The body as stored."""
+        return self._row.body
+
+    @property
+    def deliveries(self) -> int:
+        """The row's count, this delivery included."""
+        return self._row.deliveries
+
+    @property
+    def checkpoint_value(self) -> str | None:
+        """The column, as it was at the claim."""
+        return None if self._row.checkpoint is None else text_of(self._row.checkpoint)
+
+    @cached_property
+    def task(self) -> Task:
+        """The task in the body; raises MalformedTask."""
+        return Task.decode(self._row.body)
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The number that the task may show to others."""
+        try:
+            return FencingNumber(self.task.epoch, self.task.generation, self.deliveries)
+        except MalformedTask:
+            return FencingNumber(0, 0, self.deliveries)
+
+    async def renew(self, lease: timedelta) -> None:
+        """Extend the lease from now."""
+        await self._run("renew", lease)
+
+    async def complete(self, result: TaskResult) -> None:
+        """End the task as done."""
+        await self._run("complete", said("complete", result))  # the journal will keep the result; the queue need not
+
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        """Put it back with another body, in one UPDATE (S6)."""
+        body = task.encode()
+        await self._run("requeue", said("requeue", body, delay), body, no_delay(delay))
+
+    async def release(self) -> None:
+        """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
+        await self._run("requeue", "release", released(self._row), timedelta(0))
+
+    async def dead_letter(self, reason: str, description: str) -> None:
+        """Move it to the dead-letter place, in one statement (S6)."""
+        await self._run("dead_letter", said("dead", reason, description), reason, bytes_of(description))
+
+    async def checkpoint(self, value: str) -> None:
+        """Save the task's progress in its row (S9)."""
+        await self._run("checkpoint", bytes_of(value))
+
+    async def _run(self, verb: str, *values: object) -> None:
+        await self._verbs.run(verb, Change(self._row, values), self._seconds)
+        if verb in ("requeue", "renew"):
+            self._changed()
+
+
+def released(row: Leased) -> bytes:
+    """Return the body of a task that was never started, with that recorded (S7)."""
+    try:
+        return Task.decode(row.body).released().encode()
+    except MalformedTask:
+        return row.body

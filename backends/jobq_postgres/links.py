@@ -1,0 +1,167 @@
+"""The connections of one queue handle: one lane to push and look, one to claim, one to renew and settle.
+
+Each is opened when it is first needed: a pusher has one connection, a worker two.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from jobq.errors import BackendUnavailable, JobqError, QueueNotFound, SettlementUnknown
+from jobq_postgres import settling
+from jobq_postgres.claiming import Claimer
+from jobq_postgres.connection import Lane, Server, Work
+from jobq_postgres.faults import NoAnswer
+from jobq_postgres.group import Group
+from jobq_postgres.pushing import Call, push
+from jobq_postgres.settling import Change, Leased, Ready
+
+_log: Final = logging.getLogger(__name__)
+_NOTIFY_SECONDS: Final = 5.0
+_MOST_RANKS: Final = 100  # a notification holds 8,000 bytes; an empty one says "look everywhere"
+_CLAIM_SECONDS: Final = 15.0
+_STATEMENTS: Final = {
+    "renew": settling.RENEW,
+    "checkpoint": settling.CHECKPOINT,
+    "complete": settling.COMPLETE,
+    "requeue": settling.REQUEUE,
+    "dead_letter": settling.BURY,
+}
+_ENDS: Final = frozenset({"complete", "requeue", "dead_letter"})
+
+
+class Links:
+    """The lanes of one queue, and the groups that share them.
+
+    Args:
+        server: where.
+        queue: the queue's number in the database.
+        changed: called, on the event loop, when something may have become ready or a connection was lost.
+    """
+
+    def __init__(self, server: Server, queue: int, changed: Callable[[], None]) -> None:
+        self.queue = queue
+        self.listening = False
+        self._place = server.place
+        self._changed = changed
+        self.claimer = Claimer(server.place)
+        self._pushes = Lane(server, "push")
+        self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=self._deaf)
+        self._leases = Lane(server, "lease")
+        self._to_tell: dict[int, int] = {}
+        self._push = Group[Call](self._pushes, push)
+        self._verbs = {verb: self._group(verb) for verb in _STATEMENTS}
+
+    @property
+    def channel(self) -> str:
+        """Where it is told that tasks have become ready."""
+        return f"jobq_{self.queue}"
+
+    async def close(self) -> None:
+        """Finish what was handed in, and close all connections."""
+        await asyncio.gather(self._pushes.close(), self._claims.close(), self._leases.close())
+
+    async def push(self, call: Call, seconds: float, unknown: Callable[[str], JobqError]) -> None:
+        """Add the tasks of one call; raises what `unknown` makes where the answer was lost."""
+        self._tell(self._pushes, await self._push.submit(call, seconds=seconds, unknown=unknown))
+
+    async def look(self, work: Work[Any], seconds: float = 60.0) -> Any:
+        """Run an administrator's verb; raises BackendUnavailable where the answer was lost."""
+        try:
+            return await self._pushes.submit(work, seconds=seconds)
+        except NoAnswer as error:
+            raise BackendUnavailable(str(error)) from None
+
+    def tell(self, lowest: Mapping[int, int]) -> None:
+        """Tell everyone who waits what became ready, by rank."""
+        self._tell(self._pushes, lowest)
+
+    def claim(self, limit: int, lease: timedelta, *, thorough: bool) -> "asyncio.Future[list[Leased]]":
+        """Claim up to `limit` tasks, see `Claimer.claim`; the future may have NoAnswer."""
+
+        async def work(connection: Any) -> list[Leased]:
+            found, moved = await self.claimer.claim(connection, self.queue, limit, lease, thorough=thorough)
+            more = sum(moved.values()) and len(found) == limit
+            if more:
+                self._tell(self._claims, moved, own=True)
+            return found
+
+        return self._claims.submit(work, seconds=_CLAIM_SECONDS)
+
+    async def run(self, verb: str, change: Change, seconds: float) -> None:
+        """Run a delivery's verb; raises LockLost, SettlementUnknown or BackendUnavailable."""
+        ready = await self._verbs[verb].submit(change, seconds=seconds, unknown=SettlementUnknown)
+        if isinstance(ready, Ready):
+            self._tell(self._leases, {ready.rank: ready.position})
+
+    def _group(self, verb: str) -> Group[Change]:
+        statement = _STATEMENTS[verb]
+        do = settling.settle if verb in _ENDS else settling.change
+
+        async def execute(connection: Any, changes: Sequence[Change]) -> list[object]:
+            return await do(connection, statement, changes)
+
+        # A renewal goes before settles, and one that its keeper has given up makes way for the next at once.
+        return Group(self._leases, execute, key=lambda change: change.row.seq, early=verb == "renew", gives_up=True)
+
+    def _tell(self, lane: Lane, lowest: Mapping[int, int], *, own: bool = False) -> None:
+        """Note what became ready, wake this process's own waiters, and the others by NOTIFY.
+
+        A statement of its own after the commit: one that notifies holds a lock that all of these wait for until it is
+        on disk. A notification that is lost delays a task until others look anyway.
+        """
+        if not lowest:
+            return
+        self.claimer.note(lowest)
+        if not own:
+            self._changed()
+        first = not self._to_tell
+        for rank, position in lowest.items():
+            self._to_tell[rank] = min(position, self._to_tell.get(rank, position))
+        if first:
+            lane.submit(self._notify, seconds=_NOTIFY_SECONDS, early=True).add_done_callback(_unheard)
+
+    async def _notify(self, connection: Any) -> None:
+        lowest, self._to_tell = self._to_tell, {}
+        words = [f"{rank}:{position}" for rank, position in lowest.items()]
+        await connection.execute(
+            "SELECT pg_notify($1, $2)",
+            self.channel,
+            " ".join(words) if len(words) < _MOST_RANKS else "",
+        )
+
+    async def _listen(self, connection: Any) -> None:
+        self.claimer.restart()
+        await connection.add_listener(self.channel, self._heard)
+        self.listening = True
+
+    def _deaf(self) -> None:
+        self.listening = False
+        self._changed()
+
+    def _heard(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        try:
+            lowest = {
+                int(rank): int(position) for rank, _, position in (word.partition(":") for word in payload.split())
+            }
+        except ValueError:  # anyone in this database may notify
+            lowest = {}
+        self.claimer.note(lowest)
+        self._changed()
+
+
+async def queue_number(connection: Any, name: str, place: str) -> int:
+    """Return the queue's number; raises QueueNotFound."""
+    found = await connection.fetchval("SELECT queue_id FROM jobq.queue WHERE name = $1", name)
+    if found is None:
+        raise QueueNotFound(
+            f"queue {name!r} does not exist in {place}; the first push makes it, or `jobq QUEUE create`"
+        )
+    return int(found)
+
+
+def _unheard(told: "asyncio.Future[None]") -> None:
+    if not told.cancelled() and (error := told.exception()) is not None:
+        _log.debug("others were not told of new tasks, and will look by themselves: %s", error)

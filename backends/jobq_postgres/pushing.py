@@ -1,0 +1,170 @@
+"""Adding tasks: whole calls, many calls in one transaction, and COPY where they are many.
+
+A call is added whole or not at all. `jobq.submission`'s primary key alone says what is new (S8); it is written in the
+order of ids, so that two pushes of the same ids wait for each other and never in a circle.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import asyncpg
+
+from jobq.errors import DuplicateTask, JobqError
+
+COPY_FROM: Final = 200  # tasks; below, one statement is as fast
+
+_ADD: Final = """
+    WITH given AS MATERIALIZED (
+        SELECT * FROM unnest($1::integer[], $2::text[], $3::bigint[], $4::float8[], $5::bytea[], $6::bytea[])
+            WITH ORDINALITY AS u (queue_id, id, rank, not_before, body, fingerprint, number)),
+    new AS (
+        INSERT INTO jobq.submission (queue_id, id, fingerprint)
+        SELECT queue_id, id, fingerprint FROM given ORDER BY queue_id, id
+        {passing} RETURNING queue_id, id),
+    timed AS (
+        SELECT given.*, not_before > extract(epoch FROM statement_timestamp()) IS TRUE AS later
+        FROM new JOIN given USING (queue_id, id) ORDER BY number),
+    added AS (
+        INSERT INTO jobq.task (queue_id, id, rank, position, due, body)
+        SELECT queue_id, id, rank, CASE WHEN NOT later THEN nextval('jobq.position') END,
+            CASE WHEN later THEN to_timestamp(not_before) END, body FROM timed
+        RETURNING rank, position)
+    SELECT rank, min(position) AS position, count(position) AS ready FROM added GROUP BY rank
+"""
+ADD: Final = _ADD.format(passing="")  # fails when one is known
+ADD_UNKNOWN: Final = _ADD.format(passing="ON CONFLICT (queue_id, id) DO NOTHING")
+OTHER_PAYLOAD: Final = """
+    SELECT u.number
+    FROM unnest($1::integer[], $2::text[], $3::bytea[], $4::integer[]) AS u (queue_id, id, fingerprint, number)
+    JOIN jobq.submission USING (queue_id, id) WHERE submission.fingerprint IS DISTINCT FROM u.fingerprint
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task to add, as its columns."""
+
+    queue: int
+    id: str
+    rank: int
+    not_before: float | None
+    body: bytes
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of push: its tasks, each id once."""
+
+    tasks: tuple[NewTask, ...]
+
+
+class _Taken(Exception):
+    """Ids are taken by other payloads; carries the calls that named them, with the id."""
+
+    def __init__(self, refused: dict[int, str]) -> None:
+        self.refused = refused
+
+
+def call_of(tasks: Sequence[NewTask]) -> Call:
+    """Return the call; a task that is given twice is one; raises DuplicateTask for two payloads of one id."""
+    by_id: dict[str, NewTask] = {}
+    for task in tasks:
+        first = by_id.setdefault(task.id, task)
+        if first.fingerprint != task.fingerprint:
+            raise _duplicate(task.id)
+    return Call(tuple(by_id.values()))
+
+
+async def push(connection: Any, calls: Sequence[Call]) -> list[object]:
+    """Add the tasks of all calls in one transaction; for each what became ready, by rank, or DuplicateTask.
+
+    A call that is refused is left out, and the others are added without it.
+    """
+    refused: dict[int, str] = {}
+    lowest: dict[int, int] = {}
+    while len(refused) < len(calls):
+        left = [(number, task) for number, call in enumerate(calls) if number not in refused for task in call.tasks]
+        try:
+            lowest = await _add(connection, left)
+        except _Taken as taken:
+            refused |= taken.refused  # what the others had added was undone with it
+            continue
+        break
+    return [_duplicate(refused[number]) if number in refused else lowest for number in range(len(calls))]
+
+
+async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, int]:
+    first: dict[tuple[int, str], NewTask] = {}
+    differing = {}
+    for number, task in tasks:
+        if first.setdefault((task.queue, task.id), task).fingerprint != task.fingerprint:
+            differing[number] = task.id  # two calls at once, as if the second had come later
+    if differing:
+        raise _Taken(differing)
+    ordered = list(first.values())
+    try:  # nearly always all are new: then one statement does it, or COPY
+        if len(ordered) >= COPY_FROM and all(task.not_before is None for task in ordered):
+            return await _copy(connection, ordered)
+        return _lowest(await connection.fetch(ADD, *_columns(ordered)))
+    except asyncpg.UniqueViolationError:
+        pass
+    async with connection.transaction():
+        rows = await connection.fetch(ADD_UNKNOWN, *_columns(ordered))
+        await _refuse_other_payloads(connection, tasks)
+    return _lowest(rows)
+
+
+def _columns(tasks: Sequence[NewTask]) -> list[list[Any]]:
+    return [
+        [task.queue for task in tasks],
+        [task.id for task in tasks],
+        [task.rank for task in tasks],
+        [task.not_before for task in tasks],
+        [task.body for task in tasks],
+        [task.fingerprint for task in tasks],
+    ]
+
+
+def _lowest(rows: Sequence[Any]) -> dict[int, int]:
+    return {row["rank"]: row["position"] for row in rows if row["ready"]}
+
+
+async def _refuse_other_payloads(connection: Any, tasks: list[tuple[int, NewTask]]) -> None:
+    # A statement of its own: only now does it see what another push committed while ours waited for it.
+    found = await connection.fetch(
+        OTHER_PAYLOAD,
+        [task.queue for _, task in tasks],
+        [task.id for _, task in tasks],
+        [task.fingerprint for _, task in tasks],
+        list(range(len(tasks))),
+    )
+    if found:
+        raise _Taken({tasks[row[0]][0]: tasks[row[0]][1].id for row in found})
+
+
+async def _copy(connection: Any, tasks: list[NewTask]) -> dict[int, int]:
+    async with connection.transaction():
+        # Before any position of theirs is taken: the floors of all who claim are lowered to here (claiming.py).
+        floor = await connection.fetchval("SELECT nextval('jobq.position')")
+        await connection.copy_records_to_table(
+            "submission",
+            schema_name="jobq",
+            columns=("queue_id", "id", "fingerprint"),
+            records=sorted((task.queue, task.id, task.fingerprint) for task in tasks),
+        )
+        await connection.copy_records_to_table(
+            "task",
+            schema_name="jobq",
+            columns=("queue_id", "id", "rank", "body"),
+            records=[(task.queue, task.id, task.rank, task.body) for task in tasks],
+        )
+    return dict.fromkeys({task.rank for task in tasks}, floor)
+
+
+def _duplicate(task_id: str) -> JobqError:
+    return DuplicateTask(
+        f"task id {task_id!r} is taken by a task with another payload; none of this push was added. Give the new task"
+        " another id"
+    )

@@ -1,0 +1,86 @@
+-- The PostgreSQL queue. `jobq QUEUE create` runs this file: every section below that the database does not have yet, in
+-- order, all in one transaction under an advisory lock (migrations.py). Forward only: what a section says is never
+-- edited once it is released; a change is a new section at the end, and the number of the last one is the version that
+-- the code asks for. A line `--== NUMBER: NAME ==` begins a section. The schema's name is always `jobq`.
+--
+-- Where a task is:
+--
+--   ready ──claim──▶ leased ──complete──▶ (gone; jobq.submission remembers the id)
+--     ▲                │ ├───dead_letter──▶ jobq.dead        kept whole until purged or redriven
+--     │                │ └───requeue, release─┐
+--     │◀───expiry──────┘                      │
+--     └──────due────── scheduled ◀────────────┘
+--
+-- ready, scheduled and leased tasks are rows of jobq.task, the only hot table; one that has ended leaves it. Who claims
+-- reads `position` upwards and remembers how far it has come (claim.py), so what is dead below, and cannot be vacuumed
+-- while someone holds an old snapshot, is not walked over again.
+--
+-- Times are the server's: clock_timestamp(), inside of the statement that decides (RELIABILITY 1.3 rule 10).
+
+--== 1: tasks ==
+
+CREATE TABLE jobq.version (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    version  integer NOT NULL                     -- the last section of this file that was run
+);
+
+CREATE TABLE jobq.queue (
+    queue_id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name       text NOT NULL UNIQUE,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Every id that was accepted, for as long as it is remembered: its primary key alone decides what is new (S8).
+CREATE TABLE jobq.submission (
+    queue_id    integer NOT NULL REFERENCES jobq.queue,
+    id          text NOT NULL,
+    fingerprint bytea,                            -- tells a repeated push from another payload
+    settlements text NOT NULL DEFAULT '',         -- the last few receipts and what was said of each, newest first: a
+                                                  -- repetition is answered alike (S5)
+    ended_at    timestamptz,                      -- when it was completed; forgotten 30 days later
+    PRIMARY KEY (queue_id, id)
+);
+CREATE INDEX submission_ended ON jobq.submission (queue_id, ended_at) WHERE ended_at IS NOT NULL;
+
+-- The order in which tasks became ready: a task that comes back takes a new number, at the end.
+CREATE SEQUENCE jobq.position AS bigint CACHE 1;
+
+CREATE TABLE jobq.task (
+    seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_id   integer NOT NULL REFERENCES jobq.queue,
+    id         text NOT NULL,
+    rank       bigint NOT NULL DEFAULT 0,         -- the task's priority times -1: lower is served first
+    position   bigint DEFAULT nextval('jobq.position'), -- of a ready task
+    due        timestamptz,                       -- of a scheduled task
+    expires_at timestamptz,                       -- of a leased task
+    receipt    uuid,                              -- of a leased task; never leaves the worker
+    deliveries integer NOT NULL DEFAULT 0,        -- only rises (S3)
+    checkpoint bytea,                             -- UTF-8; bytea because text cannot hold a NUL
+    body       bytea NOT NULL,                    -- the wire format of jobq.task
+    CONSTRAINT task_is_somewhere CHECK (num_nonnulls(position, due, expires_at) = 1),
+    CONSTRAINT task_is_leased_by_receipt CHECK ((receipt IS NULL) = (expires_at IS NULL))
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX task_ready ON jobq.task (queue_id, rank, position) WHERE position IS NOT NULL;
+CREATE INDEX task_scheduled ON jobq.task (queue_id, due) WHERE due IS NOT NULL;
+CREATE INDEX task_leased ON jobq.task (queue_id, expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE jobq.dead (
+    queue_id    integer NOT NULL REFERENCES jobq.queue,
+    id          text NOT NULL,
+    rank        bigint NOT NULL,
+    deliveries  integer NOT NULL,
+    checkpoint  bytea,
+    body        bytea NOT NULL,
+    reason      text NOT NULL,
+    description bytea NOT NULL,                   -- UTF-8; holds the end of the output, so perhaps a NUL
+    died_at     timestamptz NOT NULL,
+    PRIMARY KEY (queue_id, id)
+);
+CREATE INDEX dead_by_age ON jobq.dead (queue_id, died_at, id);
+
+-- For people, and for whatever scales workers by the length of the queue.
+CREATE VIEW jobq.waiting AS
+SELECT name AS queue, task.id, -task.rank AS priority, task.deliveries, task.due, task.expires_at,
+       CASE WHEN task.position IS NOT NULL OR task.due <= clock_timestamp() OR task.expires_at <= clock_timestamp()
+            THEN 'ready' WHEN task.due IS NOT NULL THEN 'scheduled' ELSE 'leased' END AS state
+FROM jobq.task JOIN jobq.queue USING (queue_id);

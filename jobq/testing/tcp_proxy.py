@@ -1,0 +1,188 @@
+"""A proxy before any TCP service that loses answers, breaks connections, goes silent or away.
+
+Lives in the loop of the test; clients may be in other processes. It knows no protocol: a strike is aimed by the bytes
+that a client sends in one go.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Final, Self
+
+_HOST: Final = "127.0.0.1"
+_CHUNK: Final = 1 << 20
+Matches = Callable[[bytes], bool]
+
+
+class Strike(StrEnum):
+    """What can befall what a client sends."""
+
+    LOSE_ANSWER = "lose_answer"  # passed on, and answered; then the connection breaks instead
+    SWALLOW_ANSWER = "swallow_answer"  # passed on; no answer ever comes, the connection stays
+    BREAK = "break"  # not passed on; the connection breaks
+    HANG = "hang"  # not passed on; no answer, the connection stays: a black hole
+
+
+@dataclass
+class _Plan:
+    strike: Strike
+    matches: Matches
+    left: float
+
+
+@dataclass
+class TcpProxy:
+    """Passes bytes on to a port of this machine; an asynchronous context manager.
+
+    Attributes:
+        target: the service's port.
+        port: its own, once it is entered.
+        struck: how many strikes have hit.
+        accepted: how many connections were taken.
+    """
+
+    target: int
+    port: int = 0
+    struck: int = 0
+    accepted: int = 0
+    _plans: list[_Plan] = field(default_factory=list)
+    _silent: bool = False
+    _server: asyncio.Server | None = None
+    _connections: set[asyncio.StreamWriter] = field(default_factory=set)
+    _serving: set["asyncio.Task[None]"] = field(default_factory=set)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __aenter__(self) -> Self:
+        await self._listen()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.refuse()
+        for serving in self._serving:
+            serving.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving)
+
+    def strike(self, strike: Strike, matches: Matches, *, count: float = 1) -> None:
+        """Let something befall the next bytes that match, `count` times."""
+        self._plans.append(_Plan(strike, matches, count))
+
+    def silence(self) -> None:
+        """Pass nothing on any more, in either direction, also of new connections: a black hole, until `heal`."""
+        self._silent = True
+
+    async def refuse(self) -> None:
+        """Refuse connections, and break those that are open."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self.break_all()
+
+    def break_all(self) -> None:
+        """Break the connections that are open."""
+        for connection in self._connections:
+            connection.transport.abort()
+
+    async def heal(self) -> None:
+        """Pass everything on again; connections that were struck, or silent, are broken."""
+        self._plans.clear()
+        if self._silent:
+            self._silent = False
+            self.break_all()
+        if self._server is None:
+            await self._listen()
+
+    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        """Wait for a condition on what the proxy has seen; raises TimeoutError."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, _HOST, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving.add(serving)
+        self._connections.add(writer)
+        self.accepted += 1
+        self._changed.set()
+        ends = [writer]
+        try:
+            with suppress(OSError, asyncio.CancelledError):
+                answers, to_service = await asyncio.open_connection(_HOST, self.target)
+                ends.append(to_service)
+                await _Passage(self, reader, writer, answers, to_service).run()
+        finally:
+            for each in ends:
+                each.transport.abort()
+            self._connections.discard(writer)
+            self._serving.discard(serving)
+
+    def strike_of(self, sent: bytes) -> Strike | None:
+        """Return what befalls these bytes; for the passages."""
+        if self._silent:
+            return Strike.HANG
+        for plan in self._plans:
+            if plan.left > 0 and plan.matches(sent):
+                plan.left -= 1
+                self.struck += 1
+                self._changed.set()
+                return plan.strike
+        return None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is passed on."""
+        return self._silent
+
+
+@dataclass
+class _Passage:
+    """One connection through the proxy."""
+
+    proxy: TcpProxy
+    client: asyncio.StreamReader
+    to_client: asyncio.StreamWriter
+    service: asyncio.StreamReader
+    to_service: asyncio.StreamWriter
+    strike: Strike | None = None
+
+    async def run(self) -> None:
+        """Return when either side, or a strike, has ended it."""
+        ways = [asyncio.create_task(self._requests()), asyncio.create_task(self._answers())]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.wait(ways)
+
+    async def _requests(self) -> None:
+        with suppress(OSError):
+            while sent := await self.client.read(_CHUNK):
+                self.strike = self.strike or self.proxy.strike_of(sent)
+                if self.strike is Strike.BREAK:
+                    return
+                if self.strike is not Strike.HANG:
+                    self.to_service.write(sent)
+                    await self.to_service.drain()
+
+    async def _answers(self) -> None:
+        with suppress(OSError):
+            while answer := await self.service.read(_CHUNK):
+                if self.strike is Strike.LOSE_ANSWER:
+                    return
+                if self.strike is None and not self.proxy.is_silent:
+                    self.to_client.write(answer)
+                    await self.to_client.drain()
+        if self.strike in (Strike.SWALLOW_ANSWER, Strike.HANG):
+            await asyncio.Event().wait()  # the service has closed it; the client is not told

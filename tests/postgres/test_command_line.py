@@ -1,0 +1,95 @@
+"""The real command line on a real server: specs, exit codes, secrets."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobq.errors import InvalidSpec
+from jobq.settings import Settings
+from jobq.spec import resolve
+from tests.postgres.server import Database, PostgresServer
+
+CANARY = "canary-sesame-7391"
+
+
+def jobq(*arguments: str, folder: Path, code: int = 0, **environment: str) -> str:
+    """Run to the end; return all that was printed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBQ_", "PG"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "jobq", *arguments],
+        env={**kept, "HOME": str(folder), "JOBQ_SCHEDULED_EVENTS": "off", **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, f"{done.returncode}, not {code}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def test_push_and_worker(database: Database, tmp_path: Path) -> None:
+    """The first push makes tables and queue; a worker runs the task; both names of the scheme serve."""
+    spec = database.spec()
+    jobq(spec, "push", "-c", "echo done >> out", folder=tmp_path)
+    jobq(spec.replace("postgresql://", "postgres://"), "worker", folder=tmp_path)
+    assert (tmp_path / "out").read_text() == "done\n"
+    jobq(spec, "create", folder=tmp_path)
+    jobq(spec, "create", "--no-exist-ok", folder=tmp_path, code=3)
+    assert "0" in jobq(spec, "size", folder=tmp_path)
+
+
+def test_failures_say_what_to_do(database: Database, tmp_path: Path) -> None:
+    there = database.url.rsplit("/", 1)[0]
+    assert "createdb" in jobq(f"{there}/nowhere/q", "create", folder=tmp_path, code=3)
+    assert "create" in jobq(database.spec(), "size", folder=tmp_path, code=4)
+    assert "names no database" in jobq(f"{there}/q", "size", folder=tmp_path, code=3)
+    assert "cannot connect" in jobq("postgresql://postgres@127.0.0.1:1/db/q", "size", folder=tmp_path, code=75)
+
+
+@pytest.mark.parametrize("spec", ["postgresql://me:{}@host/db/q", "postgresql://me@host/db?password={}/q"])
+def test_password_in_a_spec_is_refused_and_not_repeated(spec: str, tmp_path: Path) -> None:
+    told = jobq(spec.format(CANARY), "size", folder=tmp_path, code=3)
+    assert "PGPASSFILE" in told
+    assert CANARY not in told
+
+
+def test_missing_extra_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "asyncpg.py").write_text("raise ModuleNotFoundError(\"No module named 'asyncpg'\", name='asyncpg')\n")
+    told = jobq("postgresql://h/db/q", "size", folder=tmp_path, code=3, PYTHONPATH=str(tmp_path))
+    assert "pip install 'jobq[postgres]'" in told
+
+
+@pytest.mark.parametrize("spec", ["postgresql://host/q", "postgresql:///q", "postgresql://h/a/b/q"])
+def test_specs_without_a_database(spec: str) -> None:
+    with pytest.raises(InvalidSpec, match="names no database"):
+        resolve(spec, Settings())
+
+
+def test_password_is_read_from_its_file_and_shown_nowhere(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """A5, A7: not in messages, logs, command lines or what the server shows of its sessions."""
+    database = own_postgres.database
+    database.run(f"CREATE ROLE worker LOGIN SUPERUSER PASSWORD '{CANARY}'")
+    own_postgres.ask_password_of("worker")
+    spec = database.spec().replace("postgres@", "worker@")
+    file = tmp_path / "passwords"
+    file.write_text(f"*:*:*:worker:{CANARY}-wrong\n")
+    file.chmod(0o600)
+    told = jobq(spec, "create", folder=tmp_path, code=3, PGPASSFILE=str(file))
+    assert "PGPASSFILE" in told
+    file.write_text(f"*:*:*:worker:{CANARY}\n")
+    told += jobq(spec, "push", "-c", "env; cat /proc/[0-9]*/cmdline", folder=tmp_path, PGPASSFILE=str(file))
+    told += jobq(spec, "worker", "-v", folder=tmp_path, PGPASSFILE=str(file))
+    told += str(database.run("SELECT * FROM pg_stat_activity")) + str(database.run("SELECT body FROM jobq.task"))
+    assert CANARY not in told
+    assert str(file) not in told, "the task was told where the password is"
+
+
+async def test_hosts_are_tried_in_turn(database: Database, tmp_path: Path) -> None:
+    """Several hosts in a spec: the first that takes writes is used."""
+    spec = f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{database.port}{database.url[database.url.rindex('/') :]}/q"
+    told = await asyncio.to_thread(jobq, spec, "push", "-c", "true", folder=tmp_path)
+    assert told

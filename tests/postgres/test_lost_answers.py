@@ -1,0 +1,165 @@
+"""Answers that never arrive, on a real server behind a proxy: unknown is told as unknown, and a repeat is exact."""
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
+from jobq.testing.tcp_proxy import Strike, TcpProxy
+from jobq_postgres import PostgresBackend
+from tests.postgres.server import Database
+from tests.postgres.support import DONE, LEASE, NOW, receipt, take, tasks
+
+if TYPE_CHECKING:
+    from jobq.testing.harness import Verb
+
+
+@pytest.fixture
+def far(database: Database, proxy: TcpProxy) -> PostgresBackend:
+    return PostgresBackend(database.through(proxy.port).server(), "q")
+
+
+@pytest.mark.parametrize("count", [1, 500])  # one statement; COPY, where the answer that is lost is the COMMIT's
+@pytest.mark.parametrize("lost", [Strike.LOSE_ANSWER, Strike.BREAK])
+async def test_push_without_an_answer_is_unknown_and_its_repeat_adds_nothing_twice(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, count: int, lost: Strike
+) -> None:
+    """S8: PushUnknown with all ids; whether or not it was committed, the repeat leaves each task once."""
+    pushed = tasks(count)
+    async with far:
+        await far.push(tasks(1, "warm"))
+        marker = b"COMMIT" if count > 1 else pushed[0].id.encode()
+        proxy.strike(lost, lambda sent: marker in sent)
+        with pytest.raises(PushUnknown) as caught:
+            await far.push(pushed)
+        assert proxy.struck == 1
+        assert list(caught.value.ids) == [task.id for task in pushed]
+        if lost is Strike.LOSE_ANSWER or count == 1:
+            assert (await queue.stats()).visible == (1 + count if lost is Strike.LOSE_ANSWER else 1)
+        assert await far.push(pushed) == [task.id for task in pushed]
+    assert (await queue.stats()).visible == 1 + count
+
+
+@pytest.mark.parametrize("verb", ["complete", "requeue", "release", "dead_letter"])
+@pytest.mark.parametrize("lost", [Strike.LOSE_ANSWER, Strike.BREAK])
+async def test_settle_without_an_answer_is_unknown_and_its_repeat_is_exact(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, verb: str, lost: Strike
+) -> None:
+    """S5: SettlementUnknown; the same settle again is answered, with one effect in all."""
+    async with far:
+        await far.push(tasks(1))
+        delivery = await take(far)
+        again = delivery.task.requeued(failures=1)
+        calls: dict[str, Verb] = {
+            "complete": lambda: delivery.complete(DONE),
+            "requeue": lambda: delivery.requeue(again, timedelta(hours=1)),
+            "release": delivery.release,
+            "dead_letter": lambda: delivery.dead_letter("failures", "with a NUL \0 and half a pair \ud800"),
+        }
+        await delivery.renew(LEASE)  # the connection is open: what is lost is the settle, not its beginning
+        proxy.strike(lost, lambda sent: receipt(delivery).bytes in sent)
+        with pytest.raises(SettlementUnknown):
+            await calls[verb]()
+        assert proxy.struck == 1
+        await calls[verb]()
+        before = await queue.stats()
+        await calls[verb]()
+        after = await queue.stats()
+    assert before == after
+    expected = {"complete": (0, 0, 0), "requeue": (0, 1, 0), "release": (1, 0, 0), "dead_letter": (0, 0, 1)}
+    assert (after.visible, after.scheduled, after.dead) == expected[verb]
+    assert after.leased == 0
+
+
+async def test_lost_claim_costs_one_lease_and_no_task(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy
+) -> None:
+    """S1: what was claimed for an answer that never came is delivered again when its lease has run out."""
+    await queue.push(tasks(3))
+    async with far:
+        assert len(await far.receive(1, LEASE, NOW)) == 1
+        proxy.strike(Strike.LOSE_ANSWER, lambda sent: b"jobq" not in sent and len(sent) < 400)
+        with pytest.raises(BackendUnavailable):
+            await far.receive(1, timedelta(seconds=1), NOW)
+        assert proxy.struck == 1
+        found = await far.receive(3, LEASE, timedelta(seconds=10))
+        found += await far.receive(3, LEASE, timedelta(seconds=3)) if len(found) == 1 else []
+    assert len(found) == 2
+
+
+async def test_black_hole_holds_up_a_renewal_no_longer_than_one_attempt(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy
+) -> None:
+    """1.3 rule 4: the lane gives up with the attempt, and the next goes over a new connection."""
+    await queue.push(tasks(1))
+    async with far:
+        delivery = await take(far)
+        await delivery.renew(LEASE)
+        proxy.strike(Strike.HANG, lambda sent: receipt(delivery).bytes in sent)
+        began = time.monotonic()
+        with pytest.raises(SettlementUnknown):
+            await delivery.renew(LEASE)
+        assert time.monotonic() - began < LEASE.total_seconds() / 8 + 1
+        await delivery.renew(LEASE)
+        await delivery.complete(DONE)
+
+
+async def test_renewal_that_is_given_up_makes_way_at_once(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy
+) -> None:
+    """1.3 rule 4: a keeper that cancels its attempt does not wait for it with the next one."""
+    await queue.push(tasks(1))
+    long = timedelta(minutes=5)
+    async with far:
+        delivery = await take(far, long)
+        await delivery.renew(long)
+        proxy.strike(Strike.SWALLOW_ANSWER, lambda sent: receipt(delivery).bytes in sent)
+        renewing = asyncio.create_task(delivery.renew(long))
+        await proxy.until(lambda: proxy.struck)
+        renewing.cancel()
+        async with asyncio.timeout(2.0):
+            await delivery.renew(long)
+
+
+async def test_renewal_does_not_wait_behind_a_push_or_a_claim_that_hang(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy
+) -> None:
+    """Each purpose has its own connection."""
+    await queue.push(tasks(1))
+    async with far:
+        delivery = await take(far)
+        await delivery.renew(LEASE)
+        await far.push(tasks(1, "warm"))
+        proxy.strike(Strike.HANG, lambda sent: b"slow-0" in sent)
+        pushing = asyncio.create_task(far.push(tasks(1, "slow")))
+        await proxy.until(lambda: proxy.struck == 1)
+        proxy.strike(Strike.HANG, lambda _: True)
+        claiming = asyncio.create_task(far.receive(1, LEASE, NOW))
+        await proxy.until(lambda: proxy.struck == 2)
+        for _ in range(3):
+            async with asyncio.timeout(1.0):
+                await delivery.renew(LEASE)
+        assert not pushing.done()
+        assert not claiming.done()
+        await proxy.refuse()
+        await asyncio.gather(pushing, claiming, return_exceptions=True)
+
+
+async def test_lost_notifications_are_made_up_for_by_looking(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy
+) -> None:
+    """A listener whose connection breaks, or goes silent, gets the next task all the same."""
+    async with far:
+        for number in range(3):
+            waiting = asyncio.create_task(far.receive(1, LEASE, timedelta(seconds=30)))
+            await proxy.until(lambda number=number: proxy.accepted >= 2 + number)  # type: ignore[misc]
+            proxy.break_all()
+            await queue.push(tasks(1, f"n{number}"))
+            try:
+                found = await waiting
+            except BackendUnavailable:
+                found = await far.receive(1, LEASE, timedelta(seconds=30))
+            assert [delivery.id for delivery in found] == [f"n{number}-00000"]

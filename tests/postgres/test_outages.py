@@ -1,0 +1,143 @@
+"""The server restarts, becomes read-only, runs out of connections, is locked: leases are kept or declared lost."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+
+from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
+from jobq.testing.tcp_proxy import TcpProxy
+from jobq_postgres import PostgresBackend
+from tests.postgres.server import Database, PostgresServer
+from tests.postgres.support import DONE, LEASE, NOW, take, tasks
+
+
+async def test_same_handle_goes_on_after_a_restart(own_postgres: PostgresServer) -> None:
+    """The lease outlives a crash of the server; each verb is refused or unknown meanwhile, and works after."""
+    async with PostgresBackend(own_postgres.database.server(), "q") as queue:
+        await queue.create()
+        await queue.push(tasks(3))
+        held, lost = await take(queue, timedelta(minutes=1)), await take(queue, timedelta(seconds=1))
+        waiting = asyncio.create_task(queue.receive(2, LEASE, timedelta(seconds=60)))
+        await waiting
+        waiting = asyncio.create_task(queue.receive(2, LEASE, timedelta(seconds=60)))
+        own_postgres.kill()
+        with pytest.raises((BackendUnavailable, SettlementUnknown)):
+            await held.renew(LEASE)
+        with pytest.raises(BackendUnavailable, match="cannot connect"):
+            await held.renew(LEASE)
+        with pytest.raises(BackendUnavailable):
+            await queue.push(tasks(1, "n"))
+        with pytest.raises(BackendUnavailable):
+            await waiting
+        await asyncio.to_thread(own_postgres.start)
+        await held.renew(LEASE)
+        await held.complete(DONE)
+        (again,) = await queue.receive(1, LEASE, timedelta(seconds=10))
+        assert again.id == lost.id
+        assert again.deliveries == 2
+        with pytest.raises(LockLost):
+            await lost.complete(DONE)
+        waiting = asyncio.create_task(queue.receive(1, LEASE, timedelta(seconds=30)))
+        await queue.push(tasks(1, "n"))
+        assert [each.id for each in await waiting] == ["n-00000"]
+
+
+async def test_failover_to_read_only_is_definite(own_postgres: PostgresServer) -> None:
+    """A standby takes no writes: nothing was changed, the lease is kept, and a later primary is found."""
+    database = own_postgres.database
+    async with PostgresBackend(database.server(), "q") as queue:
+        await queue.create()
+        await queue.push(tasks(2))
+        held = await take(queue, timedelta(minutes=1))
+        database.run("ALTER SYSTEM SET default_transaction_read_only = on")
+        database.run("SELECT pg_reload_conf()")
+        await read_only(database, True)
+        for call in (
+            lambda: held.renew(LEASE),
+            lambda: held.complete(DONE),
+            lambda: queue.push(tasks(1, "n")),
+            lambda: queue.push(tasks(500, "n")),
+            lambda: queue.receive(1, LEASE, NOW),
+        ):
+            with pytest.raises(BackendUnavailable, match="read-only"):
+                await call()
+        writable = Database(database.url + "?default_transaction_read_only=off")
+        writable.run("ALTER SYSTEM RESET default_transaction_read_only")
+        database.run("SELECT pg_reload_conf()")
+        await read_only(database, False)
+        await held.renew(LEASE)
+        await held.complete(DONE)
+        assert len(await queue.receive(5, LEASE, NOW)) == 1
+
+
+async def read_only(database: Database, wanted: bool) -> None:
+    async with asyncio.timeout(10):
+        while database.run("SELECT current_setting('default_transaction_read_only')") != [("on" if wanted else "off",)]:
+            await asyncio.sleep(0.05)  # the server tells nobody when it has read its file
+
+
+async def test_no_connection_left_is_definite_and_passes(own_postgres: PostgresServer) -> None:
+    database = own_postgres.database
+    async with PostgresBackend(database.server(), "q") as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        database.run("CREATE ROLE few LOGIN CONNECTION LIMIT 1")
+        database.run(
+            "GRANT USAGE ON SCHEMA jobq TO few; GRANT ALL ON ALL TABLES IN SCHEMA jobq TO few;"
+            " GRANT ALL ON ALL SEQUENCES IN SCHEMA jobq TO few"
+        )
+        few = Database(database.url.replace("//postgres@", "//few@")).server()
+        async with PostgresBackend(few, "q") as worker:
+            delivery = await take(worker)
+            with pytest.raises(BackendUnavailable, match="connection"):
+                await delivery.renew(LEASE)
+            database.run("ALTER ROLE few CONNECTION LIMIT 5")
+            await delivery.renew(LEASE)
+            await delivery.complete(DONE)
+
+
+async def test_locked_table_is_refused_in_time_and_nothing_was_changed(
+    database: Database, queue: PostgresBackend
+) -> None:
+    """A `LOCK TABLE`, or an ALTER that waits: the claim gives up, the lease is not guessed about."""
+    await queue.push(tasks(2))
+    delivery = await take(queue)
+    server = database.server()
+    other = await server.connect("lock")
+    await other.execute("BEGIN; LOCK TABLE jobq.task IN ACCESS EXCLUSIVE MODE")
+    began = time.monotonic()
+    with pytest.raises(SettlementUnknown):
+        await delivery.renew(LEASE)
+    assert time.monotonic() - began < LEASE.total_seconds() / 8 + 1
+    with pytest.raises(BackendUnavailable, match="in the way"):
+        await queue.receive(1, LEASE, NOW)
+    await other.execute("ROLLBACK")
+    await other.close()
+    await delivery.complete(DONE)
+    assert len(await queue.receive(5, LEASE, NOW)) == 1
+
+
+async def test_what_is_acknowledged_is_flushed_whatever_the_default_is(database: Database) -> None:
+    """S1: synchronous_commit is on in each of our sessions, though database and role say off."""
+    name = database.url.rsplit("/", 1)[1]
+    database.run(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    database.run(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    connection = await database.server().connect("test", checks=False)
+    assert await connection.fetchval("SHOW synchronous_commit") == "on"
+    assert await connection.fetchval("SHOW default_transaction_isolation") == "read committed"
+    await connection.close()
+    database.run(f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
+    connection = await database.server().connect("test", checks=False)
+    assert await connection.fetchval("SHOW synchronous_commit") == "remote_apply"
+    await connection.close()
+
+
+async def test_black_hole_at_connect_is_told_in_time(database: Database, proxy: TcpProxy) -> None:
+    proxy.silence()
+    async with PostgresBackend(database.through(proxy.port).server(), "q") as queue:
+        began = time.monotonic()
+        with pytest.raises(BackendUnavailable, match="cannot connect"):
+            await queue.push(tasks(1))
+        assert time.monotonic() - began < 8

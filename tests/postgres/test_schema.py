@@ -1,0 +1,171 @@
+"""Making and migrating the schema: twice, by several at once, by and with the wrong version, and by whom."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jobq.errors import AccessDenied, ConfigurationError, QueueNotFound, StoreUnusable
+from jobq_postgres import PostgresBackend, migrations
+from jobq_postgres.migrations import Section
+from tests.postgres.server import Database
+from tests.postgres.support import DONE, LEASE, NOW, take, tasks
+
+
+def handle(database: Database, queue: str = "q") -> PostgresBackend:
+    return PostgresBackend(database.server(), queue)
+
+
+async def test_create_is_safe_twice_and_by_many_at_once(database: Database) -> None:
+    handles = [handle(database, f"q{number % 2}") for number in range(8)]
+    await asyncio.gather(*(each.create() for each in handles))
+    await handles[0].create()
+    assert database.run("SELECT version FROM jobq.version") == [(migrations.wanted_version(),)]
+    assert database.run("SELECT name FROM jobq.queue ORDER BY name") == [("q0",), ("q1",)]
+    with pytest.raises(ConfigurationError, match="exists already"):
+        await handles[0].create(exist_ok=False)
+
+
+async def test_without_tables_the_queue_is_missing(database: Database) -> None:
+    async with handle(database) as backend:
+        with pytest.raises(QueueNotFound, match="create"):
+            await backend.push(tasks(1))
+        await backend.create()
+        await backend.push(tasks(1))
+    async with handle(database, "other") as backend:
+        with pytest.raises(QueueNotFound, match="'other'"):
+            await backend.receive(1, None, NOW)
+
+
+@pytest.mark.parametrize(("version", "advice"), [(-1, "migrate it"), (99, "install a newer jobq")])
+async def test_other_versions_are_refused(database: Database, version: int, advice: str) -> None:
+    """A worker of an older or newer jobq says so, and touches nothing."""
+    async with handle(database) as backend:
+        await backend.create()
+        await backend.push(tasks(1))
+    database.run(f"UPDATE jobq.version SET version = {version}")
+    async with handle(database) as backend:
+        for call in (lambda: backend.push(tasks(1, "n")), lambda: backend.receive(1, None, NOW), backend.stats):
+            with pytest.raises(StoreUnusable, match=advice):
+                await call()
+    if version > 0:
+        with pytest.raises(StoreUnusable, match=advice):
+            await handle(database).create()
+    assert database.run("SELECT count(*) FROM jobq.task") == [(1,)]
+
+
+async def test_migration_runs_only_what_is_missing_and_stops_older_workers(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward only: a worker that is connected notices at its next look, and its leases can still be settled."""
+    async with handle(database) as older:
+        await older.create()
+        await older.push(tasks(2))
+        held = await take(older)
+        await held.renew(LEASE)  # over a connection of its own, which is there before the migration
+        sections = migrations.sections()
+        sql = "CREATE TABLE jobq.added (x integer); INSERT INTO jobq.added VALUES (1)"
+        more = Section(len(sections) + 1, "a test", sql)
+        monkeypatch.setattr(migrations, "sections", lambda: (*sections, more))
+        await asyncio.gather(*(handle(database, f"n{number}").create() for number in range(4)))
+        monkeypatch.setattr(migrations, "sections", lambda: sections)
+        assert database.run("SELECT count(*) FROM jobq.added") == [(1,)]
+        assert database.run("SELECT version FROM jobq.version") == [(more.number,)]
+        with pytest.raises(StoreUnusable, match="newer jobq"):
+            await _receive_both(older)
+        await held.renew(LEASE)
+        await held.complete(DONE)
+
+
+async def test_failed_migration_changes_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with handle(database) as backend:
+        await backend.create()
+    sections = migrations.sections()
+    broken = Section(len(sections) + 1, "broken", "CREATE TABLE jobq.half (x integer); SELECT 1/0")
+    monkeypatch.setattr(migrations, "sections", lambda: (*sections, broken))
+    with pytest.raises(Exception, match="division by zero"):
+        await handle(database).create()
+    assert database.run("SELECT version FROM jobq.version") == [(len(sections),)]
+    assert database.run("SELECT to_regclass('jobq.half')") == [(None,)]
+
+
+async def test_schema_of_someone_else_is_left_alone_and_an_empty_one_is_used(database: Database) -> None:
+    database.run("CREATE SCHEMA jobq; CREATE TABLE jobq.theirs (x integer)")
+    with pytest.raises(StoreUnusable, match="not ours"):
+        await handle(database).create()
+    database.run("DROP TABLE jobq.theirs")
+    await handle(database).create()
+    assert database.run("SELECT count(*) FROM jobq.queue") == [(1,)]
+
+
+GRANTS = """
+    GRANT USAGE ON SCHEMA jobq TO {role};
+    GRANT SELECT ON jobq.version, jobq.queue TO {role};
+    GRANT SELECT, INSERT ON jobq.submission, jobq.task TO {role};
+    GRANT USAGE ON SEQUENCE jobq.position TO {role};
+"""
+WORKER_GRANTS = """
+    GRANT UPDATE, DELETE ON jobq.submission, jobq.task TO {role};
+    GRANT SELECT, INSERT, DELETE, UPDATE ON jobq.dead TO {role};
+    GRANT SELECT ON SEQUENCE jobq.position TO {role};
+"""
+
+
+@pytest.fixture
+def roles(database: Database) -> Any:
+    name = database.url.rsplit("_", 1)[1]
+    pusher, worker = f"pusher_{name}", f"worker_{name}"
+    database.run(f"CREATE ROLE {pusher} LOGIN; CREATE ROLE {worker} LOGIN")
+    yield pusher, worker
+    database.run(f"DROP OWNED BY {pusher}, {worker}; DROP ROLE {pusher}; DROP ROLE {worker}")
+
+
+def as_role(database: Database, role: str) -> PostgresBackend:
+    return PostgresBackend(Database(database.url.replace("//postgres@", f"//{role}@")).server(), "q")
+
+
+async def test_least_rights_are_those_of_the_documentation(database: Database, roles: tuple[str, str]) -> None:
+    """A9: a pusher can push and nothing else, a worker everything but make queues or change tables."""
+    pusher, worker = roles
+    async with handle(database) as owner:
+        await owner.create()
+    async with as_role(database, pusher) as backend:
+        with pytest.raises(AccessDenied, match="permission denied"):
+            await backend.push(tasks(1))
+    database.run(GRANTS.format(role=pusher) + GRANTS.format(role=worker) + WORKER_GRANTS.format(role=worker))
+    async with as_role(database, pusher) as backend:
+        await backend.push(tasks(3))
+        await backend.push(tasks(300, "bulk"))
+        await backend.push(tasks(3))  # known already
+        await backend.create()  # it is there: no right is needed to find that out
+        for call in (lambda: backend.receive(1, LEASE, NOW), backend.clear):
+            with pytest.raises(AccessDenied, match=r"docs/postgresql\.md"):
+                await call()
+        with pytest.raises(AccessDenied):
+            await as_role_queue(database, pusher, "new").create()
+    async with as_role(database, worker) as backend:
+        delivery = await take(backend)
+        await delivery.renew(LEASE)
+        await delivery.checkpoint("x")
+        await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+        await (await take(backend)).complete(DONE)
+        dead = await take(backend)
+        await dead.dead_letter("failures", "")
+        await backend.peek(1)
+        await backend.stats()
+        await backend.dead_letters(1)
+        assert await backend.redrive([dead.id]) == [dead.id]
+        await backend.push(tasks(1, "from a worker".replace(" ", "-")))
+        assert await backend.clear() == 303
+        with pytest.raises(AccessDenied):
+            await as_role_queue(database, worker, "new").create()
+
+
+def as_role_queue(database: Database, role: str, queue: str) -> PostgresBackend:
+    return PostgresBackend(Database(database.url.replace("//postgres@", f"//{role}@")).server(), queue)
+
+
+async def _receive_both(backend: PostgresBackend) -> None:
+    for _ in range(2):  # the first may still find the task that is left
+        await backend.receive(1, LEASE, timedelta(seconds=5))
