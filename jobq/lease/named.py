@@ -29,6 +29,7 @@ _PAUSE_SECONDS: Final = 0.1  # between repetitions, at first
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 _WITHDRAW_SECONDS: Final = 2.0
 _LEAST_POLL_SECONDS: Final = 0.02
+_MOST_TEXT_BYTES: Final = 64 * 1024  # of a cursor and the like: it is written with every batch
 
 
 def this_holder() -> str:
@@ -77,7 +78,7 @@ class NamedLease:
         self._ttl = timedelta(seconds=timing.lease)
         self._wait = wait
         self._lock_delay = lock_delay
-        self._holder = holder or this_holder()
+        self._holder = _checked_text(holder or this_holder(), "a holder's name")
         self._clock: Clock = clock or SystemClock()
         self._on_extended = on_extended
         self._on_busy = on_busy
@@ -171,6 +172,7 @@ class NamedLease:
             ConfirmationDiffers: this token has confirmed another value.
             SettlementUnknown, BackendUnavailable: no answer came while it was ours; confirm again to learn.
         """
+        _checked_text(value, "a confirmation's value")
         answers: list[Confirmation] = []
 
         async def send() -> None:
@@ -190,6 +192,7 @@ class NamedLease:
             LockLost: it is no longer ours; nothing was saved.
             SettlementUnknown, BackendUnavailable: no answer came while it was.
         """
+        _checked_text(cursor, "a cursor")
         # Cancelling the caller does not cancel what was sent: it holds its version until it is answered.
         saving = asyncio.create_task(self._save(cursor), name=f"cursor of lease {self.name}")
         saving.add_done_callback(_forget)
@@ -390,6 +393,16 @@ def named_lease(
     timing = timing_for(length, settings)
     timing.check(allow_short=settings.allow_short_lease, option="the ttl")
     return NamedLease(store, name, timing=timing, **more)
+
+
+def _checked_text(text: str, what: str) -> str:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{what} is text that UTF-8 has; this holds a lone surrogate") from None
+    if size > _MOST_TEXT_BYTES:
+        raise ConfigurationError(f"{what} has at most {_MOST_TEXT_BYTES} bytes, this has {size}")
+    return text
 
 
 def _told(name: str, busy: Busy) -> str:

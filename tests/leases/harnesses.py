@@ -8,8 +8,10 @@ from jobq.testing.named_leases import LeaseHarness
 from jobq_azure.backend import StorageQueueBackend
 from jobq_azure.connection import Account
 from jobq_memory import MemoryBackend, Router
+from jobq_postgres import PostgresBackend
 from jobq_sqlite import SqliteBackend, StoreFile
 from jobq_sqlite.host import Host
+from tests.postgres.server import Database
 
 
 def memory() -> LeaseHarness:
@@ -32,3 +34,9 @@ def azure(connection_string: str, account: str) -> LeaseHarness:
         return StorageQueueBackend(Account(account, connection_string, ""), queue, timedelta(seconds=1))
 
     return LeaseHarness(connect=connect, clock=RealTime(), case_timeout=timedelta(seconds=120))
+
+
+def postgres(database: Database) -> LeaseHarness:
+    """A database that keeps its own time."""
+    server = database.server()
+    return LeaseHarness(connect=lambda queue: PostgresBackend(server, queue), clock=RealTime(), creates=True)

@@ -337,3 +337,12 @@ def test_names_that_not_every_store_takes_are_refused(name: str) -> None:
 def test_lengths_that_cannot_be_kept_are_refused(ttl: float, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         named_lease(Bench().store, Settings(), NAME, ttl=timedelta(seconds=ttl))
+
+
+@pytest.mark.parametrize("text", ["\ud800", "x" * (64 * 1024 + 1)])
+async def test_text_that_not_every_store_can_keep_is_refused(bench: Bench, text: str) -> None:
+    async with bench.lease() as lease:
+        for verb in (lease.save, lease.confirm):
+            with pytest.raises(ConfigurationError):
+                await verb(text)
+        await lease.save("x" * (64 * 1024))
