@@ -7,9 +7,7 @@ first time; so are a release, a confirmation and a save. What stays unknown is s
 import asyncio
 import logging
 import os
-import random
 import socket
-import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import TracebackType
@@ -17,18 +15,15 @@ from typing import Any, Final, Self, TypeVar
 
 from jobq import durations
 from jobq.clock import Clock, SystemClock
-from jobq.errors import BackendUnavailable, ConfigurationError, LeaseHeld, LockLost, SettlementUnknown
-from jobq.lease.keeper import LeaseKeeper, Loss, answered_within
-from jobq.lease.store import Busy, Confirmation, Grant, LeaseStore, Request, checked_name
+from jobq.errors import BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
+from jobq.lease.acquiring import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, Acquirer
+from jobq.lease.keeper import LeaseKeeper, Loss
+from jobq.lease.store import Confirmation, Grant, LeaseStore, checked_name
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.settings import Settings
 
 T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
-_PAUSE_SECONDS: Final = 0.1  # between repetitions, at first
-_LONGEST_PAUSE_SECONDS: Final = 2.0
-_WITHDRAW_SECONDS: Final = 2.0
-_LEAST_POLL_SECONDS: Final = 0.02
 _MOST_TEXT_BYTES: Final = 64 * 1024  # of a cursor and the like: it is written with every batch
 
 
@@ -75,13 +70,18 @@ class NamedLease:
         self.lost = asyncio.Event()
         self._store = store
         self._timing = timing
-        self._ttl = timedelta(seconds=timing.lease)
-        self._wait = wait
-        self._lock_delay = lock_delay
-        self._holder = _checked_text(holder or this_holder(), "a holder's name")
         self._clock: Clock = clock or SystemClock()
         self._on_extended = on_extended
-        self._on_busy = on_busy
+        self._acquirer = Acquirer(
+            store,
+            self.name,
+            timing=timing,
+            wait=wait,
+            lock_delay=lock_delay,
+            holder=_checked_text(holder or this_holder(), "a holder's name"),
+            clock=self._clock,
+            on_busy=on_busy,
+        )
         self._grant: Grant | None = None
         self._keeper: LeaseKeeper | None = None
         self._is_over = False  # released or confirmed, for certain
@@ -127,7 +127,7 @@ class NamedLease:
     async def __aenter__(self) -> Self:
         if self._grant is not None:
             raise RuntimeError("a lease is entered once; make another one")
-        await self._acquire()
+        await self._acquirer.acquire(self._begin)
         await self._kept.__aenter__()
         self.lost = self._kept.lock_lost_event
         if self._on_extended is not None:
@@ -218,64 +218,6 @@ class NamedLease:
             raise RuntimeError("the lease is not held: use it as `async with`")
         return self._keeper
 
-    async def _acquire(self) -> None:
-        limit = self._wait if isinstance(self._wait, timedelta) else None
-        until = None if limit is None else self._clock.boottime() + limit.total_seconds()
-        while True:
-            request = Request(
-                name=self.name,
-                key=str(uuid.uuid4()),
-                holder=self._holder,
-                ttl=self._ttl,
-                lock_delay=self._lock_delay,
-            )
-            try:
-                if await self._try(request, until):
-                    return
-            except LeaseHeld:
-                raise
-            except BaseException:
-                # Cancelled, or nobody knows: what may have been granted is not to stand until it expires.
-                await self._withdraw(request)
-                raise
-
-    async def _try(self, request: Request, until: float | None) -> bool:
-        """Ask until this request is granted, or has to be replaced by a new one."""
-        pause, gives_up = _PAUSE_SECONDS, self._clock.boottime() + self._timing.hold
-        while True:
-            since = self._clock.boottime()  # rule 1: before the request
-            try:
-                answer = await self._ask(request)
-            except LockLost:
-                return False  # this request was granted and has ended already: its answer was too late
-            except (SettlementUnknown, BackendUnavailable) as error:
-                # The same request again: if the first was granted it is answered alike.
-                moment = self._clock.boottime()
-                waits = self._wait is True or (until is not None and moment < until)
-                if not waits and (isinstance(error, BackendUnavailable) or moment >= gives_up):
-                    raise
-                _log.warning("lease %s: %s; asking again", self.name, error)
-                await self._clock.sleep_until(moment + pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                continue
-            if isinstance(answer, Busy):
-                await self._wait_for(answer, until)
-                continue
-            if await self._begin(answer, since):
-                return True
-            await self._withdraw(request)
-            return False
-
-    async def _ask(self, request: Request) -> Grant | Busy:
-        answers: list[Grant | Busy] = []
-
-        async def send() -> None:
-            answers.append(await self._store.acquire(request))
-
-        if not await answered_within(self._clock, self._timing.hold, send()):
-            raise SettlementUnknown(f"no answer about lease {self.name} within {self._timing.hold:.3g} s")
-        return answers[0]
-
     async def _begin(self, grant: Grant, since: float) -> bool:
         self._version = grant.version
         keeper = LeaseKeeper(
@@ -291,19 +233,9 @@ class NamedLease:
         self._grant, self._keeper, self._cursor = grant, keeper, grant.cursor
         return True
 
-    async def _wait_for(self, busy: Busy, until: float | None) -> None:
-        now = self._clock.boottime()
-        if self._wait is False or (until is not None and now >= until):
-            raise LeaseHeld(_told(self.name, busy))
-        if self._on_busy is not None:
-            self._on_busy(_told(self.name, busy), busy.token)
-        poll = self._store.limits.poll.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 - no secret
-        wait = poll if busy.remaining is None else min(poll, max(_LEAST_POLL_SECONDS, busy.remaining))
-        await self._clock.sleep_until(now + wait if until is None else min(now + wait, until))
-
     async def _certainly(self, verb: Callable[[], Awaitable[None]]) -> None:
         """Repeat a verb until its answer is certain, for as long as the lease is kept."""
-        pause = _PAUSE_SECONDS
+        pause = PAUSE_SECONDS
         while True:
             try:
                 return await verb()
@@ -312,7 +244,7 @@ class NamedLease:
                     raise
                 _log.warning("lease %s: %s; trying again", self.name, error)
             await self._clock.sleep_until(min(self._clock.boottime() + pause, self.deadline))
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _give_back(self, *, raises: bool) -> None:
         try:
@@ -324,18 +256,6 @@ class NamedLease:
             _log.warning("%s", error)
         except (SettlementUnknown, BackendUnavailable) as error:
             _log.warning("lease %s may not have been released, it expires: %s", self.name, error)
-
-    async def _withdraw(self, request: Request) -> None:
-        withdrawing = asyncio.ensure_future(
-            answered_within(self._clock, _WITHDRAW_SECONDS, self._store.withdraw(self.name, request.key))
-        )
-        try:
-            await asyncio.shield(withdrawing)
-        except asyncio.CancelledError:
-            await withdrawing
-            raise
-        except Exception as error:  # noqa: BLE001 - it expires; what brought us here matters more
-            _log.warning("lease %s: what may have been granted was not given back, it expires: %s", self.name, error)
 
     def _why(self) -> str:
         if self._keeper is None:
@@ -403,15 +323,3 @@ def _checked_text(text: str, what: str) -> str:
     if size > _MOST_TEXT_BYTES:
         raise ConfigurationError(f"{what} has at most {_MOST_TEXT_BYTES} bytes, this has {size}")
     return text
-
-
-def _told(name: str, busy: Busy) -> str:
-    if busy.why == "confirmed":
-        return (
-            f"lease {name} was confirmed by {busy.holder} under token {busy.token}: it is taken until that is released"
-        )
-    if busy.why == "delayed":
-        left = "" if busy.remaining is None else f" for {durations.show(round(busy.remaining, 1))}"
-        return f"lease {name} expired and stays closed{left} (its lock-delay); {busy.holder} had it, token {busy.token}"
-    left = "" if busy.remaining is None else f", for {durations.show(round(busy.remaining, 1))} unless it is renewed"
-    return f"lease {name} is held by {busy.holder} under token {busy.token}{left}"
