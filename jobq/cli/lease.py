@@ -218,7 +218,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> int:
 @lease.command(
     cls=ExampleCommand,
     short_help="End a lease by its token, or keep its holder from renewing it.",
-    examples=("jobq demo lease release nightly --token 7", "jobq demo lease release nightly"),
+    examples=("jobq demo lease release nightly --token 1", "jobq demo lease release nightly"),
 )
 @click.argument("name")
 @click.option("--token", metavar="N", type=click.IntRange(min=1), help="Of the lease to give back, at once.")

@@ -59,7 +59,8 @@ class Acquirer:
             JobqError: it could not be asked for; nothing is held, as far as can be known.
         """
         limit = self._wait if isinstance(self._wait, timedelta) else None
-        until = None if limit is None else self._clock.boottime() + limit.total_seconds()
+        began = self._clock.boottime()
+        until = None if limit is None else began + limit.total_seconds()
         while True:
             request = Request(
                 name=self._name,
@@ -71,6 +72,8 @@ class Acquirer:
             try:
                 if await self._try(request, until, begin):
                     return
+                if self._wait is not True and self._clock.boottime() >= max(until or 0.0, began + self._timing.hold):
+                    raise BackendUnavailable(f"lease {self._name}: answers come too late for so short a lease")
             except LeaseHeld:
                 raise
             except BaseException:
