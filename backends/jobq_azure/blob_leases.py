@@ -201,7 +201,7 @@ class BlobLeases:
         try:
             kept = await self._read(name)
             if kept.row.state == CONFIRMED:
-                await self._write(name, replace(kept, row=rules.revoke(kept.row, 0.0)), None)
+                await self._change(name, lambda row: rules.revoke(row, 0.0))
             else:
                 with contextlib.suppress(LockLost):  # nobody leases it
                     await self._wire.break_lease(name)
@@ -247,20 +247,27 @@ class BlobLeases:
         for _ in range(_RACES):
             kept = await self._there(name, lambda: self._read(name))
             row = rule(kept.row)
-            held = kept.row.state == HELD
-            if row != kept.row:
-                try:
-                    await self._write(name, replace(kept, row=row), kept.row.key if held else None)
-                except Changed:
-                    continue
-                except LockLost:
-                    if held:
-                        raise
-                    continue  # somebody just looks whether it is free
-            if row.state != HELD:  # else it is another's by now, and stays so
-                await self._unlease(name, row.key)
-            return
+            if row == kept.row or await self._replaced(name, kept, row):
+                if row.state != HELD:  # else it is another's by now, and stays so
+                    await self._unlease(name, row.key)
+                return
         raise SettlementUnknown(f"lease {name}: its blob changes again and again")
+
+    async def _replaced(self, name: str, kept: _Kept, row: Row) -> bool:
+        """Write; return False when the blob is not as it was read, or somebody just looks whether it is free."""
+        held = kept.row.state == HELD
+        # What is confirmed is leased no more, unless giving that back was lost on the way: then it is still its own.
+        for key in (kept.row.key,) if held else (None, kept.row.key):
+            try:
+                await self._write(name, replace(kept, row=row), key)
+            except Changed:
+                return False
+            except LockLost:
+                if held:
+                    raise
+            else:
+                return True
+        return False
 
     async def _unlease(self, name: str, key: str) -> None:
         try:
