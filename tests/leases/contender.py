@@ -22,7 +22,7 @@ async def hold(lease: NamedLease, dice: random.Random) -> None:
     """Write as often as comes to mind, then leave in one of the ways there are."""
     for number in range(dice.randrange(1, 4)):
         await lease.save(f"{lease.token} {number}")
-        await asyncio.sleep(dice.choice((0.0, 0.001, 0.01)))
+        await asyncio.sleep(dice.choice((0.0, 0.001, 0.01, 0.1)))
 
 
 async def main(spec: str, name: str, seed: int, ttl: float) -> None:
