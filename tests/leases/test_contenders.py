@@ -206,12 +206,12 @@ def database(postgres: Database) -> Iterator[Database]:
 
 @pytest.mark.timeout(150)
 def test_tokens_rise_and_nobody_writes_under_a_stale_one(tmp_path: Path) -> None:
-    fight(on_sqlite(tmp_path), 150, 120, 0.4)
+    fight(on_sqlite(tmp_path), 60, 120, 0.3)
 
 
 @pytest.mark.timeout(150)
 def test_it_is_so_on_postgresql(database: Database, tmp_path: Path) -> None:
-    fight(on_postgres(database, tmp_path), 100, 120, 0.4)
+    fight(on_postgres(database, tmp_path), 40, 120, 0.3)
 
 
 @pytest.mark.soak
