@@ -68,7 +68,7 @@ class LeaseKeeper:
         timing: the numbers of rules 2 and 4.
         clock: the clock `since` was read from.
         on_extended: called with each new deadline, for whoever else enforces it (rule 7).
-        kind: what is leased, for messages.
+        kind: what is leased, for messages; "lease" for a named one.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class LeaseKeeper:
         self._in_doubt = False  # an unanswered settle: repeated by the caller until the deadline, renewed no more
         self._leased = leased
         self._what = f"{kind} {leased.id}"
+        self._lease = self._what if kind == "lease" else f"the lease on {self._what}"
         self._timing = timing
         self._clock = clock
         self._since = since
@@ -200,7 +201,7 @@ class LeaseKeeper:
 
     async def _send(self, verb: Callable[[], Awaitable[None]], seconds: float) -> None:
         if self.lock_lost_event.is_set():
-            raise LockLost(f"the lease on {self._what} was lost before this was sent")
+            raise LockLost(f"{self._lease} was lost before this was sent")
         if not await answered_within(self._clock, seconds, verb()):
             raise SettlementUnknown(f"no answer about {self._what} within {seconds:.3g} s")
 
