@@ -53,13 +53,13 @@ demo: $(STAMP) ## push real commands, run them, and kill a worker on the way
 	@$(BIN)/python -m benchmarks.demo
 
 test: $(STAMP) $(SERVICES) ## run the tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m tests
 
 check: $(STAMP) $(SERVICES) ## format, lint, types, tests: what CI runs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m tests
 
 format: $(STAMP) ## format and mend what can be mended
 	@$(BIN)/ruff format .

@@ -6,7 +6,8 @@ and each caller knows what that means for its verb (S5, S8).
 """
 
 from collections.abc import Awaitable
-from typing import Final, TypeVar
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
 from azure.core.exceptions import (
@@ -25,6 +26,9 @@ from jobq.errors import (
     MalformedTask,
     QueueNotFound,
 )
+
+if TYPE_CHECKING:
+    from azure.core.pipeline import PipelineResponse
 
 _T = TypeVar("_T")
 _BUSY: Final = frozenset({429, 503})
@@ -47,7 +51,11 @@ class NoCredential(AccessDenied):
 
 
 class AlreadyThere(Exception):
-    """The queue that was to be made exists."""
+    """The queue or container that was to be made exists."""
+
+
+class NoBlob(Exception):
+    """There is no blob of this name."""
 
 
 async def answered(call: Awaitable[_T], place: str) -> _T:
@@ -59,7 +67,8 @@ async def answered(call: Awaitable[_T], place: str) -> _T:
 
     Raises:
         NoAnswer: nobody knows whether it took effect.
-        AlreadyThere: a queue was to be made that exists.
+        AlreadyThere: a queue or container was to be made that exists.
+        NoBlob: there is no such blob.
         LockLost: the receipt is stale.
         BackendUnavailable, QueueNotFound, AccessDenied, ConfigurationError, MalformedTask: it took no effect.
     """
@@ -68,6 +77,10 @@ async def answered(call: Awaitable[_T], place: str) -> _T:
     except AzureError as error:
         # Without the cause: its text may hold an address with a signature, or a key (A5).
         raise meaning(error, place) from None
+    except (JobqError, NoAnswer):
+        raise
+    except Exception as error:  # noqa: BLE001 - what the SDK trips over in an answer that is none of the service's
+        raise Unreadable(f"{place}: the answer cannot be read ({type(error).__name__})") from None
 
 
 def code_of(error: HttpResponseError) -> str:
@@ -98,21 +111,29 @@ def meaning(error: AzureError, place: str) -> Exception:
 def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 - one row a kind
     if code in _LOST:
         return LockLost(f"the receipt is stale ({status} {code}): the lease ran out, or it was settled or taken")
-    if code == "QueueAlreadyExists":  # the SDK raises it for a 204 too
+    if code in {"QueueAlreadyExists", "ContainerAlreadyExists"}:  # the SDK raises the first for a 204 too
         return AlreadyThere(place)
     if code in _TOO_LARGE or status == 413:  # noqa: PLR2004 - Request Entity Too Large
         return MalformedTask("is larger than a Storage Queue takes")
-    if code == "QueueNotFound" or (status == 404 and not code):  # noqa: PLR2004 - Not Found
-        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place.removesuffix('-failed')} create")
     if status == 404:  # noqa: PLR2004 - Not Found
-        return ConfigurationError(f"{place} was not found ({code}); is the account one with queues?")
+        return _not_found(code, place)
     if status in {401, 403}:
         return AccessDenied(_access(code, place))
-    if status in _BUSY or code in {"ServerBusy", "QueueBeingDeleted"}:
+    if status in _BUSY or code in {"ServerBusy", "QueueBeingDeleted", "ContainerBeingDeleted"}:
         return BackendUnavailable(f"{place} is busy ({status} {code})")
     if status >= 500:  # noqa: PLR2004 - OperationTimedOut, InternalError: it may have been done all the same
         return Unreadable(f"{place}: the service failed ({status} {code})".replace(" )", ")"))
     return _Refused(f"{place}: the service refused the request ({status} {code})")
+
+
+def _not_found(code: str, place: str) -> Exception:
+    if code == "BlobNotFound":
+        return NoBlob(place)
+    if code == "ContainerNotFound":
+        return QueueNotFound(f"{place}: there is no such container; a push without --no-create makes it")
+    if code in {"QueueNotFound", ""}:
+        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place.removesuffix('-failed')} create")
+    return ConfigurationError(f"{place} was not found ({code}); is the account one with queues?")
 
 
 class _Refused(JobqError):
@@ -120,7 +141,13 @@ class _Refused(JobqError):
 
 
 def _access(code: str, place: str) -> str:
-    if code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}:
+    mismatch = code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}
+    if mismatch and "(container " in place:
+        return (
+            f"{place}: this identity may not do that ({code}). A task too large for a message lies in a blob: whoever"
+            " pushes or runs such needs the role 'Storage Blob Data Contributor'; a new role takes some minutes"
+        )
+    if mismatch:
         # Renewals are updates, which the role 'Message Processor' does not include: it may only get and delete.
         return (
             f"{place}: this identity may not do that ({code}). A worker needs the role 'Storage Queue Data"
@@ -133,3 +160,14 @@ def _access(code: str, place: str) -> str:
             " does not allow it"
         )
     return f"{place}: the key, token or signature was refused ({code}); is it of this account, and is the clock right?"
+
+
+def from_the_service(response: "PipelineResponse[Any, Any]") -> None:
+    """Raise DecodeError for a success that the service itself does not state; a hook of the SDK's clients.
+
+    A proxy on the way may answer 200 or 204 to anything, and a renewal or a settle would be believed that nobody has
+    made (P1, S5). The service sets `x-ms-request-id` on every answer.
+    """
+    answer = response.http_response
+    if answer.status_code < HTTPStatus.BAD_REQUEST and not answer.headers.get("x-ms-request-id"):
+        raise DecodeError("an answer that is not the service's")

@@ -1,7 +1,7 @@
 """Azure Storage Queue behind the backend protocol."""
 
 import asyncio
-import contextlib
+import logging
 import math
 import time
 from collections.abc import Awaitable, Sequence
@@ -15,25 +15,31 @@ from jobq.errors import (
     BackendUnavailable,
     ConfigurationError,
     JobqError,
-    LeaseError,
     MalformedTask,
-    PushUnknown,
     QueueNotFound,
 )
 from jobq.task import Task
 from jobq_azure.answers import NoAnswer, Unreadable
 from jobq_azure.blob_leases import BlobLeases
 from jobq_azure.connection import Account
-from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
-from jobq_azure.dead import SUFFIX, Graveyard, id_in
+from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content
+from jobq_azure.dead import SUFFIX, Graveyard
 from jobq_azure.delivery import StorageDelivery
+from jobq_azure.envelope import Envelope
+from jobq_azure.letters import id_in
+from jobq_azure.payloads import Payloads, within
 from jobq_azure.polling import Polling
+from jobq_azure.pushing import push
 from jobq_azure.wire import LONGEST, MOST_AT_ONCE, Message, Wire, whole_seconds
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)
-_PUTS_AT_ONCE: Final = 32
 _EARLY_SECONDS: Final = 5.0  # the service counts whole seconds by its own clock: so much is no step of a long delay
 _T = TypeVar("_T")
+# How long a payload may be waited for, of a lease and at most; the others of its receive wait with it.
+_BLOB_SHARE: Final = 1 / 8
+_BLOB_SECONDS: Final = 5.0
+_UNREADABLE_SECONDS: Final = 30  # a task whose payload cannot be had now is hidden for so long
+_log: Final = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left, or a receive is given up
 
 
@@ -52,9 +58,11 @@ class StorageQueueBackend:
         self._polling = Polling(poll_max.total_seconds())
         self._on_their_way: set[asyncio.Task[None]] = set()  # requests of deliveries
         self._stack = AsyncExitStack()
+        self._spills = account.has_blobs
         self._wire: Wire
+        self._payloads: Payloads
         self._dead: Graveyard
-        self._leases = BlobLeases(lambda: account.blobs(name), time.time)
+        self._leases = BlobLeases(lambda: account.lease_blobs(name), time.time)
 
     @property
     def name(self) -> str:
@@ -67,7 +75,7 @@ class StorageQueueBackend:
         return Capabilities(
             default_lease=DEFAULT_LEASE,
             max_lease=LONGEST,
-            max_message_bytes=MAX_TEXT_BYTES - HEADROOM_BYTES,
+            max_message_bytes=None if self._spills else MAX_TEXT_BYTES - HEADROOM_BYTES,
             atomic_requeue=True,
             counts_deliveries=True,
             native_checkpoint=True,
@@ -83,7 +91,9 @@ class StorageQueueBackend:
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._account)
         self._wire = self._account.wire(self._name)
-        self._dead = Graveyard(self._account.wire(self._name + SUFFIX), self._wire)
+        self._payloads = self._account.payloads(self._name)
+        dead = self._name + SUFFIX
+        self._dead = Graveyard(self._account.wire(dead), self._account.payloads(dead), self._wire, self._payloads)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -99,6 +109,7 @@ class StorageQueueBackend:
             raise ConfigurationError(f"the queue {self._wire.place} exists")
         for place in (self._wire, self._dead):
             await _certain(place.create())
+        await self._payloads.create()
 
     async def _exists(self) -> bool:
         try:
@@ -109,48 +120,7 @@ class StorageQueueBackend:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a request each; on an error what was added is taken back, or PushUnknown names it."""
-        now = time.time()
-        texts = [(checked_text(task), _hidden_seconds(task, now)) for task in tasks]
-        limit = asyncio.Semaphore(_PUTS_AT_ONCE)
-        failed: list[Exception] = []
-
-        async def put(text: str, hidden: int) -> tuple[str, str] | None:
-            async with limit:
-                if failed:  # nothing more is begun: what is not there need not be taken back
-                    return None
-                try:
-                    return await self._wire.put(text, hidden)
-                except Exception as error:
-                    failed.append(error)
-                    raise
-
-        puts = [asyncio.ensure_future(put(*each)) for each in texts]
-        try:
-            results = await asyncio.gather(*puts, return_exceptions=True)
-        except asyncio.CancelledError:
-            for each in puts:
-                each.cancel()
-            raise
-        if failed:
-            raise await self._taken_back(tasks, results, failed[0])
-        return [task.id for task in tasks]
-
-    async def _taken_back(
-        self, tasks: Sequence[Task], results: Sequence["tuple[str, str] | BaseException | None"], error: Exception
-    ) -> Exception:
-        """Delete what was added; return the error to raise: what happened, or PushUnknown for what may be there."""
-        doubtful: list[str] = []
-        for task, result in zip(tasks, results, strict=True):
-            if isinstance(result, NoAnswer):
-                doubtful.append(task.id)
-            elif isinstance(result, tuple):
-                try:
-                    await self._wire.delete(*result)
-                except (JobqError, NoAnswer):  # a worker has it by now, or nobody knows
-                    doubtful.append(task.id)
-        if not doubtful:
-            return error
-        return PushUnknown(f"{error}; {len(doubtful)} of {len(tasks)} tasks may or may not be queued", doubtful)
+        return await push(self._wire, self._payloads, tasks)
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lease up to 32; an idle queue is asked more and more seldom, up to the longest pause."""
@@ -177,25 +147,47 @@ class StorageQueueBackend:
 
     async def _look(self, count: int, seconds: int) -> list[Delivery]:
         count = self._polling.most(count, time.monotonic())
-        looking = asyncio.ensure_future(self._wire.get(count, seconds))
+        looking = asyncio.ensure_future(self._granted(count, seconds))
         try:
-            messages = await asyncio.shield(looking)
+            deliveries = await asyncio.shield(looking)
         except asyncio.CancelledError:
-            await self._give_back(looking, seconds)
+            await self._give_back(looking)
             raise
         except NoAnswer as error:
             if isinstance(error, Unreadable):
                 self._polling.stumbled(time.monotonic(), seconds)
             # Up to 32 messages may be hidden for a lease; they come again, one delivery older.
             raise BackendUnavailable(str(error)) from None
-        deliveries = [self._delivery(message, seconds) for message in messages]
-        early = [each for each in deliveries if _too_early(each)]
-        for each in early:
-            with contextlib.suppress(LeaseError):  # it comes again when its lease has run out
-                await each.put_off(_too_early(each))
-        return [each for each in deliveries if each not in early]
+        return [*deliveries]
 
-    async def _give_back(self, looking: "asyncio.Task[list[Message]]", seconds: int) -> None:
+    async def _granted(self, count: int, seconds: int) -> list[StorageDelivery]:
+        """Lease messages, and open them; one that is too early, or whose payload cannot be had now, is put off."""
+        limit = min(seconds * _BLOB_SHARE, _BLOB_SECONDS)
+
+        async def opened(message: Message) -> StorageDelivery | None:
+            content = Content.read(message.text)
+            try:
+                envelope = await within(limit, self._payloads.opened(content))
+            except JobqError as error:
+                _log.warning("%s: task %s is put off: %s", self._wire.place, content.beside.id or message.id, error)
+                await put_off(self._delivery(message, Envelope(content), seconds), _UNREADABLE_SECONDS)
+                return None
+            delivery = self._delivery(message, envelope, seconds)
+            if not (early := _too_early(delivery)):
+                return delivery
+            await put_off(delivery, early)
+            return None
+
+        async def put_off(delivery: StorageDelivery, hidden: int) -> None:
+            try:
+                await delivery.put_off(hidden)
+            except JobqError as error:  # the others of its receive must not suffer (S11)
+                _log.warning("%s: task %s comes when its lease is over: %s", self._wire.place, delivery.id, error)
+
+        found = await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
+        return [each for each in found if each is not None]
+
+    async def _give_back(self, looking: "asyncio.Task[list[StorageDelivery]]") -> None:
         """Put back what a receive was granted that nobody waits for any more."""
         await asyncio.wait({looking}, timeout=_LEAVE_SECONDS)
         if not looking.done():
@@ -203,26 +195,24 @@ class StorageQueueBackend:
             return
         if looking.cancelled() or looking.exception() is not None:
             return
-        releases = (self._delivery(message, seconds).release() for message in looking.result())
+        releases = (each.release() for each in looking.result())
         await asyncio.gather(*releases, return_exceptions=True)  # what is not given back comes when its lease is over
 
-    def _delivery(self, message: Message, seconds: int) -> StorageDelivery:
+    def _delivery(self, message: Message, envelope: Envelope, seconds: int) -> StorageDelivery:
         lease = timedelta(seconds=seconds)
-        return StorageDelivery(self._wire, self._dead, message, lease, self._on_their_way)
+        return StorageDelivery(self._wire, self._payloads, self._dead, message, envelope, lease, self._on_their_way)
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at the first tasks; the service shows 32 at most."""
-        found = [
-            (message, Content.read(message.text))
-            for message in await _certain(self._wire.peek(min(limit, MOST_AT_ONCE)))
-        ]
+        messages = await _certain(self._wire.peek(min(limit, MOST_AT_ONCE)))
+        envelopes = [await self._payloads.opened(Content.read(message.text)) for message in messages]
         return [
             Peeked(
-                id=id_in(content.body) or content.beside.id or message.id,
-                body=content.body,
-                deliveries=content.beside.before + message.deliveries,
+                id=id_in(envelope) or envelope.content.beside.id or message.id,
+                body=envelope.body,
+                deliveries=envelope.content.beside.before + message.deliveries,
             )
-            for message, content in found
+            for message, envelope in zip(messages, envelopes, strict=True)
         ]
 
     async def stats(self) -> QueueStats:
@@ -238,6 +228,7 @@ class StorageQueueBackend:
         """Delete all messages; the number is the service's estimate."""
         count = await _certain(self._wire.count())
         await _certain(self._wire.clear())
+        await self._payloads.sweep()
         return count
 
     async def dead_letters(self, limit: int) -> list[Dead]:
@@ -259,24 +250,6 @@ async def _certain(call: Awaitable[_T]) -> _T:
         return await call
     except NoAnswer as error:
         raise BackendUnavailable(str(error)) from None
-
-
-def checked_text(task: Task) -> str:
-    """Return the message of a task that is pushed; raises MalformedTask when it has no room to grow."""
-    text = Content(task.encode()).text()
-    if (size := size_of(text)) > MAX_TEXT_BYTES - HEADROOM_BYTES:
-        raise MalformedTask(
-            f"takes {size} bytes as a message, and a Storage Queue has room for {MAX_TEXT_BYTES - HEADROOM_BYTES}"
-            f" ({MAX_TEXT_BYTES} less {HEADROOM_BYTES} for what jobq notes of its attempts): put the data into a file"
-            " or blob, and its address into the task"
-        )
-    return text
-
-
-def _hidden_seconds(task: Task, now: float) -> int:
-    if task.not_before is None or task.not_before <= now:
-        return 0
-    return whole_seconds(timedelta(seconds=min(task.not_before - now, LONGEST.total_seconds())))
 
 
 def _too_early(delivery: StorageDelivery) -> int:

@@ -27,8 +27,8 @@ from jobq.errors import BackendUnavailable, LockLost, MalformedTask, SettlementU
 from jobq.lease import rules
 from jobq.lease.rules import CONFIRMED, HELD, RELEASED, Row
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, Request
-from jobq_azure.answers import NoAnswer
-from jobq_azure.blob_wire import BlobWire, Changed, Found, NoBlob, Taken
+from jobq_azure.answers import NoAnswer, NoBlob
+from jobq_azure.blob_wire import BlobWire, Changed, Found, Taken
 
 _T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)

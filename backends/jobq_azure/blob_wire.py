@@ -15,7 +15,7 @@ from azure.core import MatchConditions
 from azure.core.exceptions import AzureError, HttpResponseError
 
 from jobq.errors import AccessDenied, LockLost
-from jobq_azure.answers import code_of, meaning
+from jobq_azure.answers import NoBlob, Unreadable, code_of, from_the_service, meaning
 
 if TYPE_CHECKING:  # the SDK of blobs is imported by whoever asks `Account.blobs` for them
     from azure.storage.blob.aio import BlobClient, BlobLeaseClient, ContainerClient
@@ -39,10 +39,6 @@ _LOST: Final = frozenset(
 )
 _CHANGED: Final = frozenset({"ConditionNotMet", "TargetConditionNotMet"})
 _THERE: Final = frozenset({"BlobAlreadyExists", "ContainerAlreadyExists"})
-
-
-class NoBlob(Exception):
-    """There is no such blob, or not even the container."""
 
 
 class Taken(Exception):
@@ -102,6 +98,7 @@ class BlobWire:
         dates: list[float] = []
 
         def hear(response: Any) -> None:
+            from_the_service(response)  # a hook of one request takes the place of the client's
             if text := response.http_response.headers.get("Date"):
                 dates.append(parsedate_to_datetime(text).astimezone(UTC).timestamp())
 
@@ -181,12 +178,14 @@ async def _asked(call: Awaitable[_T], place: str) -> _T:
         raise _meaning(error, place) from None
     except AzureError as error:
         raise meaning(error, place) from None
+    except (ValueError, TypeError, KeyError) as error:  # what the SDK trips over in an answer
+        raise Unreadable(f"{place}: the answer cannot be read ({type(error).__name__})") from None
 
 
 def _meaning(error: HttpResponseError, place: str) -> Exception:
     code = code_of(error)
     if code in _NO_PLACE:
-        return NoBlob()
+        return NoBlob(f"{place}: there is no such blob")
     if code in _TAKEN:
         return Taken()
     if code in _CHANGED or code in _THERE:

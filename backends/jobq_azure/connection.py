@@ -12,7 +12,11 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.queue.aio import QueueClient
 
 from jobq.errors import ConfigurationError, InvalidSpec
-from jobq_azure.blob_wire import CONTAINER, BlobWire
+from jobq.task import MAX_BODY_BYTES
+from jobq_azure.answers import from_the_service
+from jobq_azure.blob_wire import CONTAINER as LEASES
+from jobq_azure.blob_wire import BlobWire
+from jobq_azure.payloads import CONTAINER, Payloads
 from jobq_azure.wire import Wire
 
 if TYPE_CHECKING:
@@ -77,45 +81,62 @@ class Account:
 
     def wire(self, queue: str) -> Wire:
         """Return the requests to one queue."""
-        url, credential = self._signed()
-        client = QueueClient(
-            url,
-            queue,
-            credential=credential,
-            # The transport's limits replace the session's, and the client's own are not read beside a transport.
-            transport=AioHttpTransport(
-                session=self._session,
-                session_owner=False,
-                connection_timeout=_CONNECT_SECONDS,
-                read_timeout=_ANSWER_SECONDS,
-            ),
-            retry_total=0,
-        )
+        url, credential = self._signed("queue")
+        client = QueueClient(url, queue, credential=credential, **self._ways())
         return Wire(client, f"{self.name}/{queue}")
 
-    def blobs(self, queue: str) -> BlobWire:
-        """Return the requests to the blobs of one queue's named leases."""
-        return BlobWire(self.container(CONTAINER), queue, f"{self.name}/{queue}")
+    @property
+    def has_blobs(self) -> bool:
+        """Whether it is known where the account's blobs are."""
+        # An address given for queues alone says that this account is reached in a way of its own.
+        return self._parts is None or "queueendpoint" not in self._parts or "blobendpoint" in self._parts
+
+    def payloads(self, queue: str) -> Payloads:
+        """Return the payload blobs of one queue; nothing is opened before it is needed."""
+        return Payloads(self._container if self.has_blobs else None, queue, f"{self.name}/{queue}")
+
+    def lease_blobs(self, queue: str) -> BlobWire:
+        """Return the requests to the blobs of one queue's named leases; raises ConfigurationError for want of blobs."""
+        return BlobWire(self.container(LEASES), queue, f"{self.name}/{queue}")
 
     def container(self, name: str) -> "ContainerClient":
-        """Return the SDK's client of a container of blobs: no retries, as `wire`."""
-        from azure.storage.blob.aio import ContainerClient  # noqa: PLC0415 - 50 ms that only named leases need
+        """Return the SDK's client of a container of blobs: no retries, as `wire`; raises ConfigurationError."""
+        if not self.has_blobs:
+            raise ConfigurationError(
+                f"{self.name}: this needs blobs; add the BlobEndpoint to the connection string, which has a QueueEndpoint"
+            )
+        return self._container(name)
+
+    def _container(self, name: str = CONTAINER) -> "ContainerClient":
+        from azure.storage.blob.aio import ContainerClient  # noqa: PLC0415 - 0.1 s that few tasks need
 
         url, credential = self._signed("blob")
         return ContainerClient(
             url,
             name,
             credential=credential,
-            transport=AioHttpTransport(
-                session=self._session,
-                session_owner=False,
-                connection_timeout=_CONNECT_SECONDS,
-                read_timeout=_ANSWER_SECONDS,
-            ),
-            retry_total=0,
+            max_single_get_size=MAX_BODY_BYTES,
+            **self._ways(),
         )
 
-    def _signed(self, service: str = "queue") -> tuple[str, Any]:
+    def _ways(self) -> dict[str, Any]:
+        """Return how each client sends: each request once, to this address, and believing the service alone."""
+        # The transport's limits replace the session's, and the client's own are not read beside a transport.
+        transport = AioHttpTransport(
+            session=self._session,
+            session_owner=False,
+            connection_timeout=_CONNECT_SECONDS,
+            read_timeout=_ANSWER_SECONDS,
+        )
+        return {
+            "transport": transport,
+            "retry_total": 0,
+            "permit_redirects": False,  # a redirect sends a request once more, to wherever an answer says
+            "raw_response_hook": from_the_service,
+        }
+
+    def _signed(self, service: str) -> tuple[str, Any]:
+        """Return the address of a service of this account, `queue` or `blob`, and what signs in there."""
         if self._parts is None:
             return f"https://{self.name}.{service}.{self._suffix}", self._identity()
         protocol = self._parts.get("defaultendpointsprotocol", "https")
@@ -161,11 +182,9 @@ def _parts_of(text: str) -> dict[str, str]:
         }
     if not _is_base64(parts.get("accountkey", "")):
         raise ConfigurationError("the AccountKey in the connection string is broken: it is not base64 (nor shown here)")
-    for service in ("Queue", "Blob"):
-        if not _is_address(parts.get(f"{service.lower()}endpoint", "https://-")):
-            raise ConfigurationError(
-                f"the {service}Endpoint in the connection string is no address, as https://HOST is"
-            )
+    for endpoint in ("QueueEndpoint", "BlobEndpoint"):
+        if not _is_address(parts.get(endpoint.lower(), "https://-")):
+            raise ConfigurationError(f"the {endpoint} in the connection string is no address, as https://HOST is")
     if "accountkey" not in parts and "sharedaccesssignature" not in parts:
         raise ConfigurationError(
             "the connection string has neither AccountKey nor SharedAccessSignature; copy it whole from the storage"

@@ -20,6 +20,7 @@ from jobq.errors import MalformedTask
 MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request: facts/azure.md 1.4
 # What a message may still grow by: counters, a generation, a date. Nothing may push it over the limit later.
 HEADROOM_BYTES: Final = 1024
+MAX_COUNT: Final = 2**31 - 1  # as of a task's own counters
 _MARK: Final = "#jobq "
 # XML 1.0, production 2, without the carriage return, which a parser turns into a line feed.
 _NO_XML: Final = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -32,18 +33,25 @@ class Beside:
     Attributes:
         checkpoint: the last accepted one.
         before: deliveries of this task in messages before this one; a redrive begins a new message (S3).
-        id: of a message that is not a task, and was redriven.
+        id: of a message that is not a task, and was redriven; of a task whose body is in a blob.
         dead: the fields of a dead letter.
+        blob: names the blob that holds the body; the message's own is empty then.
+        origin: the service's id of the message as which this was pushed, in copies of it: two pushes of one id are two
+            tasks, which nothing else tells apart.
+        changed: the fields of a task in a blob that requeues change; they count instead of those in the blob.
     """
 
     checkpoint: str | None = None
     before: int = 0
     id: str = ""
     dead: dict[str, Any] | None = None
+    blob: str = ""
+    origin: str = ""
+    changed: dict[str, Any] | None = None
 
     def line(self) -> str:
         """Return the line that stands for this; empty for nothing."""
-        fields = {name: value for name, value in vars(self).items() if value != vars(_NOTHING)[name]}
+        fields = {name: value for name, value in vars(self).items() if value != vars(NOTHING)[name]}
         # ASCII alone, so that nothing in the line can end it or be illegal in XML.
         return f"{_MARK}{json.dumps(fields)}\n" if fields else ""
 
@@ -54,13 +62,15 @@ class Beside:
             fields = strict_json.loads(line.removeprefix(_MARK).encode())
         except (MalformedTask, UnicodeEncodeError):
             return None
-        kinds = {"checkpoint": str, "before": int, "id": str, "dead": dict}
+        kinds = {"checkpoint": str, "before": int, "id": str, "dead": dict, "blob": str, "origin": str, "changed": dict}
         if not isinstance(fields, dict) or any(type(value) is not kinds.get(name) for name, value in fields.items()):
+            return None
+        if not 0 <= fields.get("before", 0) <= MAX_COUNT:
             return None
         return cls(**fields)
 
 
-_NOTHING: Final = Beside()
+NOTHING: Final = Beside()
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,7 @@ class Content:
     """A message taken apart: the bytes that somebody queued, and what jobq notes beside them."""
 
     body: bytes
-    beside: Beside = _NOTHING
+    beside: Beside = NOTHING
 
     def text(self) -> str:
         """Return the message as it is stored."""

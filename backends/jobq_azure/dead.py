@@ -8,19 +8,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 from jobq.backend import DeadLetter, FencingNumber
-from jobq.errors import LockLost, MalformedTask
-from jobq.task import Task
+from jobq.errors import BackendUnavailable, JobqError, LockLost, MalformedTask, PushUnknown
+from jobq_azure.answers import NoAnswer
 from jobq_azure.content import MAX_TEXT_BYTES, Beside, Content, size_of
+from jobq_azure.envelope import Envelope, spilled
+from jobq_azure.letters import Record, folded
+from jobq_azure.payloads import Payloads, within
 from jobq_azure.wire import MOST_AT_ONCE, Message, Wire
 
-_T = TypeVar("_T")
 SUFFIX: Final = "-failed"
 _HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
+_SPILL_SECONDS: Final = 2.0  # for a story's room: the settle that waits for it has 7.5 s at most
+_BLOBS_AT_ONCE: Final = 8
+_LET_GO_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
 
 
@@ -29,9 +34,6 @@ class Buried(Protocol):
 
     @property
     def id(self) -> str: ...  # noqa: D102 - as in jobq.backend.Delivery, like the next
-
-    @property
-    def body(self) -> bytes: ...  # noqa: D102
 
     @property
     def deliveries(self) -> int: ...  # noqa: D102
@@ -43,65 +45,79 @@ class Buried(Protocol):
     def checkpoint_value(self) -> str | None: ...  # noqa: D102
 
 
-@dataclass(frozen=True)
-class _Record:
-    """A dead letter, its checkpoint, and the messages that hold it."""
-
-    letter: DeadLetter
-    checkpoint: str | None
-    messages: tuple[Message, ...]
-
-
 class Graveyard:
     """Reads and writes the dead letters of one queue.
 
     Args:
         wire: requests to QUEUE-failed.
+        payloads: its blobs.
         main: requests to the queue itself, for redrives.
+        main_payloads: the queue's own blobs.
     """
 
-    def __init__(self, wire: Wire, main: Wire) -> None:
+    def __init__(self, wire: Wire, payloads: Payloads, main: Wire, main_payloads: Payloads) -> None:
         self._wire = wire
+        self._payloads = payloads
         self._main = main
+        self._main_payloads = main_payloads
 
     async def create(self) -> None:
         """Make the queue."""
         await self._wire.create()
 
-    async def bury(self, given_up: Buried, reason: str, description: str) -> None:
-        """Write a dead letter; the description is cut where it does not fit beside the body (item 3 of the issue).
+    async def bury(self, given_up: Buried, envelope: Envelope, message_id: str, reason: str, description: str) -> None:
+        """Write a dead letter.
+
+        A story that does not fit beside the body is cut; where there is no room for any, the body goes to a blob, and
+        where that cannot be, it stays as it is and the story goes to the log (item 3 of the issue).
 
         Args:
             given_up: the delivery.
+            envelope: what it holds.
+            message_id: of its message.
             reason: one word.
             description: what happened, for people.
         """
         epoch, generation, _ = given_up.fencing
         story: dict[str, Any] = {
             "id": given_up.id,
+            "origin": envelope.content.beside.origin or message_id,
             "epoch": epoch,
             "generation": generation,
             "reason": reason,
-            "description": (description := description.encode("utf-8", "replace").decode()),
+            "description": description.encode("utf-8", "replace").decode(),
             "deliveries": given_up.deliveries,
             "died": time.time(),
         }
         beside = Beside(checkpoint=given_up.checkpoint_value, dead=story)
-        for length in (None, 3000, 1000, 300, 0):
-            if length is not None:
-                story["description"] = description[-length:] if length else ""
-            if size_of(text := Content(given_up.body, beside).text()) <= MAX_TEXT_BYTES:
-                break
+        if envelope.payload is not None:  # a copy: each message owns its blob
+            await self._bury_in_blob(envelope, beside)
+        elif (text := _fitting(Content(envelope.body, beside))) is not None:
+            await self._wire.put(text)
         else:
+            await self._bury_without_room(envelope, beside)
+
+    async def _bury_without_room(self, envelope: Envelope, beside: Beside) -> None:
+        try:
+            await self._bury_in_blob(envelope, beside, _SPILL_SECONDS)
+        except JobqError as error:
+            story = beside.dead or {}
             _log.error(
-                "dead letter %s leaves no room for its story in %s: %s: %s",
-                given_up.id,
+                "dead letter %s leaves no room for its story in %s (%s): %s: %s",
+                story["id"],
                 self._wire.place,
-                reason,
-                description,
+                error,
+                story["reason"],
+                story["description"],
             )
-            text = Content(given_up.body).text()
-        await self._wire.put(text)
+            await self._wire.put(Content(envelope.body).text())
+
+    async def _bury_in_blob(self, envelope: Envelope, beside: Beside, seconds: float | None = None) -> None:
+        blob = await within(seconds, self._payloads.store(envelope.body))
+        changed = envelope.content.beside.changed
+        text = _fitting(Content(b"", replace(beside, blob=blob, changed=changed)))
+        assert text is not None, "a checkpoint is smaller than a message"
+        await _put(self._wire, text, self._payloads, blob)
 
     async def count(self) -> int:
         """Return about how many records there are; one that was written twice counts twice."""
@@ -111,130 +127,149 @@ class Graveyard:
         """Return up to `limit` dead letters, oldest first, of the first 32 or, for a higher limit, of all."""
         messages = await self._wire.peek(MOST_AT_ONCE)
         if len(messages) == MOST_AT_ONCE and limit > MOST_AT_ONCE:
-            messages = await self._hold()
-            await self._let_go(messages)
-        return [record.letter for record in _folded(messages)][:limit]
+            async with self._held() as held:
+                messages = list(held.values())
+        turn = asyncio.Semaphore(_BLOBS_AT_ONCE)
+
+        async def whole(record: Record) -> DeadLetter:
+            async with turn:
+                return replace(record.letter, body=(await self._opened(record)).body)
+
+        return await asyncio.gather(*(whole(record) for record in folded(messages)[:limit]))
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
-        """Put dead letters back: send first, delete after."""
+        """Put dead letters back: send first, delete after; raises PushUnknown for one that may be back or not."""
 
-        async def send(record: _Record) -> None:
-            texts = [Content(body, beside).text() for body, beside in _redriven(record)]
-            fitting = (text for text in texts if size_of(text) <= MAX_TEXT_BYTES)
-            await self._main.put(next(fitting, texts[-1]))
+        async def send(record: Record, held: dict[str, Message]) -> None:
+            await self._send(record, held)
+            try:
+                await self._delete(record, held)
+            except (BackendUnavailable, NoAnswer) as error:  # it is back: to send it again would make two
+                _log.warning("%s is back, and perhaps still a dead letter too: purge it: %s", record.letter.id, error)
 
         return await self._each(ids, send)
 
+    async def _send(self, record: Record, held: dict[str, Message]) -> None:
+        envelope = await self._opened(record)
+        if envelope.fault is not None:
+            raise envelope.fault
+        epoch = record.epoch + 1
+        # A fence, and the epoch of this attempt: another reader may have the letter by now, and after a crash the next
+        # attempt must send a higher one (S3, S4).
+        newest = held[record.messages[0].id]
+        receipt = await self._wire.update(newest.id, newest.receipt, _HOLD_SECONDS, record.raised(epoch))
+        held[newest.id] = replace(newest, receipt=receipt)
+        try:
+            await self._send_fitting(record, envelope, epoch)
+        except NoAnswer as error:
+            what = f"{error}; {record.letter.id} may or may not be back in the queue, and is still a dead letter"
+            raise PushUnknown(what, [record.letter.id]) from None
+
+    async def _send_fitting(self, record: Record, envelope: Envelope, epoch: int) -> None:
+        contents = [Content(body, beside) for body, beside in record.redriven(envelope, epoch)]
+        texts = [text for content in contents if size_of(text := content.text()) <= MAX_TEXT_BYTES]
+        if len(texts) < len(contents) and self._main_payloads.are_possible:
+            with contextlib.suppress(MalformedTask):  # what is no task is not spilled: nobody could run it
+                task = record.redriven_task(envelope, epoch)
+                blob = await self._main_payloads.store(task.encode())
+                await _put(self._main, spilled(task, blob, record.beside()).text(), self._main_payloads, blob)
+                return
+        await self._main.put(texts[0] if texts else contents[-1].text())
+
+    async def _opened(self, record: Record) -> Envelope:
+        """Return what a record holds, with its payload or the reason why that will never be had."""
+        return await self._payloads.opened(record.content)
+
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
+        purged = await self._each(ids, self._delete)
+        if await self._wire.count() == 0:  # the service's count is never too low
+            await self._payloads.sweep()
+        return purged
 
-        async def nothing(_record: _Record) -> None:
-            pass
-
-        return await self._each(ids, nothing)
-
-    async def _each(self, ids: Sequence[str], do: Callable[[_Record], Awaitable[None]]) -> list[str]:
-        """Do something with each of these dead letters, delete it, and put back the others."""
+    async def _each(self, ids: Sequence[str], do: Callable[[Record, dict[str, Message]], Awaitable[None]]) -> list[str]:
+        """Do something with each of these dead letters, and show again what it leaves."""
         wanted, done = set(ids), set[str]()
-        messages = await self._hold()
-        kept = {message.id: message for message in messages}
-        try:
-            for record in _folded(messages):
-                if record.letter.id in wanted:
-                    await do(record)
-                    done.add(record.letter.id)
+        hopeless: MalformedTask | None = None
+        async with self._held() as held:
+            for record in folded(list(held.values())):
+                if record.letter.id not in wanted:
+                    continue
+                try:
+                    await do(record, held)
+                except LockLost:  # another reader has it, and shows it again
                     for message in record.messages:
-                        del kept[message.id]
-                        with contextlib.suppress(LockLost):  # another reader has it
-                            await self._wire.delete(message.id, message.receipt)
-        finally:
-            await self._let_go(list(kept.values()))
+                        held.pop(message.id, None)
+                except MalformedTask as error:  # the others can be had all the same
+                    error.add_note(f"dead letter {record.letter.id} cannot be put back; `dead purge` deletes it")
+                    hopeless = error
+                else:
+                    done.add(record.letter.id)
+        if hopeless is not None:
+            raise hopeless
         return [each for each in ids if each in done]
 
-    async def _hold(self) -> list[Message]:
-        """Lease all there is, for a look that sees each once; ends where the first come round again."""
-        found: dict[str, Message] = {}
-        while more := await self._wire.get(MOST_AT_ONCE, _HOLD_SECONDS):
-            known = len(found)
-            found |= {message.id: message for message in more}
-            if len(found) == known:
-                break
-        return list(found.values())
+    async def _delete(self, record: Record, held: dict[str, Message]) -> None:
+        for message in record.messages:
+            receipt = held.pop(message.id).receipt
+            with contextlib.suppress(LockLost):  # another reader has it, and its blob
+                await self._wire.delete(message.id, receipt)
+                if blob := Content.read(message.text).beside.blob:
+                    await self._payloads.remove(blob)
+
+    @contextlib.asynccontextmanager
+    async def _held(self) -> AsyncIterator[dict[str, Message]]:
+        """Lease all there is, so that each is seen once; what is left in there is shown again, also after Ctrl-C."""
+        held: dict[str, Message] = {}
+        try:
+            known = -1
+            while len(held) != known:  # else there is no more, or the first come round again
+                known = len(held)
+                await self._hold_more(held)
+            yield held
+        finally:
+            with contextlib.suppress(TimeoutError):  # then they show by themselves, a minute later
+                async with asyncio.timeout(_LET_GO_SECONDS):
+                    await self._let_go(list(held.values()))
+
+    async def _hold_more(self, held: dict[str, Message]) -> None:
+        getting = asyncio.ensure_future(self._wire.get(MOST_AT_ONCE, _HOLD_SECONDS))
+        try:
+            await asyncio.shield(getting)
+        except asyncio.CancelledError:  # what it brings must be shown again
+            await asyncio.wait({getting}, timeout=_LET_GO_SECONDS)
+            raise
+        finally:
+            if getting.done() and not getting.cancelled() and getting.exception() is None:
+                held |= {message.id: message for message in getting.result()}
+            getting.cancel()
 
     async def _let_go(self, messages: list[Message]) -> None:
         async def show(message: Message) -> None:
-            with contextlib.suppress(LockLost):  # another reader has it
+            with contextlib.suppress(LockLost, BackendUnavailable, NoAnswer):  # it shows by itself, a minute later
                 await self._wire.update(message.id, message.receipt, 0)
 
         for at in range(0, len(messages), MOST_AT_ONCE):
             await asyncio.gather(*(show(message) for message in messages[at : at + MOST_AT_ONCE]))
 
 
-def _folded(messages: Sequence[Message]) -> list[_Record]:
-    """Return the dead letters in messages, oldest first.
-
-    One task has one dead letter, its newest: a crash between write and delete leaves two of one generation, and an
-    interrupted redrive one of each epoch. Two tasks that share an id are two.
-    """
-    newest: dict[tuple[str, bytes], tuple[int, int]] = {}
-    found: dict[tuple[str, bytes], _Record] = {}
-    for message in messages:
-        letter, checkpoint, number = _read(message)
-        key = (letter.id, _work_in(letter.body))
-        known = found.get(key)
-        if known is None:
-            found[key] = _Record(letter, checkpoint, (message,))
-            newest[key] = number
-        elif number > newest[key]:
-            found[key] = _Record(letter, checkpoint, (*known.messages, message))
-            newest[key] = number
-        else:
-            found[key] = replace(known, messages=(*known.messages, message))
-    return sorted(found.values(), key=lambda record: record.letter.died)
+def _fitting(content: Content) -> str | None:
+    """Return a dead letter's message, its description cut where it must be; None where there is no room for any."""
+    story = dict(content.beside.dead or {})
+    description = story["description"]
+    for length in (None, 3000, 1000, 300, 100, 0):
+        if length is not None:
+            story["description"] = description[-length:] if length else ""
+        text = replace(content, beside=replace(content.beside, dead=story)).text()
+        if size_of(text) <= MAX_TEXT_BYTES:
+            return text
+    return None
 
 
-def _read(message: Message) -> tuple[DeadLetter, str | None, tuple[int, int]]:
-    """Return a dead letter, its checkpoint, and its epoch and generation."""
-    content = Content.read(message.text)
-    story = content.beside.dead or {}
-
-    def field(name: str, usual: _T) -> _T:
-        value = story.get(name, usual)
-        return value if type(value) is type(usual) else usual
-
-    letter = DeadLetter(
-        id=field("id", "") or id_in(content.body) or message.id,
-        reason=field("reason", "unknown"),
-        description=field("description", "written by another program, or too large for its story"),
-        body=content.body,
-        deliveries=field("deliveries", 0),
-        died=field("died", 0.0),
-    )
-    return letter, content.beside.checkpoint, (field("epoch", 0), field("generation", 0))
-
-
-def _redriven(record: _Record) -> list[tuple[bytes, Beside]]:
-    """Return what may be put back for a dead letter, best first; the next where one is too large."""
-    letter = record.letter
-    beside = Beside(checkpoint=record.checkpoint, before=letter.deliveries)
+async def _put(wire: Wire, text: str, payloads: Payloads, blob: str) -> None:
+    """Add a message that owns a blob; the blob goes again when it is certain that the message is not there."""
     try:
-        task = Task.decode(letter.body)
-    except MalformedTask:
-        return [(letter.body, replace(beside, id=letter.id)), (letter.body, Beside())]
-    fresh = task.redriven(deliveries=letter.deliveries).encode()
-    return [(fresh, beside), (task.redriven(deliveries=0).encode(), Beside()), (letter.body, Beside())]
-
-
-def _work_in(body: bytes) -> bytes:
-    try:
-        return Task.decode(body).fingerprint()
-    except MalformedTask:
-        return body
-
-
-def id_in(body: bytes) -> str:
-    """Return the id of the task in a body; empty when there is none."""
-    try:
-        return Task.decode(body).id
-    except MalformedTask:
-        return ""
+        await wire.put(text)
+    except JobqError:
+        await payloads.remove(blob)
+        raise

@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Final
 
 from jobq.backend import FencingNumber
-from jobq.errors import LockLost, MalformedTask, SettlementUnknown
+from jobq.errors import JobqError, LockLost, MalformedTask, SettlementUnknown
 from jobq.task import Task, TaskResult
 from jobq_azure.answers import NoAnswer
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
 from jobq_azure.dead import Graveyard
+from jobq_azure.envelope import Envelope, spilled
+from jobq_azure.payloads import Payloads
 from jobq_azure.wire import LONGEST, Message, Wire, whole_seconds
 
 # How long a request of a delivery may take, of its lease and at most: longer than its caller waits (RELIABILITY 1.3
@@ -30,8 +32,10 @@ class StorageDelivery:
 
     Args:
         wire: requests to the queue.
+        payloads: its blobs.
         dead: where dead letters go.
         message: as it was handed out.
+        envelope: what it holds.
         lease: the length that was granted.
         on_their_way: the backend's; holds each request until it is answered, whether or not anybody waits for it.
     """
@@ -39,18 +43,21 @@ class StorageDelivery:
     def __init__(
         self,
         wire: Wire,
+        payloads: Payloads,
         dead: Graveyard,
         message: Message,
+        envelope: Envelope,
         lease: timedelta,
         on_their_way: "set[asyncio.Task[None]]",
     ) -> None:
         self.lease = lease
         self._wire = wire
+        self._payloads = payloads
         self._dead = dead
         self._message_id = message.id
         self._receipt: str | None = message.receipt  # None = settled, so far as is known
-        self._content = Content.read(message.text)
-        self.deliveries = self._content.beside.before + message.deliveries
+        self._envelope = envelope
+        self.deliveries = envelope.content.beside.before + message.deliveries
         self._asked = whole_seconds(lease)
         self._sent: asyncio.Task[None] | None = None
         self._on_their_way = on_their_way
@@ -61,22 +68,22 @@ class StorageDelivery:
         try:
             return self.task.id
         except MalformedTask:
-            return self._content.beside.id or self._message_id
+            return self._envelope.content.beside.id or self._message_id
 
     @property
     def body(self) -> bytes:
         """What was queued, without a checkpoint beside it."""
-        return self._content.body
+        return self._envelope.body
 
     @property
     def checkpoint_value(self) -> str | None:
         """The checkpoint as it was at the receive, or as it was saved since."""
-        return self._content.beside.checkpoint
+        return self._envelope.content.beside.checkpoint
 
     @cached_property
     def task(self) -> Task:
         """The task in the body; raises MalformedTask."""
-        return Task.decode(self._content.body)
+        return self._envelope.task()
 
     @property
     def fencing(self) -> FencingNumber:
@@ -89,14 +96,18 @@ class StorageDelivery:
     async def renew(self, lease: timedelta) -> None:
         """Extend the lease from now, by whole seconds; the body is not sent again."""
         self._asked = whole_seconds(lease)
-        await self._update(self._asked)
+
+        async def update() -> None:
+            self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
+
+        await self._chain(update)
 
     async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
         """End the task as done."""
 
         async def delete() -> None:
             await self._wire.delete(self._message_id, self._held())
-            self._receipt = None
+            self._deleted()
 
         await self._chain(delete)
 
@@ -105,7 +116,28 @@ class StorageDelivery:
         if delay > LONGEST:  # hidden again in steps, by whoever receives it too early
             task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
         seconds = 0 if delay <= timedelta(0) else whole_seconds(delay)
-        await self._settle(seconds, replace(self._content, body=task.encode()))
+
+        async def update() -> None:
+            content = self._envelope.holding(task)
+            if size_of(content.text()) > MAX_TEXT_BYTES:
+                await self._requeue_in_blob(task, content, seconds)
+            else:
+                await self._wire.update(self._message_id, self._held(), seconds, content.text())
+            self._receipt = None
+
+        await self._chain(update)
+
+    async def _requeue_in_blob(self, task: Task, content: Content, seconds: int) -> None:
+        """Put back a task that another program wrote in fewer words than we do, and that has outgrown its message."""
+        if not self._payloads.are_possible:
+            raise MalformedTask("has no room for its counters in a message, and there is no BlobEndpoint for it")
+        blob = await self._payloads.store(task.encode())
+        try:
+            text = spilled(task, blob, content.beside).text()
+            await self._wire.update(self._message_id, self._held(), seconds, text)
+        except JobqError:  # it is certain that the message does not name it
+            await self._payloads.remove(blob)
+            raise
 
     async def release(self) -> None:
         """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
@@ -113,11 +145,16 @@ class StorageDelivery:
 
     async def put_off(self, seconds: int) -> None:
         """Put it back unstarted, hidden for so long."""
-        try:
-            content = replace(self._content, body=self.task.released().encode())
-        except MalformedTask:
-            content = None
-        await self._settle(seconds, content)
+
+        async def update() -> None:
+            content = self._envelope.with_one_more_end()
+            text = None if content is None else content.text()
+            if text is not None and size_of(text) > MAX_TEXT_BYTES:
+                text = None  # then it counts as a crash, and comes back all the same
+            await self._wire.update(self._message_id, self._held(), seconds, text)
+            self._receipt = None
+
+        await self._chain(update)
 
     async def dead_letter(self, reason: str, description: str) -> None:
         """Write it to the dead-letter queue, then delete it: a crash between leaves two, which readers fold (S6)."""
@@ -125,9 +162,9 @@ class StorageDelivery:
         async def bury() -> None:
             # First the fence: a stale worker must not bury what another one runs (S4).
             self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
-            await self._dead.bury(self, reason, description)
+            await self._dead.bury(self, self._envelope, self._message_id, reason, description)
             await self._wire.delete(self._message_id, self._receipt)
-            self._receipt = None
+            self._deleted()
 
         await self._chain(bury)
 
@@ -137,38 +174,34 @@ class StorageDelivery:
             size = len(value.encode())
         except UnicodeEncodeError:  # what could not be read again would take the task with it
             raise MalformedTask("holds half a surrogate pair, which is no text", "checkpoint") from None
-        content = replace(self._content, beside=replace(self._content.beside, checkpoint=value))
+        former = self._envelope.content
+        content = replace(former, beside=replace(former.beside, checkpoint=value))
         if (whole := size_of(content.text())) > MAX_TEXT_BYTES - HEADROOM_BYTES:
             raise MalformedTask(
                 f"a checkpoint of {size} bytes makes a message of {whole}, and a Storage Queue has room"
                 f" for {MAX_TEXT_BYTES - HEADROOM_BYTES}: save it elsewhere, and its address here",
                 "checkpoint",
             )
-        await self._update(self._asked, content)
-        self._content = content
+
+        async def update() -> None:
+            self._receipt = await self._wire.update(self._message_id, self._held(), self._asked, content.text())
+            # Here, and not where the caller waits: one that gave up must not take it back with its next settle (S9).
+            self._envelope = replace(self._envelope, content=content)
+
+        await self._chain(update)
 
     def _held(self) -> str:
         if self._receipt is None:
             raise LockLost("this delivery was settled before")
         return self._receipt
 
-    async def _settle(self, seconds: int, content: Content | None) -> None:
-        """Give it back; the receipt that the answer brings is nobody's (S4)."""
-        text = None if content is None else content.text()
-
-        async def update() -> None:
-            await self._wire.update(self._message_id, self._held(), seconds, text)
-            self._receipt = None
-
-        await self._chain(update)
-
-    async def _update(self, seconds: int, content: Content | None = None) -> None:
-        text = None if content is None else content.text()
-
-        async def update() -> None:
-            self._receipt = await self._wire.update(self._message_id, self._held(), seconds, text)
-
-        await self._chain(update)
+    def _deleted(self) -> None:
+        """Note that the message is gone; its blob may go too, and nobody waits for that."""
+        self._receipt = None
+        if self._envelope.payload is not None:
+            removal = asyncio.ensure_future(self._payloads.remove(self._envelope.content.beside.blob))
+            self._on_their_way.add(removal)
+            removal.add_done_callback(self._on_their_way.discard)
 
     async def _chain(self, request: Callable[[], Awaitable[None]]) -> None:
         """Send a request once the one before has been answered; it goes on when its caller gives up.

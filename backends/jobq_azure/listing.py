@@ -7,8 +7,8 @@ from typing import Any
 from jobq.errors import BackendUnavailable, ConfigurationError, InvalidSpec
 from jobq.lease.traversal import Fetch, Page
 from jobq.settings import Settings
-from jobq_azure.answers import NoAnswer
-from jobq_azure.blob_wire import NoBlob, listed
+from jobq_azure.answers import NoAnswer, NoBlob
+from jobq_azure.blob_wire import listed
 from jobq_azure.connection import Account, connection_string_of
 
 

@@ -8,14 +8,14 @@ only where it is to change, and nothing is ever sent twice.
 import contextlib
 import math
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeVar
 
 from azure.storage.queue.aio import QueueClient
 
 from jobq.errors import BackendUnavailable
-from jobq_azure.answers import AlreadyThere, NoCredential, answered
+from jobq_azure.answers import AlreadyThere, NoCredential, Unreadable, answered
 
 MOST_AT_ONCE: Final = 32  # messages in one request, by the service
 LONGEST: Final = timedelta(days=7)  # that a message may be hidden, by the service
@@ -35,8 +35,8 @@ class Message:
     """
 
     id: str
-    text: str
-    receipt: str
+    text: str = field(repr=False)
+    receipt: str = field(repr=False)  # a secret of the worker's (DESIGN section 1)
     deliveries: int
 
 
@@ -66,19 +66,19 @@ class Wire:
     async def put(self, text: str, hidden_seconds: int = 0) -> tuple[str, str]:
         """Add a message, and return its id and a receipt that deletes it."""
         sent = await self.ask(self._client.send_message(text, visibility_timeout=hidden_seconds, time_to_live=FOR_EVER))
-        return str(sent.id), str(sent.pop_receipt)
+        return self._given(sent.id), self._given(sent.pop_receipt)
 
     async def get(self, count: int, seconds: int) -> list[Message]:
         """Lease up to `count` messages, 32 at most, for so many seconds."""
         pages = self._client.receive_messages(
             messages_per_page=min(count, MOST_AT_ONCE), visibility_timeout=seconds
         ).by_page()
-        return await self.ask(_first_of(pages))
+        return await self.ask(self._first_of(pages))
 
     async def peek(self, count: int) -> list[Message]:
         """Look at the first messages, 32 at most."""
         found = await self.ask(self._client.peek_messages(min(count, MOST_AT_ONCE)))
-        return [_message(each) for each in found]
+        return [_message(each) for each in found]  # without receipts
 
     async def update(self, message_id: str, receipt: str, seconds: int, text: str | None = None) -> str:
         """Hide a message for so many seconds from now, with another text when one is given; return its new receipt."""
@@ -86,7 +86,7 @@ class Wire:
         updated = await self.ask(
             self._client.update_message(message_id, receipt, content=text, visibility_timeout=seconds)
         )
-        return str(updated.pop_receipt)
+        return self._given(updated.pop_receipt)
 
     async def delete(self, message_id: str, receipt: str) -> None:
         """Delete a message."""
@@ -100,6 +100,20 @@ class Wire:
         """Return about how many messages there are, hidden ones included."""
         return int((await self.ask(self._client.get_queue_properties())).approximate_message_count or 0)
 
+    async def _first_of(self, pages: "object") -> list[Message]:
+        async for page in pages:  # type: ignore[attr-defined] # the SDK's pager
+            found = [_message(each) async for each in page]
+            for message in found:
+                self._given(message.id and message.receipt)
+            return found
+        return []
+
+    def _given(self, value: str | None) -> str:
+        """Return an id or receipt of an answer; one without it is none of the service's, whatever its status says."""
+        if not value:
+            raise Unreadable(f"{self.place}: an answer without a receipt")
+        return str(value)
+
     async def ask(self, call: Awaitable[_T]) -> _T:
         """Return what a call of the SDK returns; raises as `answered` does."""
         try:
@@ -110,12 +124,6 @@ class Wire:
             raise
         self._was_served = True
         return result
-
-
-async def _first_of(pages: "object") -> list[Message]:
-    async for page in pages:  # type: ignore[attr-defined] # the SDK's pager
-        return [_message(each) async for each in page]
-    return []
 
 
 def _message(found: "object") -> Message:

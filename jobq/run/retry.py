@@ -151,6 +151,16 @@ def verdict_of_caller(task: Task, deliveries: int, outcome: Outcome, backoff: Ba
     return verdict(task, deliveries, outcome, backoff)
 
 
+def outgrown(outcome: Outcome | None, fault: MalformedTask) -> DeadLetter | Leave:
+    """Return the verdict on a task that cannot be put back, since its message has no room for one more count.
+
+    One that failed ends so: its retries could not be counted (S7). Any other is left to its lease, and counts a crash.
+    """
+    if outcome is None or outcome.kind not in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT}:
+        return Leave()
+    return DeadLetter(_failure(outcome), f"{outcome.detail}; it cannot be put back: it {fault}")
+
+
 def unspent(task: Task) -> Requeue:
     """Return the verdict that gives a failed task back with its budgets whole: the breaker blames the machine."""
     return Requeue(task.requeued(), timedelta(0))

@@ -1,15 +1,23 @@
 """From a verdict to the backend: one settle, repeated only where that is safe, never past the lease (S4, S5)."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
 from jobq.backend import Capabilities, Delivery
 from jobq.clock import Clock
-from jobq.errors import BackendUnavailable, JobqError, LockLost, SettlementUnknown
+from jobq.errors import (
+    BackendUnavailable,
+    JobqError,
+    LockLost,
+    MalformedTask,
+    QueueNotFound,
+    SettlementUnknown,
+)
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.retry import Complete, DeadLetter, Leave, Requeue, Verdict
+from jobq.run.retry import Complete, DeadLetter, Leave, Requeue, Verdict, outgrown
 from jobq.run.stopping import Stopping
 from jobq.run.waiting import first_of
 from jobq.task import Outcome, TaskResult
@@ -59,28 +67,53 @@ async def settle(
     """
     if isinstance(verdict, Leave):
         return Settled.LOST
-    pause = _FIRST_PAUSE_SECONDS
     patience = _Patience(clock, delivery.lease.total_seconds(), stopping)
-    doubt = False
+
+    async def told(verdict: Verdict) -> Settled:
+        async def send() -> None:
+            await keeper.settle(lambda: _send(delivery, verdict, outcome), attempt=attempt)
+
+        return await _repeated(delivery, send, patience, keeper, repeats_doubt=capabilities.idempotent_settle)
+
+    try:
+        return await told(verdict)
+    except MalformedTask as fault:  # the message has outgrown what the service takes, and will not shrink
+        _log.error("task %s cannot be settled: it %s", delivery.id, fault)
+        instead = outgrown(outcome, fault)
+        return Settled.LOST if isinstance(instead, Leave) else await told(instead)
+
+
+async def _repeated(
+    delivery: Delivery,
+    send: Callable[[], Awaitable[None]],
+    patience: "_Patience",
+    keeper: LeaseKeeper,
+    *,
+    repeats_doubt: bool,
+) -> Settled:
+    pause = _FIRST_PAUSE_SECONDS
+    doubt = hopeless = False
     while True:
         try:
-            await keeper.settle(lambda: _send(delivery, verdict, outcome), attempt=attempt)
+            await send()
         except LockLost as error:
             _log.warning("task %s was not settled: %s", delivery.id, error)
             return Settled.UNKNOWN if doubt else Settled.LOST
         except SettlementUnknown as error:
             _log.warning("task %s: %s", delivery.id, error)
             doubt = True
-            if not capabilities.idempotent_settle:
-                return Settled.UNKNOWN
+            hopeless = not repeats_doubt
         except BackendUnavailable as error:
             _log.warning("task %s is not settled yet: %s", delivery.id, error)
+        except MalformedTask:
+            raise
         except JobqError as error:
-            # Refused for a reason that may pass: rights, a full account.
+            # Refused for a reason that may pass: rights, a full account. No waiting makes a place that is missing.
             _log.error("task %s cannot be settled: %s", delivery.id, error)
+            hopeless = isinstance(error, QueueNotFound)
         else:
             return Settled.YES
-        if patience.is_over():
+        if hopeless or patience.is_over():
             _log.error("task %s cannot be settled: it is left to its lease", delivery.id)
             return Settled.UNKNOWN if doubt else Settled.LOST
         await patience.pause(pause, keeper)

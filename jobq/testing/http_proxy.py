@@ -28,11 +28,26 @@ class Strike(StrEnum):
     HANG = "hang"  # read and not passed on; no answer, the connection stays: a black hole
     BUSY = "busy"  # 503 ServerBusy
     DENY = "deny"  # 403 AuthorizationPermissionMismatch
+    BARE = "bare"  # 204 from whoever stands between, without a header of the service's
+    PAGE = "page"  # 200 and a page for people, as a portal before the network answers
+    REDIRECT = "redirect"  # 307 to the same place under another name
+
+
+def _plain(head: str, body: str = "") -> bytes:
+    return f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def _refusal(status: int, phrase: str, code: str) -> bytes:
+    body = f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{phrase}</Message></Error>'
+    return _plain(f"{status} {phrase}\r\nContent-Type: application/xml\r\nx-ms-error-code: {code}", body)
 
 
 _ANSWERS: Final = {
-    Strike.BUSY: (503, "Server Busy", "ServerBusy"),
-    Strike.DENY: (403, "Forbidden", "AuthorizationPermissionMismatch"),
+    Strike.BUSY: (503, _refusal(503, "Server Busy", "ServerBusy")),
+    Strike.DENY: (403, _refusal(403, "Forbidden", "AuthorizationPermissionMismatch")),
+    Strike.BARE: (204, b"HTTP/1.1 204 No Content\r\n\r\n"),
+    Strike.PAGE: (200, _plain("200 OK\r\nContent-Type: text/html", "<html><body>Please sign in<br></body>")),
+    Strike.REDIRECT: (307, _plain("307 Temporary Redirect\r\nLocation: http://localhost/elsewhere")),
 }
 
 
@@ -176,8 +191,8 @@ class HttpProxy:
                     await reader.read()  # until the client gives up
                 return
             if request.strike in _ANSWERS:
-                request.status = _ANSWERS[request.strike][0]
-                writer.write(_refusal(*_ANSWERS[request.strike]))
+                request.status, refusal = _ANSWERS[request.strike]
+                writer.write(refusal)
                 continue
             if answers is None or answers.at_eof():  # a kept connection that the service has closed meanwhile
                 answers, to_service = await asyncio.open_connection(_HOST, self.target)
@@ -238,12 +253,3 @@ async def _body(reader: asyncio.StreamReader, head: bytes) -> tuple[bytes, bytes
 def _header(line: bytes) -> tuple[bytes, bytes]:
     name, _, value = line.partition(b":")
     return name.strip().lower(), value.strip().lower()
-
-
-def _refusal(status: int, phrase: str, code: str) -> bytes:
-    body = f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{phrase}</Message></Error>'
-    head = (
-        f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/xml\r\nx-ms-error-code: {code}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return (head + body).encode()

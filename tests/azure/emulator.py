@@ -1,4 +1,4 @@
-"""One of Azurite's services as a process of its own: on a free port, with its data in a folder, killed by its id."""
+"""Azurite's queue and blob services, each a process: on free ports, their data in a folder, killed by id."""
 
 import os
 import shutil
@@ -7,12 +7,13 @@ import subprocess
 import sysconfig
 import time
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import pytest
 
 ACCOUNT: Final = "devstoreaccount1"
-_SERVICES: Final = Path(__file__).parent / "azurite/node_modules/azurite/dist/src"
+_PROGRAMS: Final = Path(__file__).parent / "azurite/node_modules/azurite/dist/src"
+_SERVICES: Final = ("queue", "blob")
 # Published with Azurite: the same on every machine, and no secret.
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _START_SECONDS: Final = 60.0
@@ -23,70 +24,80 @@ class Azurite:
 
     Args:
         folder: for its data and its log.
-        service: queue or blob.
     """
 
-    def __init__(self, folder: Path, service: Literal["queue", "blob"] = "queue") -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.service = service
         self.port = _free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.blob_port = _free_port()
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def connection_string(self) -> str:
         """What signs in to it."""
-        return connection_string(self.port, service=self.service)
+        return connection_string(self.port, blob_port=self.blob_port)
 
     def start(self) -> None:
         """Start it, and return once it takes connections."""
+        ports = (self.port, self.blob_port)
         with (self.folder / "azurite.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [_node(), str(_SERVICES / self.service / "main.js"), *self._options()],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
+            self._processes = [
+                subprocess.Popen(self._command(service, port), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                for service, port in zip(_SERVICES, ports, strict=True)
+            ]
         until = time.monotonic() + _START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None, f"Azurite ended: {(self.folder / 'azurite.log').read_text()}"
+        while not all(map(_answers, ports)):
+            ended = any(process.poll() is not None for process in self._processes)
+            assert not ended, f"Azurite ended: {(self.folder / 'azurite.log').read_text()}"
             assert time.monotonic() < until, f"Azurite does not answer after {_START_SECONDS} s"
             time.sleep(0.05)  # it has no other way to say that it is ready
 
     def kill(self) -> None:
         """End it as a power cut would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-            assert not self._answers(), "it was not Azurite that was killed"
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+        if self._processes:
+            assert not _answers(self.port), "it was not Azurite that was killed"
+        self._processes = []
 
-    def _options(self) -> list[str]:
+    def _command(self, service: str, port: int) -> list[str]:
         return [
+            _node(),
+            str(_program(service)),
             "--silent",
             "--disableTelemetry",
             "--skipApiVersionCheck",  # the SDK is newer than the emulator
-            f"--{self.service}Host=127.0.0.1",
-            f"--{self.service}Port={self.port}",
+            f"--{service}Host=127.0.0.1",
+            f"--{service}Port={port}",
             f"--location={self.folder}",
         ]
 
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return True
-        except OSError:
-            return False
+
+def connection_string(port: int, key: str = KEY, blob_port: int | None = None) -> str:
+    """Return what signs in to an emulator, or proxies before one, on these ports; without blobs where none is given."""
+    host = f"http://127.0.0.1:{{}}/{ACCOUNT}"
+    blobs = "" if blob_port is None else f"BlobEndpoint={host.format(blob_port)};"
+    signed = f"AccountName={ACCOUNT};AccountKey={key};QueueEndpoint={host.format(port)};"
+    return f"DefaultEndpointsProtocol=http;{signed}{blobs}"
 
 
-def connection_string(port: int, key: str = KEY, service: Literal["queue", "blob"] = "queue") -> str:
-    """Return what signs in to an emulator, or a proxy before one, on this port."""
-    endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
-    return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};{service.title()}Endpoint={endpoint};"
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _program(service: str) -> Path:
+    return _PROGRAMS / service / "main.js"
 
 
 def require() -> None:
     """Skip where Azurite is not installed, fail where that must not be (STYLE, absorb 3)."""
-    if _SERVICES.exists():
+    if all(_program(service).exists() for service in _SERVICES):
         return
     if os.environ.get("CI"):
         pytest.fail("Azurite is not installed: run the tests by `make test`")

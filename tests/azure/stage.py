@@ -1,6 +1,7 @@
 """A queue of one's own on Azurite behind the fault-injecting proxy, and the real command line on it."""
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -10,11 +11,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from azure.core.exceptions import ResourceExistsError
+from azure.storage.blob.aio import ContainerClient
+
 from jobq.backend import Delivery
 from jobq.task import Task, new_id
 from jobq.testing.http_proxy import HttpProxy, Request
 from jobq_azure.backend import StorageQueueBackend
 from jobq_azure.connection import Account
+from jobq_azure.payloads import CONTAINER
 from jobq_azure.wire import Wire
 from tests.azure.emulator import ACCOUNT, KEY, Azurite, connection_string
 
@@ -45,7 +50,8 @@ class Stage:
 
     Attributes:
         azurite: the service.
-        proxy: before it.
+        proxy: before its queues.
+        blobs: a proxy before its blobs.
         backend: entered, through the proxy.
         behind: entered, not through the proxy: what the service really holds.
         folder: HOME of command lines.
@@ -53,6 +59,7 @@ class Stage:
 
     azurite: Azurite
     proxy: HttpProxy
+    blobs: HttpProxy
     backend: StorageQueueBackend
     behind: StorageQueueBackend
     folder: Path
@@ -65,6 +72,11 @@ class Stage:
     @property
     def spec(self) -> str:
         return f"{ACCOUNT}/{self.queue}"
+
+    @property
+    def signed(self) -> str:
+        """What signs in through the proxies."""
+        return connection_string(self.proxy.port, blob_port=self.blobs.port)
 
     async def pushed(self, count: int = 1, command: str = "true") -> list[Task]:
         tasks = [Task.new(command=command) for _ in range(count)]
@@ -85,7 +97,7 @@ class Stage:
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-        signed = {"JOBQ_CONNECTION_STRING": connection_string(self.proxy.port)}
+        signed = {"JOBQ_CONNECTION_STRING": self.signed}
         return kept | {"HOME": str(self.folder), "JOBQ_HOME": str(self.folder)} | signed | more
 
     async def start(self, *arguments: str, spec: str = "", **more: str) -> asyncio.subprocess.Process:
@@ -129,6 +141,7 @@ async def staged(azurite: Azurite, folder: Path, poll_max: float = 1.0) -> Async
     """Make a queue, and all that reaches it."""
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(HttpProxy(azurite.port))
+        blobs = await stack.enter_async_context(HttpProxy(azurite.blob_port))
         queue = f"q-{new_id()[-12:]}"
 
         async def reached(signed: str) -> StorageQueueBackend:
@@ -137,8 +150,8 @@ async def staged(azurite: Azurite, folder: Path, poll_max: float = 1.0) -> Async
 
         behind = await reached(azurite.connection_string)
         await behind.create()
-        backend = await reached(connection_string(proxy.port))
-        yield Stage(azurite, proxy, backend, behind, folder, stack)
+        backend = await reached(connection_string(proxy.port, blob_port=blobs.port))
+        yield Stage(azurite, proxy, blobs, backend, behind, folder, stack)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
@@ -146,6 +159,14 @@ async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
+
+
+async def make_container(stage: Stage) -> None:
+    """Make the container of payloads, behind the proxies, unless it is there."""
+    client = ContainerClient.from_connection_string(stage.azurite.connection_string, CONTAINER)
+    async with client:
+        with contextlib.suppress(ResourceExistsError):
+            await client.create_container()
 
 
 def is_update(request: Request) -> bool:

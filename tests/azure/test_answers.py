@@ -1,6 +1,8 @@
 """What an answer means, or none, where Azurite and the proxy cannot show it."""
 
+import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
@@ -9,16 +11,17 @@ from typing import NoReturn
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
-from jobq.errors import AccessDenied, BackendUnavailable, PushUnknown
+from jobq.errors import AccessDenied, BackendUnavailable, JobqError, LockLost, PushUnknown, SettlementUnknown
 from jobq.task import Task
+from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
-from jobq_azure import connection
+from jobq_azure import connection, pushing
 from jobq_azure.answers import answered
 from jobq_azure.backend import StorageQueueBackend
 from jobq_azure.connection import Account
 from jobq_azure.wire import Wire
 from tests.azure.emulator import ACCOUNT, connection_string
-from tests.azure.stage import Stage
+from tests.azure.stage import LEASE, NOW, SHORT, Stage
 
 
 @pytest.fixture
@@ -73,3 +76,74 @@ async def test_a_credential_that_fails_later_ends_no_worker() -> None:
     assert "canary" not in str(caught.value)
     with pytest.raises(AccessDenied):
         await answered(refused(), "account/queue")
+
+
+@pytest.mark.parametrize("strike", [Strike.BARE, Strike.PAGE, Strike.REDIRECT])
+async def test_only_the_service_says_that_something_is_done(stage: Stage, strike: Strike) -> None:
+    # P1, S5: a proxy's 204 must extend no lease, and its 200 end no task; nor is a request sent to where a 307 points.
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.proxy.strike(strike, "PUT")
+    with pytest.raises((SettlementUnknown, JobqError)) as renewed:
+        await delivery.renew(LEASE)
+    assert not isinstance(renewed.value, LockLost)
+    stage.proxy.strike(strike, "DELETE")
+    with pytest.raises((SettlementUnknown, JobqError)) as completed:
+        await delivery.complete(DONE)
+    assert not isinstance(completed.value, LockLost)
+    stage.proxy.strike(strike, "GET")
+    with pytest.raises(JobqError):
+        await stage.backend.receive(1, LEASE, NOW)
+    stage.proxy.strike(strike, "POST")
+    with pytest.raises(JobqError):
+        await stage.backend.push([Task.new(command="true")])
+    assert not stage.proxy.seen(path="elsewhere")
+    await delivery.complete(DONE)
+    assert await stage.total() == 0
+
+
+async def test_a_page_in_the_middle_ends_no_worker(stage: Stage) -> None:
+    await stage.pushed(20, command="echo $JOBQ_TASK_ID >> done")
+    stage.proxy.strike(Strike.PAGE, "GET", count=2, matches=lambda _: len(stage.proxy.seen("DELETE")) > 3)
+    result = await stage.run("worker", "-n", "2", "--idle-timeout", "3s", **SHORT)
+    assert result.code == 0, result.err
+    assert "bug" not in result.err
+    assert len((stage.folder / "done").read_text().split()) == 20
+
+
+async def test_a_push_that_is_given_up_names_what_may_be_there(stage: Stage) -> None:
+    tasks = [Task.new(command="true") for _ in range(100)]
+    stage.proxy.strike(Strike.HANG, "POST", matches=lambda request: tasks[40].id.encode() in request.body)
+    push = asyncio.ensure_future(stage.backend.push(tasks))
+    await stage.proxy.until(lambda: any(each.strike for each in stage.proxy.requests))
+    push.cancel()
+    with pytest.raises(PushUnknown) as caught:
+        await push
+    assert list(caught.value.ids) == [tasks[40].id]
+    assert await stage.total() == 0, "what was added was not taken back"
+
+
+async def test_a_push_that_is_given_up_and_wholly_taken_back_is_as_never_begun(stage: Stage) -> None:
+    tasks = [Task.new(command="true") for _ in range(200)]
+    push = asyncio.ensure_future(stage.backend.push(tasks))
+    await stage.proxy.until(lambda: len(stage.proxy.seen("POST")) > 20)
+    push.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await push
+    assert await stage.total() == 0
+
+
+async def test_a_service_that_falls_silent_holds_up_no_push(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing is taken back for ever: what is there counts as doubtful, and is told in seconds.
+    monkeypatch.setattr(connection, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(pushing, "_TAKE_BACK_SECONDS", 1.0)
+    tasks = [Task.new(command="true") for _ in range(150)]
+    stage.proxy.strike(Strike.HANG, count=math.inf, matches=lambda _: len(stage.proxy.requests) > 100)
+    account = Account(ACCOUNT, stage.signed, "")
+    async with StorageQueueBackend(account, stage.queue, timedelta(seconds=1)) as backend, asyncio.timeout(20):
+        with pytest.raises(PushUnknown) as caught:
+            await backend.push(tasks)
+    await stage.proxy.heal()
+    queued = {peeked.id for peeked in await stage.behind.peek(32)}
+    assert queued <= set(caught.value.ids)
+    assert len(caught.value.ids) >= 90

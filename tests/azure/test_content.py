@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from jobq.errors import MalformedTask
 from jobq.task import Task
-from jobq_azure.backend import checked_text
-from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Beside, Content, body_of, size_of, text_of
+from jobq_azure.content import HEADROOM_BYTES, MAX_COUNT, MAX_TEXT_BYTES, Beside, Content, body_of, size_of, text_of
+from jobq_azure.payloads import Payloads
+from jobq_azure.pushing import text_or_none
 
 _TEXT = st.text()  # with all that XML cannot hold
 _BODIES = st.one_of(
@@ -23,9 +24,12 @@ _BODIES = st.one_of(
 _BESIDE = st.builds(
     Beside,
     checkpoint=st.none() | _TEXT,
-    before=st.integers(0, 2**31),
+    before=st.integers(0, MAX_COUNT),
     id=_TEXT,
     dead=st.none() | st.dictionaries(_TEXT, st.integers() | _TEXT, max_size=3),
+    blob=_TEXT,
+    origin=_TEXT,
+    changed=st.none() | st.dictionaries(_TEXT, st.integers() | _TEXT, max_size=3),
 )
 
 
@@ -87,5 +91,6 @@ def _through_xml(text: str) -> str:
 
 
 def test_refusal_names_size_limit_and_remedy() -> None:
-    with pytest.raises(MalformedTask, match=r"takes 7\d{4} bytes .* 64512 .* file or blob"):
-        checked_text(Task.new(command="x" * 70_000))
+    nowhere = Payloads(None, "queue", "account/queue")
+    with pytest.raises(MalformedTask, match=r"takes 7\d{4} bytes .* 64512 .* BlobEndpoint .* file or blob"):
+        text_or_none(Task.new(command="x" * 70_000), nowhere)

@@ -147,3 +147,15 @@ async def test_time_to_live_is_never(stage: Stage) -> None:
         stage.queue,
     ]
     assert {each.query["messagettl"] for each in puts} == {"-1"}
+
+
+async def test_what_cannot_be_taken_back_is_named(stage: Stage) -> None:
+    # S8: all of a push or, on an error, none; what may be there all the same is in doubt.
+    tasks = [Task.new(command="true") for _ in range(3)]
+    stage.proxy.strike(Strike.BUSY, "POST", matches=lambda request: tasks[2].id.encode() in request.body)
+    stage.proxy.strike(Strike.BUSY, "DELETE", count=2)
+    with pytest.raises(PushUnknown) as caught:
+        await stage.backend.push(tasks)
+    queued = {each.id for each in await stage.behind.peek(32)}
+    assert queued
+    assert queued == set(caught.value.ids)

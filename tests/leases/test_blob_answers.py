@@ -32,7 +32,7 @@ class Stage:
     def __init__(self, azurite: Azurite, proxy: HttpProxy) -> None:
         self.proxy = proxy
         self.queue = f"q-{new_id()[-12:]}"
-        self._through = connection_string(proxy.port, service="blob")
+        self._through = connection_string(azurite.port, blob_port=proxy.port)
         self._behind = azurite.connection_string
         self.backend = self._made(self._through)
         self.other = self._made(self._behind)
@@ -58,10 +58,10 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(azurite_blobs: Azurite) -> AsyncIterator[Stage]:
+async def stage(azurite: Azurite) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(HttpProxy(azurite_blobs.port))
-        made = Stage(azurite_blobs, proxy)
+        proxy = await stack.enter_async_context(HttpProxy(azurite.blob_port))
+        made = Stage(azurite, proxy)
         await stack.enter_async_context(made.backend)
         await stack.enter_async_context(made.other)
         yield made
@@ -155,7 +155,7 @@ async def test_no_service_and_no_right_are_told(stage: Stage) -> None:
     with pytest.raises(BackendUnavailable):
         await stage.store.read(NAME)
     await stage.proxy.heal()
-    wrong = connection_string(stage.proxy.port, key="d3Jvbmc=", service="blob")
+    wrong = connection_string(1, key="d3Jvbmc=", blob_port=stage.proxy.port)
     async with StorageQueueBackend(Account(ACCOUNT, wrong, ""), "q-1", timedelta(seconds=1)) as backend:
         with pytest.raises(AccessDenied) as caught:
             await backend.leases.acquire(request())
@@ -163,7 +163,7 @@ async def test_no_service_and_no_right_are_told(stage: Stage) -> None:
     assert KEY not in str(caught.value)
 
 
-async def test_blobs_are_listed_page_by_page_and_from_a_saved_marker(stage: Stage, azurite_blobs: Azurite) -> None:
+async def test_blobs_are_listed_page_by_page_and_from_a_saved_marker(stage: Stage, azurite: Azurite) -> None:
     container_name = stage.queue
     names = [f"scans/{number:03}" for number in range(25)]
     async with stage.account() as account:
@@ -171,7 +171,7 @@ async def test_blobs_are_listed_page_by_page_and_from_a_saved_marker(stage: Stag
         await container.create_container()
         for number, name in enumerate([*names, "other"]):
             await container.upload_blob(name, b"x" * number)
-    settings = Settings(connection_string=azurite_blobs.connection_string)
+    settings = Settings(connection_string=azurite.connection_string)
     fetch = blobs(f"{ACCOUNT}/{container_name}/scans/", settings)
     found: list[str] = []
     after: Any = None
@@ -185,3 +185,11 @@ async def test_blobs_are_listed_page_by_page_and_from_a_saved_marker(stage: Stag
     assert page.items[-1]["size"] == "24"
     with pytest.raises(ConfigurationError, match="there is no container"):
         await blobs(f"{ACCOUNT}/missing", settings)(None, 10)
+
+
+async def test_an_account_without_blobs_says_what_is_missing(azurite: Azurite) -> None:
+    without = connection_string(azurite.port)
+    async with StorageQueueBackend(Account(ACCOUNT, without, ""), "q-1", timedelta(seconds=1)) as backend:
+        for call in (backend.leases.acquire(request()), backend.leases.list()):
+            with pytest.raises(ConfigurationError, match="add the BlobEndpoint"):
+                await call

@@ -40,8 +40,8 @@ def all_ended(harness: LeaseHarness) -> Ended:
 
 
 @pytest.fixture(scope="module")
-def on_blobs(azurite_blobs: Azurite) -> Ended:
-    return all_ended(harnesses.azure(azurite_blobs.connection_string, ACCOUNT))
+def on_blobs(azurite: Azurite) -> Ended:
+    return all_ended(harnesses.azure(azurite.connection_string, ACCOUNT))
 
 
 @pytest.fixture(scope="module")

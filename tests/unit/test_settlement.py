@@ -6,20 +6,42 @@ from datetime import timedelta
 import pytest
 
 from jobq.backend import Capabilities
-from jobq.errors import LockLost, SettlementUnknown
+from jobq.errors import LockLost, MalformedTask, QueueNotFound, SettlementUnknown
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
-from jobq.run.retry import Complete
+from jobq.run.retry import Complete, DeadLetter, Reason, Requeue, Verdict
 from jobq.run.settlement import Settled, settle
 from jobq.run.stopping import Stopping
+from jobq.task import Outcome, OutcomeKind, Task
 from jobq.testing.clock import VirtualClock
 from tests.unit.scripted_delivery import ScriptedDelivery
 
 
 async def settled(
-    *answers: str, idempotent: bool, seconds: float = 60.0, stopping: Stopping | None = None
+    *answers: str,
+    idempotent: bool,
+    seconds: float = 60.0,
+    stopping: Stopping | None = None,
+    verdict: Verdict | None = None,
+    outcome: Outcome | None = None,
 ) -> tuple[Settled, int]:
-    """Complete a delivery whose settles are answered so; return what is said of it, and how often it was asked."""
+    """Settle a delivery whose settles are answered so; return what is said of it, and how often it was asked."""
+    return (
+        await told(
+            *answers, idempotent=idempotent, seconds=seconds, stopping=stopping, verdict=verdict, outcome=outcome
+        )
+    )[:2]
+
+
+async def told(
+    *answers: str,
+    idempotent: bool,
+    seconds: float = 60.0,
+    stopping: Stopping | None = None,
+    verdict: Verdict | None = None,
+    outcome: Outcome | None = None,
+) -> tuple[Settled, int, list[str]]:
+    """As `settled`, with the verbs that were sent."""
     clock = VirtualClock()
     delivery = ScriptedDelivery(clock)
 
@@ -29,16 +51,38 @@ async def settled(
     async def stale() -> None:
         raise LockLost("409")
 
-    known = {"ok": delivery.accept, "lost": lost, "stale": stale, "refused": delivery.refuse, "hang": delivery.hang}
+    async def missing() -> None:
+        raise QueueNotFound("there is no queue")
+
+    async def outgrown() -> None:
+        raise MalformedTask("is larger than a Storage Queue takes")
+
+    known = {
+        "missing": missing,
+        "outgrown": outgrown,
+        "ok": delivery.accept,
+        "lost": lost,
+        "stale": stale,
+        "refused": delivery.refuse,
+        "hang": delivery.hang,
+    }
     delivery.settle_answers = [known[answer] for answer in answers]
     keeper = LeaseKeeper(delivery, since=clock.boottime(), timing=LeaseTiming(lease=60), clock=clock)
     capabilities = Capabilities(default_lease=timedelta(seconds=60), idempotent_settle=idempotent)
     async with keeper:
-        settling = settle(delivery, keeper, Complete(), None, capabilities=capabilities, clock=clock, stopping=stopping)
+        settling = settle(
+            delivery,
+            keeper,
+            verdict or Complete(),
+            outcome,
+            capabilities=capabilities,
+            clock=clock,
+            stopping=stopping,
+        )
         work = asyncio.create_task(settling)
         await clock.advance(seconds)
         assert work.done()
-        return await work, len(delivery.settled)
+        return await work, len(delivery.settled), delivery.settled
 
 
 async def test_an_answer_is_an_answer() -> None:
@@ -64,6 +108,28 @@ async def test_what_was_once_in_doubt_is_never_called_lost_or_done() -> None:
 async def test_what_is_refused_for_good_holds_up_no_worker() -> None:
     """L2: renewals go on, so the lease would never end it: a full account, a right that is missing."""
     assert (await settled(*["refused"] * 1000, idempotent=True, seconds=70))[0] is Settled.LOST
+
+
+async def test_a_place_that_is_missing_holds_up_no_slot() -> None:
+    """L5: no waiting makes it, and another task could run meanwhile."""
+    verdict = DeadLetter(Reason.MALFORMED, "not JSON")
+    assert await settled("missing", "ok", idempotent=True, verdict=verdict) == (Settled.LOST, 1)
+    assert await settled("lost", "missing", idempotent=True, verdict=verdict) == (Settled.UNKNOWN, 2)
+
+
+async def test_a_failure_that_has_no_room_for_its_count_ends_as_a_failure() -> None:
+    """S7: put back without its count it would run for ever."""
+    back = Requeue(Task.new(command="false").requeued(failures=1), timedelta(0))
+    failed = Outcome(kind=OutcomeKind.FAILED, detail="exit code 1")
+    said = await told("outgrown", "ok", idempotent=False, verdict=back, outcome=failed)
+    assert said == (Settled.YES, 2, ["requeue", "dead_letter failed"])
+
+
+async def test_another_end_that_has_no_room_for_its_count_is_left_to_its_lease() -> None:
+    back = Requeue(Task.new(command="false").requeued(preemptions=1), timedelta(0))
+    given_back = Outcome(kind=OutcomeKind.PREEMPTED, detail="told to stop")
+    said = await told("outgrown", idempotent=False, verdict=back, outcome=given_back)
+    assert said == (Settled.LOST, 1, ["requeue"])
 
 
 @pytest.mark.parametrize(("level", "seconds"), [("stop", 5.0), ("now", 2.0)])

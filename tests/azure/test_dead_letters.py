@@ -1,0 +1,167 @@
+"""Dead letters: each task's own, put back once, whoever interrupts, races or writes nonsense (S1, S3, S4)."""
+
+import asyncio
+import json
+
+import pytest
+
+from jobq.errors import PushUnknown
+from jobq.task import Task
+from jobq.testing.harness import DONE
+from jobq.testing.http_proxy import Strike
+from jobq_azure.content import Beside, Content
+from tests.azure.stage import LEASE, NOW, SHORT, Stage
+
+
+async def _bury_all(stage: Stage, count: int) -> None:
+    while count:
+        for delivery in await stage.backend.receive(32, LEASE, NOW):
+            await delivery.dead_letter("failed", "")
+            count -= 1
+
+
+async def test_forty_dead_letters_are_all_found(stage: Stage) -> None:
+    # A look takes 32 at most.
+    tasks = await stage.pushed(40)
+    left = len(tasks)
+    while left:
+        for delivery in await stage.backend.receive(32, LEASE, NOW):
+            await delivery.dead_letter("failures", "")
+            left -= 1
+    assert len(await stage.backend.dead_letters(100)) == 40
+    last = [tasks[-1].id]
+    assert await stage.backend.purge_dead(last) == last
+    assert len(await stage.backend.dead_letters(100)) == 39
+
+
+async def test_tasks_of_one_id_are_as_many_dead_letters(stage: Stage) -> None:
+    # The service knows no ids, so two pushes of one id are two tasks, alike as they may be.
+    await stage.backend.push([Task.new(command="exit 3", id="same") for _ in range(4)])
+    await _bury_all(stage, 4)
+    assert len(await stage.backend.dead_letters(10)) == 4
+    assert await stage.backend.redrive(["same"]) == ["same"]
+    assert await stage.total() == 4
+    assert (await stage.behind.stats()).dead == 0
+    await _bury_all(stage, 4)
+    assert len(await stage.backend.dead_letters(10)) == 4
+    assert await stage.backend.purge_dead(["same"]) == ["same"]
+    assert (await stage.behind.stats()).dead == 0
+
+
+async def test_written_twice_is_one_letter(stage: Stage) -> None:
+    await stage.pushed(command="exit 3")
+    delivery = await stage.take()
+    stage.proxy.strike(Strike.BUSY, "DELETE")
+    with pytest.raises(Exception, match="busy"):
+        await delivery.dead_letter("failed", "first")
+    await delivery.dead_letter("failed", "second")
+    assert (await stage.behind.stats()).dead == 2
+    (letter,) = await stage.backend.dead_letters(10)
+    assert await stage.backend.redrive([letter.id]) == [letter.id]
+    assert await stage.total() == 1
+    assert (await stage.behind.stats()).dead == 0
+
+
+async def test_the_newest_end_is_told(stage: Stage) -> None:
+    # The first write was not followed by its delete, and the task ran on.
+    await stage.pushed(command="exit 3")
+    delivery = await stage.take()
+    stage.proxy.strike(Strike.BUSY, "DELETE")
+    with pytest.raises(Exception, match="busy"):
+        await delivery.dead_letter("failed", "first")
+    await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+    await (await stage.take()).dead_letter("failed", "second")
+    (letter,) = await stage.backend.dead_letters(10)
+    assert (letter.description, letter.deliveries) == ("second", 2)
+
+
+async def test_two_that_put_back_at_once_send_each_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A reader's hold runs out while it works, another takes over: the receipt decides who sends (S4).
+    monkeypatch.setattr("jobq_azure.dead._HOLD_SECONDS", 1)
+    tasks = await stage.pushed(60)
+    await _bury_all(stage, 60)
+    ids = [task.id for task in tasks]
+    done = [await asyncio.gather(stage.backend.redrive(ids), stage.behind.redrive(ids)) for _ in range(3)]
+    assert await stage.total() == 60
+    assert sorted(each for pair in done for found in pair for each in found) == sorted(ids), "told twice, or not at all"
+
+
+async def test_a_lost_answer_to_what_is_put_back_is_told_and_repeated_with_a_higher_number(stage: Stage) -> None:
+    (task,) = await stage.pushed(command="exit 3")
+    await _bury_all(stage, 1)
+    stage.proxy.strike(Strike.LOSE_ANSWER, "POST", f"/{stage.queue}/")
+    with pytest.raises(PushUnknown) as caught:
+        await stage.backend.redrive([task.id])
+    assert list(caught.value.ids) == [task.id]
+    (letter,) = await stage.backend.dead_letters(10)
+    assert await stage.backend.redrive([letter.id]) == [letter.id]
+    epochs = {each.task.epoch for each in await stage.backend.receive(2, LEASE, NOW)}
+    assert epochs == {1, 2}, "two copies of one task, and nothing to tell them apart by (S3)"
+
+
+@pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BUSY])
+async def test_what_is_back_is_told_as_back_whatever_becomes_of_its_letter(stage: Stage, strike: Strike) -> None:
+    (task,) = await stage.pushed(command="exit 3")
+    await _bury_all(stage, 1)
+    stage.proxy.strike(strike, "DELETE", "-failed/")
+    assert await stage.backend.redrive([task.id]) == [task.id]
+    assert await stage.total() == 1
+
+
+async def test_nonsense_beside_a_letter_stops_no_other(stage: Stage) -> None:
+    wire = await stage.wire(f"{stage.queue}-failed")
+    body = Task.new(command="true", id="hostile").encode()
+    for beside in ({"before": -5}, {"dead": {"deliveries": -7, "epoch": -1}}, {"dead": {"origin": 7, "epoch": 2**70}}):
+        await wire.put(f"#jobq {json.dumps(beside)}\n{body.decode()}")
+    await wire.put(Content(b"no task", Beside(dead={"id": "x"})).text())
+    await stage.pushed(command="exit 3")
+    await _bury_all(stage, 1)
+    letters = await stage.backend.dead_letters(10)
+    assert len(letters) == 5
+    assert all(letter.deliveries >= 0 for letter in letters)
+    ids = sorted({letter.id for letter in letters})
+    assert sorted(await stage.backend.redrive(ids)) == ids
+    assert await stage.total() == 5
+
+
+async def test_epochs_rise_also_where_no_story_had_room(stage: Stage) -> None:
+    wire = await stage.wire(f"{stage.queue}-failed")
+    await wire.put(Content(Task.new(command="true", id="full", epoch=1).encode()).text())
+    assert await stage.backend.redrive(["full"]) == ["full"]
+    assert (await stage.take()).task.epoch == 2
+
+
+async def test_a_look_that_is_given_up_hides_nothing(stage: Stage) -> None:
+    await stage.pushed(40)
+    await _bury_all(stage, 40)
+    before = len(stage.proxy.seen("GET"))
+    looking = asyncio.ensure_future(stage.backend.dead_letters(100))
+    await stage.proxy.until(lambda: len(stage.proxy.seen("GET")) >= before + 2)
+    looking.cancel()
+    await asyncio.wait({looking})
+    assert len(await stage.backend.dead_letters(100)) == 40
+
+
+async def test_without_a_dead_letter_place_others_go_on(stage: Stage) -> None:
+    # L3, L5: what can be put nowhere comes again when its lease is over, and holds up no slot meanwhile.
+    wire = await stage.wire(f"{stage.queue}-failed")
+    await wire.ask(wire._client.delete_queue())
+    await (await stage.wire()).put("no task")
+    await stage.pushed(command="echo $JOBQ_TASK_ID >> done")
+    patient = SHORT | {"JOBQ_VISIBILITY_TIMEOUT": "60s"}
+    worker = await stage.start("worker", "--idle-timeout", "30s", **patient)
+    async with asyncio.timeout(15):
+        while not (stage.folder / "done").exists():
+            await asyncio.sleep(0.05)
+    worker.terminate()
+    _, err = await worker.communicate()
+    assert b"there is no queue" in err
+    assert b"create" in err
+
+
+async def test_settled_is_settled(stage: Stage) -> None:
+    (task,) = await stage.pushed()
+    await _bury_all(stage, 1)
+    await stage.backend.redrive([task.id])
+    await (await stage.take()).complete(DONE)
+    assert await stage.total() == 0
