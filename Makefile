@@ -10,11 +10,14 @@ AZURITE_STAMP := $(AZURITE)/node_modules/.installed
 # The direct peer, in an environment of its own: our worker drains its queues, and `make bench-azure` measures it.
 PEER := .peer
 PEER_STAMP := $(PEER)/.installed
+# PostgreSQL's queues, for `make bench-postgres` alone.
+PG_PEERS := .peer-postgres
+PG_PEERS_STAMP := $(PG_PEERS)/.installed
 SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format lint types docs bench bench-azure soak clean
+.PHONY: help install demo test check format lint types docs bench bench-azure bench-postgres soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +52,15 @@ $(PEER_STAMP): tests/azure/peer-requirements.txt | $(STAMP)
 	fi
 	@touch $@
 
+$(PG_PEERS_STAMP): benchmarks/postgres-requirements.txt | $(STAMP)
+	@if command -v uv >/dev/null 2>&1; then \
+	    uv venv --quiet --clear --python $(BIN)/python $(PG_PEERS) && \
+	    uv pip install --quiet --python $(PG_PEERS)/bin/python --requirement $<; \
+	else \
+	    $(BIN)/python -m venv --clear $(PG_PEERS) && $(PG_PEERS)/bin/python -m pip install --quiet --requirement $<; \
+	fi
+	@touch $@
+
 demo: $(STAMP) ## push real commands, run them, and kill a worker on the way
 	@$(BIN)/python -m benchmarks.demo
 
@@ -80,8 +92,11 @@ bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one r
 bench-azure: $(STAMP) $(SERVICES) ## measure against ai4s-jobq and the bare SDK on Azurite, in one run
 	@$(BIN)/python -m benchmarks.storage_queue
 
+bench-postgres: $(STAMP) $(PG_PEERS_STAMP) ## measure against procrastinate and PGQueuer on one PostgreSQL, in one run
+	@$(BIN)/python -m benchmarks.postgres
+
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(PEER) $(AZURITE)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEER) $(PG_PEERS) $(AZURITE)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

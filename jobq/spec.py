@@ -125,4 +125,6 @@ _EXAMPLES: Final = {
     STORAGE_QUEUE: "ACCOUNT/QUEUE",
     "sqlite": "sqlite:///FILE.db/QUEUE",
     "memory": "memory://NAME/QUEUE",
+    "postgres": "postgres://USER@HOST/DATABASE/QUEUE",
+    "postgresql": "postgresql://USER@HOST/DATABASE/QUEUE",
 }

@@ -102,9 +102,7 @@ class Account:
     def container(self, name: str) -> "ContainerClient":
         """Return the SDK's client of a container of blobs: no retries, as `wire`; raises ConfigurationError."""
         if not self.has_blobs:
-            raise ConfigurationError(
-                f"{self.name}: this needs blobs; add the BlobEndpoint to the connection string, which has a QueueEndpoint"
-            )
+            raise ConfigurationError(f"{self.name}: this needs blobs; add the BlobEndpoint to the connection string")
         return self._container(name)
 
     def _container(self, name: str = CONTAINER) -> "ContainerClient":

@@ -23,10 +23,10 @@ from jobq_postgres.settling import Change, Leased
 
 _log: Final = logging.getLogger(__name__)
 _CREATE_SECONDS: Final = 600.0  # a migration may build an index
+_CLEAR_SECONDS: Final = 600.0
 _PUSH_SECONDS: Final = 30.0
 _PUSH_SECONDS_PER_TASK: Final = 0.001
 _POLL_SECONDS: Final = 1.0  # while nothing is told: for expired leases, and for what was told and not heard
-_DEAF_POLL_SECONDS: Final = 0.2  # while there is no connection to hear on
 
 _CAPABILITIES: Final = Capabilities(
     default_lease=timedelta(seconds=60),
@@ -129,7 +129,7 @@ class PostgresBackend:
         return ids
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
-        """Claim up to `max_tasks`; woken by NOTIFY, and by polling while that cannot be heard."""
+        """Claim up to `max_tasks`; woken by NOTIFY, and by looking each second where that was not heard."""
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
         length = lease or _CAPABILITIES.default_lease
@@ -144,8 +144,8 @@ class PostgresBackend:
             if is_last:
                 return []
             left = end - self._clock.boottime()
-            poll = _POLL_SECONDS if links.listening else _DEAF_POLL_SECONDS
-            await self._until(changed, min(left, links.claimer.next_due, poll * random.uniform(0.9, 1.1)))  # noqa: S311
+            poll = _POLL_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311 - so that many workers do not look in step
+            await self._until(changed, min(left, links.claimer.next_due, poll))
 
     async def _claim(self, links: Links, max_tasks: int, lease: timedelta, *, thorough: bool) -> list[Leased]:
         claiming = links.claim(max_tasks, lease, thorough=thorough)
@@ -199,7 +199,8 @@ class PostgresBackend:
     async def clear(self) -> int:
         """Delete what waits or is leased."""
         links = self._links or await self._linked()
-        return int(await links.look(lambda connection: inspection.clear(connection, links.queue)))
+        clearing = links.look(lambda connection: inspection.clear(connection, links.queue), seconds=_CLEAR_SECONDS)
+        return int(await clearing)
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first."""

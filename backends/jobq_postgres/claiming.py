@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import UUID, uuid4
 
 from jobq.errors import StoreUnusable
 from jobq_postgres import migrations
@@ -27,18 +28,20 @@ _CHEAP_SECONDS: Final = 0.005  # a full look that is faster than this needs no r
 _RESTRAINT: Final = 100.0  # a slower one is taken at most 1 % of the time
 _SKEW: Final = timedelta(seconds=5)  # how late a commit may show what was to be due or expire before
 _FORGET_SECONDS: Final = 60.0
+_ASK_AGAIN_SECONDS: Final = 1.0  # the statement may have been held up, and be done yet
 _SWEPT_AT_ONCE: Final = 500
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TAKE: Final = """
-    UPDATE jobq.task SET position = NULL, receipt = gen_random_uuid(), expires_at = clock_timestamp() + $3,
-        deliveries = deliveries + 1
-    FROM found WHERE task.seq = found.seq
-    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.rank, found.position
+    , numbered AS (SELECT seq, position, row_number() OVER () AS number FROM found)
+    UPDATE jobq.task SET position = NULL, receipt = ($4::uuid[])[numbered.number],
+        expires_at = clock_timestamp() + $3, deliveries = deliveries + 1
+    FROM numbered WHERE task.seq = numbered.seq
+    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.rank, numbered.position
 """
 CLAIM: Final = f"""
     WITH found AS MATERIALIZED (
-        SELECT ready.seq, ready.position FROM unnest($4::bigint[], $5::bigint[]) AS floor (rank, position),
+        SELECT ready.seq, ready.position FROM unnest($5::bigint[], $6::bigint[]) AS floor (rank, position),
         LATERAL (SELECT seq, position FROM jobq.task WHERE queue_id = $1 AND rank = floor.rank
             AND position >= floor.position ORDER BY position LIMIT $2 FOR UPDATE SKIP LOCKED) AS ready
         LIMIT $2)
@@ -50,6 +53,13 @@ CLAIM_FROM_THE_BEGINNING: Final = f"""
         ORDER BY rank, position LIMIT $2 FOR UPDATE SKIP LOCKED)
     {_TAKE}
 """  # noqa: S608
+# What a claim whose answer was lost has taken, for who sent it: the lease is renewed, and counts from now.
+TAKE_AGAIN: Final = """
+    UPDATE jobq.task SET expires_at = clock_timestamp() + $3 WHERE seq IN (
+        SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp() AND receipt = ANY ($4)
+        ORDER BY expires_at LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()
+    RETURNING seq, id, body, deliveries, checkpoint, receipt
+"""
 # Bounded at both ends by times that an index can use; the fence of a settle asks the clock itself.
 SWEEP: Final = f"""
     WITH due AS MATERIALIZED (
@@ -91,6 +101,9 @@ class Claimer:
         self._place = place
         self._notes = 0
         self._forgot_at = time.monotonic()
+        self._sent: list[UUID] = []  # receipts of a claim that is not answered yet
+        self._doubtful: dict[UUID, float] = {}  # receipts of claims without an answer, until when they may be leases
+        self._ask_again_at = 0.0
         self.restart()
 
     def restart(self) -> None:
@@ -101,6 +114,7 @@ class Claimer:
         self._sweep_due = 0.0
         self._swept_from = _BEGINNING
         self._full_sweep_due = 0.0
+        self._ask_again_at = 0.0
 
     def note(self, lowest: Mapping[int, int]) -> None:
         """Take in that tasks have become ready: the lowest position by rank; empty = anywhere."""
@@ -126,6 +140,30 @@ class Claimer:
         Returns:
             The tasks, and what became ready on the way, by rank, for others to be told.
         """
+        # A claim that was not answered may have been done: that it is asked of is exact, since its receipts are ours.
+        self._doubtful |= dict.fromkeys(self._sent, time.monotonic() + self._sent_lease)
+        if self._doubtful and time.monotonic() >= self._ask_again_at:
+            again = await self._take_again(connection, queue, limit, lease)
+            if again:
+                return again, {}
+        self._sent, self._sent_lease = [uuid4() for _ in range(limit)], lease.total_seconds()
+        answer = await self._claim(connection, queue, limit, lease, thorough=thorough)
+        self._sent = []
+        return answer
+
+    async def _take_again(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
+        now = time.monotonic()
+        self._ask_again_at = now + _ASK_AGAIN_SECONDS
+        self._sent = []
+        self._doubtful = {receipt: until for receipt, until in self._doubtful.items() if until > now}
+        rows = await connection.fetch(TAKE_AGAIN, queue, limit, lease, list(self._doubtful))
+        for row in rows:
+            del self._doubtful[row["receipt"]]
+        return [Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
+
+    async def _claim(
+        self, connection: Any, queue: int, limit: int, lease: timedelta, *, thorough: bool
+    ) -> tuple[list[Leased], dict[int, int]]:
         moved: dict[int, int] = {}
         if time.monotonic() >= self._sweep_due:
             moved = await self._sweep(connection, queue)
@@ -146,17 +184,18 @@ class Claimer:
                 self._floors = {rank: max(floor, self._last + 1) for rank, floor in self._floors.items()}
         return found, {**moved, **swept}
 
+    _sent_lease = 0.0
     _full_look_after = 0.0  # restraint: not before, though nothing was found
     _last = 0
 
     async def _take(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
         ranks = sorted(self._floors)
         floors = [self._floors[rank] for rank in ranks]
-        return self._taken(queue, await connection.fetch(CLAIM, queue, limit, lease, ranks, floors))
+        return self._taken(queue, await connection.fetch(CLAIM, queue, limit, lease, self._sent, ranks, floors))
 
     async def _look_at_all(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
         began = time.monotonic()
-        rows = await connection.fetch(CLAIM_FROM_THE_BEGINNING, queue, limit, lease)
+        rows = await connection.fetch(CLAIM_FROM_THE_BEGINNING, queue, limit, lease, self._sent)
         ended = time.monotonic()
         self._full_look_due = ended + _FULL_LOOK_SECONDS
         self._full_look_after = ended + (ended - began) * _RESTRAINT if ended - began > _CHEAP_SECONDS else 0.0

@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 # costs one round trip. A setting that this version of the server has not is passed over.
 _SESSION: Final = {
     "default_transaction_isolation": "read committed",  # a claim passes over what another one took meanwhile
-    "statement_timeout": "60s",
-    "lock_timeout": "5s",
+    "statement_timeout": "600s",  # lanes give up earlier; this is for a client that has vanished
+    "lock_timeout": "3s",
     "idle_in_transaction_session_timeout": "30s",  # a client that vanished holds no locks for long
     "idle_session_timeout": "0",
     "client_connection_check_interval": "5s",

@@ -76,6 +76,8 @@ class Group(Generic[P]):
             self._handed_in = False
             batch.extend(self._take())
             self._hand_in()  # what did not fit, or has the same key, follows
+            if not batch:
+                return []
             if self._gives_up:
                 for operation in batch:
                     operation.answer.add_done_callback(lambda _: self._give_up(batch, done))

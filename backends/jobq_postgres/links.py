@@ -43,12 +43,10 @@ class Links:
 
     def __init__(self, server: Server, queue: int, changed: Callable[[], None]) -> None:
         self.queue = queue
-        self.listening = False
-        self._place = server.place
         self._changed = changed
         self.claimer = Claimer(server.place)
         self._pushes = Lane(server, "push")
-        self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=self._deaf)
+        self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
         self._to_tell: dict[int, int] = {}
         self._push = Group[Call](self._pushes, push)
@@ -65,7 +63,8 @@ class Links:
 
     async def push(self, call: Call, seconds: float, unknown: Callable[[str], JobqError]) -> None:
         """Add the tasks of one call; raises what `unknown` makes where the answer was lost."""
-        self._tell(self._pushes, await self._push.submit(call, seconds=seconds, unknown=unknown))
+        self.claimer.note(await self._push.submit(call, seconds=seconds, unknown=unknown))  # the others hear of it
+        self._changed()
 
     async def look(self, work: Work[Any], seconds: float = 60.0) -> Any:
         """Run an administrator's verb; raises BackendUnavailable where the answer was lost."""
@@ -135,11 +134,6 @@ class Links:
     async def _listen(self, connection: Any) -> None:
         self.claimer.restart()
         await connection.add_listener(self.channel, self._heard)
-        self.listening = True
-
-    def _deaf(self) -> None:
-        self.listening = False
-        self._changed()
 
     def _heard(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
         try:

@@ -2,9 +2,13 @@
 
 A call is added whole or not at all. `jobq.submission`'s primary key alone says what is new (S8); it is written in the
 order of ids, so that two pushes of the same ids wait for each other and never in a circle.
+
+What became ready is told in the same transaction, so that none is told of without being there, and none is there
+without being told of. The price: PostgreSQL lets only one transaction at a time commit that notifies. Calls of one
+process share a commit; many processes that push one task each get in each other's way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,11 +33,24 @@ _ADD: Final = """
         INSERT INTO jobq.task (queue_id, id, rank, position, due, body)
         SELECT queue_id, id, rank, CASE WHEN NOT later THEN nextval('jobq.position') END,
             CASE WHEN later THEN to_timestamp(not_before) END, body FROM timed
-        RETURNING rank, position)
-    SELECT rank, min(position) AS position, count(position) AS ready FROM added GROUP BY rank
+        RETURNING queue_id, rank, position),
+    lowest AS (
+        SELECT queue_id, rank, min(position) AS position FROM added WHERE position IS NOT NULL GROUP BY queue_id, rank)
+    SELECT rank, position, pg_notify('jobq_' || queue_id, rank || ':' || position) FROM lowest
 """
 ADD: Final = _ADD.format(passing="")  # fails when one is known
 ADD_UNKNOWN: Final = _ADD.format(passing="ON CONFLICT (queue_id, id) DO NOTHING")
+# The common case, for which the plan of the above takes longer than the work.
+ADD_ONE: Final = """
+    WITH new AS (INSERT INTO jobq.submission (queue_id, id, fingerprint) VALUES ($1::integer, $2, $5)),
+    added AS (
+        INSERT INTO jobq.task (queue_id, id, rank, body) VALUES ($1::integer, $2, $3, $4) RETURNING rank, position)
+    SELECT rank, position, pg_notify('jobq_' || $1::integer, rank || ':' || position) FROM added
+"""
+TELL: Final = """
+    SELECT pg_notify('jobq_' || queue_id, rank || ':' || $3::bigint)
+    FROM unnest($1::integer[], $2::bigint[]) AS u (queue_id, rank)
+"""
 OTHER_PAYLOAD: Final = """
     SELECT u.number
     FROM unnest($1::integer[], $2::text[], $3::bytea[], $4::integer[]) AS u (queue_id, id, fingerprint, number)
@@ -78,35 +95,45 @@ def call_of(tasks: Sequence[NewTask]) -> Call:
 
 
 async def push(connection: Any, calls: Sequence[Call]) -> list[object]:
-    """Add the tasks of all calls in one transaction; for each what became ready, by rank, or DuplicateTask.
+    """Add the tasks of all calls; for each what became ready, by rank, or DuplicateTask.
 
-    A call that is refused is left out, and the others are added without it.
+    Each call is added whole, or not at all; as many as possible in one transaction.
     """
-    refused: dict[int, str] = {}
-    lowest: dict[int, int] = {}
-    while len(refused) < len(calls):
-        left = [(number, task) for number, call in enumerate(calls) if number not in refused for task in call.tasks]
+    answers: dict[int, object] = {}
+    while len(answers) < len(calls):
+        together = _agreeing(calls, answers)
         try:
-            lowest = await _add(connection, left)
-        except _Taken as taken:
-            refused |= taken.refused  # what the others had added was undone with it
+            lowest = await _add(connection, together)
+        except _Taken as taken:  # what the others had added was undone with it
+            answers |= {number: _duplicate(task_id) for number, task_id in taken.refused.items()}
+        else:
+            answers |= {number: lowest for number, _ in together}
+    return [answers[number] for number in range(len(calls))]
+
+
+def _agreeing(calls: Sequence[Call], answered: Mapping[int, object]) -> list[tuple[int, NewTask]]:
+    """Return the tasks, with the number of their call, of all calls that do not name one id with two payloads.
+
+    A call that does waits for the next turn: only then is it known whether the first one was added.
+    """
+    together: list[tuple[int, NewTask]] = []
+    fingerprints: dict[str, bytes] = {}
+    for number, call in enumerate(calls):
+        if number in answered:
             continue
-        break
-    return [_duplicate(refused[number]) if number in refused else lowest for number in range(len(calls))]
+        if all(fingerprints.get(task.id, task.fingerprint) == task.fingerprint for task in call.tasks):
+            fingerprints |= {task.id: task.fingerprint for task in call.tasks}
+            together += [(number, task) for task in call.tasks]
+    return together
 
 
 async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, int]:
-    first: dict[tuple[int, str], NewTask] = {}
-    differing = {}
-    for number, task in tasks:
-        if first.setdefault((task.queue, task.id), task).fingerprint != task.fingerprint:
-            differing[number] = task.id  # two calls at once, as if the second had come later
-    if differing:
-        raise _Taken(differing)
-    ordered = list(first.values())
+    ordered = list({task.id: task for _, task in reversed(tasks)}.values())[::-1]
     try:  # nearly always all are new: then one statement does it, or COPY
         if len(ordered) >= COPY_FROM and all(task.not_before is None for task in ordered):
             return await _copy(connection, ordered)
+        if len(ordered) == 1 and (one := ordered[0]).not_before is None:
+            return _lowest(await connection.fetch(ADD_ONE, one.queue, one.id, one.rank, one.body, one.fingerprint))
         return _lowest(await connection.fetch(ADD, *_columns(ordered)))
     except asyncpg.UniqueViolationError:
         pass
@@ -128,7 +155,7 @@ def _columns(tasks: Sequence[NewTask]) -> list[list[Any]]:
 
 
 def _lowest(rows: Sequence[Any]) -> dict[int, int]:
-    return {row["rank"]: row["position"] for row in rows if row["ready"]}
+    return {row["rank"]: row["position"] for row in rows}
 
 
 async def _refuse_other_payloads(connection: Any, tasks: list[tuple[int, NewTask]]) -> None:
@@ -160,6 +187,8 @@ async def _copy(connection: Any, tasks: list[NewTask]) -> dict[int, int]:
             columns=("queue_id", "id", "rank", "body"),
             records=[(task.queue, task.id, task.rank, task.body) for task in tasks],
         )
+        ranks = {(task.queue, task.rank) for task in tasks}
+        await connection.fetch(TELL, *(list(column) for column in zip(*ranks, strict=True)), floor)
     return dict.fromkeys({task.rank for task in tasks}, floor)
 
 

@@ -15,6 +15,8 @@
 -- reads `position` upwards and remembers how far it has come (claim.py), so what is dead below, and cannot be vacuumed
 -- while someone holds an old snapshot, is not walked over again.
 --
+-- No foreign keys to jobq.queue: each would lock its row with every task, and queues are never deleted.
+--
 -- Times are the server's: clock_timestamp(), inside of the statement that decides (RELIABILITY 1.3 rule 10).
 
 --== 1: tasks ==
@@ -32,7 +34,7 @@ CREATE TABLE jobq.queue (
 
 -- Every id that was accepted, for as long as it is remembered: its primary key alone decides what is new (S8).
 CREATE TABLE jobq.submission (
-    queue_id    integer NOT NULL REFERENCES jobq.queue,
+    queue_id    integer NOT NULL,
     id          text NOT NULL,
     fingerprint bytea,                            -- tells a repeated push from another payload
     settlements text NOT NULL DEFAULT '',         -- the last few receipts and what was said of each, newest first: a
@@ -47,7 +49,7 @@ CREATE SEQUENCE jobq.position AS bigint CACHE 1;
 
 CREATE TABLE jobq.task (
     seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    queue_id   integer NOT NULL REFERENCES jobq.queue,
+    queue_id   integer NOT NULL,
     id         text NOT NULL,
     rank       bigint NOT NULL DEFAULT 0,         -- the task's priority times -1: lower is served first
     position   bigint DEFAULT nextval('jobq.position'), -- of a ready task
@@ -65,7 +67,7 @@ CREATE INDEX task_scheduled ON jobq.task (queue_id, due) WHERE due IS NOT NULL;
 CREATE INDEX task_leased ON jobq.task (queue_id, expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE TABLE jobq.dead (
-    queue_id    integer NOT NULL REFERENCES jobq.queue,
+    queue_id    integer NOT NULL,
     id          text NOT NULL,
     rank        bigint NOT NULL,
     deliveries  integer NOT NULL,

@@ -34,6 +34,8 @@ NOT_RUN: Final = {
     "jobq demo fanout scans --blobs": "needs an account of Azure; tests/leases does the same on its emulator",
     "az login": "needs an account of Azure",
     "jobq myaccount/": "needs an account of Azure; tests/azure does the same on its emulator",
+    "jobq postgresql://": "needs a database; tests/postgres/test_command_line.py does the same on a server of its own",
+    "pip install 'jobq[postgres]'": "needs an index that has jobq; `make install` brings the same extra",
     "curl ": "needs a storage service that refuses stale fencing numbers",
     'eval "$(jobq completion zsh)"': "needs zsh and its compinit; test_completion looks at the script",
 }

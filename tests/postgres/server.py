@@ -244,11 +244,13 @@ def _programs(folder: Path) -> Path:
         subprocess.run([installed / "bin" / "postgres", "--version"], capture_output=True, check=True, **_user())
     except (PermissionError, subprocess.CalledProcessError):
         copy = folder / "install"
-        shutil.copytree(installed, copy, symlinks=True)
-        for each in copy.rglob("*"):
+        # Beside the package are the libraries that its programs look for, by a way relative to themselves.
+        for part in (installed, package.with_name(f"{package.name}.libs")):
+            if part.exists():
+                shutil.copytree(part, copy / part.relative_to(package.parent), symlinks=True)
+        for each in (copy, *copy.rglob("*")):
             each.chmod(0o755)
-        copy.chmod(0o755)
-        installed = copy
+        installed = copy / installed.relative_to(package.parent)
     return installed / "bin"
 
 

@@ -74,20 +74,43 @@ async def test_settle_without_an_answer_is_unknown_and_its_repeat_is_exact(
     assert after.leased == 0
 
 
-async def test_lost_claim_costs_one_lease_and_no_task(
+@pytest.mark.parametrize("lost", [Strike.LOSE_ANSWER, Strike.BREAK])
+async def test_claim_without_an_answer_is_asked_for_again_and_costs_nothing(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, lost: Strike
+) -> None:
+    """S1, S7: what was claimed for an answer that never came is given to the next call; no crash is counted."""
+    pushed = await queue.push(tasks(6))
+    async with far:
+        # Both statements are known to the server then: what is struck is the claim, not its preparation.
+        first = [await take(far), await take(far)]
+        proxy.strike(lost, lambda sent: len(sent) > 100)
+        with pytest.raises(BackendUnavailable):
+            await far.receive(3, LEASE, NOW)
+        assert proxy.struck == 1
+        assert (await queue.stats()).leased == (5 if lost is Strike.LOSE_ANSWER else 2)
+        found = first + await far.receive(2, LEASE, NOW)
+        while len(found) < len(pushed):
+            found += await far.receive(1, LEASE, timedelta(seconds=5))
+            assert found
+        assert [delivery.deliveries for delivery in found] == [1] * 6
+        for delivery in found:
+            await delivery.complete(DONE)
+
+
+async def test_claim_that_nobody_asks_for_again_comes_back(
     queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy
 ) -> None:
-    """S1: what was claimed for an answer that never came is delivered again when its lease has run out."""
-    await queue.push(tasks(3))
+    """S1: when its lease has run out, as any other."""
+    await queue.push(tasks(2))
     async with far:
-        assert len(await far.receive(1, LEASE, NOW)) == 1
-        proxy.strike(Strike.LOSE_ANSWER, lambda sent: b"jobq" not in sent and len(sent) < 400)
+        await take(far)
+        await take(far)
+        await queue.push(tasks(1, "n"))
+        proxy.strike(Strike.LOSE_ANSWER, lambda sent: len(sent) > 100)
         with pytest.raises(BackendUnavailable):
-            await far.receive(1, timedelta(seconds=1), NOW)
-        assert proxy.struck == 1
-        found = await far.receive(3, LEASE, timedelta(seconds=10))
-        found += await far.receive(3, LEASE, timedelta(seconds=3)) if len(found) == 1 else []
-    assert len(found) == 2
+            await far.receive(3, timedelta(seconds=1), NOW)
+    (found,) = await queue.receive(1, LEASE, timedelta(seconds=10))
+    assert (found.id, found.deliveries) == ("n-00000", 2)
 
 
 async def test_black_hole_holds_up_a_renewal_no_longer_than_one_attempt(

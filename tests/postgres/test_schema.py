@@ -1,7 +1,9 @@
 """Making and migrating the schema: twice, by several at once, by and with the wrong version, and by whom."""
 
 import asyncio
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,17 +101,11 @@ async def test_schema_of_someone_else_is_left_alone_and_an_empty_one_is_used(dat
     assert database.run("SELECT count(*) FROM jobq.queue") == [(1,)]
 
 
-GRANTS = """
-    GRANT USAGE ON SCHEMA jobq TO {role};
-    GRANT SELECT ON jobq.version, jobq.queue TO {role};
-    GRANT SELECT, INSERT ON jobq.submission, jobq.task TO {role};
-    GRANT USAGE ON SEQUENCE jobq.position TO {role};
-"""
-WORKER_GRANTS = """
-    GRANT UPDATE, DELETE ON jobq.submission, jobq.task TO {role};
-    GRANT SELECT, INSERT, DELETE, UPDATE ON jobq.dead TO {role};
-    GRANT SELECT ON SEQUENCE jobq.position TO {role};
-"""
+def documented_grants(pusher: str, worker: str) -> str:
+    """Return what docs/postgresql.md has an owner run, for other roles."""
+    page = (Path(__file__).parents[2] / "docs/postgresql.md").read_text()
+    (sql,) = re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return re.sub(r"\bpusher\b", pusher, re.sub(r"\bworker\b", worker, sql))
 
 
 @pytest.fixture
@@ -133,7 +129,7 @@ async def test_least_rights_are_those_of_the_documentation(database: Database, r
     async with as_role(database, pusher) as backend:
         with pytest.raises(AccessDenied, match="permission denied"):
             await backend.push(tasks(1))
-    database.run(GRANTS.format(role=pusher) + GRANTS.format(role=worker) + WORKER_GRANTS.format(role=worker))
+    database.run(documented_grants(pusher, worker))
     async with as_role(database, pusher) as backend:
         await backend.push(tasks(3))
         await backend.push(tasks(300, "bulk"))

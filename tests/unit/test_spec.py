@@ -76,9 +76,9 @@ def test_a_third_party_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: 
     sys.modules.pop("third_party_queue")
 
 
-def test_a_missing_extra_names_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    register(tmp_path, "postgresql", "needs_what_is_not_here:connect")
-    (tmp_path / "needs_what_is_not_here.py").write_text("import surely_not_installed\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(BackendMissing, match=r"'surely_not_installed'.*pip install 'jobq\[postgres\]'"):
-        resolve("postgresql://host/db/q", Settings())
+def test_a_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "jobq_postgres"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(BackendMissing, match=r"'asyncpg'.*pip install 'jobq\[postgres\]'"):
+        resolve("postgresql://me@host/db/q", Settings())
