@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from jobq import queue as asynchronous
 from jobq.backend import DeadLetter, Peeked, QueueStats
+from jobq.errors import JobqError
 from jobq.events import Event
 from jobq.lease.named import NamedLease
 from jobq.lease.store import Confirmation, LeaseRecord
@@ -285,7 +286,13 @@ class Lease:
         self._call = call
 
     def __enter__(self) -> Self:
-        self._call(self._lease.__aenter__())
+        try:
+            self._call(self._lease.__aenter__())
+        except BaseException:
+            if self._lease.is_entered:  # a Ctrl-C that came together with the grant
+                with suppress(JobqError):
+                    self._call(self._lease.__aexit__(None, None, None))
+            raise
         return self
 
     def __exit__(

@@ -115,6 +115,11 @@ class NamedLease:
         return self._kept.remaining()
 
     @property
+    def is_entered(self) -> bool:
+        """Whether it was granted; it may be lost or over by now."""
+        return self._keeper is not None
+
+    @property
     def is_lost(self) -> bool:
         """Whether the lease is, or may be, no longer ours, also when the event loop could not say so yet."""
         return self._keeper is None or (self._keeper.is_lost and not self._is_over)

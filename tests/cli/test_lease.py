@@ -117,11 +117,15 @@ def test_held_elsewhere_is_told_with_its_own_exit_code(jobq: Jobq, beats: Beats)
 
 
 def test_who_waits_begins_when_the_other_has_ended(jobq: Jobq, beats: Beats) -> None:
-    first = jobq.start(*beats.run(jobq), "1.5")
+    script = f"{sys.executable} {BEATS} {beats.path} & while [ ! -e enough ]; do sleep 0.02; done"
+    first = jobq.start("demo", "lease", "run", "one", "--", *SH, script)
     beats.begun(1)
-    second = jobq("demo", "lease", "run", "one", "--", sys.executable, BEATS, str(beats.path), "0.2")
+    second = jobq.start(*beats.run(jobq), "0.2")
+    assert second.stderr is not None
+    assert second.stderr.readline().startswith(b"waiting: lease one is held by")
+    (jobq.folder / "enough").touch()
     assert first.wait(20) == 0
-    assert "waiting: lease one is held by" in second.err
+    assert second.wait(20) == 0
     assert max(beats.of(1)) < min(beats.of(2))
 
 
@@ -222,6 +226,21 @@ def test_a_store_that_takes_no_renewals_ends_the_command_before_the_lease(jobq: 
     assert ended - max(beats.of(1)) < 5
     assert process.stderr is not None
     assert b"the lease was lost, the command was killed: no renewal succeeded in time" in process.stderr.read()
+
+
+def test_in_sigterm_mode_the_command_may_end_by_itself_before_the_lease_does(jobq: Jobq, beats: Beats) -> None:
+    """P6: SIGTERM at the deadline less the grace, and what ends in it is not killed."""
+    script = f"trap 'echo asked; exit 0' TERM; {sys.executable} {BEATS} {beats.path} & wait"
+    env = {"JOBQ_LOCK_LOST_BEHAVIOR": "sigterm", "JOBQ_LOCK_LOST_GRACE": "0.5s"}
+    process = jobq.start("demo", "lease", "run", "one", "--", *SH, script, env=env)
+    beats.begun(1)
+    with database(jobq) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert process.wait(20) == 75
+        other.execute("ROLLBACK")
+    assert process.stdout is not None
+    assert process.stdout.read() == b"asked\n"
+    assert max(beats.of(1)) < expiry(jobq)
 
 
 def test_a_revoked_lease_ends_its_command_and_nothing_overlaps(jobq: Jobq, beats: Beats) -> None:
