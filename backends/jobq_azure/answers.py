@@ -80,7 +80,7 @@ async def answered(call: Awaitable[_T], place: str) -> _T:
         return await call
     except AzureError as error:
         # Without the cause: its text may hold an address with a signature, or a key (A5).
-        raise _meaning(error, place) from None
+        raise meaning(error, place) from None
     except (JobqError, NoAnswer):
         raise
     except Exception as error:  # noqa: BLE001 - what the SDK trips over in an answer that is none of the service's
@@ -93,7 +93,8 @@ def code_of(error: HttpResponseError) -> str:
     return str(getattr(code, "value", code))
 
 
-def _meaning(error: AzureError, place: str) -> Exception:
+def meaning(error: AzureError, place: str) -> Exception:
+    """Return the error of ours that an error of the SDK means; see `answered`."""
     if isinstance(error, ClientAuthenticationError) and error.response is None:
         return NoCredential(
             f"{place}: no credential of Azure is at hand: run `az login`, use a managed identity, or set"

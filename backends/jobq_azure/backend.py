@@ -20,6 +20,7 @@ from jobq.errors import (
 )
 from jobq.task import Task
 from jobq_azure.answers import NoAnswer, ServiceFailed, Unreadable
+from jobq_azure.blob_leases import BlobLeases
 from jobq_azure.connection import Account
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content
 from jobq_azure.dead import SUFFIX, Graveyard
@@ -61,6 +62,7 @@ class StorageQueueBackend:
         self._wire: Wire
         self._payloads: Payloads
         self._dead: Graveyard
+        self._leases = BlobLeases(lambda: account.lease_blobs(name), time.time)
 
     @property
     def name(self) -> str:
@@ -78,8 +80,14 @@ class StorageQueueBackend:
             counts_deliveries=True,
             native_checkpoint=True,
             max_peek=MOST_AT_ONCE,
+            named_leases=True,
             counts=frozenset({"dead", "total"}),
         )
+
+    @property
+    def leases(self) -> BlobLeases:
+        """The named leases of this queue: blobs of the same account."""
+        return self._leases
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:  # whatever fails here leaves nothing open
