@@ -96,5 +96,5 @@ main()
         assert completed.returncode == code, completed
     error = json.loads(completed.stderr)
     assert error["ids"] == [jobq.waiting()[-1].id]
-    assert "in doubt: 1 tasks" in error["message"]
+    assert "in doubt: 1 task (" in error["message"]
     assert len(jobq.waiting()) == 2
