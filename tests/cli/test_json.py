@@ -33,6 +33,11 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "dead purge": (("demo", "dead", "purge", "--all", "--yes"), 0, {"id"}),
     "create": (("demo", "create"), 0, {"queue"}),
     "clear": (("demo", "clear", "--yes"), 0, {"queue", "cleared"}),
+    "emulator service-bus": (
+        ("emulator", "service-bus", "--time-limit", "100ms"),
+        0,
+        {"connection_string", "rest_url", "admin_connection_string", "queues"},
+    ),
     "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
 }
 WITHOUT: Final = {"completion": "prints a script for a shell, which is the data"}

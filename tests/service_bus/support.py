@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiohttp import ClientResponse, ClientSession
+from aiohttp import ClientResponse, ClientSession, TCPConnector
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+from jobq.testing.service_bus.description import Description
 from jobq.testing.service_bus.emulator import ROOT_POLICY, Emulator
 from jobq.testing.service_bus.message import Content
-from jobq.testing.service_bus.queue import Description
 
 QUEUE: Final = "jobs"
 SOON: Final = 5.0  # seconds in which what should come comes, on a busy machine too
@@ -57,7 +57,8 @@ def broker_properties(answer: ClientResponse) -> dict[str, Any]:
 
 @asynccontextmanager
 async def rest_of(emulator: Emulator) -> AsyncIterator[Rest]:
-    async with ClientSession() as session:
+    # One connection a request: aiohttp repeats a DELETE by itself when a connection that it had kept breaks.
+    async with ClientSession(connector=TCPConnector(force_close=True)) as session:
         yield Rest(session, emulator)
 
 

@@ -1,16 +1,19 @@
 """The queue as a state machine, on a virtual clock."""
 
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jobq.testing.clock import VirtualClock
 from jobq.testing.service_bus.broker import Broker
+from jobq.testing.service_bus.description import Description
 from jobq.testing.service_bus.errors import EntityExists, EntityMissing, Invalid, LockLost, MessageMissing, TooLarge
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.message import Content, Message, State
-from jobq.testing.service_bus.queue import Description, Queue
+
+if TYPE_CHECKING:
+    from jobq.testing.service_bus.queue import Queue
 
 
 class Bench:

@@ -11,11 +11,11 @@ from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage
 
 from jobq.testing.clock import VirtualClock
+from jobq.testing.service_bus.description import Description
 from jobq.testing.service_bus.emulator import Emulator
 from jobq.testing.service_bus.faults import Operation
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.message import State
-from jobq.testing.service_bus.queue import Description
 from jobq.testing.service_bus.rest_wire import BATCH, http_date
 
 from .support import (

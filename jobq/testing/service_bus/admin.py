@@ -9,10 +9,11 @@ from xml.etree import ElementTree as ET
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
+from jobq.testing.service_bus.description import MESSAGE_BYTES, Description
 from jobq.testing.service_bus.errors import EntityMissing, Invalid
 from jobq.testing.service_bus.faults import Request
 from jobq.testing.service_bus.message import State
-from jobq.testing.service_bus.queue import MESSAGE_BYTES, Description, Queue
+from jobq.testing.service_bus.queue import Queue
 from jobq.testing.service_bus.service import Service
 
 _ATOM: Final = "http://www.w3.org/2005/Atom"

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jobq.clock import Clock, SystemClock
+from jobq.testing.service_bus.description import DEAD_LETTERS, Description
 from jobq.testing.service_bus.errors import EntityExists, EntityMissing
 from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.queue import DEAD_LETTERS, Description, Queue
+from jobq.testing.service_bus.queue import Queue
 
 
 def _nobody() -> None:

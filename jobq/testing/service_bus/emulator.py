@@ -13,9 +13,9 @@ from jobq.clock import Clock, SystemClock
 from jobq.testing.service_bus.access import Access, Policy, sign
 from jobq.testing.service_bus.amqp import AmqpConnection
 from jobq.testing.service_bus.broker import Broker
+from jobq.testing.service_bus.description import Description
 from jobq.testing.service_bus.faults import Faults, Gate, Throttle
 from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.queue import Description
 from jobq.testing.service_bus.rest import application
 from jobq.testing.service_bus.service import Service, until
 
@@ -79,9 +79,6 @@ class Emulator:
         await self._stack.aclose()  # told of no error, else the group would wrap what is raised inside
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        alarm = group.create_task(self._alarm(), name="the emulator's alarm")
-        stack.callback(alarm.cancel)
         runner = web.AppRunner(
             application(self._service), handler_cancellation=True, shutdown_timeout=0.1, access_log=None
         )
@@ -96,6 +93,9 @@ class Emulator:
         stack.callback(self.drop_connections)
         stack.callback(server.close)
         self.amqp_port = server.sockets[0].getsockname()[1]
+        group = await stack.enter_async_context(asyncio.TaskGroup())  # last: it would wrap a port's being taken
+        alarm = group.create_task(self._alarm(), name="the emulator's alarm")
+        stack.callback(alarm.cancel)
 
     async def _alarm(self) -> None:
         """Let happen what time brings, when it brings it; messages that come free so reach those who wait."""
@@ -110,9 +110,9 @@ class Emulator:
     @property
     def connection_string(self) -> str:
         """What `ServiceBusClient.from_connection_string` takes; AMQP."""
-        return self.connection_string_of(ROOT_POLICY)
+        return self.connection_string_of()
 
-    def connection_string_of(self, policy: str, *, http: bool = False) -> str:
+    def connection_string_of(self, policy: str = ROOT_POLICY, *, http: bool = False) -> str:
         """Return a connection string.
 
         Args:

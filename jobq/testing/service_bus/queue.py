@@ -9,41 +9,17 @@ import heapq
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from jobq.clock import Clock
+from jobq.testing.service_bus.dedup import Window
+from jobq.testing.service_bus.description import DEAD_LETTER_TEXT, DEAD_LETTERS, Description
 from jobq.testing.service_bus.errors import Invalid, LockLost, MessageMissing, TooLarge
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.message import Content, Message, State
 
-DEAD_LETTERS: Final = "$DeadLetterQueue"
-DEAD_LETTER_TEXT: Final = 4096  # characters of a reason, and of a description
-MESSAGE_BYTES: Final = 256 * 1024  # of Standard
 _NO_LIMIT: Final = 2**31
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a queue is made with.
-
-    Attributes:
-        name: of the queue.
-        lock_duration: seconds.
-        max_delivery_count: deliveries after which a message goes to the dead-letter sub-queue.
-        dedup_window: seconds in which a message id is remembered; 0 = no duplicate detection.
-        max_message_bytes: of a message, and of a batch.
-        time_to_live: seconds of messages that name none; None = for ever.
-        dead_letters_expired: whether messages whose time to live is over become dead letters, or vanish.
-    """
-
-    name: str
-    lock_duration: float = 60.0
-    max_delivery_count: int = 10
-    dedup_window: float = 0.0
-    max_message_bytes: int = MESSAGE_BYTES
-    time_to_live: float | None = None
-    dead_letters_expired: bool = False
 
 
 class Queue:
@@ -79,7 +55,7 @@ class Queue:
         self._expired_locks: dict[uuid.UUID, Message] = {}  # of messages that nobody has taken since
         self._ready: list[int] = []
         self._timers: list[tuple[float, int]] = []
-        self._seen: dict[str, float] = {}  # message id -> when it is forgotten, in that order
+        self._window = Window(description.dedup_window, clock)
         if not is_dead_letters:
             name = f"{description.name}/{DEAD_LETTERS}"
             below = replace(description, name=name, max_delivery_count=_NO_LIMIT, dedup_window=0.0, time_to_live=None)
@@ -112,7 +88,7 @@ class Queue:
         if size > self.description.max_message_bytes:
             raise TooLarge(f"The message size {size} is over the limit of {self.description.max_message_bytes} bytes.")
         self.sweep()
-        numbers = [0 if self._is_duplicate(content) else self._enqueue(content) for content in contents]
+        numbers = [0 if self._window.has_seen(content.message_id) else self._enqueue(content) for content in contents]
         self._notify()
         return numbers
 
@@ -256,17 +232,6 @@ class Queue:
             self._remove(message)
 
     # Inner moves
-
-    def _is_duplicate(self, content: Content) -> bool:
-        window, name, now = self.description.dedup_window, content.message_id, self._clock.wall()
-        if not window or name is None:
-            return False
-        while self._seen and (oldest := next(iter(self._seen))) and self._seen[oldest] <= now:
-            del self._seen[oldest]
-        if name in self._seen:
-            return True
-        self._seen[name] = now + window
-        return False
 
     def _enqueue(self, content: Content) -> int:
         now = self._clock.wall()
