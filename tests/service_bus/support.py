@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiohttp import ClientResponse, ClientSession, TCPConnector
+from aiohttp import ClientResponse, ClientSession
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
@@ -57,8 +57,7 @@ def broker_properties(answer: ClientResponse) -> dict[str, Any]:
 
 @asynccontextmanager
 async def rest_of(emulator: Emulator) -> AsyncIterator[Rest]:
-    # One connection a request: aiohttp repeats a DELETE by itself when a connection that it had kept breaks.
-    async with ClientSession(connector=TCPConnector(force_close=True)) as session:
+    async with ClientSession() as session:
         yield Rest(session, emulator)
 
 
