@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def collected() -> Iterator[None]:
     """Close here, not in the next test, what azure-servicebus leaves to the collector after a lost connection.
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiohttp import ClientResponse, ClientSession
 from azure.core.pipeline.transport import AioHttpTransport
-from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from jobq.testing.service_bus.description import Description
@@ -72,6 +72,11 @@ def admin_of(emulator: Emulator, policy: str = ROOT_POLICY) -> ServiceBusAdminis
     return ServiceBusAdministrationClient.from_connection_string(
         emulator.connection_string_of(policy, http=True), transport=PlainHttp(), retry_total=0
     )
+
+
+def sender_of(client: ServiceBusClient, queue: str = QUEUE) -> ServiceBusSender:
+    # Without the SDK's keep-alive task, whose end a close awaits for up to a second; receivers have it always.
+    return client.get_queue_sender(queue, keep_alive=0)
 
 
 def receiver_of(client: ServiceBusClient, queue: str = QUEUE, **more: Any) -> ServiceBusReceiver:

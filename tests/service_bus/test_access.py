@@ -13,8 +13,9 @@ from jobq.testing.service_bus.emulator import ROOT_KEY, ROOT_POLICY, Emulator
 from jobq.testing.service_bus.errors import Unauthorized
 from jobq.testing.service_bus.faults import Operation
 
-from .support import QUEUE, SOON, admin_of, client_of, eventually, put, receiver_of, rest_of
+from .support import QUEUE, SOON, admin_of, client_of, eventually, put, receiver_of, rest_of, sender_of
 
+pytestmark = pytest.mark.usefixtures("collected")
 ROLES = {
     ROOT_POLICY: Policy(ROOT_KEY),
     "sender": Policy("s+/=", frozenset({Right.SEND})),
@@ -87,7 +88,7 @@ async def test_amqp_asks_for_the_right_of_each_link() -> None:
     async with Emulator([Description(QUEUE)], policies=ROLES) as emulator:
         async with (
             client_of(emulator, "sender", retry_total=0) as client,
-            client.get_queue_sender(QUEUE) as sender,
+            sender_of(client) as sender,
         ):
             await sender.send_messages(ServiceBusMessage("a"), timeout=SOON)
             with pytest.raises(ServiceBusError, match="Listen"):
@@ -95,7 +96,7 @@ async def test_amqp_asks_for_the_right_of_each_link() -> None:
                     await receiver.receive_messages(1)
         async with client_of(emulator, "receiver", retry_total=0) as client:
             with pytest.raises(ServiceBusError, match="Send"):
-                async with client.get_queue_sender(QUEUE) as sender:
+                async with sender_of(client) as sender:
                     await sender.send_messages(ServiceBusMessage("a"), timeout=SOON)
         assert emulator.gate.count(Operation.ATTACH, status=401) == 2
         assert len(emulator.broker.queue(QUEUE).messages()) == 1

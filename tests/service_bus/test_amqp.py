@@ -20,12 +20,14 @@ from jobq.testing.service_bus.faults import Operation, Via
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.message import State
 
-from .support import QUEUE, SOON, client_of, emulator_of, eventually, put, receiver_of, settle
+from .support import QUEUE, SOON, client_of, emulator_of, eventually, put, receiver_of, sender_of, settle
+
+pytestmark = pytest.mark.usefixtures("collected")
 
 
 async def test_send_receive_renew_complete() -> None:
     async with emulator_of() as emulator, client_of(emulator) as client:
-        async with client.get_queue_sender(QUEUE) as sender:
+        async with sender_of(client) as sender:
             message = ServiceBusMessage("one", message_id="m1", subject="s", application_properties={"k": "v", "n": 3})
             await sender.send_messages(message)
         async with receiver_of(client) as receiver:
@@ -49,7 +51,7 @@ async def test_send_receive_renew_complete() -> None:
 
 
 async def test_batches_and_what_is_larger_than_a_frame() -> None:
-    async with emulator_of() as emulator, client_of(emulator) as client, client.get_queue_sender(QUEUE) as sender:
+    async with emulator_of() as emulator, client_of(emulator) as client, sender_of(client) as sender:
         queue = emulator.broker.queue(QUEUE)
         batch = await sender.create_message_batch()
         assert batch.max_size_in_bytes == 256 * 1024
@@ -69,7 +71,7 @@ async def test_batches_and_what_is_larger_than_a_frame() -> None:
 
 async def test_duplicates_are_dropped() -> None:
     async with emulator_of(dedup_window=600) as emulator, client_of(emulator) as client:
-        async with client.get_queue_sender(QUEUE) as sender:
+        async with sender_of(client) as sender:
             for _ in range(2):
                 await sender.send_messages(ServiceBusMessage("a", message_id="same"))
             await sender.send_messages([ServiceBusMessage("a", message_id=name) for name in ("same", "other")])
@@ -80,7 +82,7 @@ async def test_schedule_and_cancel() -> None:
     async with (
         emulator_of() as emulator,
         client_of(emulator, retry_total=0) as client,
-        client.get_queue_sender(QUEUE) as sender,
+        sender_of(client) as sender,
     ):
         queue = emulator.broker.queue(QUEUE)
         now = datetime.now(UTC)
@@ -223,7 +225,7 @@ async def test_a_message_reaches_who_waits_for_it() -> None:
     async with emulator_of() as emulator, client_of(emulator) as client, receiver_of(client) as receiver:
         waiting = asyncio.create_task(receiver.receive_messages(1))
         await eventually(lambda: emulator.gate.count(Operation.ATTACH) == 1)
-        async with client.get_queue_sender(QUEUE) as sender:
+        async with sender_of(client) as sender:
             await sender.send_messages(ServiceBusMessage("late"))
         assert [str(message) for message in await waiting] == ["late"]
 
@@ -242,7 +244,7 @@ async def test_what_was_prefetched_goes_back_uncounted() -> None:
 async def test_a_missing_queue() -> None:
     async with emulator_of() as emulator, client_of(emulator) as client:
         with pytest.raises(MessagingEntityNotFoundError):
-            async with client.get_queue_sender("other") as sender:
+            async with sender_of(client, "other") as sender:
                 await sender.send_messages(ServiceBusMessage("a"), timeout=SOON)
         with pytest.raises(ServiceBusError):
             async with receiver_of(client, "other") as receiver:
@@ -251,7 +253,7 @@ async def test_a_missing_queue() -> None:
 
 async def test_a_thousand_messages() -> None:
     async with emulator_of() as emulator, client_of(emulator) as client:
-        async with client.get_queue_sender(QUEUE) as sender:
+        async with sender_of(client) as sender:
             for start in range(0, 1000, 100):
                 await sender.send_messages([ServiceBusMessage(str(start + one)) for one in range(100)])
         got: list[int] = []

@@ -18,7 +18,7 @@ from jobq.testing.service_bus.access import sign
 from jobq.testing.service_bus.emulator import ROOT_KEY, ROOT_POLICY
 from tests.cli.conftest import Jobq
 
-from .support import SOON, receiver_of
+from .support import SOON, receiver_of, sender_of
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_it_serves_the_sdk_and_rest_until_a_signal(jobq: Jobq, number: sig
         async with session.post(f"{told['rest_url']}/b/messages", data="over REST") as answer:
             assert answer.status == 201
         async with ServiceBusClient.from_connection_string(told["connection_string"]) as client:
-            async with client.get_queue_sender("b") as sender:
+            async with sender_of(client, "b") as sender:
                 await sender.send_messages(ServiceBusMessage("over AMQP"), timeout=SOON)
             async with receiver_of(client, "b") as receiver:
                 got = await receiver.receive_messages(1) + await receiver.receive_messages(1)

@@ -25,7 +25,9 @@ from jobq.testing.service_bus.faults import Drop, Fault, Faults, Operation, Requ
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.message import State
 
-from .support import QUEUE, SOON, client_of, emulator_of, eventually, put, receiver_of, rest_of, settle
+from .support import QUEUE, SOON, client_of, emulator_of, eventually, put, receiver_of, rest_of, sender_of, settle
+
+pytestmark = pytest.mark.usefixtures("collected")
 
 
 def test_plans_are_matched_counted_and_used_up() -> None:
@@ -94,40 +96,38 @@ async def test_rest_loses_requests_and_answers() -> None:
         assert queue.messages() == []
 
 
-@pytest.mark.parametrize(
-    ("status", "raised"),
-    [
-        (401, ServiceBusError),
-        (403, ServiceBusQuotaExceededError),
-        (404, MessagingEntityNotFoundError),
-        (413, MessageSizeExceededError),
-        (429, ServiceBusServerBusyError),
-        (500, ServiceBusError),
-        (503, ServiceBusServerBusyError),
-    ],
-)
-async def test_amqp_rejects_with_the_condition_that_means_the_status(
-    status: int, raised: type[ServiceBusError]
-) -> None:
+_RAISED = {
+    401: ServiceBusError,
+    403: ServiceBusQuotaExceededError,
+    404: MessagingEntityNotFoundError,
+    413: MessageSizeExceededError,
+    429: ServiceBusServerBusyError,
+    500: ServiceBusError,
+    503: ServiceBusServerBusyError,
+}
+
+
+async def test_amqp_rejects_with_the_condition_that_means_the_status() -> None:
     async with (
         emulator_of() as emulator,
         client_of(emulator, retry_total=0) as client,
-        client.get_queue_sender(QUEUE) as sender,
+        sender_of(client) as sender,
     ):
-        emulator.faults.plan(Fault(status), Operation.SEND)
-        with pytest.raises(raised):
-            await sender.send_messages(ServiceBusMessage("a"), timeout=SOON)
+        for status, raised in _RAISED.items():
+            emulator.faults.plan(Fault(status), Operation.SEND)
+            with pytest.raises(raised):
+                await sender.send_messages(ServiceBusMessage("a"), timeout=SOON)
+            assert emulator.gate.count(Operation.SEND, via=Via.AMQP, status=status) == 1
         assert emulator.broker.queue(QUEUE).messages() == []
-        assert emulator.gate.count(Operation.SEND, via=Via.AMQP, status=status) == 1
 
 
-@pytest.mark.parametrize(("drop", "messages"), [(Drop.BEFORE, 1), (Drop.AFTER, 2)])
-async def test_amqp_loses_a_send_or_its_answer_and_the_sdk_repeats(drop: Drop, messages: int) -> None:
-    async with emulator_of() as emulator, client_of(emulator) as client, client.get_queue_sender(QUEUE) as sender:
-        emulator.faults.plan(Fault(drop=drop), Operation.SEND)
-        await sender.send_messages(ServiceBusMessage("a"), timeout=SOON)
-        assert len(emulator.broker.queue(QUEUE).messages()) == messages  # without duplicate detection
-        assert emulator.gate.count(Operation.SEND) == 2
+async def test_amqp_loses_a_send_or_its_answer_and_the_sdk_repeats() -> None:
+    async with emulator_of() as emulator, client_of(emulator) as client, sender_of(client) as sender:
+        for drop, messages in ((Drop.BEFORE, 1), (Drop.AFTER, 3)):  # doubled, without duplicate detection
+            emulator.faults.plan(Fault(drop=drop), Operation.SEND)
+            await sender.send_messages(ServiceBusMessage("a"), timeout=SOON)
+            assert len(emulator.broker.queue(QUEUE).messages()) == messages
+        assert emulator.gate.count(Operation.SEND) == 4
 
 
 async def test_management_and_settlement_can_fail_over_amqp() -> None:
@@ -231,6 +231,18 @@ async def test_two_hundred_messages_through_connections_that_break_at_random() -
         await asyncio.gather(*(push(str(number)) for number in range(200)))
         assert sorted(int(message.content.body) for message in queue.messages()) == list(range(200))
         assert emulator.faults.hits > 20
+
+
+async def test_a_fault_of_the_emulator_itself_ends_the_test() -> None:
+    def broken() -> float | None:
+        raise RuntimeError("broken")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with emulator_of() as emulator:
+            emulator.broker.sweep = broken  # type: ignore[method-assign] # what cannot happen
+            put(emulator, "a", time_to_live=60)  # wakes the alarm
+            await asyncio.sleep(SOON)
+    assert str(raised.value.exceptions[0]) == "broken"
 
 
 def test_idle_detach_is_ten_minutes_as_in_the_service() -> None:
