@@ -237,11 +237,14 @@ async def test_a_fault_of_the_emulator_itself_ends_the_test() -> None:
     def broken() -> float | None:
         raise RuntimeError("broken")
 
-    with pytest.raises(ExceptionGroup) as raised:
+    async def served() -> None:
         async with emulator_of() as emulator:
             emulator.broker.sweep = broken  # type: ignore[method-assign] # what cannot happen
             put(emulator, "a", time_to_live=60)  # wakes the alarm
             await asyncio.sleep(SOON)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await served()
     assert str(raised.value.exceptions[0]) == "broken"
 
 
