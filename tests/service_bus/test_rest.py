@@ -48,6 +48,7 @@ async def test_peek_lock_renew_complete() -> None:
             await clock.advance(59)
             renewed = await rest("POST", location)
             assert (renewed.status, "BrokerProperties" in renewed.headers) == (200, False)
+        assert (await rest("DELETE", location.replace("/messages/1/", "/messages/2/"))).status == 404
         by_id = location.replace("/messages/1/", "/messages/m1/")
         assert (await rest("DELETE", by_id)).status == 200
         assert (await rest("DELETE", location)).status == 404
