@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from jobq import sync
     from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, QueueStats
     from jobq.errors import JobqError
+    from jobq.lease.named import NamedLease
+    from jobq.lease.traversal import Page, Traversal
     from jobq.queue import Queue, connect
     from jobq.run.context import TaskContext
     from jobq.run.stopping import Stopping
@@ -24,8 +26,10 @@ _HOME_OF = {
     "Delivery": "jobq.backend",
     "FencingNumber": "jobq.backend",
     "JobqError": "jobq.errors",
+    "NamedLease": "jobq.lease.named",
     "Outcome": "jobq.task",
     "OutcomeKind": "jobq.task",
+    "Page": "jobq.lease.traversal",
     "Queue": "jobq.queue",
     "QueueStats": "jobq.backend",
     "Settings": "jobq.settings",
@@ -34,6 +38,7 @@ _HOME_OF = {
     "Task": "jobq.task",
     "TaskContext": "jobq.run.context",
     "TaskResult": "jobq.task",
+    "Traversal": "jobq.lease.traversal",
     "WorkSpecification": "jobq.workspec",
     "connect": "jobq.queue",
 }
@@ -45,8 +50,10 @@ __all__ = [
     "Delivery",
     "FencingNumber",
     "JobqError",
+    "NamedLease",
     "Outcome",
     "OutcomeKind",
+    "Page",
     "Queue",
     "QueueStats",
     "Settings",
@@ -55,6 +62,7 @@ __all__ = [
     "Task",
     "TaskContext",
     "TaskResult",
+    "Traversal",
     "WorkSpecification",
     "connect",
     "sync",

@@ -38,6 +38,7 @@ class Capabilities:
         native_checkpoint: `checkpoint` saves beside the task; without it the journal must.
         priorities: higher `Task.priority` is delivered first.
         max_peek: how many tasks `peek` can show; None = all.
+        named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
         redelivers_at: where a redelivered task queues up.
         counts: the fields of `QueueStats` that this service can tell.
     """
@@ -58,6 +59,7 @@ class Capabilities:
     native_checkpoint: bool = False
     priorities: bool = False
     max_peek: int | None = None
+    named_leases: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     counts: frozenset[Literal["visible", "leased", "scheduled", "dead", "total"]] = frozenset()
 

@@ -7,6 +7,7 @@ JobqError
 │   ├── StoreUnusable         the store cannot be used as it is: corrupt, foreign, of another version or machine
 │   └── AccessDenied          the store exists and refuses us
 ├── MalformedTask             bytes or arguments that are not a task: says what and where             exit 2
+├── SourceChanged             a walk was begun over other data, or with other options                 exit 2
 ├── QueueNotFound             the queue does not exist                                                exit 4
 ├── BackendUnavailable        the store did not do it, as far as is known; repeating is safe          exit 75
 ├── PushError
@@ -14,6 +15,8 @@ JobqError
 │   └── PushUnknown           the answer was lost; the tasks may or may not be queued (S8)             exit 75
 └── LeaseError
     ├── LockLost              the lease is no longer ours; nothing was changed (S4)                    exit 1
+    ├── LeaseHeld             the named lease is held elsewhere (S10)                                  exit 75
+    ├── ConfirmationDiffers   the token of a named lease has confirmed another value                   exit 1
     └── SettlementUnknown     the answer to a settle was lost; no one can say (S5)                     exit 75
 
 `exit_code` is what the command line ends with (DESIGN section 12). No message holds a connection string, key or URL
@@ -68,6 +71,12 @@ class MalformedTask(JobqError):
         self.where = where
 
 
+class SourceChanged(JobqError):
+    """A traversal was begun over other data, or with other options; nothing was done."""
+
+    exit_code = 2
+
+
 class QueueNotFound(JobqError):
     """The queue does not exist; `jobq QUEUE create` or a first push makes it."""
 
@@ -110,6 +119,16 @@ class LeaseError(JobqError):
 
 class LockLost(LeaseError):
     """The receipt is stale: the lease expired, or the task was settled or taken; nothing was changed (S4)."""
+
+
+class LeaseHeld(LeaseError):
+    """The named lease is held elsewhere, or closed for now (S10); the message says by whom and for how long."""
+
+    exit_code = 75
+
+
+class ConfirmationDiffers(LeaseError):
+    """The token of a named lease has confirmed another value already; nothing was changed."""
 
 
 class SettlementUnknown(LeaseError):

@@ -1,13 +1,16 @@
 """The library's face: `async with jobq.connect("demo") as queue`."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import overload
+from typing import Any, TypeVar, overload
 
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.events import Event, Events
+from jobq.lease.named import NamedLease, named_lease
+from jobq.lease.store import Confirmation, LeaseRecord, LeaseStore, checked_name, store_of
+from jobq.lease.traversal import BATCH_SIZE, Fetch, Traversal
 from jobq.run.callback import Callback
 from jobq.run.once import pull_and_execute, way_of
 from jobq.run.running import OnLine
@@ -19,6 +22,8 @@ from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
 from jobq.workspec import enqueue
+
+_T = TypeVar("_T")
 
 
 @asynccontextmanager
@@ -172,6 +177,69 @@ class Queue:
             max_tasks=max_tasks,
         )
         return await worker.run()
+
+    def lease(
+        self,
+        name: str,
+        *,
+        ttl: timedelta | None = None,
+        wait: bool | timedelta = True,
+        lock_delay: timedelta = timedelta(0),
+        holder: str | None = None,
+    ) -> NamedLease:
+        """Return a lease on a name, to be entered: `async with queue.lease("nightly") as lease`.
+
+        It is renewed while entered and released at the end; leaving raises LockLost if it was lost meanwhile. Watch
+        `lease.lost`, and give `lease.token` along with every write that must not come from a stale holder (S10).
+
+        Args:
+            name: 1 to 128 letters, digits, dots, dashes, colons and underscores; of this queue.
+            ttl: how long it outlasts its holder's last renewal; None = the store's default, about a minute.
+            wait: True = for as long as it takes; False = raise LeaseHeld at once; a time = after so long.
+            lock_delay: how long the name stays closed if this lease expires; not after a release.
+            holder: for display only; None = HOST:PID.
+
+        Raises:
+            ConfigurationError: this service keeps no named leases, or not of this length.
+        """
+        return named_lease(self.leases, self.settings, name, ttl=ttl, wait=wait, lock_delay=lock_delay, holder=holder)
+
+    def traversal(
+        self,
+        name: str,
+        fetch: Fetch[_T],
+        *,
+        batch_size: int = BATCH_SIZE,
+        source: Mapping[str, str] | None = None,
+        **lease: Any,
+    ) -> Traversal[_T]:
+        """Return a walk through an ordered data set, to be entered; it goes on where the last holder stopped.
+
+        Args:
+            name: of the lease that carries the cursor.
+            fetch: returns a page; see `jobq.lease.traversal.Traversal`. `jobq.lease.sources` has ready ones.
+            batch_size: records of a page, at most.
+            source: fingerprints of the data; a walk that was begun over other data is refused with SourceChanged.
+            lease: as for `Queue.lease`.
+        """
+        return Traversal(self.lease(name, **lease), fetch, batch_size=batch_size, source=source)
+
+    @property
+    def leases(self) -> LeaseStore:
+        """Where this queue's named leases are kept; raises ConfigurationError where the service keeps none."""
+        return store_of(self.backend)
+
+    async def list_leases(self) -> list[LeaseRecord]:
+        """Return all named leases of this queue: active, expired, released and confirmed."""
+        return await self.leases.list()
+
+    async def confirm_lease(self, name: str, token: int, value: str = "") -> Confirmation:
+        """Confirm, or repeat a confirmation, by token alone; see `NamedLease.confirm`."""
+        return await self.leases.confirm(checked_name(name), token, value)
+
+    async def release_lease(self, name: str, token: int) -> None:
+        """Release by token alone, a confirmed lease too; raises LockLost when it is another's by now."""
+        await self.leases.release(checked_name(name), token)
 
     async def peek(self, limit: int = 10) -> list[Peeked]:
         """Look at waiting tasks."""

@@ -18,6 +18,7 @@ TASK_VARIABLES: Final = frozenset(
     {
         "JOBQ_TASK_ID",
         "JOBQ_ATTEMPT",
+        "JOBQ_LEASE_NAME",
         "JOBQ_LEASE_TOKEN",
         "JOBQ_QUEUE_NAME",
         "JOBQ_CHECKPOINT",
@@ -98,6 +99,13 @@ class Settings(BaseModel):
     ] = None
     visibility_timeout: Annotated[
         Duration | None, About("The lease that a worker asks for and renews.", unset="the queue's own")
+    ] = None
+    lease_ttl: Annotated[
+        Duration | None,
+        About(
+            "How long a named lease outlasts its holder's last renewal.",
+            unset="1m for `lease run`, 20s for `push --resume` and `fanout`",
+        ),
     ] = None
     allow_short_lease: Annotated[Switch, About("Permits leases under 10 s.", audience="tests")] = False
     num_workers: Annotated[int, Field(ge=1, le=4096), About("Slots: how many tasks a worker runs at once.")] = 1

@@ -1,16 +1,18 @@
 """Azure Storage Queue: `myaccount/myqueue`."""
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jobq.errors import ConfigurationError
+from jobq.lease.traversal import Fetch
 from jobq.settings import Settings
 from jobq.spec import QueueSpec
 
 if TYPE_CHECKING:
     from jobq_azure.backend import StorageQueueBackend
 
-__all__ = ["connect"]
+__all__ = ["blobs", "connect"]
 
 
 def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
@@ -32,3 +34,10 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
     given = connection_string_of(settings.connection_string, settings.azurite, os.environ)
     account = Account(spec.location, given, settings.endpoint_suffix)
     return StorageQueueBackend(account, spec.queue, settings.poll_max)
+
+
+def blobs(place: str, settings: Settings) -> Fetch[Mapping[str, str]]:
+    """Return a fetch of the blobs of ACCOUNT/CONTAINER[/PREFIX]; see `jobq_azure.listing.connect_listing`."""
+    from jobq_azure.listing import connect_listing  # noqa: PLC0415 - as in `connect`
+
+    return connect_listing(place, settings)

@@ -6,7 +6,6 @@ and each caller knows what that means for its verb (S5, S8).
 """
 
 from collections.abc import Awaitable
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
@@ -32,7 +31,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _BUSY: Final = frozenset({429, 503})
-_NEVER_CONNECTED: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_NEVER_CONNECTED: Final = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.ClientHttpProxyError,  # the proxy refused to connect us
+)
 # The same loss is told by either, by whether the service still looks for the message: facts/azure.md 1.4.
 _LOST: Final = frozenset({"PopReceiptMismatch", "MessageNotFound"})
 _TOO_LARGE: Final = frozenset({"RequestBodyTooLarge", "MessageTooLarge"})
@@ -80,9 +83,11 @@ async def answered(call: Awaitable[_T], place: str) -> _T:
         return await call
     except AzureError as error:
         # Without the cause: its text may hold an address with a signature, or a key (A5).
-        raise _meaning(error, place) from None
+        raise meaning(error, place) from None
     except (JobqError, NoAnswer):
         raise
+    except _NotTheirs as error:
+        raise NoAnswer(f"{place}: {error}") from None
     except Exception as error:  # noqa: BLE001 - what the SDK trips over in an answer that is none of the service's
         raise Unreadable(f"{place}: the answer cannot be read ({type(error).__name__})") from None
 
@@ -93,7 +98,8 @@ def code_of(error: HttpResponseError) -> str:
     return str(getattr(code, "value", code))
 
 
-def _meaning(error: AzureError, place: str) -> Exception:
+def meaning(error: AzureError, place: str) -> Exception:
+    """Return the error of ours that an error of the SDK means; see `answered`."""
     if isinstance(error, ClientAuthenticationError) and error.response is None:
         return NoCredential(
             f"{place}: no credential of Azure is at hand: run `az login`, use a managed identity, or set"
@@ -105,10 +111,16 @@ def _meaning(error: AzureError, place: str) -> Exception:
         return _meaning_of_status(error.status_code, code_of(error), place)
     inner = getattr(error, "inner_exception", None)
     if isinstance(inner, _NEVER_CONNECTED):  # the SDK calls some of them an answer that was lost
-        if isinstance(inner, aiohttp.ClientConnectorDNSError):
-            return BackendUnavailable(f"{place}: no such host: is the account's name right, and the network up?")
-        return BackendUnavailable(f"{place}: cannot connect")
+        return BackendUnavailable(f"{place}: {_why_not_connected(inner)}")
     return NoAnswer(f"{place}: the answer was lost ({type(inner or error).__name__})")
+
+
+def _why_not_connected(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "no such host: is the account's name right, and the network up?"
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy refuses ({error.status}); HTTPS_PROXY names it"
+    return "cannot connect"
 
 
 def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 - one row a kind
@@ -134,6 +146,8 @@ def _not_found(code: str, place: str) -> Exception:
         return NoBlob(place)
     if code == "ContainerNotFound":
         return QueueNotFound(f"{place}: there is no such container; a push without --no-create makes it")
+    if code == "" and "(container " in place:  # of what is said so little, nothing is believed to be gone
+        return BackendUnavailable(f"{place}: not found, and the service does not say what")
     if code in {"QueueNotFound", ""}:
         if (main := place.removesuffix("-failed")) != place:
             return QueueNotFound(f"there is no queue {place}; `jobq {main} create` makes it, beside {main}")
@@ -167,12 +181,17 @@ def _access(code: str, place: str) -> str:
     return f"{place}: the key, token or signature was refused ({code}); is it of this account, and is the clock right?"
 
 
+class _NotTheirs(Exception):
+    """Somebody between us and the service has answered."""
+
+
 def from_the_service(response: "PipelineResponse[Any, Any]") -> None:
-    """Raise DecodeError for a success that the service itself does not state; a hook of the SDK's clients.
+    """Let no answer count that the service itself has not given; a hook of the SDK's clients.
 
     A proxy on the way may answer 200 or 204 to anything, and a renewal or a settle would be believed that nobody has
-    made (P1, S5). The service sets `x-ms-request-id` on every answer.
+    made (P1, S5); or 404 or 503 to what the service has done, and it would count as not done (S1, S8). The service sets
+    `x-ms-request-id` on every answer.
     """
     answer = response.http_response
-    if answer.status_code < HTTPStatus.BAD_REQUEST and not answer.headers.get("x-ms-request-id"):
-        raise DecodeError("an answer that is not the service's")
+    if not answer.headers.get("x-ms-request-id"):
+        raise _NotTheirs(f"an answer that is not the service's ({answer.status_code}): what stands between?")

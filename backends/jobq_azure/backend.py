@@ -20,6 +20,7 @@ from jobq.errors import (
 )
 from jobq.task import Task
 from jobq_azure.answers import NoAnswer, ServiceFailed, Unreadable
+from jobq_azure.blob_leases import BlobLeases
 from jobq_azure.connection import Account
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content
 from jobq_azure.dead import SUFFIX, Graveyard
@@ -37,7 +38,9 @@ _T = TypeVar("_T")
 # How long a payload may be waited for, of a lease and at most; the others of its receive wait with it.
 _BLOB_SHARE: Final = 1 / 8
 _BLOB_SECONDS: Final = 5.0
-_UNREADABLE_SECONDS: Final = 30  # a task whose payload cannot be had now is hidden for so long
+_UNREADABLE_SECONDS: Final = 30  # a task whose payload cannot be had now is hidden for so long, times its deliveries
+_UNREADABLE_AT_MOST_SECONDS: Final = 600
+_PUT_OFF_SECONDS: Final = 60.0  # a receive looks for so long past what it puts off
 _log: Final = logging.getLogger(__name__)
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left, or a receive is given up
 
@@ -61,6 +64,7 @@ class StorageQueueBackend:
         self._wire: Wire
         self._payloads: Payloads
         self._dead: Graveyard
+        self._leases = BlobLeases(lambda: account.lease_blobs(name), time.time)
 
     @property
     def name(self) -> str:
@@ -78,8 +82,14 @@ class StorageQueueBackend:
             counts_deliveries=True,
             native_checkpoint=True,
             max_peek=MOST_AT_ONCE,
+            named_leases=True,
             counts=frozenset({"dead", "total"}),
         )
+
+    @property
+    def leases(self) -> BlobLeases:
+        """The named leases of this queue: blobs of the same account."""
+        return self._leases
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:  # whatever fails here leaves nothing open
@@ -149,12 +159,18 @@ class StorageQueueBackend:
             looked = True
             if found:
                 self._polling.found()
-                return found
+                ready: list[Delivery] = [each for each in found if each is not None]
+                if ready:
+                    return ready
+                if time.monotonic() < end + _PUT_OFF_SECONDS:
+                    continue  # all of it was put off: what waits behind it must not pass for an empty queue (L1, L3)
+                raise BackendUnavailable(f"{self._wire.place}: nothing but tasks that cannot be handed out yet")
             self._polling.empty(time.monotonic())
             if time.monotonic() >= end:
                 return []
 
-    async def _look(self, count: int, seconds: int) -> list[Delivery]:
+    async def _look(self, count: int, seconds: int) -> "list[StorageDelivery | None]":
+        """Return what was received; None stands for what was put off."""
         count = self._polling.most(count, time.monotonic())
         looking = asyncio.ensure_future(self._granted(count, seconds))
         try:
@@ -169,19 +185,19 @@ class StorageQueueBackend:
                 self._polling.failed(count)
             # Up to 32 messages may be hidden for a lease; they come again, one delivery older.
             raise BackendUnavailable(str(error)) from None
-        return [*deliveries]
+        return deliveries
 
-    async def _granted(self, count: int, seconds: int) -> list[StorageDelivery]:
+    async def _granted(self, count: int, seconds: int) -> "list[StorageDelivery | None]":
         """Lease messages, and open them; one that is too early, or whose payload cannot be had now, is put off."""
         limit = min(seconds * _BLOB_SHARE, _BLOB_SECONDS)
 
         async def opened(message: Message) -> StorageDelivery | None:
-            content = Content.read(message.text)
             try:
-                envelope = await within(limit, self._payloads.opened(content))
+                envelope = await within(limit, self._payloads.opened(message.text))
             except JobqError as error:
-                _log.warning("%s: task %s is put off: %s", self._wire.place, content.beside.id or message.id, error)
-                await put_off(self._delivery(message, Envelope(content), seconds), _UNREADABLE_SECONDS)
+                unread = self._delivery(message, Envelope(Content.read(message.text), text=message.text), seconds)
+                _log.warning("%s: task %s is put off: %s", self._wire.place, unread.id, error)
+                await put_off(unread, min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS))
                 return None
             delivery = self._delivery(message, envelope, seconds)
             if not (early := _too_early(delivery)):
@@ -195,10 +211,9 @@ class StorageQueueBackend:
             except JobqError as error:  # the others of its receive must not suffer (S11)
                 _log.warning("%s: task %s comes when its lease is over: %s", self._wire.place, delivery.id, error)
 
-        found = await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
-        return [each for each in found if each is not None]
+        return await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
 
-    async def _give_back(self, looking: "asyncio.Task[list[StorageDelivery]]") -> None:
+    async def _give_back(self, looking: "asyncio.Task[list[StorageDelivery | None]]") -> None:
         """Put back what a receive was granted that nobody waits for any more."""
         await asyncio.wait({looking}, timeout=_LEAVE_SECONDS)
         if not looking.done():
@@ -206,7 +221,7 @@ class StorageQueueBackend:
             return
         if looking.cancelled() or looking.exception() is not None:
             return
-        releases = (each.release() for each in looking.result())
+        releases = (each.release() for each in looking.result() if each is not None)
         await asyncio.gather(*releases, return_exceptions=True)  # what is not given back comes when its lease is over
 
     def _delivery(self, message: Message, envelope: Envelope, seconds: int) -> StorageDelivery:
@@ -216,7 +231,7 @@ class StorageQueueBackend:
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at the first tasks; the service shows 32 at most."""
         messages = await _certain(self._wire.peek(min(limit, MOST_AT_ONCE)))
-        envelopes = [await self._payloads.opened(Content.read(message.text)) for message in messages]
+        envelopes = await asyncio.gather(*(self._shown(message) for message in messages))
         return [
             Peeked(
                 id=id_in(envelope) or envelope.content.beside.id or message.id,
@@ -225,6 +240,14 @@ class StorageQueueBackend:
             )
             for message, envelope in zip(messages, envelopes, strict=True)
         ]
+
+    async def _shown(self, message: Message) -> Envelope:
+        """Return what a message holds; one whose payload cannot be had now is shown as it stands there (S11)."""
+        try:
+            return await within(_BLOB_SECONDS, self._payloads.opened(message.text))
+        except JobqError:
+            content = Content.read(message.text)
+            return Envelope(content, fault=MalformedTask("its payload cannot be had now"), text=message.text)
 
     async def stats(self) -> QueueStats:
         """Count what the service counts: all messages together, and the dead letters."""

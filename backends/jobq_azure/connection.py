@@ -16,6 +16,8 @@ from azure.storage.queue.aio import QueueClient
 from jobq.errors import ConfigurationError, InvalidSpec
 from jobq.task import MAX_BODY_BYTES
 from jobq_azure.answers import from_the_service
+from jobq_azure.blob_wire import CONTAINER as LEASES
+from jobq_azure.blob_wire import BlobWire
 from jobq_azure.payloads import CONTAINER, Payloads
 from jobq_azure.wire import Wire
 
@@ -98,13 +100,23 @@ class Account:
         """Return the payload blobs of one queue; nothing is opened before it is needed."""
         return Payloads(self._container if self.has_blobs else None, queue, f"{self.name}/{queue}")
 
-    def _container(self) -> "ContainerClient":
+    def lease_blobs(self, queue: str) -> BlobWire:
+        """Return the requests to the blobs of one queue's named leases; raises ConfigurationError for want of blobs."""
+        return BlobWire(self.container(LEASES), queue, f"{self.name}/{queue}")
+
+    def container(self, name: str) -> "ContainerClient":
+        """Return the SDK's client of a container of blobs: no retries, as `wire`; raises ConfigurationError."""
+        if not self.has_blobs:
+            raise ConfigurationError(f"{self.name}: this needs blobs; add the BlobEndpoint to the connection string")
+        return self._container(name)
+
+    def _container(self, name: str = CONTAINER) -> "ContainerClient":
         from azure.storage.blob.aio import ContainerClient  # noqa: PLC0415 - 0.1 s that few tasks need
 
         url, credential = self._signed("blob")
         return ContainerClient(
             url,
-            CONTAINER,
+            name,
             credential=credential,
             max_single_get_size=MAX_BODY_BYTES,
             **self._ways(url),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from jobq.backend import DeadLetter, FencingNumber
-from jobq.errors import BackendUnavailable, JobqError, LockLost, MalformedTask, PushUnknown
+from jobq.errors import BackendUnavailable, JobqError, LeaseError, LockLost, MalformedTask, PushUnknown
 from jobq_azure.answers import NoAnswer
 from jobq_azure.content import MAX_TEXT_BYTES, Beside, Content, size_of
 from jobq_azure.envelope import Envelope, spilled
@@ -25,6 +25,7 @@ SUFFIX: Final = "-failed"
 _HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
 _SPILL_SECONDS: Final = 2.0  # for a story's room: the settle that waits for it has 7.5 s at most
 _BLOBS_AT_ONCE: Final = 8
+_BLOB_SECONDS: Final = 10.0
 _LET_GO_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
 
@@ -110,13 +111,17 @@ class Graveyard:
                 story["reason"],
                 story["description"],
             )
-            await self._wire.put(Content(envelope.body).text())
+            await self._wire.put(envelope.text)  # as it came: so much is known to fit
 
     async def _bury_in_blob(self, envelope: Envelope, beside: Beside, seconds: float | None = None) -> None:
         blob = await within(seconds, self._payloads.store(envelope.body))
-        changed = envelope.content.beside.changed
-        text = _fitting(Content(b"", replace(beside, blob=blob, changed=changed)))
-        assert text is not None, "a checkpoint is smaller than a message"
+        content = Content(b"", replace(beside, blob=blob, changed=envelope.content.beside.changed))
+        text = _fitting(content)
+        if text is None:  # a checkpoint that jobq has not saved: it would not have taken one so large
+            text = _fitting(replace(content, beside=replace(content.beside, checkpoint=None)))
+        if text is None:
+            await self._payloads.remove(blob)
+            raise MalformedTask("has no room for its story")
         await _put(self._wire, text, self._payloads, blob)
 
     async def count(self) -> int:
@@ -133,7 +138,11 @@ class Graveyard:
 
         async def whole(record: Record) -> DeadLetter:
             async with turn:
-                return replace(record.letter, body=(await self._opened(record)).body)
+                try:
+                    return replace(record.letter, body=(await self._opened(record)).body)
+                except JobqError as error:  # one that cannot be had hides no other (S11)
+                    told = f"{record.letter.description}\n(its payload cannot be had now: {error})".lstrip()
+                    return replace(record.letter, description=told)
 
         return await asyncio.gather(*(whole(record) for record in folded(messages)[:limit]))
 
@@ -144,7 +153,7 @@ class Graveyard:
             await self._send(record, held)
             try:
                 await self._delete(record, held)
-            except (BackendUnavailable, NoAnswer) as error:  # it is back: to send it again would make two
+            except (BackendUnavailable, LockLost, NoAnswer) as error:  # it is back: to send it again would make two
                 _log.warning("%s is back, and perhaps still a dead letter too: purge it: %s", record.letter.id, error)
 
         return await self._each(ids, send)
@@ -178,7 +187,7 @@ class Graveyard:
 
     async def _opened(self, record: Record) -> Envelope:
         """Return what a record holds, with its payload or the reason why that will never be had."""
-        return await self._payloads.opened(record.content)
+        return await within(_BLOB_SECONDS, self._payloads.opened(record.messages[0].text))
 
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
@@ -190,7 +199,7 @@ class Graveyard:
     async def _each(self, ids: Sequence[str], do: Callable[[Record, dict[str, Message]], Awaitable[None]]) -> list[str]:
         """Do something with each of these dead letters, and show again what it leaves."""
         wanted, done = set(ids), set[str]()
-        hopeless: MalformedTask | None = None
+        hopeless: JobqError | None = None
         async with self._held() as held:
             for record in folded(list(held.values())):
                 if record.letter.id not in wanted:
@@ -200,22 +209,32 @@ class Graveyard:
                 except LockLost:  # another reader has it, and shows it again
                     for message in record.messages:
                         held.pop(message.id, None)
-                except MalformedTask as error:  # the others can be had all the same
-                    error.add_note(f"dead letter {record.letter.id} cannot be put back; `dead purge` deletes it")
-                    hopeless = error
+                except (PushUnknown, LeaseError):
+                    raise
+                except JobqError as error:  # the others can be had all the same (S11)
+                    remedy = "; `dead purge` deletes it" if isinstance(error, MalformedTask) else ""
+                    error.add_note(f"dead letter {record.letter.id} stays as it is{remedy}")
+                    hopeless = hopeless or error
                 else:
                     done.add(record.letter.id)
         if hopeless is not None:
+            hopeless.add_note(f"of the others, {len(done)} are done" + (f": {', '.join(sorted(done))}" if done else ""))
             raise hopeless
         return [each for each in ids if each in done]
 
     async def _delete(self, record: Record, held: dict[str, Message]) -> None:
-        for message in record.messages:
-            receipt = held.pop(message.id).receipt
-            with contextlib.suppress(LockLost):  # another reader has it, and its blob
-                await self._wire.delete(message.id, receipt)
-                if blob := Content.read(message.text).beside.blob:
-                    await self._payloads.remove(blob)
+        """Delete the messages of a letter, the newest last; raises LockLost when another reader has that."""
+        for message in reversed(record.messages):
+            try:
+                await self._wire.delete(message.id, held[message.id].receipt)
+            except LockLost:
+                del held[message.id]  # another reader shows it again, or deletes it with its blob
+                if message.id == record.messages[0].id:
+                    raise
+                continue
+            del held[message.id]
+            if blob := Content.read(message.text).beside.blob:
+                await self._payloads.remove(blob)
 
     @contextlib.asynccontextmanager
     async def _held(self) -> AsyncIterator[dict[str, Message]]:

@@ -22,6 +22,7 @@ from jobq_azure.wire import LONGEST, Message, Wire, whole_seconds
 # rule 4: an eighth, 5 s), since a late answer still holds the receipt, and over before the caller's second try is.
 _ANSWER_SHARE: Final = 3 / 16
 _ANSWER_SECONDS: Final = 7.5
+_LONGEST_ID: Final = 100  # as of a task's
 
 
 class StorageDelivery:
@@ -68,7 +69,8 @@ class StorageDelivery:
         try:
             return self.task.id
         except MalformedTask:
-            return self._envelope.content.beside.id or self._message_id
+            # Whoever may send messages may write a long one.
+            return self._envelope.content.beside.id[:_LONGEST_ID] or self._message_id
 
     @property
     def body(self) -> bytes:

@@ -23,17 +23,19 @@ class Envelope:
         content: as it stands in the message.
         payload: from the blob; None for a message without one.
         fault: why the payload will never be had.
+        text: the message as it came.
     """
 
     content: Content
     payload: bytes | None = None
     fault: MalformedTask | None = None
+    text: str = ""
 
     @property
     def body(self) -> bytes:
         """What was queued, without what stands beside it; of a payload that is gone, the message that named it."""
         if self.fault is not None:
-            return self.content.text().encode()
+            return self.text.encode(errors="surrogatepass")
         return self.content.body if self.payload is None else self.payload
 
     def task(self) -> Task:

@@ -45,6 +45,9 @@ class Record:
         try:
             task = envelope.task()
         except MalformedTask:
+            former = Content.read(envelope.body.decode(errors="replace")).beside
+            if former.blob:  # it was given up because its payload was gone, which may be back
+                return [(b"", replace(former, before=beside.before, origin=beside.origin))]
             return [(envelope.body, replace(beside, id=self.letter.id)), (envelope.body, Beside())]
         fresh = _of_epoch(task.redriven(deliveries=self.letter.deliveries), epoch)
         bare = _of_epoch(task.redriven(deliveries=0), epoch)
@@ -53,6 +56,10 @@ class Record:
     def redriven_task(self, envelope: Envelope, epoch: int) -> Task:
         """Return the task that is put back in a blob; raises MalformedTask."""
         return _of_epoch(envelope.task().redriven(deliveries=self.letter.deliveries), epoch)
+
+    def age(self) -> tuple[int, int, int, float]:
+        """Return what is greater for the newer of two letters of one task."""
+        return self.epoch, self.generation, self.letter.deliveries, self.letter.died
 
     def beside(self) -> Beside:
         """Return what stands beside a task that is put back."""
@@ -75,8 +82,8 @@ def folded(messages: Sequence[Message]) -> list[Record]:
     """Return the dead letters in messages, oldest first.
 
     One message that was pushed has one dead letter, its newest: a crash between write and delete leaves two of one
-    generation, and an interrupted redrive one of each epoch. What tells nothing of its origin stands for itself alone:
-    better shown twice than lost (S1).
+    generation, of which the later one knows more, and an interrupted redrive one of each epoch. What tells nothing of
+    its origin stands for itself alone: better shown twice than lost (S1).
     """
     found: dict[str, Record] = {}
     for message in messages:
@@ -85,7 +92,7 @@ def folded(messages: Sequence[Message]) -> list[Record]:
         known = found.get(key)
         if known is None:
             found[key] = record
-        elif (record.epoch, record.generation) > (known.epoch, known.generation):
+        elif record.age() > known.age():
             found[key] = replace(record, messages=(*record.messages, *known.messages))
         else:
             found[key] = replace(known, messages=(*known.messages, *record.messages))

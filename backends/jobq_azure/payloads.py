@@ -96,7 +96,7 @@ class Payloads:
             ConfigurationError, BackendUnavailable: it cannot be had here, or now.
         """
         digest = digest_in(name)
-        if digest is None or not name.startswith(f"{self._queue}/"):
+        if not self.owns(name):
             raise MalformedTask("names no payload of this queue", "blob")
         try:
             body = await self._ask(self._read(name))
@@ -108,14 +108,19 @@ class Payloads:
             raise MalformedTask("the payload is not what was pushed: its hash differs", "blob")
         return body
 
-    async def opened(self, content: Content) -> Envelope:
-        """Return a message with its body; raises what `fetch` raises, but for a fault that stays."""
+    async def opened(self, text: str) -> Envelope:
+        """Return what a message holds, with its body; raises what `fetch` raises, but for a fault that stays."""
+        content = Content.read(text)
         if not content.beside.blob:
-            return Envelope(content)
+            return Envelope(content, text=text)
         try:
-            return Envelope(content, await self.fetch(content.beside.blob))
+            return Envelope(content, await self.fetch(content.beside.blob), text=text)
         except MalformedTask as fault:
-            return Envelope(content, fault=fault)
+            return Envelope(content, fault=fault, text=text)
+
+    def owns(self, name: str) -> bool:
+        """Tell whether a name is that of a payload of this queue; others are neither read nor deleted."""
+        return digest_in(name) is not None and name.startswith(f"{self._queue}/")
 
     async def _read(self, name: str) -> bytes | None:
         loader = await self._client.download_blob(name)
@@ -124,6 +129,8 @@ class Payloads:
 
     async def remove(self, name: str) -> None:
         """Delete a blob whose message is gone; where that fails, it is left for `sweep`, and nobody misses it."""
+        if not self.owns(name):  # whoever may send messages may write any name into them
+            return
         try:
             await self._ask(self._client.delete_blob(name))
         except (NoBlob, QueueNotFound):

@@ -10,6 +10,7 @@ from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Peek
 from jobq.errors import ConfigurationError
 from jobq.task import Task, TaskResult
 from jobq_memory.entry import Bury, Complete, Release, Requeue, Settlement
+from jobq_memory.leases import MemoryLeases
 from jobq_memory.router import Router, Waiter
 from jobq_memory.store import Grant
 
@@ -35,6 +36,11 @@ class MemoryBackend:
     def capabilities(self) -> Capabilities:
         """Everything: the model that other services are measured by."""
         return self._router.capabilities
+
+    @property
+    def leases(self) -> MemoryLeases:
+        """The named leases of this queue."""
+        return MemoryLeases(self._router.leases, self._name)
 
     async def __aenter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from jobq.backend import Capabilities, FencingNumber
 from jobq.clock import Clock, SystemClock
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq_memory.entry import Entry, State
+from jobq_memory.leases import LeaseBook
 from jobq_memory.store import Store
 
 _SETTLE_VERBS: Final = frozenset({"complete", "requeue", "release", "dead_letter"})
@@ -90,6 +91,7 @@ class Router:
 
     Attributes:
         trace: the latest events, oldest first.
+        leases: the named leases of all queues.
         counters: how often each event happened; `late_settlements` sums the refused settlements (S4).
     """
 
@@ -117,9 +119,11 @@ class Router:
             counts_deliveries=True,
             native_checkpoint=True,
             priorities=True,
+            named_leases=True,
             redelivers_at="front",  # by age: an expired or released task keeps its place
             counts=frozenset({"visible", "leased", "scheduled", "dead"}),
         )
+        self.leases = LeaseBook(self.clock)
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._waiters: dict[str, set[Waiter]] = {}

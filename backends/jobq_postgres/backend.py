@@ -13,9 +13,10 @@ from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, PushU
 from jobq.task import Task
 from jobq_postgres import faults, inspection, migrations
 from jobq_postgres.claiming import RETENTION
-from jobq_postgres.connection import Server
+from jobq_postgres.connection import Lane, Server
 from jobq_postgres.delivery import PostgresDelivery, released
 from jobq_postgres.faults import NoAnswer
+from jobq_postgres.leases import PostgresLeases
 from jobq_postgres.links import Links, queue_number
 from jobq_postgres.pushing import NewTask, call_of
 from jobq_postgres.settling import Change, Leased
@@ -40,6 +41,7 @@ _CAPABILITIES: Final = Capabilities(
     counts_deliveries=True,
     native_checkpoint=True,
     priorities=True,
+    named_leases=True,
     redelivers_at="back",
     counts=frozenset({"visible", "leased", "scheduled", "dead"}),
 )
@@ -58,6 +60,7 @@ class PostgresBackend:
         self._server = server
         self._clock = SystemClock()
         self._links: Links | None = None
+        self._lane: Lane | None = None  # of the named leases
         self._opening = asyncio.Lock()
         self._closed = False
         self._changed = asyncio.Event()  # each change sets it and puts a new one in its place
@@ -67,6 +70,12 @@ class PostgresBackend:
     def capabilities(self) -> Capabilities:
         """What PostgreSQL can do: everything."""
         return _CAPABILITIES
+
+    @property
+    def leases(self) -> PostgresLeases:
+        """The named leases of this queue."""
+        self._lane = self._lane or Lane(self._server, "named lease")
+        return PostgresLeases(self._lane, self.name)
 
     async def __aenter__(self) -> Self:
         self._closed = False
@@ -80,6 +89,9 @@ class PostgresBackend:
             links, self._links = self._links, None
         if links is not None:
             await links.close()
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            await lane.close()
 
     async def create(self, *, exist_ok: bool = True) -> None:
         """Make or migrate the schema, and make the queue; raises ConfigurationError unless `exist_ok`."""

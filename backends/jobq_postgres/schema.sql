@@ -86,3 +86,26 @@ SELECT name AS queue, task.id, -task.rank AS priority, task.deliveries, task.due
        CASE WHEN task.position IS NOT NULL OR task.due <= clock_timestamp() OR task.expires_at <= clock_timestamp()
             THEN 'ready' WHEN task.due IS NOT NULL THEN 'scheduled' ELSE 'leased' END AS state
 FROM jobq.task JOIN jobq.queue USING (queue_id);
+
+--== 2: named leases ==
+
+-- One row a name, which is never deleted: its token only rises (S3), and fences every write (S4). A name that is held
+-- and past expires_at is not held (S10). Queues need not exist to have leases.
+CREATE TABLE jobq.lease (
+    queue        text NOT NULL,                   -- the queue's name
+    name         text NOT NULL,
+    token        bigint NOT NULL CHECK (token > 0), -- of the latest grant
+    request      text NOT NULL,                   -- the key of the request that got it: a repetition is answered alike
+    holder       text NOT NULL,                   -- for display only
+    state        text NOT NULL CHECK (state IN ('held', 'released', 'confirmed')),
+    expires_at   timestamptz NOT NULL,
+    lock_delay   interval NOT NULL,               -- it stays closed so long after an expiry
+    acquired_at  timestamptz NOT NULL,
+    renewals     integer NOT NULL DEFAULT 0,      -- of the latest grant
+    is_revoked   boolean NOT NULL DEFAULT false,  -- it may not be renewed
+    cursor       bytea,                           -- UTF-8; bytea because text cannot hold a NUL
+    version      bigint NOT NULL DEFAULT 0,       -- of the cursor; only rises (S9)
+    confirmation bytea,                           -- UTF-8
+    ends         text NOT NULL DEFAULT '',        -- how the last few grants ended, newest first
+    PRIMARY KEY (queue, name)
+) WITH (fillfactor = 50);                         -- renewals then stay on their page

@@ -12,6 +12,7 @@ from jobq.task import Task
 from jobq_sqlite import inspection, store
 from jobq_sqlite.connection import Connection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
+from jobq_sqlite.leases import SqliteLeases
 from jobq_sqlite.opening import StoreFile
 from jobq_sqlite.store import ClaimedRow, NewRow, NothingReady, Now
 
@@ -30,6 +31,7 @@ _CAPABILITIES: Final = Capabilities(
     counts_deliveries=True,
     native_checkpoint=True,
     priorities=True,
+    named_leases=True,
     redelivers_at="back",
     counts=frozenset({"visible", "leased", "scheduled", "dead"}),
 )
@@ -64,6 +66,11 @@ class SqliteBackend:
     def capabilities(self) -> Capabilities:
         """What SQLite can do: everything but serve several machines."""
         return _CAPABILITIES
+
+    @property
+    def leases(self) -> SqliteLeases:
+        """The named leases of this queue, in the same file."""
+        return SqliteLeases(self.name, lambda create: self._opened(create=create))
 
     async def __aenter__(self) -> Self:
         self._closed = False

@@ -14,8 +14,11 @@ from jobq.clock import Clock
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound, StoreUnusable
 from jobq_sqlite.faults import translate
 from jobq_sqlite.host import Host
+from jobq_sqlite.leases import EXPIRE_ALL
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+# What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
+_ADDED_BY: Final = {1: "schema.sql", 2: "leases.sql"}
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
 _BUSY_PAUSE_SECONDS: Final = 0.005
 _OLDEST_SQLITE: Final = (3, 24, 0)  # ON CONFLICT DO NOTHING
@@ -113,10 +116,10 @@ class StoreFile:
         # FULL: an acknowledged task survives the loss of power (S1). fullfsync is what that takes on macOS.
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA fullfsync = ON")
-        if _user_version(database) == 0:
-            if not create:
-                raise QueueNotFound(f"{self.path} is empty; the first push fills it, or `jobq QUEUE create`")
-            self._create_schema(database)
+        if _user_version(database) == 0 and not create:
+            raise QueueNotFound(f"{self.path} is empty; the first push fills it, or `jobq QUEUE create`")
+        if _user_version(database) < SCHEMA_VERSION:
+            self._upgrade_schema(database)
         self._check_host(database)
 
     def _check_owner(self, database: sqlite3.Connection) -> None:
@@ -131,17 +134,20 @@ class StoreFile:
                 f"{self.path} has schema version {version}, this jobq knows {SCHEMA_VERSION}; upgrade jobq"
             )
 
-    def _create_schema(self, database: sqlite3.Connection) -> None:
+    def _upgrade_schema(self, database: sqlite3.Connection) -> None:
         database.execute("BEGIN IMMEDIATE")  # two first pushes at once: the second finds it made
         try:
-            if _user_version(database) == 0:
-                for statement in _schema_statements():
+            version = _user_version(database)
+            for added in range(version + 1, SCHEMA_VERSION + 1):
+                for statement in _statements_of(_ADDED_BY[added]):
                     database.execute(statement)
+            if version == 0:
                 database.execute(
                     "INSERT INTO host VALUES (1, ?, ?, ?, ?)",
                     (self.host.machine_id, self.host.boot_id, self.clock.boottime(), self.clock.wall()),
                 )
                 database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            if version < SCHEMA_VERSION:
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             database.execute("COMMIT")
         except BaseException:
@@ -167,6 +173,7 @@ class StoreFile:
                     " WHERE state = 'leased'",
                     (self.clock.wall(),),
                 )
+                database.execute(EXPIRE_ALL, (self.clock.boottime(),))
             database.execute("COMMIT")
         except BaseException:
             if database.in_transaction:
@@ -198,7 +205,7 @@ def _user_version(database: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _schema_statements() -> list[str]:
-    text = files("jobq_sqlite").joinpath("schema.sql").read_text(encoding="utf-8")
+def _statements_of(file: str) -> list[str]:
+    text = files("jobq_sqlite").joinpath(file).read_text(encoding="utf-8")
     bare = "\n".join(line.partition("--")[0] for line in text.splitlines())
     return [statement for statement in bare.split(";") if statement.strip()]

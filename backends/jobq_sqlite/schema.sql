@@ -1,4 +1,5 @@
--- The embedded queue, schema version 1 (PRAGMA user_version), PRAGMA application_id 0x6a6f6271 ("jobq").
+-- The embedded queue, schema version 1 (PRAGMA user_version), PRAGMA application_id 0x6a6f6271 ("jobq"). What later
+-- versions added stands in files of its own, which `opening.py` lists: leases.sql.
 --
 -- One file holds many queues. A task is one row; its state is one of
 --

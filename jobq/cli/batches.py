@@ -130,10 +130,15 @@ class Pusher:
         except PushUnknown as error:
             if not self._backend.capabilities.idempotent_push:
                 raise self._in_doubt(error) from None
+            doubtful = error
         try:
             return await self._once(tasks)  # the same ids: what is queued already stays as it is (S8)
         except PushUnknown as error:
             raise self._in_doubt(error) from None
+        except JobqError as error:  # the repetition was not done: of the first nobody knows still
+            self._begun = True
+            doubtful.add_note(f"asked again: {error}")
+            raise self._in_doubt(doubtful) from None
 
     async def _once(self, tasks: Sequence[Task]) -> list[str]:
         self._begun = True

@@ -19,9 +19,11 @@ from jobq.errors import ConfigurationError, JobqError, PushUnknown
 _COMMANDS: Final = {
     "Run": {
         "push": ("jobq.cli.push", "Queue commands."),
+        "fanout": ("jobq.cli.fanout", "Queue one task for each row, line or blob."),
         "worker": ("jobq.cli.worker", "Run what is queued."),
         "pull": ("jobq.cli.pull", "Take one task and run it here."),
         "run": ("jobq.cli.run", "Run a file of commands here until all are done."),
+        "lease": ("jobq.cli.lease", "Run a command that is alone in holding a name; list who holds what."),
     },
     "Look": {
         "size": ("jobq.cli.look", "Count the tasks."),

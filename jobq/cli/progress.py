@@ -1,8 +1,10 @@
 """A progress bar on standard error: only on a terminal, and only for work that takes more than one step."""
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Self
 
+from jobq import durations
 from jobq.cli import terminal
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ class Bar:
         self._label = label
         self._total = total
         self._steps = 0
+        self._began = time.monotonic()
         self._progress: Progress | None = None
         self._task: Any = None
 
@@ -40,6 +43,25 @@ class Bar:
             self._progress = _started()
             self._task = self._progress.add_task(self._label, total=self._total, note=note)
         self._progress.update(self._task, completed=completed, note=note)
+
+    def show_rate(self, completed: float, count: int, what: str, *, before: float = 0.0, earlier: int = 0) -> None:
+        """As `show`, with how fast it goes and how long it takes.
+
+        Args:
+            completed: how much of the total is done.
+            count: how many things that were, those of earlier runs included.
+            what: what they are, such as `tasks`.
+            before: how much of the total earlier runs have done.
+            earlier: how many things that were.
+        """
+        seconds = time.monotonic() - self._began
+        note = f"{count} {what}"
+        if seconds > 0 and count > earlier:
+            note += f", {(count - earlier) / seconds:,.0f}/s"
+            if self._total is not None and completed > before:
+                left = seconds * max(0.0, self._total - completed) / (completed - before)
+                note += f", {durations.show(round(left))} left"
+        self.show(completed, note)
 
 
 def _started() -> "Progress":

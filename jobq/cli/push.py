@@ -16,6 +16,9 @@ from jobq.errors import MalformedTask
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
+    from jobq.cli.batches import Echo, Pusher
+    from jobq.cli.lines import Template
+    from jobq.settings import Settings
 
 _ARGV: Final = "jobq.argv"
 
@@ -29,10 +32,14 @@ In a FILE each line is a command for the shell. Blank lines and lines that begin
 with {" is a JSON object with the fields command, argv or call (with kwargs), and env, cwd, timeout (seconds), id,
 priority, not_before (seconds since 1970), budgets (retries, preemptions, crashes). Options hold for all tasks that do
 not say otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
+
+With --resume NAME a push of FILE that was interrupted, however that was, is finished by running it again: no line is
+lost, and none is queued twice where the queue knows ids again (elsewhere 500 at most). The same FILE is needed.
 """
 _EXAMPLES: Final = (
     "jobq demo push -c 'python train.py --fold 1' -c 'python train.py --fold 2'",
     "jobq demo push tasks.txt",
+    "jobq demo push --resume monday tasks.txt    # after an interruption: the same again",
     "seq 100 | sed 's/^/echo task /' | jobq demo push -",
     "jobq demo push --timeout 2h --env HF_TOKEN --cwd . -- python train.py --lr 0.1",
     """echo '{"argv": ["echo", "hello"], "priority": 5}' | jobq demo push""",
@@ -110,6 +117,10 @@ def _object(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--spec", metavar="MODULE:NAME", help="Queue what a jobq.WorkSpecification or a generator function lists."
 )
 @click.option("--dry-run", is_flag=True, help="With --spec: print what would be queued, and queue nothing.")
+@click.option("--resume", metavar="NAME", help="Push FILE so that an interrupted push goes on when it is run again.")
+@click.option(
+    "--accept-changes", is_flag=True, help="With --resume: lines that are not queued yet may have changed meanwhile."
+)
 @click.option("--no-create", is_flag=True, help="Do not make a missing queue, for which a mere sender has no right.")
 @click.option("--ids", is_flag=True, help="Print each id once its task is safely queued.")
 @json_option
@@ -131,6 +142,8 @@ def push(
     max_preemptions: int | None,
     spec: str | None,
     dry_run: bool,
+    resume: str | None,
+    accept_changes: bool,
     no_create: bool,
     ids: bool,
     as_json: bool,
@@ -158,6 +171,12 @@ def push(
     if kwargs is not None and call is None:
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     echo = Echo(ids=ids, as_json=as_json)
+    if resume is not None:
+        code = _push_resumably(ctx, resume, file, template, settings, accept_changes, Pusher, echo, no_create)
+        echo.check()
+        return code
+    if accept_changes:
+        raise click.UsageError("--accept-changes goes with --resume")
     if spec is not None:
         from jobq.cli import specification  # noqa: PLC0415 - most pushes have none
 
@@ -206,6 +225,40 @@ def push(
     code = with_queue(ctx, push_them, settings, interruptible=True)
     echo.check()
     return code
+
+
+def _push_resumably(
+    ctx: click.Context,
+    name: str,
+    file: str | None,
+    template: "Template",
+    settings: "Settings",
+    accepts_changes: bool,
+    pusher: "type[Pusher]",
+    echo: "Echo",
+    no_create: bool,
+) -> int:
+    from jobq.cli.resume import Resumable  # noqa: PLC0415 - most pushes are none
+
+    if file is None or file == "-":
+        raise click.UsageError("--resume reads a FILE, which it can read again from its middle; a pipe cannot be")
+    if template.delay is not None:
+        raise click.UsageError("--delay counts from when a line is read, so it cannot be the same again with --resume")
+    path = Path(file)
+
+    async def work(backend: "Backend") -> int:
+        resumable = Resumable(
+            pusher(backend, echo, creates=not no_create),
+            backend,
+            settings,
+            name=name,
+            path=path,
+            template=template,
+            accepts_changes=accepts_changes,
+        )
+        return await resumable.run()
+
+    return with_queue(ctx, work, settings)
 
 
 def _check_sources(

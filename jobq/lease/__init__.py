@@ -1,1 +1,1 @@
-"""Who holds: the lease keeper."""
+"""Who holds: the lease keeper, named leases, and cursors."""

@@ -1,4 +1,4 @@
-"""The only heartbeat: keeps one delivery's lease, and says in time when it cannot (RELIABILITY 1.3).
+"""The only heartbeat: keeps one lease, of a delivery or of a name, and says in time when it cannot (RELIABILITY 1.3).
 
 Two loops, because the network must not be able to delay the verdict: one renews, the other watches the deadline on
 the local clock. `lock_lost_event` is set at the deadline at the latest, whatever the network does.
@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
-from jobq.backend import Delivery
 from jobq.clock import Clock
 from jobq.errors import LockLost, SettlementUnknown
 from jobq.lease.timing import LeaseTiming
@@ -24,6 +23,23 @@ STOPPING_ATTEMPT_SECONDS: Final = 2.0  # rule 4: one attempt while stopping
 TICK_SECONDS: Final = 1.0
 FREEZE_SECONDS: Final = 1.0  # rule 8: how far the wall clock may get ahead of CLOCK_BOOTTIME between two ticks,
 FREEZE_RATE: Final = 0.01  # and for each second between them
+
+
+class Leased(Protocol):
+    """What the keeper keeps: a `jobq.backend.Delivery`, or the grant of a named lease; all verbs are fenced (S4)."""
+
+    @property
+    def id(self) -> str:
+        """The name of what is leased."""
+        ...
+
+    async def renew(self, lease: timedelta) -> None:
+        """Extend the lease to this length from now."""
+        ...
+
+    async def checkpoint(self, value: str) -> None:
+        """Durably save the progress (S9)."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,37 +60,41 @@ class Loss:
 
 
 class LeaseKeeper:
-    """Keeps the lease of one delivery while its context is entered.
+    """Keeps one lease while its context is entered.
 
     Args:
-        delivery: what is leased.
+        leased: what is leased.
         since: boottime in seconds, read before the request that granted the lease was sent (rule 1).
         timing: the numbers of rules 2 and 4.
         clock: the clock `since` was read from.
         on_extended: called with each new deadline, for whoever else enforces it (rule 7).
+        kind: what is leased, for messages; "lease" for a named one.
     """
 
     def __init__(
         self,
-        delivery: Delivery,
+        leased: Leased,
         *,
         since: float,
         timing: LeaseTiming,
         clock: Clock,
         on_extended: Callable[[float], None] | None = None,
+        kind: str = "task",
     ) -> None:
         self.lock_lost_event = asyncio.Event()
         self.loss: Loss | None = None
         self.renewals = 0
         self._settled = False
         self._in_doubt = False  # an unanswered settle: repeated by the caller until the deadline, renewed no more
-        self._delivery = delivery
+        self._leased = leased
+        self._what = f"{kind} {leased.id}"
+        self._lease = self._what if kind == "lease" else f"the lease on {self._what}"
         self._timing = timing
         self._clock = clock
         self._since = since
         self._on_extended = on_extended
         self._last_trouble = "no renewal was tried"
-        # Receipts rotate: renew, checkpoint and settle of one delivery never overlap.
+        # Receipts rotate: renew, checkpoint and settle of one lease never overlap.
         self._serial = asyncio.Lock()
         self._saves: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
@@ -104,7 +124,7 @@ class LeaseKeeper:
         return self._since + self._timing.stop_after
 
     async def __aenter__(self) -> Self:
-        name = self._delivery.id
+        name = self._leased.id
         self._loops = [
             asyncio.create_task(self._watch(), name=f"lease deadline of {name}"),
             asyncio.create_task(self._renew_for_ever(), name=f"lease renewal of {name}"),
@@ -162,28 +182,28 @@ class LeaseKeeper:
         Cancelling the caller does not cancel what was sent: the settle that may follow has to wait for its answer,
         which may have changed the receipt.
         """
-        save = asyncio.create_task(self._checkpoint(value), name=f"checkpoint of {self._delivery.id}")
+        save = asyncio.create_task(self._checkpoint(value), name=f"checkpoint of {self._leased.id}")
         self._saves.add(save)
         save.add_done_callback(self._saves.discard)
         try:
             await asyncio.shield(save)
         except asyncio.CancelledError:
             if save.cancelled():  # not the caller: the lease is kept no more
-                raise LockLost(f"the attempt at task {self._delivery.id} has ended") from None
+                raise LockLost(f"the attempt at {self._what} has ended") from None
             save.add_done_callback(_forget)
             raise
 
     async def _checkpoint(self, value: str) -> None:
         async with self._serial:
             if self._settled or self._in_doubt:
-                raise LockLost(f"task {self._delivery.id} was settled before this was sent")
-            await self._send(lambda: self._delivery.checkpoint(value), self._timing.attempt)
+                raise LockLost(f"{self._what} was settled before this was sent")
+            await self._send(lambda: self._leased.checkpoint(value), self._timing.attempt)
 
     async def _send(self, verb: Callable[[], Awaitable[None]], seconds: float) -> None:
         if self.lock_lost_event.is_set():
-            raise LockLost(f"the lease on task {self._delivery.id} was lost before this was sent")
-        if not await self._within(seconds, verb()):
-            raise SettlementUnknown(f"no answer about task {self._delivery.id} within {seconds:.3g} s")
+            raise LockLost(f"{self._lease} was lost before this was sent")
+        if not await answered_within(self._clock, seconds, verb()):
+            raise SettlementUnknown(f"no answer about {self._what} within {seconds:.3g} s")
 
     async def _watch(self) -> None:
         boottime, wall = self._clock.boottime(), self._clock.wall()
@@ -214,19 +234,19 @@ class LeaseKeeper:
                 return False
             sent = self._clock.boottime()  # rule 1: before the request, never after the answer
             try:
-                answered = await self._within(
-                    self._timing.attempt, self._delivery.renew(timedelta(seconds=self._timing.lease))
+                answered = await answered_within(
+                    self._clock, self._timing.attempt, self._leased.renew(timedelta(seconds=self._timing.lease))
                 )
             except LockLost as error:
                 self._lose(str(error), refused=True)
                 return False
             except Exception as error:  # noqa: BLE001 - rule 3: unknown is no extension; the deadline decides
                 self._last_trouble = f"{type(error).__name__}: {error}"
-                _log.warning("renewal of task %s failed: %s", self._delivery.id, self._last_trouble)
+                _log.warning("renewal of %s failed: %s", self._what, self._last_trouble)
                 return False
             if not answered:
                 self._last_trouble = f"no answer within {self._timing.attempt:.3g} s"
-                _log.warning("renewal of task %s: %s", self._delivery.id, self._last_trouble)
+                _log.warning("renewal of %s: %s", self._what, self._last_trouble)
                 return False
             if self.lock_lost_event.is_set():
                 return False  # it was given up while the answer was on its way; that stands
@@ -241,23 +261,24 @@ class LeaseKeeper:
             self.loss = Loss(cause=cause, refused=refused, last_success=self._since, deadline=self.deadline)
             self.lock_lost_event.set()
 
-    async def _within(self, seconds: float, request: Awaitable[T]) -> bool:
-        """Run one request for at most so long on our clock; return whether it was answered."""
-        sending = asyncio.ensure_future(request)
-        timer = asyncio.ensure_future(self._clock.sleep_until(self._clock.boottime() + seconds))
-        try:
-            await asyncio.wait({sending, timer}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
-                return True
-            return False
-        finally:
-            timer.cancel()
-            # A request that ignores its cancellation is not waited for: it must not hold up the verdict. Its late
-            # answer is looked at by nobody; what it may have done is "unknown" already.
-            if not sending.done():
-                sending.add_done_callback(_forget)
-                sending.cancel()
+
+async def answered_within(clock: Clock, seconds: float, request: Awaitable[T]) -> bool:
+    """Run one request for at most so long on this clock; return whether it was answered, raise what it raises."""
+    sending = asyncio.ensure_future(request)
+    timer = asyncio.ensure_future(clock.sleep_until(clock.boottime() + seconds))
+    try:
+        await asyncio.wait({sending, timer}, return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()
+            return True
+        return False
+    finally:
+        timer.cancel()
+        # A request that ignores its cancellation is not waited for: it must not hold up the verdict. Its late
+        # answer is looked at by nobody; what it may have done is "unknown" already.
+        if not sending.done():
+            sending.add_done_callback(_forget)
+            sending.cancel()
 
 
 def _forget(late: "asyncio.Future[Any]") -> None:

@@ -56,8 +56,12 @@ class LeaseTiming:
         """A receive that took longer than this is renewed before its task starts (rule 5)."""
         return self.lease / 8
 
-    def check(self, *, allow_short: bool = False) -> None:
+    def check(self, *, allow_short: bool = False, option: str = "--visibility-timeout") -> None:
         """Refuse a configuration under which two failed renewals would already lose the lease (rule 4).
+
+        Args:
+            allow_short: permits leases that are only for tests.
+            option: what sets the length, for messages.
 
         Raises:
             ConfigurationError: names the number to change.
@@ -65,15 +69,15 @@ class LeaseTiming:
         if self.lease < SHORTEST_SECONDS and not allow_short:
             raise ConfigurationError(
                 f"a lease of {durations.show(self.lease)} is shorter than {durations.show(SHORTEST_SECONDS)};"
-                " raise --visibility-timeout (JOBQ_ALLOW_SHORT_LEASE=1 permits it, for tests)"
+                f" raise {option} (JOBQ_ALLOW_SHORT_LEASE=1 permits it, for tests)"
             )
         needed = self.period + 2 * (self.attempt + self.backoff) + self.grace
         if needed >= self.hold:
             cure = (
                 f"lower JOBQ_LOCK_LOST_GRACE below {durations.show(max(0.0, self.grace - (needed - self.hold)))}"
-                " or raise --visibility-timeout"
+                f" or raise {option}"
                 if self.grace
-                else "raise --visibility-timeout"
+                else f"raise {option}"
             )
             raise ConfigurationError(
                 f"a lease of {durations.show(self.lease)} cannot be kept: a renewal, two more tries and the grace take"

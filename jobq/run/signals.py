@@ -6,7 +6,7 @@ SIGTERM and SIGHUP stop; SIGINT stops, the second time at once; SIGUSR1 drains.
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jobq.run.guardian import OBEYED
@@ -25,9 +25,6 @@ class Heard:
 def heard_by(stopping: Stopping) -> Iterator[Heard]:
     """Pass signals on to `stopping` while entered; does nothing outside the main thread, where none arrive."""
     heard = Heard()
-    if threading.current_thread() is not threading.main_thread():
-        yield heard
-        return
 
     def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGUSR1:
@@ -41,6 +38,16 @@ def heard_by(stopping: Stopping) -> Iterator[Heard]:
             heard.stopped_by = heard.stopped_by or number
             stopping.stop(f"the worker got {number.name}")
 
+    with obeying(on_signal):
+        yield heard
+
+
+@contextmanager
+def obeying(on_signal: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Call this for each signal that a worker obeys, on the event loop; nothing arrives outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in OBEYED}
     for number in OBEYED:
@@ -48,7 +55,7 @@ def heard_by(stopping: Stopping) -> Iterator[Heard]:
     # The guardian starts us with these blocked; what came since then is told now.
     mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)
     try:
-        yield heard
+        yield
     finally:
         # Blocked again where they were: what comes now is too late to change anything, the exit code least of all.
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -33,6 +33,7 @@ class Strike(StrEnum):
     MISSING = "missing"  # 404 without a code, as a gateway says it
     BARE = "bare"  # 204 from whoever stands between, without a header of the service's
     PAGE = "page"  # 200 and a page for people, as a portal before the network answers
+    GATEWAY = "gateway"  # done by the service; then 503 from whoever stands between
     REDIRECT = "redirect"  # 307 to the same place under another name
 
 
@@ -42,13 +43,15 @@ def _plain(head: str, body: str = "") -> bytes:
 
 def _refusal(status: int, phrase: str, code: str) -> bytes:
     body = f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{phrase}</Message></Error>'
-    return _plain(f"{status} {phrase}\r\nContent-Type: application/xml\r\nx-ms-error-code: {code}", body)
+    return _plain(
+        f"{status} {phrase}\r\nContent-Type: application/xml\r\nx-ms-error-code: {code}\r\nx-ms-request-id: 0", body
+    )
 
 
 _ANSWERS: Final = {
     Strike.BUSY: (503, _refusal(503, "Server Busy", "ServerBusy")),
     Strike.DENY: (403, _refusal(403, "Forbidden", "AuthorizationPermissionMismatch")),
-    Strike.THROTTLE: (429, _plain("429 Too Many Requests")),
+    Strike.THROTTLE: (429, _refusal(429, "Too Many Requests", "")),
     Strike.TIME_OUT: (500, _refusal(500, "Operation Timed Out", "OperationTimedOut")),
     Strike.MISSING: (404, _plain("404 Not Found")),
     Strike.BARE: (204, b"HTTP/1.1 204 No Content\r\n\r\n"),
@@ -215,6 +218,9 @@ class HttpProxy:
                 return
             if request.strike is Strike.LOSE_ANSWER:
                 return
+            if request.strike is Strike.GATEWAY:
+                writer.write(_plain("503 Service Unavailable"))
+                continue
             writer.write(answer + raw_answer)
             await writer.drain()
 

@@ -17,7 +17,6 @@ from jobq.errors import (
     JobqError,
     LockLost,
     PushUnknown,
-    QueueNotFound,
     SettlementUnknown,
 )
 from jobq.task import Task
@@ -178,9 +177,9 @@ async def test_a_failure_of_the_service_says_nothing_of_what_it_did(stage: Stage
     assert caught.value.ids == (task.id,)
 
 
-async def test_not_found_without_a_code_is_a_queue_that_is_missing(stage: Stage) -> None:
+async def test_not_found_by_a_gateway_is_no_queue_that_is_missing(stage: Stage) -> None:
     stage.proxy.strike(Strike.MISSING, "GET")
-    with pytest.raises(QueueNotFound, match="make it with"):
+    with pytest.raises(BackendUnavailable, match="not the service's"):
         await stage.backend.stats()
 
 

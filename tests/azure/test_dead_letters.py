@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from jobq.errors import PushUnknown
+from jobq.errors import LockLost, PushUnknown
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
@@ -165,3 +165,33 @@ async def test_settled_is_settled(stage: Stage) -> None:
     await stage.backend.redrive([task.id])
     await (await stage.take()).complete(DONE)
     assert await stage.total() == 0
+
+
+async def test_of_two_letters_of_one_attempt_the_later_counts(stage: Stage) -> None:
+    # S9: killed between the write and the delete; the next delivery saved another checkpoint, and was given up too.
+    await stage.pushed(command="exit 3")
+    delivery = await stage.take()
+    await delivery.checkpoint("step 1")
+    stage.proxy.strike(Strike.BUSY, "DELETE", f"/{stage.queue}/")
+    with pytest.raises(Exception, match="busy"):
+        await delivery.dead_letter("failed", "first")
+    await delivery.requeue(delivery.task, NOW)
+    again = await stage.take()
+    await again.checkpoint("step 2")
+    await again.dead_letter("failed", "second")
+    (letter,) = await stage.backend.dead_letters(10)
+    assert letter.description == "second"
+    await stage.backend.redrive([letter.id])
+    assert (await stage.take()).checkpoint_value == "step 2"
+
+
+async def test_what_was_not_deleted_is_not_told_as_purged(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    (task,) = await stage.pushed(command="exit 3")
+    await _bury_all(stage, 1)
+
+    async def taken(*_: object) -> None:
+        raise LockLost("another reader has it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jobq_azure.wire.Wire.delete", taken)
+        assert await stage.backend.purge_dead([task.id]) == []

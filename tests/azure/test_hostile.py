@@ -43,7 +43,11 @@ async def test_hostile_among_good(stage: Stage, bad: int, good: int) -> None:
     result = await ended(worker, seconds=60 + bad / 4)
     assert result.code == 0, result.err[-2000:]
     ids = (stage.folder / "done").read_text().split()
-    assert len(ids) == len(set(ids)) == good
+    assert len(set(ids)) == good
+    # A service that is this slow leaves a delete without an answer now and then: such a task, and no other, runs again.
+    lines = result.err.splitlines()
+    for task_id, runs in Counter(ids).items():
+        assert runs <= 1 + sum(task_id in line and "no answer" in line for line in lines), f"{task_id} ran {runs} times"
     stats = await stage.behind.stats()
     assert (stats.total, stats.dead) == (0, bad)
     letters = await stage.behind.dead_letters(2 * bad)

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,22 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.blob.aio import ContainerClient
 
-from jobq.errors import AccessDenied, BackendUnavailable, MalformedTask, PushUnknown, QueueNotFound
+from jobq.errors import (
+    AccessDenied,
+    BackendUnavailable,
+    MalformedTask,
+    PushUnknown,
+    QueueNotFound,
+    SettlementUnknown,
+)
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
-from jobq_azure import backend
+from jobq_azure import backend, payloads
 from jobq_azure.connection import Account
 from jobq_azure.content import Beside, Content
 from jobq_azure.payloads import CONTAINER
 from tests.azure.emulator import ACCOUNT
-from tests.azure.stage import LEASE, NOW, SHORT, Stage, make_container
+from tests.azure.stage import LEASE, NOW, SHORT, Stage, eventually, make_container
 
 _LARGE = 200_000  # bytes: three times what a message holds
 
@@ -317,3 +326,143 @@ async def _delete_blobs(stage: Stage) -> None:
     async with client:
         for name in await _blobs(stage):
             await client.delete_blob(name)
+
+
+async def test_only_the_service_says_that_a_payload_is_gone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A gateway's 404 is no word of the service's (S1): the task is put off, and comes back.
+    monkeypatch.setattr(backend, "_UNREADABLE_SECONDS", 1)
+    await _push(stage, [large := _large()])
+    stage.blobs.strike(Strike.MISSING, "GET")
+    assert await stage.backend.receive(1, LEASE, timedelta(seconds=20))
+    assert (await _blobs(stage)).popitem()[1] == large.encode()
+
+
+async def test_a_payload_that_comes_back_is_run_after_a_redrive(stage: Stage) -> None:
+    await _push(stage, [large := _large()])
+    ((name, stored),) = (await _blobs(stage)).items()
+    await _delete_blobs(stage)
+    await (await stage.take()).dead_letter("malformed", "the payload is gone")
+    (letter,) = await stage.backend.dead_letters(10)
+    client = ContainerClient.from_connection_string(stage.azurite.connection_string, CONTAINER)
+    async with client:
+        await client.upload_blob(name, stored)
+    assert await stage.backend.redrive([letter.id]) == [letter.id]
+    delivery = await stage.take()
+    assert delivery.task.fingerprint() == large.fingerprint()
+    await delivery.complete(TaskResult(exit_code=0))
+    await _no_blobs(stage)
+
+
+async def test_an_answer_of_a_gateway_takes_no_payload_away(stage: Stage) -> None:
+    # It says 503 to what the service has done: the message is there, and so must its payload be (S1, S8).
+    await make_container(stage)
+    stage.proxy.strike(Strike.GATEWAY, "POST")
+    with pytest.raises(PushUnknown):
+        await stage.backend.push([task := _large()])
+    delivery = await stage.take()
+    assert delivery.task == task
+    stage.proxy.strike(Strike.GATEWAY, "POST", "-failed/")
+    with pytest.raises(SettlementUnknown):
+        await delivery.dead_letter("failed", "")
+    assert (await stage.backend.dead_letters(10))[0].body == task.encode()
+
+
+async def test_nothing_outside_the_queues_payloads_is_deleted(stage: Stage) -> None:
+    await make_container(stage)
+    client = ContainerClient.from_connection_string(stage.azurite.connection_string, CONTAINER)
+    async with client:
+        await client.upload_blob(f"{stage.queue}-thesis/thesis.pdf", b"precious", overwrite=True)
+        wire = await stage.wire(f"{stage.queue}-failed")
+        for number, name in enumerate(
+            (f"{stage.queue}-thesis/thesis.pdf", f"../{CONTAINER}/{stage.queue}-thesis/thesis.pdf")
+        ):
+            await wire.put(Content(b"", Beside(id=f"x{number}", blob=name, dead={"id": f"x{number}"})).text())
+        assert await stage.backend.purge_dead(["x0", "x1"]) == ["x0", "x1"]
+        assert await client.get_blob_client(f"{stage.queue}-thesis/thesis.pdf").exists()
+
+
+async def test_tasks_that_are_put_off_hide_no_other(stage: Stage) -> None:
+    # L1, L3: a moment without blobs, more such tasks than slots, and good ones behind them.
+    await _push(stage, [_large() for _ in range(8)])
+    await stage.pushed(4, command="echo $JOBQ_TASK_ID >> done")
+    stage.blobs.strike(Strike.BUSY, "GET", count=8)
+    worker = await stage.start("worker", "-n", "2", "--idle-timeout", "20s", **SHORT)
+    done = stage.folder / "done"
+    await eventually(lambda: done.exists() and len(done.read_text().split()) == 4, seconds=15)
+    worker.terminate()
+    await worker.communicate()
+
+
+async def test_a_sweep_takes_what_is_old_and_nobody_names(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await _push(stage, [_large()])
+    await stage.backend.clear()
+    assert len(await _blobs(stage)) == 1, "it took what may belong to a push under way"
+    monkeypatch.setattr(payloads, "_SWEEP_AGE", timedelta(0))
+    await asyncio.sleep(1.1)  # the service tells the age of a blob in whole seconds
+    await stage.backend.clear()
+    assert not await _blobs(stage)
+    await _push(stage, [task := _large()])
+    await (await stage.take()).dead_letter("failed", "")
+    await stage.backend.purge_dead([task.id])
+    await _no_blobs(stage)
+
+
+async def test_a_blob_larger_than_any_task_is_not_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whoever may write there could put anything in a payload's place; the limit is lowered here, not the blob grown.
+    await _push(stage, [_large()])
+    monkeypatch.setattr(payloads, "MAX_BODY_BYTES", _LARGE)
+    with pytest.raises(MalformedTask, match="not what was pushed"):
+        _ = (await stage.take()).task
+
+
+async def test_what_is_taken_back_takes_its_payload_along(stage: Stage) -> None:
+    await make_container(stage)
+    good, bad = _large(), _large()
+    stage.proxy.strike(Strike.BUSY, "POST", matches=lambda request: bad.id.encode() in request.body)
+    with pytest.raises(BackendUnavailable):
+        await stage.backend.push([good, bad])
+    assert await stage.total() == 0
+    assert not await _blobs(stage)
+
+
+async def test_unknown_changes_are_refused(stage: Stage) -> None:
+    await _push(stage, [_large()])
+    (message,) = await (await stage.wire()).get(1, 30)
+    content = Content.read(message.text)
+    changed = {**(content.beside.changed or {}), "command": "rm -rf /"}
+    await (await stage.wire()).put(replace(content, beside=replace(content.beside, changed=changed)).text())
+    with pytest.raises(MalformedTask, match="no field that a requeue changes"):
+        _ = (await stage.take()).task
+
+
+async def test_a_letter_that_cannot_be_read_hides_no_other(stage: Stage) -> None:
+    # S11: blobs are denied for a while.
+    await _push(stage, [large := _large(), small := Task.new(command="false")])
+    for delivery in await stage.backend.receive(2, LEASE, NOW):
+        await delivery.dead_letter("failed", "")
+    stage.blobs.strike(Strike.DENY, count=math.inf)
+    letters = {letter.id: letter for letter in await stage.backend.dead_letters(10)}
+    assert letters.keys() == {large.id, small.id}
+    assert "cannot be had now" in letters[large.id].description
+    with pytest.raises(AccessDenied) as caught:
+        await stage.backend.redrive([large.id, small.id])
+    assert small.id in str(caught.value.__notes__)
+    assert (await stage.take()).id == small.id
+    await stage.blobs.heal()
+    assert await stage.backend.redrive([large.id]) == [large.id]
+
+
+@pytest.mark.parametrize("has_blobs", [True, False])
+async def test_hostile_lines_without_room_are_buried(stage: Stage, has_blobs: bool) -> None:
+    await make_container(stage)
+    wire = await stage.wire()
+    hostile = [f'#jobq {{"{field}": "{"A" * 65_450}"}}\nx' for field in ("checkpoint", "id")]
+    hostile.append("#jobq " + "y" * 65_000)
+    for text in hostile:
+        await wire.put(text)
+    signed = stage.signed if has_blobs else stage.signed.partition("BlobEndpoint")[0]
+    ended = await stage.run("worker", "--idle-timeout", "3s", **SHORT, JOBQ_CONNECTION_STRING=signed)
+    assert ended.code == 0, ended.err
+    assert "internal error" not in ended.err
+    assert await stage.total() == 0
+    assert len(await stage.behind.dead_letters(10)) == 3

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from jobq.backend import Backend
+from jobq.queue import Queue
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
@@ -149,6 +150,15 @@ class Jobq:
             return ids
 
         return self.inside(work)
+
+    def lease(self, name: str) -> None:
+        """Let a lease have been held and released."""
+
+        async def work(backend: Backend) -> None:
+            async with Queue(backend, Settings(home=self.home)).lease(name):
+                pass
+
+        self.inside(work)
 
 
 @pytest.fixture

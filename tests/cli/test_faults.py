@@ -96,5 +96,31 @@ main()
         assert completed.returncode == code, completed
     error = json.loads(completed.stderr)
     assert error["ids"] == [jobq.waiting()[-1].id]
-    assert "in doubt: 1 tasks" in error["message"]
+    assert "in doubt: 1 task (" in error["message"]
     assert len(jobq.waiting()) == 2
+
+
+def test_a_repetition_that_is_refused_leaves_the_first_in_doubt(jobq: Jobq) -> None:
+    # S8: the first may be queued; that the second was not done says nothing of it, and no line may be pushed again.
+    program = """
+from jobq_sqlite.backend import SqliteBackend
+from jobq.errors import BackendUnavailable, PushUnknown
+push, calls = SqliteBackend.push, []
+async def losing(self, tasks):
+    if calls:
+        raise BackendUnavailable("the database is locked")
+    calls.append(ids := await push(self, tasks))
+    raise PushUnknown("the answer was lost", ids)
+SqliteBackend.push = losing
+from jobq.cli.main import main
+main()
+"""
+    completed = subprocess.run(
+        [sys.executable, "-c", program, "demo", "push", "-"],
+        input="true\ntrue\n", capture_output=True, text=True, env=jobq.environment, check=False,
+    )  # fmt: skip
+    assert completed.returncode == 75, completed
+    assert len(jobq.waiting()) == 2
+    assert "in doubt: 2 tasks" in completed.stderr
+    assert "no line is queued" not in completed.stderr
+    assert "tail -n +1 " not in completed.stderr

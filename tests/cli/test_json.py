@@ -17,6 +17,18 @@ from .conftest import Jobq
 
 EVENT: Final = {"ts", "level", "event", "msg", "queue"}
 DEAD: Final = {"id", "reason", "description", "deliveries", "died", "task"}
+LEASE: Final = {
+    "name",
+    "state",
+    "token",
+    "holder",
+    "remaining_s",
+    "renewals",
+    "acquired",
+    "revoked",
+    "confirmed",
+    "cursor",
+}
 DIES: Final = "01a1fe07-0000-7000-8000-000000000001"
 # Each command: how it is called (on a queue with two tasks and one dead letter), its exit code, and what its objects
 # must have.
@@ -31,6 +43,10 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "dead show": (("demo", "dead", "show", DIES), 0, DEAD),
     "dead retry": (("demo", "dead", "retry", DIES), 0, {"id"}),
     "dead purge": (("demo", "dead", "purge", "--all", "--yes"), 0, {"id"}),
+    "fanout": (("demo", "fanout", "n", "--lines", "commands", "-c", "echo {line}"), 0, {"id"}),
+    "lease list": (("demo", "lease", "list"), 0, LEASE),
+    "lease show": (("demo", "lease", "show", "nightly"), 0, LEASE),
+    "lease release": (("demo", "lease", "release", "nightly"), 0, LEASE),
     "create": (("demo", "create"), 0, {"queue"}),
     "clear": (("demo", "clear", "--yes"), 0, {"queue", "cleared"}),
     "emulator service-bus": (
@@ -40,7 +56,10 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     ),
     "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
 }
-WITHOUT: Final = {"completion": "prints a script for a shell, which is the data"}
+WITHOUT: Final = {
+    "completion": "prints a script for a shell, which is the data",
+    "lease run": "its output is the command's own",
+}
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
@@ -61,7 +80,7 @@ def has_json(command: click.Command) -> bool:
 
 def test_the_readme_tells_where_it_stands(jobq: Jobq) -> None:
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
-    assert "every one but `completion` takes `--json` after its name" in readme
+    assert "every one but `completion` and `lease run` takes `--json` after its name" in readme
     before, without = jobq.all(["--json", "demo", "size"], ["completion", "bash", "--json"], code=2)
     assert before.error["error"] == without.error["error"] == "UsageError"
 
@@ -77,6 +96,7 @@ def test_it_prints_objects(jobq: Jobq, command: str) -> None:
     arguments, code, wanted = TABLE[command]
     jobq.kill_tasks(Task.new(command="false", id=DIES))
     jobq.fill(Task.new(command="echo hello"), Task.new(argv=["true"]))
+    jobq.lease("nightly")
     (jobq.folder / "commands").write_text("echo hello\nexit 3\n")
     result = jobq(*arguments, "--json", code=code)
     found = result.objects

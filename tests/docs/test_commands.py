@@ -4,8 +4,10 @@ Lines that cannot be run here are named below with the reason; so is whatever is
 A new line in a page or in an example is run by itself: if it cannot be, this test asks for the reason.
 """
 
+import contextlib
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"  # the dead letter of th
 # By how a line begins: why it is not run.
 NOT_RUN: Final = {
     "make ": "installs, or is what runs this very test",
+    "jobq demo fanout scans --blobs": "needs an account of Azure; tests/leases does the same on its emulator",
     "az login": "needs an account of Azure",
     "jobq myaccount/": "needs an account of Azure; tests/azure does the same on its emulator",
     "jobq postgresql://": "needs a database; tests/postgres/test_command_line.py does the same on a server of its own",
@@ -100,6 +103,11 @@ class Reader:
         (folder / "train.py").write_text("import sys\nprint('trained', *sys.argv[1:])\n")
         (folder / "training.py").write_text(_python_of("docs/python-tasks.md"))
         (folder / "folds.py").write_text(_python_of("docs/work-specifications.md"))
+        (folder / "backup.sh").write_text("#!/bin/sh\necho backed up\n")
+        (folder / "backup.sh").chmod(0o755)
+        (folder / "files.txt").write_text("tasks.txt\ncommands.txt\n")
+        with contextlib.closing(sqlite3.connect(folder / "users.db")) as database:
+            database.executescript("CREATE TABLE users (id INTEGER, name TEXT); INSERT INTO users VALUES (1, 'A. B.')")
         (folder / "mypackage").mkdir()
         (folder / "mypackage" / "training.py").write_text("def fold(n):\n    print('fold', n)\n")
         (folder / "data").mkdir()
@@ -137,6 +145,7 @@ class Reader:
         self.jobq.home = self.folder / name
         self.environment["JOBQ_HOME"] = str(self.jobq.home)
         self.jobq.kill_tasks(Task.new(command="exit 1", id=SOME_ID))
+        self.jobq.lease("nightly")
         if filled:
             self.jobq.fill(Task.new(command="echo waited"))
 

@@ -1,4 +1,4 @@
-"""docs/library.md runs as it stands: each example is a program, tried in a folder of its own."""
+"""docs/library.md and leases.md run as they stand: each example is a program, tried in a folder of its own."""
 
 import re
 import subprocess
@@ -8,8 +8,9 @@ from typing import Final
 
 import pytest
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "library.md"
-EXAMPLES: Final = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+DOCS: Final = Path(__file__).parents[2] / "docs"
+PAGES: Final = "".join((DOCS / page).read_text() for page in ("library.md", "leases.md"))
+EXAMPLES: Final = re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL)
 PRINTED: Final = (
     ["succeeded=4, failed=0"],
     ["hello"],
@@ -17,6 +18,8 @@ PRINTED: Final = (
     ["10"],
     ["1 1"],
     ["failed failed; last: ValueError (exit code 1)", "ValueError: no 1", "are back with fresh budgets"],
+    ["token 1"],
+    ["handling 500", "done 2500"],
 )
 
 

@@ -1,0 +1,124 @@
+"""Named leases in the file: another boot, a file of an older version, and a commit that nobody can vouch for."""
+
+import asyncio
+import sqlite3
+import uuid
+from contextlib import closing
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from jobq.errors import LockLost, SettlementUnknown
+from jobq.lease.store import Busy, Grant, LeaseState, Request
+from jobq.testing.clock import VirtualClock
+from jobq_sqlite.host import Host
+from jobq_sqlite.opening import SCHEMA_VERSION
+from tests.sqlite.support import HOST, NOW, ask, backend, intact, tasks, virtual_file
+from tests.sqlite.test_unknown import Failing
+
+REBOOTED = Host(HOST.machine_id, "boot-2")
+
+
+def request(name: str = "one", **more: timedelta) -> Request:
+    return Request(name=name, key=str(uuid.uuid4()), holder="a", ttl=timedelta(days=1), **more)
+
+
+async def test_reboot_expires_every_named_lease_and_keeps_tokens_cursors_and_confirmations(tmp_path: Path) -> None:
+    """RELIABILITY 1.3 rule 10: boottime begins anew, far below the old expiry."""
+    async with backend(virtual_file(tmp_path, VirtualClock(boottime=5000))) as before:
+        held = await before.leases.acquire(request())
+        assert isinstance(held, Grant)
+        await before.leases.save(held, "half", 1)
+        taken = await before.leases.acquire(request("taken"))
+        assert isinstance(taken, Grant)
+        await before.leases.confirm("taken", taken.token, "seat 5")
+        await before.leases.acquire(request("delayed", lock_delay=timedelta(seconds=30)))
+        clock = VirtualClock(boottime=20)
+        async with backend(virtual_file(tmp_path, clock, host=REBOOTED)) as after:
+            states = {record.name: record.state for record in await after.leases.list()}
+            assert states == {
+                "one": LeaseState.EXPIRED, "taken": LeaseState.CONFIRMED, "delayed": LeaseState.EXPIRED,
+            }  # fmt: skip
+            for refused in (before.leases.renew(held, timedelta(1)), before.leases.save(held, "late", 2)):
+                with pytest.raises(LockLost):
+                    await refused
+            again = await after.leases.acquire(request())
+            assert isinstance(again, Grant)
+            assert (again.token, again.cursor) == (2, "half")
+            assert isinstance(await after.leases.acquire(request("delayed")), Busy), "its delay counts from the boot"
+            await clock.advance(31)
+            assert isinstance(await after.leases.acquire(request("delayed")), Grant)
+
+
+def older_file(path: Path) -> None:
+    """Make a file as the first version made it, with a task in it."""
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(files("jobq_sqlite").joinpath("schema.sql").read_text())
+        database.executescript(
+            "PRAGMA application_id = 1785684593; PRAGMA user_version = 1;"
+            f"INSERT INTO host VALUES (1, '{HOST.machine_id}', '{HOST.boot_id}', 0, 0);"
+            "INSERT INTO queue VALUES (1, 'q', 0);"
+            "INSERT INTO task (queue_id, id, state, available_at, body) VALUES (1, 't', 'ready', 0, x'00');"
+        )
+
+
+async def test_a_file_of_the_first_version_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    older_file(path)
+    handles = [backend(virtual_file(tmp_path)) for _ in range(8)]
+    answers = await asyncio.gather(*(_entered_and_asked(handle) for handle in handles))  # all at once
+    assert sum(isinstance(answer, Grant) for answer in answers) == 1
+    assert ask(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
+    assert ask(path, "SELECT id FROM task") == [("t",)]
+    assert intact(path)
+
+
+async def _entered_and_asked(handle: object) -> Grant | Busy:
+    async with handle as entered:  # type: ignore[attr-defined] # a backend
+        answer: Grant | Busy = await entered.leases.acquire(request())
+        return answer
+
+
+async def test_the_first_version_is_brought_up_to_date_by_any_verb(tmp_path: Path) -> None:
+    older_file(tmp_path / "jobs.db")
+    async with backend(virtual_file(tmp_path)) as queue:
+        assert (await queue.stats()).visible == 1
+        assert await queue.leases.list() == []
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_commit_that_was_not_confirmed_is_unknown_and_repeated_exactly(tmp_path: Path, after: bool) -> None:
+    """S4: whether it took effect or not, the repetition is answered as if it came first."""
+    async with backend(virtual_file(tmp_path, connection_class=Failing)) as queue:
+        await queue.create()
+        leases, wish = queue.leases, request()
+
+        async def twice(call: object) -> object:
+            Failing.fail("COMMIT", after=after)
+            with pytest.raises(SettlementUnknown):
+                await call()  # type: ignore[operator] # a verb
+            return await call()  # type: ignore[operator] # as above
+
+        grant = await twice(lambda: leases.acquire(wish))
+        assert isinstance(grant, Grant)
+        assert grant.token == 1
+        await twice(lambda: leases.renew(grant, timedelta(hours=1)))
+        await twice(lambda: leases.save(grant, "half", 1))
+        assert str(await twice(lambda: leases.confirm("one", 1, "x"))).endswith("value='x')")
+        await twice(lambda: leases.release("one", 1))
+        record = await leases.read("one")
+        assert record is not None
+        assert (record.state, record.token, record.cursor) == (LeaseState.RELEASED, 1, "half")
+
+
+async def test_leases_and_tasks_share_the_file_and_nothing_else(tmp_path: Path) -> None:
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.leases.acquire(request())
+        await queue.push(tasks(3))
+        assert await queue.clear() == 3
+        (record,) = await queue.leases.list()
+        assert record.state is LeaseState.ACTIVE
+        assert await queue.receive(1, timedelta(seconds=5), NOW) == []
