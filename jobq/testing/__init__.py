@@ -1,1 +1,1 @@
-"""Conformance suite, virtual clock and fault injection, for any backend; never imported at run time."""
+"""Conformance suite, virtual clock, fault injection, emulators; imported at run time by `jobq emulator` alone."""

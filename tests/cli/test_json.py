@@ -49,6 +49,11 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "lease release": (("demo", "lease", "release", "nightly"), 0, LEASE),
     "create": (("demo", "create"), 0, {"queue"}),
     "clear": (("demo", "clear", "--yes"), 0, {"queue", "cleared"}),
+    "emulator service-bus": (
+        ("emulator", "service-bus", "--time-limit", "100ms"),
+        0,
+        {"connection_string", "rest_url", "admin_connection_string", "queues"},
+    ),
     "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
 }
 WITHOUT: Final = {

@@ -36,6 +36,7 @@ NOT_RUN: Final = {
     "jobq myaccount/": "needs an account of Azure; tests/azure does the same on its emulator",
     "jobq postgresql://": "needs a database; tests/postgres/test_command_line.py does the same on a server of its own",
     "pip install 'jobq[postgres]'": "needs an index that has jobq; `make install` brings the same extra",
+    "pip install 'jobq[emulator]'": "as above",
     "curl ": "needs a storage service that refuses stale fencing numbers",
     'eval "$(jobq completion zsh)"': "needs zsh and its compinit; test_completion looks at the script",
 }
@@ -46,6 +47,7 @@ OTHER_CODES: Final = {
 # What is put in place of what, and why.
 CHANGED: Final = {
     "sqlite:///data/": ("sqlite://{folder}/data/", "this test has no right to write in /data"),
+    "jobq emulator service-bus": ("jobq emulator service-bus --time-limit 100ms", "it serves until it is interrupted"),
     "--idle-timeout 10m": ("--idle-timeout 1s", "nobody wants to wait"),
 }
 # Lines that wait until a queue is empty: they get an empty one.

@@ -1,0 +1,165 @@
+"""The admin API in Atom XML: as much as `ServiceBusAdministrationClient` needs for queues."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from aiohttp import web
+from pydantic import TypeAdapter, ValidationError
+
+from jobq.testing.service_bus.description import MESSAGE_BYTES, Description
+from jobq.testing.service_bus.errors import EntityMissing, Invalid
+from jobq.testing.service_bus.faults import Request
+from jobq.testing.service_bus.message import State
+from jobq.testing.service_bus.queue import Queue
+from jobq.testing.service_bus.service import Service
+
+_ATOM: Final = "http://www.w3.org/2005/Atom"
+_QUEUE: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+_COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
+_TYPE: Final = "application/atom+xml"
+_ALL: Final = "$Resources/queues"
+_DURATION: Final = TypeAdapter(timedelta)
+_FOREVER: Final = "P10675199DT2H48M5.4775807S"
+for _prefix, _uri in (("", _ATOM), ("sb", _QUEUE), ("d", _COUNTS)):
+    ET.register_namespace(_prefix, _uri)
+
+
+class Admin:
+    """Makes, shows, changes and deletes queues.
+
+    Args:
+        service: whose.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def get(self, asked: web.Request, _: Request) -> web.Response:
+        """Show a queue, or all; one that is missing is an empty feed, which the SDK knows."""
+        name = asked.match_info["path"]
+        broker = self._service.broker
+        if name == _ALL:
+            return _answer(_feed(list(broker.queues.values())[int(asked.query.get("$skip", 0)) :]))
+        try:
+            return _answer(_entry(broker.queue(name)))
+        except EntityMissing:
+            return _answer(_feed([]))
+
+    async def put(self, asked: web.Request, _: Request) -> web.Response:
+        """Make a queue; with `If-Match`, change one."""
+        description = _read(asked.match_info["path"], await asked.read())
+        broker = self._service.broker
+        if "If-Match" not in asked.headers:
+            return _answer(_entry(broker.create(description)), HTTPStatus.CREATED)
+        queue = broker.queue(description.name)
+        if bool(queue.description.dedup_window) != bool(description.dedup_window):
+            raise Invalid("Duplicate detection cannot be switched on or off after the queue was made.")
+        queue.description = description
+        return _answer(_entry(queue))
+
+    async def delete(self, asked: web.Request, _: Request) -> web.Response:
+        """Delete a queue."""
+        name = asked.match_info["path"]
+        try:
+            self._service.broker.delete(name)
+        except EntityMissing as error:  # the admin API says 404, whatever the data plane does
+            return web.Response(status=HTTPStatus.NOT_FOUND, text=str(error))
+        return web.Response()
+
+
+def _read(name: str, body: bytes) -> Description:
+    """Return the description that a body asks for; raises Invalid."""
+    try:
+        found = ET.fromstring(body).find(f".//{{{_QUEUE}}}QueueDescription")  # noqa: S314 - on loopback, from our own tests
+        texts = {} if found is None else {_local(child.tag): child.text or "" for child in found}
+        lives = _seconds(texts, "DefaultMessageTimeToLive", None)
+        window = _seconds(texts, "DuplicateDetectionHistoryTimeWindow", 600.0)
+        return Description(
+            name,
+            lock_duration=_seconds(texts, "LockDuration", 60.0) or 60.0,
+            max_delivery_count=int(texts.get("MaxDeliveryCount") or 10),
+            dedup_window=(window or 0.0) if texts.get("RequiresDuplicateDetection") == "true" else 0.0,
+            max_message_bytes=int(texts.get("MaxMessageSizeInKilobytes") or MESSAGE_BYTES // 1024) * 1024,
+            time_to_live=lives,
+            dead_letters_expired=texts.get("DeadLetteringOnMessageExpiration") == "true",
+        )
+    except (ET.ParseError, ValidationError, ValueError) as error:
+        raise Invalid(f"The description cannot be read: {error}") from error
+
+
+def _seconds(texts: dict[str, str], name: str, default: float | None) -> float | None:
+    text = texts.get(name)
+    if not text:
+        return default
+    if text.startswith("P106751"):  # the longest that .NET can say: for ever
+        return None
+    return _DURATION.validate_python(text).total_seconds()
+
+
+def _entry(queue: Queue) -> ET.Element:
+    described, dead = queue.description, queue.dead
+    now = datetime.now(UTC)
+    entry = ET.Element(f"{{{_ATOM}}}entry")
+    ET.SubElement(entry, f"{{{_ATOM}}}title", type="text").text = described.name
+    content = ET.SubElement(entry, f"{{{_ATOM}}}content", type="application/xml")
+    body = ET.SubElement(content, f"{{{_QUEUE}}}QueueDescription")
+    created = datetime.fromtimestamp(queue.created, UTC)
+    active, scheduled = queue.count(State.ACTIVE, State.LOCKED, State.DEFERRED), queue.count(State.SCHEDULED)
+    dead_letters = len(dead.messages()) if dead is not None else 0
+    texts = {
+        "LockDuration": _iso(described.lock_duration),
+        "MaxSizeInMegabytes": "1024",
+        "RequiresDuplicateDetection": _bool(described.dedup_window > 0),
+        "RequiresSession": "false",
+        "DefaultMessageTimeToLive": _FOREVER if described.time_to_live is None else _iso(described.time_to_live),
+        "DeadLetteringOnMessageExpiration": _bool(described.dead_letters_expired),
+        "DuplicateDetectionHistoryTimeWindow": _iso(described.dedup_window or 600.0),
+        "MaxDeliveryCount": str(described.max_delivery_count),
+        "EnableBatchedOperations": "true",
+        "SizeInBytes": str(sum(message.content.size for message in queue.messages())),
+        "MessageCount": str(active + scheduled + dead_letters),
+        "Status": "Active",
+        "CreatedAt": created.isoformat(),
+        "UpdatedAt": created.isoformat(),
+        "AccessedAt": now.isoformat(),
+        "MaxMessageSizeInKilobytes": str(described.max_message_bytes // 1024),
+    }
+    for name, text in texts.items():
+        ET.SubElement(body, f"{{{_QUEUE}}}{name}").text = text
+    details = ET.SubElement(body, f"{{{_QUEUE}}}CountDetails")
+    counts = {
+        "Active": active,
+        "DeadLetter": dead_letters,
+        "Scheduled": scheduled,
+        "Transfer": 0,
+        "TransferDeadLetter": 0,
+    }
+    for name, number in counts.items():
+        ET.SubElement(details, f"{{{_COUNTS}}}{name}MessageCount").text = str(number)
+    return entry
+
+
+def _feed(queues: Sequence[Queue]) -> ET.Element:
+    feed = ET.Element(f"{{{_ATOM}}}feed")
+    ET.SubElement(feed, f"{{{_ATOM}}}title", type="text").text = "Publicly Listed Services"
+    feed.extend(_entry(queue) for queue in queues)
+    return feed
+
+
+def _answer(element: ET.Element, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    return web.Response(status=status, body=ET.tostring(element), content_type=_TYPE)
+
+
+def _iso(seconds: float) -> str:
+    return f"PT{seconds:g}S" if seconds < 1e6 else f"PT{int(seconds)}S"
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2]
