@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 _HELP: Final = """Queue one task for each record of a data set, or for each batch of --batch records.
 
 The records are the rows of a query (--sql, by a unique --key), the lines of a file (--lines) or the blobs of a
-container (--blobs). -c is a command for the shell with fields in braces, whose values are quoted as one word each; a
-value with a NUL, or with a leading dash that could pass for an option, is refused. Braces that are the shell's are
-written twice.
+container (--blobs). -c is a command for the shell with fields in braces, each of which becomes one word: values travel
+in the task's environment ("$FANOUT_name"), never in the shell's text. A value with a NUL, or with a leading dash that
+could pass for an option, is refused. Braces that are the shell's are written twice.
 
 \b
 Fields of a record   rows: their columns; lines: line, number, offset; blobs: name, size

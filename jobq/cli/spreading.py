@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from jobq.backend import Backend
 from jobq.cli import terminal
@@ -126,13 +126,13 @@ class Fanout:
 
     def _task(self, records: Sequence[Record], fields: "dict[str, str | list[str]] | object", position: int) -> Task:
         try:
-            command = self._command.filled(fields)  # type: ignore[arg-type] # a mapping of either kind
+            filled = self._command.filled(fields)  # type: ignore[arg-type] # a mapping of either kind
         except MalformedTask as error:
             raise MalformedTask(f"{records[0].where}: {error}") from None
         # The same records make the same id, so that a page which is queued again adds nothing (S8).
-        id_ = f"{self._name}.{position}.{_digest(command)}"
-        return self._template.task(command=command, id=id_)
+        id_ = f"{self._name}.{position}.{_digest([filled.command, dict(filled.env)])}"
+        return self._template.task(command=filled.command, env=dict(filled.env), id=id_)
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(json.dumps(text).encode(), digest_size=6).hexdigest()
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=6).hexdigest()
