@@ -1,6 +1,7 @@
 """`fanout`: one task a record or a batch, and no value that says anything but itself to the shell (A2)."""
 
 import os
+import re
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -248,9 +249,10 @@ def test_an_interrupted_fanout_goes_on_and_adds_nothing_twice(jobq: Jobq) -> Non
     fanout = ("demo", "fanout", "n", "--lines", "many", "-c", "echo {line}")
     refused = jobq(*fanout, code=2)
     assert "many, line 701" in refused.err
+    assert "go on with --accept-changes, or leave such records out with --skip-refused" in refused.err
     assert len(jobq.waiting()) == 500
     (jobq.folder / "many").write_text("\n".join(lines))
-    result = jobq(*fanout)
+    result = jobq(*fanout, "--accept-changes")
     assert "going on with n after 500 records" in result.err
     assert lines_of(jobq) == lines
 
@@ -294,3 +296,78 @@ def test_a_worker_runs_what_was_meant(jobq: Jobq) -> None:
     jobq("demo", "worker", env={"JOBQ_TASK_ENV": "clean"})
     assert sorted((jobq.folder / "out").read_text().splitlines()) == sorted(names)
     assert not (jobq.folder / "PWN").exists()
+
+
+FANOUT = ("demo", "fanout", "n", "--lines", "many", "-c", "echo {line}")
+
+
+@pytest.fixture
+def interrupted(jobq: Jobq) -> Path:
+    """A fanout of which the first of two pages was queued, for the second holds a record that is refused."""
+    file = jobq.folder / "many"
+    file.write_text("".join(f"{number}\n" for number in range(600)) + "-bad\nend\n")
+    assert "queued 500 tasks" in jobq(*FANOUT, code=2).err
+    return file
+
+
+def test_a_changed_file_is_refused(jobq: Jobq, interrupted: Path) -> None:
+    before = interrupted.read_text()
+    for changed, text in (
+        ("inserted\n" + before, "its first 500 lines, which are queued, have changed"),
+        ("short\n", "has become shorter"),
+    ):
+        interrupted.write_text(changed)
+        assert "fanout:n was begun with another file" in jobq(*FANOUT, code=2).err
+        assert text in jobq(*FANOUT, "--accept-changes", code=2).err
+    assert len(jobq.waiting()) == 500
+    interrupted.write_text(before.replace("-bad", "good"))
+    assert "another file" in jobq(*FANOUT, code=2).err
+    jobq(*FANOUT, "--accept-changes")
+    assert lines_of(jobq) == interrupted.read_text().splitlines()
+
+
+def test_lines_appended_when_it_was_done_are_not_dropped_in_silence(jobq: Jobq) -> None:
+    file = jobq.folder / "many"
+    file.write_text("a\n")
+    assert "queued 1 task on" in jobq(*FANOUT).err
+    with file.open("a") as more:
+        more.write("b\n")
+    assert "another file" in jobq(*FANOUT, code=2).err
+    assert "has grown since n was done; use another name" in jobq(*FANOUT, "--accept-changes", code=2).err
+    assert lines_of(jobq) == ["a"]
+
+
+def test_refused_records_are_left_out_and_named(jobq: Jobq, interrupted: Path) -> None:
+    lines = interrupted.read_text().splitlines()
+    result = jobq(*FANOUT, "--skip-refused")
+    assert "left out: many, line 601: " in result.err
+    assert "queued 101 tasks on demo of 602 records; 1 refused ones were left out" in result.err
+    assert lines_of(jobq) == [line for line in lines if line != "-bad"]
+    assert "n is done" in jobq(*FANOUT).err
+
+
+def test_what_is_refused_is_left_out_of_its_batch(jobq: Jobq) -> None:
+    (jobq.folder / "many").write_bytes(b"a\n-b\nc\n\xff\nd\n-e\n-f\n-g\nh\n-i\n-j\n-k\n")
+    result = jobq(*FANOUT[:-1], "echo {items} {count}", "--batch", "3", "--skip-refused")
+    assert [said_by(task) for task in jobq.waiting()] == ["a c 2\n", "d 1\n", "h 1\n"]
+    assert re.findall(r"left out: many, line (\d+): ", result.err) == ["2", "4", "6", "7", "8", "10", "11", "12"]
+    assert "8 refused ones were left out" in result.err
+    (jobq.folder / "big").write_text("x\n" * 10_000 + "z\n")
+    twice = ("-c", "echo {items} {items}", "--batch", "10000")  # more than a program takes
+    both = jobq("demo", "fanout", "big", "--lines", "big", *twice, "--skip-refused")
+    assert "left out: big, line 1: the command has" in both.err
+    assert "(and the others of its batch of 10000)" in both.err
+    assert [task.env for task in jobq.waiting()[3:]] == [{"ITEM_1": "z"}]
+    (jobq.folder / "u").write_bytes(b"a\n\xff\n")
+    fanout = ("demo", "fanout", "u", "--lines", "u", "-c", "echo {line}")
+    assert "u, line 2: byte 1: not UTF-8" in jobq(*fanout, code=2).err
+
+
+def test_rows_with_bytes_are_refused_or_left_out(jobq: Jobq) -> None:
+    table(jobq.folder, 2)
+    query = ("--sql", "u.db", "SELECT id, CASE id WHEN 0 THEN x'00' ELSE name END AS name FROM users", "--key", "id")
+    fanout = ("demo", "fanout", "r", *query, "-c", "echo {name}")
+    assert "select hex(...) of them; leave such records out" in jobq(*fanout, code=2).err
+    assert "left out: the row with id 0: name: bytes" in jobq(*fanout, "--skip-refused").err
+    assert [said_by(task) for task in jobq.waiting()] == ["two words\n"]
+    assert "goes with --lines" in jobq(*fanout, "--accept-changes", code=2).err
