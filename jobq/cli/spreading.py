@@ -108,7 +108,8 @@ class Fanout:
             if not isinstance(error, SourceChanged):
                 error.add_note(f"{self._pusher.summary()}; run the same command again to go on")
             raise
-        skipped = f"; {self._skipped} refused ones were left out" if self._skipped else ""
+        are = "refused one was" if self._skipped == 1 else "refused ones were"
+        skipped = f"; {self._skipped} {are} left out" if self._skipped else ""
         terminal.tell(f"{self._pusher.summary()} of {walk.progress.handled} records{skipped}")
         return 0
 

@@ -341,7 +341,7 @@ def test_refused_records_are_left_out_and_named(jobq: Jobq, interrupted: Path) -
     lines = interrupted.read_text().splitlines()
     result = jobq(*FANOUT, "--skip-refused")
     assert "left out: many, line 601: " in result.err
-    assert "queued 101 tasks on demo of 602 records; 1 refused ones were left out" in result.err
+    assert "queued 101 tasks on demo of 602 records; 1 refused one was left out" in result.err
     assert lines_of(jobq) == [line for line in lines if line != "-bad"]
     assert "n is done" in jobq(*FANOUT).err
 
