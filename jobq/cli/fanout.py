@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 _HELP: Final = """Queue one task for each record of a data set, or for each batch of --batch records.
 
 The records are the rows of a query (--sql, by a unique --key), the lines of a file (--lines) or the blobs of a
-container (--blobs). -c is a command for the shell with fields in braces, whose values are quoted as one word each; a
-value with a NUL, or with a leading dash that could pass for an option, is refused. Braces that are the shell's are
-written twice.
+container (--blobs). -c is a command for the shell with fields in braces, each of which becomes one word: values travel
+in the task's environment ("$FANOUT_name"), never in the shell's text. A value with a NUL, or with a leading dash that
+could pass for an option, is refused. Braces that are the shell's are written twice.
 
 \b
 Fields of a record   rows: their columns; lines: line, number, offset; blobs: name, size
@@ -51,6 +51,10 @@ _EXAMPLES: Final = (
 )
 @click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
 @click.option("--num-retries", type=click.IntRange(min=0), metavar="N", help="Runs after a failure. Default: 3.")
+@click.option(
+    "--accept-changes", is_flag=True, help="With --lines: lines that are not queued yet may have changed meanwhile."
+)
+@click.option("--skip-refused", is_flag=True, help="Leave out, and name, records that are refused.")
 @click.option("--no-create", is_flag=True, help="Do not make a missing queue, for which a mere sender has no right.")
 @json_option
 @click.pass_context
@@ -66,6 +70,8 @@ def fanout(
     timeout: timedelta | None,
     priority: int | None,
     num_retries: int | None,
+    accept_changes: bool,
+    skip_refused: bool,
     no_create: bool,
     as_json: bool,
 ) -> int:
@@ -74,6 +80,8 @@ def fanout(
         raise click.UsageError("records come from one place: --sql, --lines or --blobs")
     if (key is None) != (sql is None):
         raise click.UsageError("--sql and --key go together: rows are walked by a column that is unique")
+    if accept_changes and lines is None:
+        raise click.UsageError("--accept-changes goes with --lines")
     from jobq.cli.batches import Echo, Pusher  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.cli.lines import Template  # noqa: PLC0415 - as above
     from jobq.cli.records_of import blob_records, line_records, row_records  # noqa: PLC0415 - as above
@@ -110,6 +118,8 @@ def fanout(
             command=command,
             template=Template(**options),
             batch=batch,
+            accepts_changes=accept_changes,
+            skips_refused=skip_refused,
         )
         return await spread.run()
 

@@ -6,7 +6,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
-from jobq.errors import BackendMissing, ConfigurationError, MalformedTask
+from jobq.cli.walked_file import WalkedFile
+from jobq.errors import BackendMissing, ConfigurationError
 from jobq.lease import sources
 from jobq.lease.sources import Line
 from jobq.lease.traversal import Fetch, Page
@@ -23,11 +24,13 @@ class Record:
         key: what it is called in a batch's fields.
         fields: all of it.
         where: for messages.
+        refused: why no task can be made of it, "" = one can.
     """
 
     key: str
     fields: Mapping[str, str]
     where: str
+    refused: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,32 +42,36 @@ class Records:
         source: what it is, so that another one is refused under the same name.
         fields: of each record; None = known with the first.
         total: how many bytes the cursor goes through; None = nobody knows.
+        file: what the lines are of, and by which its pages are marked.
     """
 
     fetch: Fetch[Record]
     source: str
     fields: frozenset[str] | None = None
     total: int | None = None
+    file: WalkedFile | None = None
 
 
 def line_records(path: Path) -> Records:
     """Return the lines of a file; raises ConfigurationError when it cannot be read."""
     if not path.is_file():
         raise ConfigurationError(f"{path} is no file that can be read again from its middle")
-    lines = sources.lines(path)
+    lines, file = sources.lines(path), WalkedFile(path)
 
     async def fetch(after: Any, limit: int) -> Page[Record]:
         try:
             page = await lines(after, limit)
         except OSError as error:
             raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-        return Page([_line(path, line) for line in page.items], page.after, page.is_last)
+        mark = await file.mark_up_to(page.after[0])
+        return Page([_line(path, line) for line in page.items], page.after, page.is_last, mark=mark)
 
     return Records(
         fetch=fetch,
         source=f"lines {path.absolute()}",
         fields=frozenset({"line", "number", "offset"}),
-        total=path.stat().st_size or None,
+        total=file.size or None,
+        file=file,
     )
 
 
@@ -73,7 +80,7 @@ def _line(path: Path, line: Line) -> Record:
     try:
         text = line.content.decode()
     except UnicodeDecodeError as error:
-        raise MalformedTask(f"{where}: not UTF-8", f"byte {error.start + 1}") from None
+        return Record("", {}, where, refused=f"byte {error.start + 1}: not UTF-8")
     return Record(text, {"line": text, "number": str(line.number), "offset": str(line.offset)}, where)
 
 
@@ -95,13 +102,10 @@ def row_records(database: str, query: str, key: str) -> Records:
 
 def _row(row: Mapping[str, Any], key: str) -> Record:
     where = f"the row with {key} {row[key]!a}"
-    return Record(_text(row[key], where), {name: _text(value, where) for name, value in row.items()}, where)
-
-
-def _text(value: Any, where: str) -> str:
-    if isinstance(value, bytes):
-        raise MalformedTask(f"{where}: bytes cannot stand in a command; select hex(...) of them")
-    return "" if value is None else str(value)
+    texts = {name: "" if value is None else str(value) for name, value in row.items()}
+    held = [name for name, value in row.items() if isinstance(value, bytes)]
+    refused = f"{held[0]}: bytes cannot stand in a command; select hex(...) of them" if held else ""
+    return Record(texts[key], texts, where, refused=refused)
 
 
 def blob_records(place: str, settings: Settings) -> Records:

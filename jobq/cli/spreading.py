@@ -3,9 +3,8 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from jobq.backend import Backend
 from jobq.cli import terminal
@@ -15,7 +14,7 @@ from jobq.cli.progress import Bar
 from jobq.cli.records_of import Record, Records
 from jobq.cli.templates import CommandTemplate
 from jobq.cli.walking import walk_lease
-from jobq.errors import JobqError, MalformedTask
+from jobq.errors import JobqError, MalformedTask, SourceChanged
 from jobq.lease.traversal import Page, Traversal
 from jobq.settings import Settings
 from jobq.task import Task
@@ -35,6 +34,8 @@ class Fanout:
         command: the template of the commands.
         template: what all tasks have.
         batch: records of one task.
+        accepts_changes: whether lines that are not queued yet may be others than when it began.
+        skips_refused: whether records that no task can be made of are told and left out.
 
     Raises:
         InvalidTemplate: the command has a field that the records do not have.
@@ -51,6 +52,8 @@ class Fanout:
         command: CommandTemplate,
         template: Template,
         batch: int,
+        accepts_changes: bool = False,
+        skips_refused: bool = False,
     ) -> None:
         fields = records.fields if batch == 1 else _BATCH_FIELDS
         if fields is not None:
@@ -61,6 +64,9 @@ class Fanout:
         self._command = command
         self._template = template
         self._batch = batch
+        self._accepts_changes = accepts_changes
+        self._skips_refused = skips_refused
+        self._skipped = 0
         self._lease = walk_lease(backend, settings, f"fanout:{name}")
 
     async def run(self) -> int:
@@ -71,11 +77,16 @@ class Fanout:
             "--batch": str(self._batch),
             "options": _digest(repr(self._template)),
         }
+        file = self._records.file
+        if file is not None and not self._accepts_changes:
+            source["file"] = await file.digest()
         # Whole batches, so that no page but the last ends within one.
         size = self._batch * max(1, BATCH_TASKS // self._batch)
         walk = Traversal(self._lease, self._records.fetch, batch_size=size, source=source)
         try:
             async with walk:
+                if file is not None:
+                    await file.check_queued(walk.progress, self._name)
                 if walk.progress.is_done:
                     terminal.tell(f"{self._name} is done: all {walk.progress.handled} records were queued before")
                     return 0
@@ -88,13 +99,18 @@ class Fanout:
                         position = page.after[0] if self._records.total and isinstance(page.after, list) else 0
                         done = walk.progress.handled + len(page.items)
                         bar.show_rate(position, done, "records", earlier=earlier)
+                if file is not None and not self._accepts_changes:
+                    file.check_unchanged(walk.progress)
         except asyncio.CancelledError:
             terminal.tell(f"{self._pusher.summary()}; run the same command again to go on")
             raise
         except JobqError as error:
-            error.add_note(f"{self._pusher.count} tasks were queued; run the same command again to go on")
+            if not isinstance(error, SourceChanged):
+                error.add_note(f"{self._pusher.summary()}; run the same command again to go on")
             raise
-        terminal.tell(f"{self._pusher.summary()} of {walk.progress.handled} records")
+        are = "refused one was" if self._skipped == 1 else "refused ones were"
+        skipped = f"; {self._skipped} {are} left out" if self._skipped else ""
+        terminal.tell(f"{self._pusher.summary()} of {walk.progress.handled} records{skipped}")
         return 0
 
     async def _push(self, page: Page[Record], before: int) -> None:
@@ -103,36 +119,63 @@ class Fanout:
             await self._pusher.push(tasks[start : start + BATCH_TASKS])
 
     def _tasks(self, records: Sequence[Record], before: int) -> Iterator[Task]:
-        if self._batch == 1:
-            for number, record in enumerate(records):
-                if record.fields.get("line") == "":
-                    continue
-                self._command.check(set(record.fields))
-                yield self._task([record], record.fields, before + number)
-            return
-        ends = [*range(0, len(records), self._batch), len(records)]
-        for start, end in pairwise(ends):
-            some = [record for record in records[start:end] if record.fields.get("line") != ""]
-            if not some:
-                continue
-            fields: dict[str, str | list[str]] = {
-                "first": some[0].key,
-                "last": some[-1].key,
-                "count": str(len(some)),
-                "number": str((before + start) // self._batch + 1),
-                "items": [record.key for record in some],
-            }
-            yield self._task(some, fields, before + start)
+        for start in range(0, len(records), self._batch):
+            some = [one for one in records[start : start + self._batch] if one.fields.get("line") != ""]
+            position = before + start
+            task = self._task(some, position) if some else None
+            if task is not None:
+                yield task
 
-    def _task(self, records: Sequence[Record], fields: "dict[str, str | list[str]] | object", position: int) -> Task:
+    def _task(self, records: list[Record], position: int) -> Task | None:
+        """Return the task of some records; of those that are not refused, if these are to be left out."""
         try:
-            command = self._command.filled(fields)  # type: ignore[arg-type] # a mapping of either kind
+            return self._made(records, position)
+        except MalformedTask as error:
+            if not self._skips_refused:
+                mend = "mend it and go on with --accept-changes, or " if self._records.file is not None else ""
+                raise MalformedTask(f"{error}; {mend}leave such records out with --skip-refused") from None
+            refused = error
+        if len(records) > 1:
+            kept = [record for record in records if self._is_good(record, position)]
+            if len(kept) < len(records):
+                return self._task(kept, position) if kept else None
+        self._skipped += len(records)
+        more = f" (and the others of its batch of {len(records)})" if len(records) > 1 else ""
+        terminal.tell(f"left out: {refused}{more}")
+        return None
+
+    def _is_good(self, record: Record, position: int) -> bool:
+        try:
+            self._made([record], position)
+        except MalformedTask as error:
+            self._skipped += 1
+            terminal.tell(f"left out: {error}")
+            return False
+        return True
+
+    def _made(self, records: Sequence[Record], position: int) -> Task:
+        for record in records:
+            if record.refused:
+                raise MalformedTask(f"{record.where}: {record.refused}")
+        fields: Mapping[str, str | list[str]] = records[0].fields
+        if self._batch == 1:
+            self._command.check(set(fields))
+        else:
+            fields = {
+                "first": records[0].key,
+                "last": records[-1].key,
+                "count": str(len(records)),
+                "number": str(position // self._batch + 1),
+                "items": [record.key for record in records],
+            }
+        try:
+            filled = self._command.filled(fields)
+            # The same records make the same id, so that a page which is queued again adds nothing (S8).
+            id_ = f"{self._name}.{position}.{_digest([filled.command, dict(filled.env)])}"
+            return self._template.task(command=filled.command, env=dict(filled.env), id=id_)
         except MalformedTask as error:
             raise MalformedTask(f"{records[0].where}: {error}") from None
-        # The same records make the same id, so that a page which is queued again adds nothing (S8).
-        id_ = f"{self._name}.{position}.{_digest(command)}"
-        return self._template.task(command=command, id=id_)
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(json.dumps(text).encode(), digest_size=6).hexdigest()
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=6).hexdigest()

@@ -1,28 +1,36 @@
-"""The template of `fanout`: a shell command with fields, each value quoted so that it stays one word of text.
+"""The template of `fanout`: a shell command with fields, each value of which is one word of text, whatever it holds.
 
-A field stands where a word, or a part of one, may stand: `--id={id}`, `./{name}`. Within quotes the quoting would be
-undone, so it is refused there. `{{` and `}}` are braces; `${NAME}`, and braces around anything but a name, are left to
-the shell.
+A value is never part of the shell's text: it is a variable of the task's environment, and its field becomes
+`"$FANOUT_x"`. A field stands where a word, or a part of one, may stand: `--id={id}`, `./{name}`. `{{` and `}}` are
+braces; `${NAME}`, and braces around anything but a name, are left to the shell.
 """
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from jobq.errors import JobqError, MalformedTask
+from jobq.cli.shell_scan import FIELD, InvalidTemplate, Scanner, refuse_what_evaluates
+from jobq.errors import MalformedTask
 
-_PIECE: Final = re.compile(r"\{\{|\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}|\\.|.", re.DOTALL)
-_ENDS_WORD: Final = frozenset(" \t\n;|&()<>")
-_QUOTES: Final = frozenset("'\"`")
-_UNDOES_QUOTING: Final = re.compile(r"(?<!<)<<(?!<)|\$'")
+__all__ = ["CommandTemplate", "Filled", "InvalidTemplate"]
+
+_PIECE: Final = re.compile(rf"\{{\{{|\}}\}}|(?P<field>{FIELD})|\\.|.", re.DOTALL)
+# execve(2), MAX_ARG_STRLEN: what the kernel takes as one argument or one NAME=VALUE, with its NUL.
+_MOST_BYTES: Final = 128 * 1024
 
 
-class InvalidTemplate(JobqError):
-    """The template cannot be filled in safely; the message says where and what to write instead."""
+@dataclass(frozen=True)
+class Filled:
+    """What a task gets of a record.
 
-    exit_code = 2
+    Attributes:
+        command: for the shell.
+        env: the values, by the variables that the command names.
+    """
+
+    command: str
+    env: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class CommandTemplate:
         fields: the names that it may hold.
 
     Raises:
-        InvalidTemplate: it has an unknown field, none at all, or one within quotes.
+        InvalidTemplate: it has an unknown field, none at all, or one where it would not be one word of text.
     """
 
     def __init__(self, text: str, fields: "frozenset[str] | None" = None) -> None:
@@ -60,84 +68,59 @@ class CommandTemplate:
                 f" shell's are written twice: {{{{{unknown[0]}}}}}"
             )
 
-    def filled(self, values: Mapping[str, "str | list[str]"]) -> str:
-        """Return the command; a list becomes several words.
+    def filled(self, values: Mapping[str, "str | list[str]"]) -> Filled:
+        """Return the command and its variables; a list becomes several words.
 
         Raises:
-            MalformedTask: a value holds a NUL, or begins with a dash where it could pass for an option.
+            MalformedTask: a value holds a NUL, is too long, or begins with a dash where it could pass for an option.
         """
-        return "".join(part if isinstance(part, str) else _word(part, values[part.name]) for part in self._parts)
-
-
-class _Scanner:
-    """Where in a shell command one is: within quotes, in a comment, at the beginning of a word, behind a `--`."""
-
-    def __init__(self) -> None:
-        self.quote = ""
-        self.is_comment = False
-        self.after_dashes = False
-        self.begins_word = True  # also behind empty quotes, and behind fields, whose values may be empty
-        self._word = ""
-
-    def take(self, piece: str) -> None:
-        """Go on by one character, or one that a backslash stands before."""
-        if self.quote:
-            # Within single quotes a backslash is nothing special.
-            if piece == self.quote or (self.quote == "'" and piece.endswith("'")):
-                self.quote = ""
-            else:
-                self._extend(piece)
-        elif self.is_comment:
-            self.is_comment = not piece.endswith("\n")
-        elif piece in _ENDS_WORD:
-            self.after_dashes = piece in " \t" and (self.after_dashes or self._word == "--")
-            self.begins_word, self._word = True, ""
-        elif piece == "#" and not self._word:
-            self.is_comment = True
-        elif piece in _QUOTES:
-            self.quote = piece
-            self._word += piece
-        else:
-            self._extend(piece)
-
-    def _extend(self, piece: str) -> None:
-        self._word += piece
-        self.begins_word = False
-
-    def field(self, name: str, piece: str) -> _Field:
-        """Return the field that stands here; raises InvalidTemplate where its value could not be quoted."""
-        if self.quote or self.is_comment:
-            raise InvalidTemplate(
-                f"{piece} stands within {'a comment' if self.is_comment else f'quotes ({self.quote})'}: write it"
-                f" without, as in --{name}={piece}; its value is quoted as one word"
+        env: dict[str, str] = {}
+        command = "".join(
+            part if isinstance(part, str) else _words(part, values[part.name], env) for part in self._parts
+        )
+        if len(command.encode()) >= _MOST_BYTES:
+            raise MalformedTask(
+                f"the command has {len(command)} characters, too many for a program; use a smaller --batch"
             )
-        self._word += piece
-        return _Field(name, self.begins_word, self.after_dashes)
+        return Filled(command, env)
 
 
 def _parts(text: str) -> Iterator[str | _Field]:
-    if _UNDOES_QUOTING.search(text):
-        raise InvalidTemplate("here-documents (<<) and $'...' would undo the quoting of fields; write it without")
-    scanner = _Scanner()
+    refuse_what_evaluates(_PIECE.sub(lambda match: _plain(match[0]), text))
+    scanner = Scanner()
     for match in _PIECE.finditer(text):
-        piece, name = match[0], match[1]
-        if name is not None:
-            yield scanner.field(name, piece)
+        piece = match[0]
+        if match["field"] is not None:
+            name = piece[1:-1]
+            scanner.field(name, piece)
+            yield _Field(name, scanner.begins_word, scanner.after_dashes)
         else:
-            plain = {"{{": "{", "}}": "}"}.get(piece, piece)
-            scanner.take(plain)
-            yield plain
+            scanner.take(_plain(piece))
+            yield _plain(piece)
+    scanner.end()
 
 
-def _word(field: _Field, value: str | list[str]) -> str:
-    if isinstance(value, list):
-        return " ".join(_word(field, one) for one in value)
+def _plain(piece: str) -> str:
+    return {"{{": "{", "}}": "}"}.get(piece, piece)
+
+
+def _words(field: _Field, value: str | list[str], env: dict[str, str]) -> str:
+    if not isinstance(value, list):
+        return _word(field, f"FANOUT_{field.name}", value, env)
+    # Short names: the kernel takes 128 KiB of command, and a batch has up to 10 000 of them.
+    return " ".join(_word(field, f"ITEM_{number}", one, env) for number, one in enumerate(value, 1))
+
+
+def _word(field: _Field, variable: str, value: str, env: dict[str, str]) -> str:
     if "\0" in value:
         raise MalformedTask(f"its value holds a NUL, which no argument of a program can: {value!a}"[:300], field.name)
+    if (size := len(variable) + len(value.encode(errors="surrogatepass")) + 2) > _MOST_BYTES:
+        raise MalformedTask(f"its value has {size} bytes, and a program takes {_MOST_BYTES} at most", field.name)
     if value.startswith("-") and field.begins_word and not field.after_dashes:
         raise MalformedTask(
             f"its value begins with a dash and could pass for an option: {value!a}"[:300]
             + f"; write `-- {{{field.name}}}`, `./{{{field.name}}}` or `--option={{{field.name}}}`",
             field.name,
         )
-    return shlex.quote(value)
+    env[variable] = value
+    return f'"${variable}"'

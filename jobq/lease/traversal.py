@@ -151,11 +151,13 @@ class Traversal(Generic[T]):
 
         Raises:
             LockLost: the lease is no longer ours; what was handled since the last save will be handled again.
+            ValueError: a page begins where the one before it began, so that it would go on for ever.
         """
         while not self.progress.is_done:
             self.lease.check()
             page = await self._while_ours(self._fetch(self.progress.after, self._batch_size))
             if page.items:
+                self._refuse_standstill(page)
                 yield page
                 self.lease.check()
             await self._save(page)
@@ -195,6 +197,13 @@ class Traversal(Generic[T]):
         finally:
             losing.cancel()
             working.cancel()
+
+    def _refuse_standstill(self, page: Page[T]) -> None:
+        if not page.is_last and json.dumps(page.after) == json.dumps(self.progress.after):
+            raise ValueError(
+                f"fetch of {self.lease.name} returned records, and the cursor that it was given ({page.after!r:.100}):"
+                " Page.after says where the next page begins"
+            )
 
     def _refuse_other_source(self, before: Mapping[str, str]) -> None:
         assert self._source is not None

@@ -1,18 +1,23 @@
 """`fanout`: one task a record or a batch, and no value that says anything but itself to the shell (A2)."""
 
-import shlex
+import os
+import re
 import sqlite3
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobq.cli.templates import CommandTemplate, InvalidTemplate
+from jobq.cli.templates import CommandTemplate, Filled, InvalidTemplate
 from jobq.errors import MalformedTask
 
 from .conftest import Jobq
+
+if TYPE_CHECKING:
+    from jobq.task import Task
 
 HOSTILE = [
     "plain", "two words", "it's", '"', "'", "''", "\\", "\\'", "a\nb", "\n", "$(touch pwned)", "`touch pwned`", "$HOME",
@@ -21,25 +26,118 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def said_by(command: str) -> str:
+def said_by(filled: "Filled | Task", shell: str = "bash") -> str:
     """Run a command as a worker does."""
-    done = subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, check=True, cwd="/", env={"HOME": "/"})
+    done = subprocess.run(
+        [shell, "-c", str(filled.command)], stdout=subprocess.PIPE, check=True, cwd="/", env={"HOME": "/", **filled.env}
+    )
     return done.stdout.decode()
 
 
+@pytest.mark.parametrize("shell", ["bash", "sh"])
 @pytest.mark.parametrize("value", HOSTILE, ids=ascii)
-def test_a_hostile_value_stays_one_word(value: str) -> None:
+def test_a_hostile_value_stays_one_word(value: str, shell: str) -> None:
     filled = CommandTemplate("printf '[%s]' -- x{v} {v} --o={v} $(printf %s {v} >/dev/null; echo ok)").filled(
         {"v": value}
     )
-    assert said_by(filled) == f"[--][x{value}][{value}][--o={value}][ok]"
+    assert said_by(filled, shell) == f"[--][x{value}][{value}][--o={value}][ok]"
     assert not Path("/pwned").exists()
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20))
-def test_any_value_is_one_word(value: str) -> None:
-    assert shlex.split(CommandTemplate("echo -- {v}").filled({"v": value}), posix=True) == ["echo", "--", value]
+def test_no_value_is_part_of_the_shells_text(value: str) -> None:
+    filled = CommandTemplate("echo -- {v}").filled({"v": value})
+    assert (filled.command, filled.env) == ('echo -- "$FANOUT_v"', {"FANOUT_v": value})
+
+
+def words(template: str, count: int = 1) -> str:
+    """Return a template that says what its fields became, in brackets."""
+    return f"show() {{{{ [ $# -eq {count} ] && printf '[%s]' \"$@\"; }}}}; {template}"
+
+
+# Each gives one value to `show`; True: to something else, which may fail, and no more is asked than that nothing runs.
+ACCEPTED = {
+    "show {x}": False, "show $(true){x}": False, 'V={x}; show "$V"': False, "show a{x}": False, 'show "a"{x}': False,
+    "show {x}'b'": False, 'show \\"{x}': False, "show x#{x}": False, "if true; then show {x}; fi": False,
+    'export N={x}; show "$N"': False, "f() {{ show {x}; }}; f": False, 'for i in {x}; do show "$i"; done': False,
+    "case {x} in {x}) show {x};; esac": False, 'show --o="a b"{x}': False, "sh -c 'exit 0' -- {x}; show {x}": False,
+    "show \\\n {x}": False, "# it's\nshow {x}": False, 'echo "$(echo "a")" >/dev/null; show {x}': False,
+    'set -- {x}; show "${{1}}"': False, "show ${V:-}{x}": False,
+    "cat <<<{x}": True, "echo $(echo -- {x})": True, "sleep {x}": True, "seq {x}": True, "head -n {x} /dev/null": True,
+    "[ {x} -gt 5 ]": True, "case a in {x}) echo;; esac": True, "exit {x}": True, "cd {x}": True, "printf %d {x}": True,
+    "kill {x}": True, "shift {x}": True, "umask {x}": True, "test {x}": True, "A=({x}); echo ${A[0]}": True,
+    "export {x}=1": True, "echo {a,{x}}": True, "echo >/dev/null {x}": True, "{x}": True, "read V <<<{x}": True,
+}  # fmt: skip
+REFUSED = [
+    'out="$(basename "{x}")"; echo "$out"', 'echo "${V:-"{x}"}"', "echo $(({x}+1))", "[[ {x} -gt 5 ]] && echo",
+    "((i={x})); echo $i", "echo ${{V:-{x}}}", "echo ${V:-{x}}", "let i={x}", "for ((i=0;i<{x};i++)); do break; done",
+    "echo $[{x}+1]", "a[{x}]=1", "echo ${{A[{x}]}}", "echo ${{A:{x}:2}}", "declare -i n={x}", "echo $\\\n'a\\' {x}",
+    "test -v {x}", "echo `echo a` {x}", 'echo "$(echo "a {x}")"', 'echo "${{V:-"{x}"}}"', "V={x}; echo $((V))",
+    "V={x}; declare -i N=$V", "V={x}; echo ${A[V]}", "V={x}; echo ${A[$V]}", "V={x}; echo ${S:V}", "V={x}; A[$V]=1",
+    "V={x}; echo ${!V}", "V={x}; echo ${V@P}", "eval {x}", 'eval "echo $V" {x}', "if let {x}; then :; fi",
+    "typeset -i n; n={x}", "f() {{ local -i n={x}; }}; f", "read {x}", "printf -v {x} a", "trap {x} EXIT", "RANDOM={x}",
+    "OPTIND={x}", "PS4={x}; set -x; :", "BASH_ENV={x} bash -c :", "mapfile -C {x} -c 1 a", "wait -n -p {x}",
+    "echo >&{x}", "A=([{x}]=1)", "[ 1 = 1 -a -v {x} ]", "le\\\nt i={x}", "$(\\\n({x}))", "cat <\\\n<E\n{x}\nE",
+    '"$(case a in a) echo "{x}";; esac)"', "\"${V:-'}\"'}\"{x}", "echo $'{x}'", "echo '{x}", 'echo "a {x}',
+    "declare -n V={x}; echo $V", "select i in {x}; do break; done", "V=1 let i={x}", "time let {x}",
+]  # fmt: skip
+
+
+def test_no_template_lets_a_value_run(tmp_path: Path) -> None:
+    """Every template and value, in both shells: what is accepted runs nothing, and gets the value as it is (A2)."""
+    canary = tmp_path / "P"
+    run = f"touch {canary}"
+    values = [
+        f"$({run})", f"a[$({run})]", f"`{run}`", f"'; {run}; '", f'"; {run}; "', f"x\n{run}\n", "*", "a  b", "",
+        f"x; {run}", f")); {run}; ((", f"$({run})1", f"{{{run},}}", f"}}; {run}; #", f"\\$({run})",
+    ]  # fmt: skip
+    failures: list[tuple[object, ...]] = []
+    for template, may_fail in ACCEPTED.items():
+        command = CommandTemplate(words(template))
+        for value in values:
+            filled = command.filled({"x": value})
+            for shell in ("bash", "sh"):
+                done = subprocess.run(
+                    [shell, "-c", filled.command], capture_output=True, check=False, cwd=tmp_path,
+                    stdin=subprocess.DEVNULL, env={**os.environ, **filled.env}, timeout=20,
+                )  # fmt: skip
+                if canary.exists():
+                    canary.unlink()
+                    failures.append(("ran", shell, template, value))
+                if not may_fail and value not in done.stdout.decode():
+                    failures.append(("lost", shell, template, value, done.stdout))
+                if not may_fail and not (done.stdout.startswith(b"[") and done.stdout.endswith(b"]")):
+                    failures.append(("split", shell, template, value, done.stdout, done.stderr))
+    assert failures == []
+
+
+@pytest.mark.parametrize("template", REFUSED, ids=ascii)
+def test_what_would_evaluate_or_split_a_value_is_refused(template: str) -> None:
+    with pytest.raises(InvalidTemplate):
+        CommandTemplate(template)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "python run.py eval {x}", "pytest -v {x}", "echo 'let it go' {x}", "echo ${V:-a} ${V#b} ${#V} ${A[0]} {x}",
+        "grep '[[:space:]]' -- {x}", "while read -r V; do echo $V; done <f; echo {x}", "cat < {x} 2>&1",
+    ],
+)  # fmt: skip
+def test_what_is_harmless_is_not_refused(template: str) -> None:
+    assert '"$FANOUT_x"' in CommandTemplate(template).filled({"x": "a"}).command
+
+
+def test_a_value_that_no_program_could_be_given_is_refused_before_it_is_queued() -> None:
+    fits = "x" * (128 * 1024 - len("FANOUT_v=") - 1)
+    assert said_by(CommandTemplate("printf %s {v} | wc -c").filled({"v": fits})).strip() == str(len(fits))
+    with pytest.raises(MalformedTask, match="131073 bytes"):
+        CommandTemplate("echo {v}").filled({"v": fits + "x"})
+    most = CommandTemplate("printf '[%s]' -- {items} | tail -c 10").filled({"items": [str(n) for n in range(10_000)]})
+    assert said_by(most) == "998][9999]"
+    with pytest.raises(MalformedTask, match="a smaller --batch"):
+        CommandTemplate("echo -- {items} {items}").filled({"items": ["a"] * 10_000})
 
 
 @pytest.mark.parametrize("value", ["-", "-rf", "--help", "-n 1"])
@@ -56,7 +154,10 @@ def test_a_leading_dash_that_could_pass_for_an_option_is_refused(value: str) -> 
         with pytest.raises(MalformedTask, match="could pass for an option"):
             CommandTemplate(refused).filled({"v": value, "e": ""})
     for allowed in ("rm -- {v}", "rm -f -- a {v}", "rm ./{v}", "rm --file={v}"):
-        assert shlex.quote(value) in CommandTemplate(allowed).filled({"v": value})
+        assert value in CommandTemplate(allowed).filled({"v": value}).env.values()
+    for maybe in ("rm $V{v}", "rm {{a,{v}}}", "rm ${V}{v}"):
+        with pytest.raises(MalformedTask, match="could pass for an option"):
+            CommandTemplate(maybe).filled({"v": value})
 
 
 def test_a_nul_is_refused() -> None:
@@ -78,7 +179,7 @@ def test_a_field_within_quotes_is_refused(template: str) -> None:
 
 def test_braces_of_the_shell_are_left_to_it() -> None:
     filled = CommandTemplate("a=1; echo ${a} {{v}} {v} {1..2} \\{v\\}").filled({"v": "x"})
-    assert filled == "a=1; echo ${a} {v} x {1..2} \\{v\\}"
+    assert filled.command == 'a=1; echo ${a} {v} "$FANOUT_v" {1..2} \\{v\\}'
 
 
 def test_unknown_fields_and_templates_without_any_are_refused() -> None:
@@ -91,6 +192,10 @@ def test_unknown_fields_and_templates_without_any_are_refused() -> None:
 def test_a_list_becomes_words() -> None:
     filled = CommandTemplate("printf '[%s]' -- {items}").filled({"items": ["a b", "-x", "c'd"]})
     assert said_by(filled) == "[--][a b][-x][c'd]"
+
+
+def lines_of(jobq: Jobq) -> list[str]:
+    return [task.env["FANOUT_line"] for task in jobq.waiting()]
 
 
 def table(folder: Path, count: int) -> None:
@@ -106,12 +211,12 @@ SQL = ("--sql", "u.db", "SELECT * FROM users WHERE name <> '*'", "--key", "id")
 
 def test_rows_become_tasks_that_say_what_they_hold(jobq: Jobq) -> None:
     table(jobq.folder, len(HOSTILE))
-    jobq("demo", "fanout", "users", *SQL, "-c", "printf '%s' {id}: {name} [{none}]", "--priority", "2")
+    jobq("demo", "fanout", "users", *SQL, "-c", "printf '%s' {id}: {name} ={none}.", "--priority", "2")
     tasks = jobq.waiting()
-    expected = [f"{number}:{name}[]" for number, name in enumerate(HOSTILE) if name != "*"]
-    assert [said_by(str(task.command)) for task in tasks] == expected
+    expected = [f"{number}:{name}=." for number, name in enumerate(HOSTILE) if name != "*"]
+    assert [said_by(task) for task in tasks] == expected
     assert {task.priority for task in tasks} == {2}
-    again = jobq("demo", "fanout", "users", *SQL, "-c", "printf '%s' {id}: {name} [{none}]", "--priority", "2")
+    again = jobq("demo", "fanout", "users", *SQL, "-c", "printf '%s' {id}: {name} ={none}.", "--priority", "2")
     assert "users is done" in again.err
     other = jobq("demo", "fanout", "users", *SQL, "-c", "echo {id}", code=2)
     assert "begun with another command" in other.err
@@ -124,14 +229,17 @@ def test_batches_of_lines(jobq: Jobq) -> None:
     result = jobq("demo", "fanout", "files", "--lines", "files", "--batch", "3", "-c", command, "--json", code=2)
     assert "could pass for an option" in result.error["message"], "-e is the last batch's first"
     jobq("demo", "fanout", "files2", "--lines", "files", "--batch", "4", "-c", "printf '[%s]' {number} -- {items}")
-    assert [said_by(str(command)) for command in jobq.commands()] == ["[1][--][a][b c][-e]", "[2][--][d][f]"]
+    assert [said_by(task) for task in jobq.waiting()] == ["[1][--][a][b c][-e]", "[2][--][d][f]"]
 
 
 def test_a_batch_is_the_same_across_pages(jobq: Jobq) -> None:
     (jobq.folder / "many").write_text("".join(f"{number}\n" for number in range(1, 1306)))
     jobq("demo", "fanout", "n", "--lines", "many", "--batch", "3", "-c", "echo {first} {last} {count}")
-    ranges = [f"echo {first} {min(first + 2, 1305)} 3" for first in range(1, 1305, 3)]
-    assert jobq.commands() == ranges
+    ranges = [(str(first), str(min(first + 2, 1305)), "3") for first in range(1, 1305, 3)]
+    assert [
+        tuple(task.env[f"FANOUT_{name}"] for name in ("first", "last", "count")) for task in jobq.waiting()
+    ] == ranges
+    assert set(jobq.commands()) == {'echo "$FANOUT_first" "$FANOUT_last" "$FANOUT_count"'}
 
 
 def test_an_interrupted_fanout_goes_on_and_adds_nothing_twice(jobq: Jobq) -> None:
@@ -141,11 +249,12 @@ def test_an_interrupted_fanout_goes_on_and_adds_nothing_twice(jobq: Jobq) -> Non
     fanout = ("demo", "fanout", "n", "--lines", "many", "-c", "echo {line}")
     refused = jobq(*fanout, code=2)
     assert "many, line 701" in refused.err
+    assert "go on with --accept-changes, or leave such records out with --skip-refused" in refused.err
     assert len(jobq.waiting()) == 500
     (jobq.folder / "many").write_text("\n".join(lines))
-    result = jobq(*fanout)
+    result = jobq(*fanout, "--accept-changes")
     assert "going on with n after 500 records" in result.err
-    assert jobq.commands() == [f"echo {line}" for line in lines]
+    assert lines_of(jobq) == lines
 
 
 def test_what_cannot_work_is_told_before_anything_is_done(jobq: Jobq) -> None:
@@ -175,3 +284,90 @@ async def _count(backend: object) -> int:
         return int((await backend.stats()).visible)  # type: ignore[attr-defined] # a backend
     except QueueNotFound:
         return 0
+
+
+def test_a_worker_runs_what_was_meant(jobq: Jobq) -> None:
+    """From the file to the process, through a queue and a worker's environment (A2, A6)."""
+    names = ["a$(touch PWN).txt", "it's", '"; touch PWN; "', "two  words", "a[$(touch PWN)]"]
+    (jobq.folder / "names").write_text("".join(f"{name}\n" for name in names))
+    for refused in ('out="$(basename "{line}")"; echo "$out"', "echo $(({line}+1))"):
+        assert "jobq: " in jobq("demo", "fanout", "n", "--lines", "names", "-c", refused, code=2).err
+    jobq("demo", "fanout", "n", "--lines", "names", "-c", 'out=$(basename -- {line}); echo "$out" >> out')
+    jobq("demo", "worker", env={"JOBQ_TASK_ENV": "clean"})
+    assert sorted((jobq.folder / "out").read_text().splitlines()) == sorted(names)
+    assert not (jobq.folder / "PWN").exists()
+
+
+FANOUT = ("demo", "fanout", "n", "--lines", "many", "-c", "echo {line}")
+
+
+@pytest.fixture
+def interrupted(jobq: Jobq) -> Path:
+    """A fanout of which the first of two pages was queued, for the second holds a record that is refused."""
+    file = jobq.folder / "many"
+    file.write_text("".join(f"{number}\n" for number in range(600)) + "-bad\nend\n")
+    assert "queued 500 tasks" in jobq(*FANOUT, code=2).err
+    return file
+
+
+def test_a_changed_file_is_refused(jobq: Jobq, interrupted: Path) -> None:
+    before = interrupted.read_text()
+    for changed, text in (
+        ("inserted\n" + before, "its first 500 lines, which are queued, have changed"),
+        ("short\n", "has become shorter"),
+    ):
+        interrupted.write_text(changed)
+        assert "fanout:n was begun with another file" in jobq(*FANOUT, code=2).err
+        assert text in jobq(*FANOUT, "--accept-changes", code=2).err
+    assert len(jobq.waiting()) == 500
+    interrupted.write_text(before.replace("-bad", "good"))
+    assert "another file" in jobq(*FANOUT, code=2).err
+    jobq(*FANOUT, "--accept-changes")
+    assert lines_of(jobq) == interrupted.read_text().splitlines()
+
+
+def test_lines_appended_when_it_was_done_are_not_dropped_in_silence(jobq: Jobq) -> None:
+    file = jobq.folder / "many"
+    file.write_text("a\n")
+    assert "queued 1 task on" in jobq(*FANOUT).err
+    with file.open("a") as more:
+        more.write("b\n")
+    assert "another file" in jobq(*FANOUT, code=2).err
+    assert "has grown since n was done; use another name" in jobq(*FANOUT, "--accept-changes", code=2).err
+    assert lines_of(jobq) == ["a"]
+
+
+def test_refused_records_are_left_out_and_named(jobq: Jobq, interrupted: Path) -> None:
+    lines = interrupted.read_text().splitlines()
+    result = jobq(*FANOUT, "--skip-refused")
+    assert "left out: many, line 601: " in result.err
+    assert "queued 101 tasks on demo of 602 records; 1 refused one was left out" in result.err
+    assert lines_of(jobq) == [line for line in lines if line != "-bad"]
+    assert "n is done" in jobq(*FANOUT).err
+
+
+def test_what_is_refused_is_left_out_of_its_batch(jobq: Jobq) -> None:
+    (jobq.folder / "many").write_bytes(b"a\n-b\nc\n\xff\nd\n-e\n-f\n-g\nh\n-i\n-j\n-k\n")
+    result = jobq(*FANOUT[:-1], "echo {items} {count}", "--batch", "3", "--skip-refused")
+    assert [said_by(task) for task in jobq.waiting()] == ["a c 2\n", "d 1\n", "h 1\n"]
+    assert re.findall(r"left out: many, line (\d+): ", result.err) == ["2", "4", "6", "7", "8", "10", "11", "12"]
+    assert "8 refused ones were left out" in result.err
+    (jobq.folder / "big").write_text("x\n" * 10_000 + "z\n")
+    twice = ("-c", "echo {items} {items}", "--batch", "10000")  # more than a program takes
+    both = jobq("demo", "fanout", "big", "--lines", "big", *twice, "--skip-refused")
+    assert "left out: big, line 1: the command has" in both.err
+    assert "(and the others of its batch of 10000)" in both.err
+    assert [task.env for task in jobq.waiting()[3:]] == [{"ITEM_1": "z"}]
+    (jobq.folder / "u").write_bytes(b"a\n\xff\n")
+    fanout = ("demo", "fanout", "u", "--lines", "u", "-c", "echo {line}")
+    assert "u, line 2: byte 1: not UTF-8" in jobq(*fanout, code=2).err
+
+
+def test_rows_with_bytes_are_refused_or_left_out(jobq: Jobq) -> None:
+    table(jobq.folder, 2)
+    query = ("--sql", "u.db", "SELECT id, CASE id WHEN 0 THEN x'00' ELSE name END AS name FROM users", "--key", "id")
+    fanout = ("demo", "fanout", "r", *query, "-c", "echo {name}")
+    assert "select hex(...) of them; leave such records out" in jobq(*fanout, code=2).err
+    assert "left out: the row with id 0: name: bytes" in jobq(*fanout, "--skip-refused").err
+    assert [said_by(task) for task in jobq.waiting()] == ["two words\n"]
+    assert "goes with --lines" in jobq(*fanout, "--accept-changes", code=2).err

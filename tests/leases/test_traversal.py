@@ -66,6 +66,25 @@ async def test_every_record_once_and_a_durable_end(bench: Bench) -> None:
     assert bench.fetched == [], "what is done is not even looked at"
 
 
+@pytest.mark.parametrize("after", [None, 5, [5, 1]])
+async def test_a_fetch_whose_cursor_stands_still_is_refused(bench: Bench, after: Any) -> None:
+    """It would hand out the same page for ever; the first page of a cursor that is not None is handled once."""
+
+    async def fetch(_: Any, __: int) -> Page[int]:
+        return Page([1, 2], after=after)
+
+    lease = NamedLease(bench.store, "walk", timing=LeaseTiming(lease=60), clock=bench.clock, wait=False)
+    seen: list[int] = []
+
+    async def handle(items: Sequence[int]) -> None:
+        seen.extend(items)
+
+    async with Traversal(lease, fetch) as walk:
+        with pytest.raises(ValueError, match="the cursor that it was given"):
+            await walk.run(handle)
+    assert seen == ([] if after is None else [1, 2])
+
+
 async def test_the_next_goes_on_after_the_last_saved_page(bench: Bench) -> None:
     """Handled and not saved is handled again: one page."""
     seen: list[int] = []
