@@ -15,7 +15,7 @@ from typing import Final
 _HERE: Final = Path(__file__).parent
 # What needs services and the command line; all other folders, those to come included, are the other half.
 _SECOND: Final = ("azure", "cli", "conformance", "docs")
-_ALONE: Final = ("overlap",)
+_ALONE: Final = ("guardian", "overlap")
 _NOTHING_COLLECTED: Final = 5
 
 
