@@ -174,8 +174,10 @@ class Claimer:
         found = await (self._look_at_all if looks else self._take)(connection, queue, limit, lease)
         if found:
             return found, moved
-        # Before "nothing" is believed: what has become due since the last sweep, and what is below the floors.
-        if not sweeps and (moved := await self._sweep(connection, queue)):
+        # Before "nothing" is believed: what has become due since the last sweep, and what is below the floors. To be
+        # sure of it the sweep begins at the beginning: a commit may show what was due later than any margin foresees.
+        if (thorough or not sweeps) and (late := await self._sweep(connection, queue, everything=thorough)):
+            moved = late | moved  # the lower positions are those of the first
             found = await self._take(connection, queue, limit, lease)
         if not found and not looks and (thorough or time.monotonic() >= self._full_look_after):
             found = await self._look_at_all(connection, queue, limit, lease)
@@ -203,10 +205,10 @@ class Claimer:
             self._floors[row["rank"]] = row["position"] + 1
         return [Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
 
-    async def _sweep(self, connection: Any, queue: int) -> dict[int, int]:
+    async def _sweep(self, connection: Any, queue: int, *, everything: bool = False) -> dict[int, int]:
         """Make ready what is due, and what was leased by someone who let it expire."""
         now = time.monotonic()
-        if now >= self._full_sweep_due:
+        if everything or now >= self._full_sweep_due:
             self._full_sweep_due = now + _FULL_SWEEP_SECONDS
             self._swept_from = _BEGINNING
         self._notes_at_sweep = self._notes
