@@ -11,8 +11,8 @@ from tests.postgres.support import LEASE, NOW
 
 
 @pytest.fixture
-async def late(database: Database, queue: PostgresBackend) -> AsyncIterator[Any]:
-    """A connection within a transaction, whose commit comes late; the tables are there."""
+async def late(database: Database) -> AsyncIterator[Any]:
+    """A connection within a transaction, whose commit comes late."""
     connection = await database.server().connect("late")
     await connection.execute("BEGIN")
     yield connection
