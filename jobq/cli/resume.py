@@ -73,6 +73,7 @@ class Resumable:
             source["file"] = await asyncio.to_thread(self._digest.of, size)
         walk = Traversal(self._lease, self._fetch, batch_size=BATCH_TASKS, source=source)
         try:
+            await self._pusher.ready_for_lease(self._lease.name)
             async with walk:
                 before = walk.progress
                 await self._check_prefix(before)

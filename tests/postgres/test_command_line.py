@@ -161,3 +161,25 @@ async def test_hosts_are_tried_in_turn(database: Database, tmp_path: Path) -> No
     spec = f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{database.port}{database.url[database.url.rindex('/') :]}/q"
     told = await asyncio.to_thread(jobq, spec, "push", "-c", "true", folder=tmp_path)
     assert told
+
+
+_LEASED = {
+    "push": ("push", "--resume", "name", "one.txt"),
+    "fanout": ("fanout", "name", "--lines", "one.txt", "-c", "echo {line}"),
+    "lease": ("lease", "run", "name", "--", "true"),
+}
+
+
+@pytest.mark.parametrize("command", _LEASED.values(), ids=_LEASED)
+def test_first_command_with_a_lease_makes_tables_and_queue(
+    database: Database, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """As a plain push does, and it is said; --no-create keeps to it, and nothing is told of a grant that never was."""
+    (tmp_path / "one.txt").write_text("true\n")
+    if command[0] != "lease":
+        told = jobq(database.spec(), command[0], "--no-create", *command[1:], folder=tmp_path, code=4)
+        assert "granted" not in told
+    told = jobq(database.spec(), *command, folder=tmp_path)
+    assert "created queue" in told
+    assert "granted" not in told
+    assert "created" not in jobq(database.spec(), *command, folder=tmp_path)
