@@ -141,7 +141,7 @@ async def _run(
 
     with Records(terminal.tell_record):
         async with spawner_for(settings) as spawner, resolve(spec, settings) as backend:
-            await ready_for_lease(backend, name)
+            await ready_for_lease(backend, name, tells=False)
             store = store_of(backend)
             singleton = Singleton(
                 lambda on_extended: named_lease(
