@@ -84,7 +84,7 @@ class Pusher:
 
     async def ready_for_lease(self, name: str) -> None:
         """See to it, before this lease is asked for, that the queue is there; raises QueueNotFound."""
-        await ready_for_lease(self._backend, name, creates=self._creates)
+        await ready_for_lease(self._backend, name, creates=self._creates, tells=not self._echo.as_json)
 
     async def push(self, tasks: Sequence[Task]) -> None:
         """Queue all tasks or none; raises what `Backend.push` raises.
