@@ -64,9 +64,10 @@ def parse(text: str) -> QueueSpec:
     except ValueError as error:
         raise InvalidSpec(f"cannot read this queue spec: {error}") from None
     if password is not None:
+        is_postgres = _EXTRA_OF.get(scheme.lower()) == "postgres"
+        where = "~/.pgpass, or into a file named by PGPASSFILE" if is_postgres else "JOBQ_HTTP_TOKEN"
         raise InvalidSpec(
-            "a password does not belong into a queue spec: it shows in `ps` and in logs; put it into a file named by"
-            " PGPASSFILE, or into JOBQ_HTTP_TOKEN"
+            f"a password does not belong into a queue spec: it shows in `ps` and in logs; put it into {where}"
         )
     return _checked(text, QueueSpec(scheme=scheme.lower(), location=location, queue=unquote(queue)))
 

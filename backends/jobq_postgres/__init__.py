@@ -1,6 +1,6 @@
 """PostgreSQL: `postgresql://user@host/db/myqueue` (extra `postgres`)."""
 
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from jobq.errors import InvalidSpec
@@ -12,6 +12,9 @@ from jobq_postgres.connection import Lane, Server
 __all__ = ["Lane", "PostgresBackend", "Server", "connect", "server_of"]
 
 
+_LAST_PORT: Final = 65535
+
+
 def connect(spec: QueueSpec, settings: Settings) -> PostgresBackend:  # noqa: ARG001 - the protocol's
     """Return the backend for `postgresql://[USER@][HOST][:PORT]/DATABASE[?OPTIONS]/QUEUE`; raises InvalidSpec."""
     return PostgresBackend(server_of(spec), spec.queue)
@@ -21,7 +24,7 @@ def server_of(spec: QueueSpec) -> Server:
     """Return the server and database of a spec.
 
     Raises:
-        InvalidSpec: it names no database, or holds a password.
+        InvalidSpec: it names no database, a port that is none, or holds a password.
     """
     dsn = f"postgresql://{spec.location}"
     parts = urlsplit(dsn)
@@ -38,8 +41,16 @@ def server_of(spec: QueueSpec) -> Server:
             " PGPASSFILE (~/.pgpass), or into PGPASSWORD"
         )
     _, _, hosts = parts.netloc.rpartition("@")
+    for port in (*(_port_of(host) for host in hosts.split(",")), *",".join(given.get("port", [])).split(",")):
+        if port and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _LAST_PORT):
+            raise InvalidSpec(f"{port!a} is no port: it is a number from 1 to 65535; PostgreSQL's own is 5432")
     options: dict[str, Any] = {}
     if "," in hosts and "target_session_attrs" not in given:
         options["target_session_attrs"] = "read-write"  # of several, the one that takes writes
     place = f"{unquote(hosts) or 'the local server'}/{database}"
     return Server(dsn=dsn, place=place, options=tuple(options.items()))
+
+
+def _port_of(host: str) -> str:
+    """Return what stands behind HOST: or [HOST]: (the brackets of IPv6)."""
+    return unquote(host.rpartition("]")[2].partition(":")[2])

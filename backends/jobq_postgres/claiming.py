@@ -113,6 +113,7 @@ class Claimer:
     def restart(self) -> None:
         """Know nothing: with a new connection, since notifications may have been missed."""
         self._floors: dict[int, int] = {}
+        self._noted: dict[int, int] = {}  # the lowest positions that were told of since the last statement was sent
         self._notes += 1
         self._full_look_due = 0.0
         self._sweep_due = 0.0
@@ -127,6 +128,7 @@ class Claimer:
             self._full_look_due = 0.0
         for rank, position in lowest.items():
             self._floors[rank] = min(position, self._floors.get(rank, position))
+            self._noted[rank] = min(position, self._noted.get(rank, position))
 
     async def claim(
         self, connection: Any, queue: int, limit: int, lease: timedelta, *, thorough: bool
@@ -174,8 +176,10 @@ class Claimer:
         found = await (self._look_at_all if looks else self._take)(connection, queue, limit, lease)
         if found:
             return found, moved
-        # Before "nothing" is believed: what has become due since the last sweep, and what is below the floors.
-        if not sweeps and (moved := await self._sweep(connection, queue)):
+        # Before "nothing" is believed: what has become due since the last sweep, and what is below the floors. To be
+        # sure of it the sweep begins at the beginning: a commit may show what was due later than any margin foresees.
+        if (thorough or not sweeps) and (late := await self._sweep(connection, queue, everything=thorough)):
+            moved = late | moved  # the lower positions are those of the first
             found = await self._take(connection, queue, limit, lease)
         if not found and not looks and (thorough or time.monotonic() >= self._full_look_after):
             found = await self._look_at_all(connection, queue, limit, lease)
@@ -184,13 +188,15 @@ class Claimer:
     async def _take(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
         ranks = sorted(self._floors)
         floors = [self._floors[rank] for rank in ranks]
+        self._noted = {}
         return self._taken(queue, await connection.fetch(CLAIM, queue, limit, lease, self._sent, ranks, floors))
 
     async def _look_at_all(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
         began = time.monotonic()
+        self._noted = {}
+        self._full_look_due = began + _FULL_LOOK_SECONDS  # unless a note says "anywhere" meanwhile
         rows = await connection.fetch(CLAIM_FROM_THE_BEGINNING, queue, limit, lease, self._sent)
         ended = time.monotonic()
-        self._full_look_due = ended + _FULL_LOOK_SECONDS
         self._full_look_after = ended + (ended - began) * _RESTRAINT if ended - began > _CHEAP_SECONDS else 0.0
         if not rows and self._notes == self._notes_at_sweep:
             # All that had a position at the sweep is claimed, and no one has told of a late one since.
@@ -200,13 +206,15 @@ class Claimer:
     def _taken(self, queue: int, rows: list[Any]) -> list[Leased]:
         rows.sort(key=lambda row: (row["rank"], row["position"]))  # RETURNING keeps no order
         for row in rows:
-            self._floors[row["rank"]] = row["position"] + 1
+            # What was told of since the statement was sent it may not have seen: the floor stays below that.
+            rank, above = row["rank"], row["position"] + 1
+            self._floors[rank] = min(above, self._noted.get(rank, above))
         return [Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
 
-    async def _sweep(self, connection: Any, queue: int) -> dict[int, int]:
+    async def _sweep(self, connection: Any, queue: int, *, everything: bool = False) -> dict[int, int]:
         """Make ready what is due, and what was leased by someone who let it expire."""
         now = time.monotonic()
-        if now >= self._full_sweep_due:
+        if everything or now >= self._full_sweep_due:
             self._full_sweep_due = now + _FULL_SWEEP_SECONDS
             self._swept_from = _BEGINNING
         self._notes_at_sweep = self._notes

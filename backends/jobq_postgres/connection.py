@@ -17,12 +17,13 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from jobq.errors import BackendUnavailable, JobqError, QueueNotFound
-from jobq_postgres import faults, migrations
+from jobq_postgres import faults, migrations, passwords
 from jobq_postgres.faults import NoAnswer
 
 T = TypeVar("T")
 Work = Callable[[Any], Awaitable[T]]  # what is done with an asyncpg connection
 CONNECT_SECONDS: Final = 5.0
+_FAULTS_OF_CONNECTING: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, OverflowError)
 _log = logging.getLogger(__name__)
 
 # What each session needs, whatever the server, the database or the role has for a default. One statement, so that it
@@ -76,8 +77,9 @@ class Server:
             checks: refuse a database without our tables, or with those of another version.
 
         Raises:
-            JobqError: as `faults.translate` says; QueueNotFound without our tables.
+            JobqError: as `faults.misconfigured` and `faults.translate` say; QueueNotFound without our tables.
         """
+        passwords.check()
         try:
             connection = await asyncpg.connect(
                 self.dsn,
@@ -86,8 +88,8 @@ class Server:
                 max_cached_statement_lifetime=0,
                 **dict(self.options),
             )
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-            raise faults.translate(error, self.place) from None
+        except _FAULTS_OF_CONNECTING as error:
+            raise faults.misconfigured(error, self.place) or faults.translate(error, self.place) from None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await connection.fetch(_SET_UP, list(_SESSION), list(_SESSION.values()))

@@ -10,11 +10,20 @@ from typing import Final
 
 import asyncpg
 
-from jobq.errors import AccessDenied, BackendUnavailable, JobqError, QueueNotFound, StoreUnusable
+from jobq.errors import (
+    AccessDenied,
+    BackendUnavailable,
+    ConfigurationError,
+    InvalidSpec,
+    JobqError,
+    QueueNotFound,
+    StoreUnusable,
+)
 
 # Ends of the session, which may come when the statement is committed and its answer is not yet sent.
 _LEAVES_DOUBT: Final = frozenset({"57P01", "57P02", "57P05"})
 READ_ONLY: Final = "25006"
+_NO_TLS: Final = "rejected SSL upgrade"  # the client library has no class for it
 _OTHER: Final = "{place}: {said} (SQLSTATE {state}); nothing was changed"
 
 
@@ -87,6 +96,33 @@ def translate(error: BaseException, place: str) -> JobqError:
     if not state:
         kind, text = BackendUnavailable, "{place}: cannot connect ({said}); nothing was changed"
     return kind(text.format(place=place, said=said, state=state))
+
+
+def misconfigured(error: BaseException, place: str) -> JobqError | None:
+    """Return what is wrong with the spec or with the PG... variables, for a connection that could not be made.
+
+    Args:
+        error: of the client library.
+        place: HOST/DATABASE, for messages.
+
+    Returns:
+        None where it may be made later, with the same words; a value is not repeated (A5).
+    """
+    state = state_of(error)
+    if state == "42704":  # what the client library does not know it hands on, as a setting of the session
+        return InvalidSpec(f"{place}: {_said(error)}; the options of a spec are those of libpq and of the server")
+    if state == "22023":
+        return InvalidSpec(f"{place}: {_said(error).partition(':')[0]}; see the options of the spec, and PGOPTIONS")
+    if isinstance(error, ConnectionError) and str(error).endswith(_NO_TLS):
+        return ConfigurationError(
+            f"{place} speaks no TLS, which sslmode (or PGSSLMODE) asks for; switch it on in the server, or ask for less"
+        )
+    if isinstance(error, (ValueError, OverflowError)) and not isinstance(error, OSError):
+        said = str(error) if isinstance(error, asyncpg.ClientConfigurationError) else type(error).__name__
+        return InvalidSpec(
+            f"{place}: cannot connect with what this spec and the PG... variables say: {said.splitlines()[0]}"
+        )
+    return None
 
 
 def _said(error: BaseException) -> str:

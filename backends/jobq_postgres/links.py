@@ -49,6 +49,7 @@ class Links:
         self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
         self._to_tell: dict[int, int] = {}
+        self._telling = False  # a job that tells it waits for its turn
         self._push = Group[Call](self._pushes, push)
         self._verbs = {verb: self._group(verb) for verb in _STATEMENTS}
 
@@ -116,14 +117,22 @@ class Links:
         self.claimer.note(lowest)
         if not own:
             self._changed()
-        first = not self._to_tell
         for rank, position in lowest.items():
             self._to_tell[rank] = min(position, self._to_tell.get(rank, position))
-        if first:
-            lane.submit(self._notify, seconds=_NOTIFY_SECONDS, early=True).add_done_callback(_unheard)
+        if not self._telling:
+            self._telling = True
+            lane.submit(self._notify, seconds=_NOTIFY_SECONDS, early=True).add_done_callback(self._told)
+
+    def _told(self, job: "asyncio.Future[None]") -> None:
+        if not job.cancelled() and (error := job.exception()) is not None:
+            self._telling = False  # it may not have begun, for want of a connection: what is left goes with the next
+            _log.debug("others were not told of new tasks, and will look by themselves: %s", error)
 
     async def _notify(self, connection: Any) -> None:
+        self._telling = False
         lowest, self._to_tell = self._to_tell, {}
+        if not lowest:
+            return  # another job has told it
         words = [f"{rank}:{position}" for rank, position in lowest.items()]
         await connection.execute(
             "SELECT pg_notify($1, $2)",
@@ -154,8 +163,3 @@ async def queue_number(connection: Any, name: str, place: str) -> int:
             f"queue {name!r} does not exist in {place}; the first push makes it, or `jobq QUEUE create`"
         )
     return int(found)
-
-
-def _unheard(told: "asyncio.Future[None]") -> None:
-    if not told.cancelled() and (error := told.exception()) is not None:
-        _log.debug("others were not told of new tasks, and will look by themselves: %s", error)

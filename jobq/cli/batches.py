@@ -12,8 +12,9 @@ from jobq.backend import Backend
 from jobq.cli import terminal
 from jobq.cli.interrupts import Interrupted
 from jobq.cli.lines import Input, LineCutter, Template
+from jobq.cli.missing import create, ready_for_lease
 from jobq.cli.progress import Bar
-from jobq.errors import AccessDenied, DuplicateTask, JobqError, MalformedTask, PushUnknown, QueueNotFound
+from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown, QueueNotFound
 from jobq.task import Task
 
 BATCH_TASKS: Final = 500
@@ -81,6 +82,10 @@ class Pusher:
         self.count = 0
         self.doubtful: tuple[str, ...] = ()  # ids of tasks of an interrupted push that may or may not be queued
 
+    async def ready_for_lease(self, name: str) -> None:
+        """See to it, before this lease is asked for, that the queue is there; raises QueueNotFound."""
+        await ready_for_lease(self._backend, name, creates=self._creates, tells=not self._echo.as_json)
+
     async def push(self, tasks: Sequence[Task]) -> None:
         """Queue all tasks or none; raises what `Backend.push` raises.
 
@@ -114,12 +119,7 @@ class Pusher:
         except QueueNotFound as missing:
             if not self._creates:
                 raise
-            try:
-                await self._backend.create(exist_ok=True)
-            except AccessDenied as error:
-                error.add_note(str(missing))
-                raise
-            terminal.tell(f"created queue {self._backend.name}")
+            await create(self._backend, missing)
             ids = await self._push(tasks)
         self.count += len(ids)
         self._echo.acknowledged(ids)

@@ -123,6 +123,7 @@ def run(
 async def _run(
     spec: str, settings: "Settings", name: str, argv: tuple[str, ...], wanted: dict[str, Any], conflict: int
 ) -> int:
+    from jobq.cli.missing import ready_for_lease  # noqa: PLC0415 - `jobq lease --help` needs none of it
     from jobq.cli.records import Records  # noqa: PLC0415 - `jobq lease --help` needs none of it
     from jobq.errors import LeaseHeld  # noqa: PLC0415 - as above
     from jobq.lease.named import named_lease  # noqa: PLC0415 - as above
@@ -140,6 +141,7 @@ async def _run(
 
     with Records(terminal.tell_record):
         async with spawner_for(settings) as spawner, resolve(spec, settings) as backend:
+            await ready_for_lease(backend, name, tells=False)
             store = store_of(backend)
             singleton = Singleton(
                 lambda on_extended: named_lease(

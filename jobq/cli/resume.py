@@ -73,6 +73,7 @@ class Resumable:
 
         walk = Traversal(self._lease, fetch, batch_size=BATCH_TASKS, source=source)
         try:
+            await self._pusher.ready_for_lease(self._lease.name)
             async with walk:
                 before = walk.progress
                 await file.check_queued(before, self._name)

@@ -84,6 +84,7 @@ class Fanout:
         size = self._batch * max(1, BATCH_TASKS // self._batch)
         walk = Traversal(self._lease, self._records.fetch, batch_size=size, source=source)
         try:
+            await self._pusher.ready_for_lease(self._lease.name)
             async with walk:
                 if file is not None:
                     await file.check_queued(walk.progress, self._name)

@@ -10,7 +10,7 @@ from typing import Final
 
 from jobq import durations
 from jobq.clock import Clock
-from jobq.errors import BackendUnavailable, LeaseHeld, LockLost, SettlementUnknown
+from jobq.errors import BackendUnavailable, ConfigurationError, LeaseHeld, LockLost, QueueNotFound, SettlementUnknown
 from jobq.lease.keeper import answered_within
 from jobq.lease.store import Busy, Grant, LeaseStore, Request
 from jobq.lease.timing import LeaseTiming
@@ -47,6 +47,7 @@ class Acquirer:
         self._holder = holder
         self._clock = clock
         self._on_busy = on_busy
+        self._may_be_granted = False  # what is being asked for
 
     async def acquire(self, begin: Begin) -> None:
         """Return once a grant was begun.
@@ -69,6 +70,7 @@ class Acquirer:
                 ttl=self._ttl,
                 lock_delay=self._lock_delay,
             )
+            self._may_be_granted = False
             try:
                 if await self._try(request, until, begin):
                     return
@@ -78,7 +80,8 @@ class Acquirer:
                 raise
             except BaseException:
                 # Cancelled, or nobody knows: what may have been granted is not to stand until it expires.
-                await self._withdraw(request)
+                if self._may_be_granted:
+                    await self._withdraw(request)
                 raise
 
     async def _try(self, request: Request, until: float | None, begin: Begin) -> bool:
@@ -114,7 +117,13 @@ class Acquirer:
         async def send() -> None:
             answers.append(await self._store.acquire(request))
 
-        if not await answered_within(self._clock, self._timing.hold, send()):
+        doubted, self._may_be_granted = self._may_be_granted, True
+        try:
+            is_answered = await answered_within(self._clock, self._timing.hold, send())
+        except (QueueNotFound, ConfigurationError):
+            self._may_be_granted = doubted  # refused for good, and nothing was done
+            raise
+        if not is_answered:
             raise SettlementUnknown(f"no answer about lease {self._name} within {self._timing.hold:.3g} s")
         return answers[0]
 

@@ -50,6 +50,74 @@ def test_failures_say_what_to_do(database: Database, tmp_path: Path) -> None:
     assert "cannot connect" in jobq("postgresql://postgres@127.0.0.1:1/db/q", "size", folder=tmp_path, code=75)
 
 
+_COMMANDS = (("size",), ("worker",), ("lease", "run", "name", "--", "true"))
+
+
+@pytest.mark.parametrize("command", _COMMANDS, ids=lambda command: command[0])
+def test_port_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
+    """DESIGN 12: 3, and nothing is tried again."""
+    told = jobq("postgresql://me@127.0.0.1:99999/db/q", *command, folder=tmp_path, code=3)
+    assert "'99999' is no port" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("hosts", ["h:notaport", "h:0", "h:65536", "a:1,b:99999", "[::1]:-1", "h:1\u0662"])
+def test_ports_that_are_none(hosts: str) -> None:
+    with pytest.raises(InvalidSpec, match="is no port"):
+        resolve(f"postgresql://me@{hosts}/db/q", Settings())
+
+
+@pytest.mark.parametrize("hosts", ["h", "h:65535", "a:1,b", "[::1]:5432", "[::1]", "", "%2Frun%2Fpostgresql"])
+def test_ports_that_are_some(hosts: str) -> None:
+    resolve(f"postgresql://me@{hosts}/db/q", Settings())
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("sslmode=banana", "sslmode"),
+        ("target_session_attrs=rubbish", "target_session_attrs"),
+        ("sslmode=require", "speaks no TLS"),
+        ("passwrd=canary", 'parameter "passwrd"'),
+        ("work_mem=canary", 'parameter "work_mem"'),
+        ("port=notaport", "is no port"),
+    ],
+)
+def test_option_that_cannot_serve(database: Database, option: str, says: str, tmp_path: Path) -> None:
+    """DESIGN 12: 3."""
+    told = jobq(f"{database.url}?{option}/q", "size", folder=tmp_path, code=3)
+    assert says in told
+    assert "canary" not in told
+
+
+def test_worker_does_not_wait_for_tls_where_there_is_none(database: Database, tmp_path: Path) -> None:
+    """DESIGN 12: 3 at once: no waiting makes it better."""
+    assert "speaks no TLS" in jobq(f"{database.url}?sslmode=require/q", "worker", folder=tmp_path, code=3)
+
+
+def test_what_the_environment_says_may_be_wrong_too(database: Database, tmp_path: Path) -> None:
+    spec = database.spec().replace("127.0.0.1", "").replace(f":{database.port}", "")
+    assert "ValueError" in jobq(spec, "create", folder=tmp_path, code=3, PGPORT="notaport")
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "open to all"])
+def test_file_of_passwords_that_cannot_be_used(database: Database, kind: str, tmp_path: Path) -> None:
+    """In our words, with no line of a program's source."""
+    file = tmp_path / ".pgpass"
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "open to all":
+        file.write_text("*:*:*:*:x\n")
+        file.chmod(0o644)
+    told = jobq(database.spec(), "create", folder=tmp_path, code=3, PGPASSFILE=str(file))
+    assert "PGPASSFILE" in told
+    assert ".py" not in told
+    if kind == "missing":
+        jobq(database.spec(), "create", folder=tmp_path)
+    else:
+        assert "~/.pgpass" in jobq(database.spec(), "create", folder=tmp_path, code=3)
+
+
 @pytest.mark.parametrize("spec", ["postgresql://me:{}@host/db/q", "postgresql://me@host/db?password={}/q"])
 def test_password_in_a_spec_is_refused_and_not_repeated(spec: str, tmp_path: Path) -> None:
     told = jobq(spec.format(CANARY), "size", folder=tmp_path, code=3)
@@ -93,3 +161,25 @@ async def test_hosts_are_tried_in_turn(database: Database, tmp_path: Path) -> No
     spec = f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{database.port}{database.url[database.url.rindex('/') :]}/q"
     told = await asyncio.to_thread(jobq, spec, "push", "-c", "true", folder=tmp_path)
     assert told
+
+
+_LEASED = {
+    "push": ("push", "--resume", "name", "one.txt"),
+    "fanout": ("fanout", "name", "--lines", "one.txt", "-c", "echo {line}"),
+    "lease": ("lease", "run", "name", "--", "true"),
+}
+
+
+@pytest.mark.parametrize("command", _LEASED.values(), ids=_LEASED)
+def test_first_command_with_a_lease_makes_tables_and_queue(
+    database: Database, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """As a plain push does; --no-create keeps to it, and nothing is told of a grant that never was."""
+    (tmp_path / "one.txt").write_text("true\n")
+    if command[0] != "lease":
+        told = jobq(database.spec(), command[0], "--no-create", *command[1:], folder=tmp_path, code=4)
+        assert "granted" not in told
+    told = jobq(database.spec(), *command, folder=tmp_path)
+    assert ("created queue" in told) is (command[0] != "lease"), "beside a command nothing of ours is heard"
+    assert "granted" not in told
+    assert "created" not in jobq(database.spec(), *command, folder=tmp_path)

@@ -97,6 +97,27 @@ async def test_claim_without_an_answer_is_asked_for_again_and_costs_nothing(
             await delivery.complete(DONE)
 
 
+async def test_claim_whose_answer_was_lost_is_handed_out_once(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy
+) -> None:
+    """S3: two slots of one process never have one task, however often it asks what it may have claimed."""
+    await queue.push(tasks(5))
+    async with far:
+        await take(far)
+        await take(far)
+        proxy.strike(Strike.LOSE_ANSWER, lambda sent: len(sent) > 100)
+        with pytest.raises(BackendUnavailable):
+            await far.receive(3, LEASE, NOW)
+        assert proxy.struck == 1
+        claimer = (await far._linked()).claimer
+        for number in (1, 2, 0, 0):
+            claimer._ask_again_at = 0.0  # it may ask at any time
+            found = await far.receive(number or 3, LEASE, NOW)
+            assert [delivery.deliveries for delivery in found] == [1] * number
+            for delivery in found:
+                await delivery.renew(LEASE)
+
+
 async def test_claim_that_nobody_asks_for_again_comes_back(
     queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy
 ) -> None:

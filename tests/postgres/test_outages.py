@@ -141,3 +141,25 @@ async def test_black_hole_at_connect_is_told_in_time(database: Database, proxy: 
         with pytest.raises(BackendUnavailable, match="cannot connect"):
             await queue.push(tasks(1))
         assert time.monotonic() - began < 8
+
+
+async def test_others_are_told_again_after_a_connection_could_not_be_made(
+    database: Database, queue: PostgresBackend, proxy: TcpProxy
+) -> None:
+    """A notification that found no connection is lost; those after it are not."""
+    async with PostgresBackend(database.through(proxy.port).server(), "q") as worker:
+        await queue.push(tasks(1))
+        delivery = await take(worker)
+        links = await worker._linked()
+        await proxy.refuse()
+        links.tell({0: 1})
+        with pytest.raises(BackendUnavailable):
+            await links.look(lambda connection: connection.fetchval("SELECT 1"))  # after it, on the same lane
+        await proxy.heal()
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        listener = await database.server().connect("listen")
+        await listener.add_listener(links.channel, lambda *note: heard.put_nowait(str(note[-1])))
+        await delivery.requeue(delivery.task, NOW)
+        async with asyncio.timeout(5):
+            assert await heard.get() == "0:1", "what was not told yet goes with the next"
+        await listener.close()

@@ -38,8 +38,12 @@ def test_refuses_what_is_no_spec(text: str) -> None:
 
 
 def test_a_password_is_refused_and_never_shown() -> None:
-    with pytest.raises(InvalidSpec, match="PGPASSFILE") as caught:
-        parse("postgresql://user:hunter2@host/db/q")
+    for scheme in ("postgresql", "Postgres"):
+        with pytest.raises(InvalidSpec, match=r"~/.pgpass, or into a file named by PGPASSFILE$") as caught:
+            parse(f"{scheme}://user:hunter2@host/db/q")
+        assert "hunter2" not in str(caught.value)
+    with pytest.raises(InvalidSpec, match=r"put it into JOBQ_HTTP_TOKEN$") as caught:
+        parse("https://user:hunter2@host/q")
     assert "hunter2" not in str(caught.value)
 
 
