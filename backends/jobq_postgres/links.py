@@ -83,8 +83,7 @@ class Links:
 
         async def work(connection: Any) -> list[Leased]:
             found, moved = await self.claimer.claim(connection, self.queue, limit, lease, thorough=thorough)
-            more = sum(moved.values()) and len(found) == limit
-            if more:
+            if moved and len(found) == limit:  # there may be more than we take
                 self._tell(self._claims, moved, own=True)
             return found
 

@@ -163,3 +163,29 @@ async def test_others_are_told_again_after_a_connection_could_not_be_made(
         async with asyncio.timeout(5):
             assert await heard.get() == "0:1", "what was not told yet goes with the next"
         await listener.close()
+
+
+async def test_a_cancelled_statement_changed_nothing(own_postgres: PostgresServer) -> None:
+    """By a statement timeout or an administrator: the lease is neither lost nor extended, and the next try works."""
+    server = own_postgres.database.server()
+    async with PostgresBackend(server, "q") as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        held = await take(queue, timedelta(minutes=1))
+        other, administrator = await server.connect("lock"), await server.connect("administrator")
+        await other.execute("BEGIN; LOCK TABLE jobq.task IN ACCESS EXCLUSIVE MODE")
+        renewing = asyncio.create_task(held.renew(LEASE))
+        cancel = (
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'jobq lease' AND wait_event_type = 'Lock'"
+        )
+        async with asyncio.timeout(10):
+            while not await administrator.fetch(cancel):
+                await asyncio.sleep(0.01)
+        with pytest.raises(BackendUnavailable, match="cancelled the statement"):
+            await renewing
+        await other.execute("ROLLBACK")
+        await other.close()
+        await administrator.close()
+        await held.renew(LEASE)
+        await held.complete(DONE)
