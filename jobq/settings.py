@@ -170,6 +170,44 @@ class Settings(BaseModel):
         Literal["auto", "live", "lines"],
         About("What `worker` and `run` show on a terminal; auto = a live table of the slots, unless output is piped."),
     ] = "auto"
+    health_file: Annotated[
+        Path | None,
+        About(
+            "A file that the worker writes every 5 s while it lives; `jobq healthcheck` reads it.",
+            unset="none",
+            accepts="a path",
+        ),
+    ] = None
+    termination_grace: Annotated[
+        Duration | None,
+        About(
+            "How long the platform leaves a worker from SIGTERM to SIGKILL; the worker warns where its own stop takes"
+            " longer.",
+            unset="not checked",
+        ),
+    ] = None
+    metrics_port: Annotated[
+        Annotated[int, Field(ge=1, le=65535)] | None,
+        About("Where a worker serves /metrics for Prometheus, and /healthz.", unset="nowhere"),
+    ] = None
+    metrics_host: Annotated[
+        str, About("The address of these; 0.0.0.0 lets other machines in.", accepts="an address")
+    ] = "127.0.0.1"
+    pod_deletion_cost: Annotated[
+        Switch,
+        About("Whether a worker in Kubernetes marks its pod with what it runs, so that idle pods are removed first."),
+    ] = False
+    telemetry: Annotated[
+        Literal["off", "otlp", "azure-monitor"],
+        About(
+            "Where traces and metrics go: otlp, as the OTEL_* variables say, or azure-monitor, by"
+            " APPLICATIONINSIGHTS_CONNECTION_STRING."
+        ),
+    ] = "off"
+    trace_parent: Annotated[
+        Literal["link", "parent"],
+        About("Whether an attempt is linked to the span of its push, or is its child in the same trace."),
+    ] = "link"
     connection_string: Annotated[
         str | None,
         About(

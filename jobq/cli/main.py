@@ -35,6 +35,7 @@ _COMMANDS: Final = {
         "clear": ("jobq.cli.look", "Delete all tasks but dead letters."),
         "completion": ("jobq.cli.completion", "Print the completion script of a shell."),
         "emulator": ("jobq.cli.emulator", "Serve an emulated Azure Service Bus here."),
+        "healthcheck": ("jobq.cli.healthcheck", "Tell whether this container's worker is alive."),
         "config": ("jobq.cli.config", "Show each setting, its value and where that came from."),
     },
 }

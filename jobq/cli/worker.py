@@ -85,6 +85,10 @@ def _time(name: str, *, text: str, default: str) -> Callable[[Any], Any]:
     text="live = keep a table of the slots below the log; lines = do not; auto = live on a terminal, without a pipe.",
     default="auto",
 )  # fmt: skip
+@_option(
+    "--metrics-port", metavar="PORT", type=click.IntRange(1, 65535), default="none",
+    text="Serve /metrics for Prometheus and /healthz there, on JOBQ_METRICS_HOST (127.0.0.1).",
+)  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.option(
     "--json", "as_json", is_flag=True,
@@ -112,7 +116,8 @@ async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: 
     from jobq.cli import live  # noqa: PLC0415 - `jobq worker --help` needs none of it
     from jobq.run.usage import UsageSampler  # noqa: PLC0415 - as above
     from jobq.run.worker import Worker  # noqa: PLC0415 - as above
-    from jobq.spec import resolve  # noqa: PLC0415 - as above
+    from jobq.spec import parse, resolve  # noqa: PLC0415 - as above
+    from jobq.telemetry.attach import attached  # noqa: PLC0415 - as above
 
     backend = resolve(spec, settings)
     is_live = live.is_wanted(settings.view, log_format=settings.log_format)
@@ -129,6 +134,7 @@ async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: 
         async with backend, AsyncExitStack() as stack:
             if is_live:
                 await stack.enter_async_context(live.of_worker(console.show, events, spec, settings, sampler))
-            worker = Worker(backend, settings, events=events, on_line=console.on_line, sampler=sampler)
+            adapt = await stack.enter_async_context(attached(events, settings, backend, parse(spec).scheme))
+            worker = Worker(backend, settings, events=events, on_line=console.on_line, adapt=adapt, sampler=sampler)
             report = await worker.run()
     return report.exit_code or int(console.lost_output)

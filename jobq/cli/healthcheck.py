@@ -1,0 +1,49 @@
+"""`jobq healthcheck`: whether the worker of this container is alive; nothing heavy is imported, for frequent probes."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from jobq.cli import terminal
+from jobq.cli.parts import ExampleCommand, duration, json_option
+from jobq.errors import ConfigurationError
+from jobq.telemetry.health import MAX_AGE_SECONDS, Unhealthy, check
+
+_VARIABLE: Final = "JOBQ_HEALTH_FILE"
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=("JOBQ_HEALTH_FILE=/tmp/jobq-health jobq healthcheck", "jobq healthcheck --max-age 1m --json"),
+)
+@click.option(
+    "--max-age", metavar="DURATION", callback=duration, help="How old the worker's last word may be. Default: 30s."
+)
+@json_option
+def healthcheck(max_age: object, as_json: bool) -> int:
+    """End with 0 when the worker that writes JOBQ_HEALTH_FILE is alive, with 1 when it is not.
+
+    A worker writes the file every 5 s. For HEALTHCHECK of a container and exec probes of Kubernetes.
+    """
+    from datetime import timedelta  # noqa: PLC0415 - for the type alone
+
+    path = os.environ.get(_VARIABLE)  # not by `Settings`: pydantic would take most of a probe's time
+    if not path:
+        raise ConfigurationError(f"no health file is named: set {_VARIABLE} for the worker and for this command")
+    seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else MAX_AGE_SECONDS
+    try:
+        found = check(Path(path), seconds)
+    except Unhealthy as error:
+        if as_json:
+            terminal.put_json({"healthy": False, "detail": str(error)})
+        else:
+            terminal.complain(str(error))
+        return 1
+    if as_json:
+        told = {"healthy": True, "state": found.state, "busy": found.busy, "slots": found.slots}
+        terminal.put_json({**told, "age_s": round(found.age, 3)})
+    else:
+        terminal.put(f"{found.state}: {found.busy} of {found.slots} slots busy, {found.age:.0f} s ago")
+    return 0

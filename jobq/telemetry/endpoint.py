@@ -1,0 +1,96 @@
+"""`/metrics` and `/healthz` of a worker, on its own event loop: a loop that is blocked does not answer."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiohttp import web
+
+from jobq.backend import Backend
+from jobq.clock import Clock, SystemClock
+from jobq.errors import ConfigurationError, JobqError
+from jobq.telemetry.metrics import CONTENT_TYPE, QueueMetrics, WorkerMetrics, exposition
+from jobq.telemetry.state import WorkerState
+
+_log = logging.getLogger(__name__)
+# Services bill each look, and the Service Bus asks 10 credits for one: scrapes in between are answered from memory.
+STATS_SECONDS: Final = 30.0
+_ANSWER_SECONDS: Final = 5.0  # of the queue's service; a scrape waits no longer (scrapers give up after 10 s)
+
+
+class QueueWatch:
+    """Keeps the counts of a queue, asked for no more often than they are read and than every STATS_SECONDS.
+
+    Args:
+        backend: an entered backend.
+        metrics: takes what was told.
+        clock: measures how old that is.
+    """
+
+    def __init__(self, backend: Backend, metrics: QueueMetrics, clock: Clock | None = None) -> None:
+        self._backend = backend
+        self._metrics = metrics
+        self._clock = clock or SystemClock()
+        self._asked: float | None = None
+        self._lock = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        """Ask again where the last answer is old; a service that does not answer leaves the figures absent."""
+        async with self._lock:
+            now = self._clock.boottime()
+            if self._asked is not None and now - self._asked < STATS_SECONDS:
+                return
+            self._asked = now
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    self._metrics.stats = await self._backend.stats()
+            except (JobqError, TimeoutError) as error:
+                self._metrics.stats = None
+                _log.debug("the queue's counts are not known: %s", error)
+
+
+@asynccontextmanager
+async def served(
+    host: str, port: int, watch: QueueWatch, state: WorkerState, figures: Callable[[], bytes]
+) -> AsyncIterator[None]:
+    """Serve both pages while the context lasts.
+
+    Args:
+        host: the address to listen on.
+        port: and its port.
+        watch: asked before each answer.
+        state: of the worker, for /healthz.
+        figures: what /metrics shows.
+
+    Raises:
+        ConfigurationError: nothing can listen there.
+    """
+
+    async def metrics(_request: web.Request) -> web.Response:
+        await watch.refresh()
+        return web.Response(body=figures(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.json_response({"state": state.word, "busy": state.busy, "slots": state.slots})
+
+    app = web.Application()
+    app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigurationError(f"cannot serve metrics on {host}:{port}: {reason}") from None
+        _log.info("metrics on http://%s:%d/metrics", host, port)
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def figures_of(worker: WorkerMetrics, queue: QueueMetrics) -> Callable[[], bytes]:
+    """Return what makes the text of /metrics."""
+    return lambda: exposition(worker, queue)

@@ -1,0 +1,148 @@
+"""What a worker counts, from its events, and what it asks of its queue: the figures behind /metrics.
+
+Counts with plain numbers, since events are frequent and scrapes are not; prometheus-client (extra `otel`) makes them
+into text. No figure has a label by task, whose number has no bound (facts: operations 3.4).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jobq import __version__
+from jobq.backend import QueueStats
+from jobq.events import Event
+from jobq.telemetry.bounds import DURATION_BOUNDS
+from jobq.telemetry.state import ENDS, WorkerState
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_LABELS: Final = ("queue", "backend")
+_SETTLED: Final = {
+    "task.completed": "completed",
+    "task.retry_scheduled": "requeued",
+    "task.dead_lettered": "dead_lettered",
+    "task.settlement_unknown": "unknown",
+    "task.not_settled": "lost",
+    "task.released": "released",
+}
+_STATES: Final = ("visible", "leased", "scheduled", "dead")
+
+
+class WorkerMetrics(Collector):
+    """Counts a worker's events; subscribe `on_event`.
+
+    Args:
+        queue: the queue's name, a label of every figure.
+        backend: the word for its kind, such as sqlite.
+        state: of the same worker.
+    """
+
+    def __init__(self, queue: str, backend: str, state: WorkerState) -> None:
+        self._labels = [queue, backend]
+        self._state = state
+        self._started = 0
+        self._ended: Counter[str] = Counter()
+        self._settled: Counter[str] = Counter()
+        self._notices: Counter[str] = Counter()
+        self._receive_failures = 0
+        self._buckets = [0] * (len(DURATION_BOUNDS) + 1)
+        self._seconds = 0.0
+
+    def on_event(self, event: Event) -> None:
+        """Count one event."""
+        if event.name == "task.started":
+            self._started += 1
+        elif event.name in ENDS:
+            self._ended[ENDS[event.name]] += 1
+            self._observe(float(event.fields.get("duration_s", 0.0)))
+        elif event.name in _SETTLED:
+            self._settled[_SETTLED[event.name]] += 1
+        elif event.name == "preemption.notice":
+            self._notices[str(event.fields["type"])] += 1
+        elif event.name == "worker.receive_failed":
+            self._receive_failures += 1
+
+    def _observe(self, seconds: float) -> None:
+        self._seconds += seconds
+        self._buckets[sum(seconds > bound for bound in DURATION_BOUNDS)] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics of the worker."""
+        info = GaugeMetricFamily(
+            "jobq_worker_info", "The version of this worker.", labels=(*_LABELS, "version", "state")
+        )
+        info.add_metric([*self._labels, __version__, self._state.word], 1)
+        yield info
+        slots = GaugeMetricFamily("jobq_worker_slots", "Room for running tasks.", labels=(*_LABELS, "state"))
+        slots.add_metric([*self._labels, "busy"], self._state.busy)
+        slots.add_metric([*self._labels, "free"], self._state.free)
+        yield slots
+        yield self._counter("jobq_tasks_started", "Attempts whose process was started.", self._started)
+        yield self._by("jobq_tasks_finished", "Attempts, by how they ended.", "outcome", self._ended)
+        yield self._by("jobq_tasks_settled", "Deliveries, by what became of them.", "settled", self._settled)
+        yield self._by("jobq_preemption_notices", "Notices of this machine's end.", "type", self._notices)
+        failures = "Receives that the queue's service refused or did not answer."
+        yield self._counter("jobq_receive_failures", failures, self._receive_failures)
+        yield self._durations()
+
+    def _counter(self, name: str, text: str, value: int) -> Metric:
+        family = CounterMetricFamily(name, text, labels=_LABELS)
+        family.add_metric(self._labels, value)
+        return family
+
+    def _by(self, name: str, text: str, label: str, counts: Counter[str]) -> Metric:
+        family = CounterMetricFamily(name, text, labels=(*_LABELS, label))
+        for value, count in sorted(counts.items()):
+            family.add_metric([*self._labels, value], count)
+        return family
+
+    def _durations(self) -> Metric:
+        family = HistogramMetricFamily("jobq_task_duration_seconds", "How long attempts ran.", labels=_LABELS)
+        total, buckets = 0, []
+        for bound, count in zip([*map(str, DURATION_BOUNDS), "+Inf"], self._buckets, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        family.add_metric(self._labels, buckets, self._seconds)
+        return family
+
+
+class QueueMetrics(Collector):
+    """What a queue holds; what its service cannot tell is absent, never 0.
+
+    Args:
+        queue: its name.
+        backend: the word for its kind.
+
+    Attributes:
+        stats: as the backend told them last; None = it told nothing lately, and nothing is shown.
+    """
+
+    def __init__(self, queue: str, backend: str, stats: QueueStats | None = None) -> None:
+        self._labels = [queue, backend]
+        self.stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counts."""
+        if self.stats is None:
+            return
+        held = GaugeMetricFamily("jobq_queue_tasks", "Tasks, by where they are.", labels=(*_LABELS, "state"))
+        for state in _STATES:
+            count = getattr(self.stats, state)
+            if count is not None:
+                held.add_metric([*self._labels, state], count)
+        yield held
+        text = "Tasks that are visible, leased or scheduled: all that a Storage Queue tells, and about."
+        unfinished = GaugeMetricFamily("jobq_queue_unfinished_tasks", text, labels=_LABELS)
+        unfinished.add_metric(self._labels, self.stats.unfinished)
+        yield unfinished
+
+
+def exposition(*collectors: Collector) -> bytes:
+    """Return the figures of these collectors in the text format of Prometheus."""
+    registry = CollectorRegistry(auto_describe=False)
+    for collector in collectors:
+        registry.register(collector)
+    return generate_latest(registry)

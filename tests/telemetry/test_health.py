@@ -1,0 +1,86 @@
+"""`jobq healthcheck` against a real worker: alive, stopped, killed, gone; and what a probe costs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobq.task import Task
+from jobq.telemetry.health import HealthFile, Unhealthy, check
+from tests.cli.conftest import Jobq, eventually
+
+
+def _worker(jobq: Jobq, file: Path) -> "subprocess.Popen[bytes]":
+    jobq.fill(Task.new(command="sleep 60"))
+    worker = jobq.start("demo", "worker", env={"JOBQ_HEALTH_FILE": str(file)})
+    eventually(lambda: file.exists() and json.loads(file.read_text())["busy"] == 1)
+    return worker
+
+
+def test_a_working_worker_is_healthy_and_leaves_no_file(jobq: Jobq) -> None:
+    file = jobq.folder / "health"
+    environment = {"JOBQ_HEALTH_FILE": str(file)}
+    worker = _worker(jobq, file)
+    told = jobq("healthcheck", "--json", env=environment).objects[0]
+    assert told["healthy"] is True
+    assert (told["state"], told["busy"], told["slots"]) == ("working", 1, 1)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(20)
+    assert not file.exists()
+    gone = jobq("healthcheck", "--json", env=environment, code=1).objects[0]
+    assert gone["healthy"] is False
+    assert list(jobq.folder.glob(".health*")) == []
+
+
+def test_a_worker_that_is_killed_or_stopped_is_told_once_its_word_is_old(jobq: Jobq) -> None:
+    file = jobq.folder / "health"
+    worker = _worker(jobq, file)
+    worker.kill()  # the guardian, and with it all the rest
+    worker.wait(20)
+    said = json.loads(file.read_text())
+    said["boottime"] -= 31
+    file.write_text(json.dumps(said))
+    result = jobq("healthcheck", env={"JOBQ_HEALTH_FILE": str(file)}, code=1)
+    assert "it is stopped, blocked or gone" in result.err
+
+
+def test_without_a_file_it_says_what_to_set(jobq: Jobq) -> None:
+    assert "set JOBQ_HEALTH_FILE" in jobq("healthcheck", code=3).err
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"boottime": "x"}', "\x00" * 10])
+def test_garbage_is_unhealthy(tmp_path: Path, text: str) -> None:
+    (tmp_path / "health").write_text(text)
+    with pytest.raises(Unhealthy, match="no health file"):
+        check(tmp_path / "health")
+
+
+def test_what_was_written_before_this_boot_is_unhealthy(tmp_path: Path) -> None:
+    later = time.clock_gettime(time.CLOCK_BOOTTIME) + 1000
+    (tmp_path / "health").write_text(json.dumps({"boottime": later, "state": "working", "busy": 0, "slots": 1}))
+    with pytest.raises(Unhealthy, match="before this machine started"):
+        check(tmp_path / "health")
+
+
+def test_a_file_that_cannot_be_written_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    health = HealthFile(tmp_path / "missing" / "health", lambda: ("working", 0, 1))
+    health.write()
+    health.write()
+    assert len(caplog.records) == 1
+    assert "probes will fail" in caplog.text
+
+
+def test_a_probe_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, jobq.cli.healthcheck\n"
+        "print([name for name in ('pydantic', 'aiohttp', 'azure', 'asyncio', 'psutil') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    assert set(json.loads(done.stdout.replace("'", '"'))) <= {"asyncio"}  # click's helpers of ours need it
