@@ -1,57 +1,63 @@
-"""Runs the whole suite, most of it as two processes side by side: `python -m tests [PYTEST OPTIONS]`.
+"""Runs the whole suite, most of it as processes side by side: `python -m tests [PYTEST OPTIONS]`.
 
-Most tests wait for leases, processes and services, so two of them take little more than half the time of one after the
-other. The first prints as it goes, the second when both are done. What measures margins of time then has the machine to
-itself. The exit code is the worst one.
+Most tests wait for leases, processes and services, so that three at a time keep two cores busy. Each group's output is
+printed when it is done. What measures margins of time then has the machine to itself. The exit code is the worst one.
 """
 
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 _HERE: Final = Path(__file__).parent
-# What needs services and the command line; all other folders, those to come included, are the other half.
-_SECOND: Final = ("azure", "cli", "conformance", "docs")
+_AT_ONCE: Final = 3
+# The longest first, so that no lane has one left when the others are done; those that share a service share a group.
+_GROUPS: Final = (
+    ("cli",),
+    ("azure",),
+    ("postgres", "conformance", "leases"),
+    ("process",),
+    ("docs",),
+)
 _ALONE: Final = ("guardian", "overlap")
 _NOTHING_COLLECTED: Final = 5
+_printing = threading.Lock()
 
 
 def main(options: list[str]) -> int:
-    """Run both halves, and what is to run alone; return the exit code."""
-    others = (folder.name for folder in _HERE.iterdir() if any(folder.glob("test_*.py")))
-    first = sorted(set(others) - {*_SECOND, *_ALONE})
-    codes = _side_by_side(_command("first", options, first), _command("second", options, _SECOND))
-    codes.append(_run(_command("alone", options, _ALONE)))
+    """Run all groups, and what is to run alone; return the exit code."""
+    folders = {folder.name for folder in _HERE.iterdir() if any(folder.glob("test_*.py"))}
+    rest = tuple(sorted(folders.difference(_ALONE, *_GROUPS)))  # those to come included
+    with ThreadPoolExecutor(_AT_ONCE) as lanes:
+        codes = list(lanes.map(lambda group: _run(options, group), [*_GROUPS, rest]))
+    codes.append(subprocess.run(_command(options, _ALONE), stdin=subprocess.DEVNULL, check=False).returncode)
     if set(codes) == {_NOTHING_COLLECTED}:
         return _NOTHING_COLLECTED
-    return max(code for code in codes if code != _NOTHING_COLLECTED)
+    return max(abs(code) for code in codes if code != _NOTHING_COLLECTED)  # below 0: died by a signal
 
 
-def _side_by_side(first: list[str], second: list[str]) -> list[int]:
+def _run(options: list[str], group: Sequence[str]) -> int:
+    began = time.monotonic()
     with tempfile.TemporaryFile() as output:
-        beside = subprocess.Popen(second, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            return [_run(first), beside.wait()]
-        finally:
-            if beside.poll() is None:
-                beside.terminate()
-                beside.wait()
-            output.seek(0)
-            sys.stdout.flush()
+        command = _command(options, group)
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False
+        ).returncode
+        output.seek(0)
+        with _printing:
             sys.stdout.buffer.write(output.read())
-            sys.stdout.flush()
+            print(f"{' '.join(group)}: {time.monotonic() - began:.0f} s", flush=True)
+    return code
 
 
-def _run(command: list[str]) -> int:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
-
-
-def _command(name: str, options: list[str], folders: Sequence[str]) -> list[str]:
-    places = [str(_HERE / folder) for folder in folders]
-    return [sys.executable, "-m", "pytest", "-o", f"cache_dir=.pytest_cache/{name}", *options, *places]
+def _command(options: list[str], group: Sequence[str]) -> list[str]:
+    places = [str(_HERE / folder) for folder in group]
+    return [sys.executable, "-m", "pytest", "-o", f"cache_dir=.pytest_cache/{group[0]}", *options, *places]
 
 
 if __name__ == "__main__":

@@ -16,22 +16,25 @@ _VARIABLE: Final = "JOBQ_HEALTH_FILE"
 
 @click.command(
     cls=ExampleCommand,
-    examples=("JOBQ_HEALTH_FILE=/tmp/jobq-health jobq healthcheck", "jobq healthcheck --max-age 1m --json"),
+    examples=("jobq healthcheck", "jobq healthcheck --file /tmp/jobq-health --max-age 1m --json"),
 )
+@click.option("--file", metavar="FILE", help="What the worker writes. Default: JOBQ_HEALTH_FILE.")
 @click.option(
     "--max-age", metavar="DURATION", callback=duration, help="How old the worker's last word may be. Default: 30s."
 )
 @json_option
-def healthcheck(max_age: object, as_json: bool) -> int:
+def healthcheck(file: str | None, max_age: object, as_json: bool) -> int:
     """End with 0 when the worker that writes JOBQ_HEALTH_FILE is alive, with 1 when it is not.
 
     A worker writes the file every 5 s. For HEALTHCHECK of a container and exec probes of Kubernetes.
     """
     from datetime import timedelta  # noqa: PLC0415 - for the type alone
 
-    path = os.environ.get(_VARIABLE)  # not by `Settings`: pydantic would take most of a probe's time
+    path = file or os.environ.get(_VARIABLE)  # not by `Settings`: pydantic would take most of a probe's time
     if not path:
-        raise ConfigurationError(f"no health file is named: set {_VARIABLE} for the worker and for this command")
+        raise ConfigurationError(
+            f"no health file is named: set {_VARIABLE} for the worker and for this command, or give --file"
+        )
     seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else MAX_AGE_SECONDS
     try:
         found = check(Path(path), seconds)

@@ -54,6 +54,7 @@ SECTION_11: Final = (
     Row("time_limit", None, ("worker", "--time-limit"), "no limit"),
     Row("keep", timedelta(days=30), comes_with="the journal"),
     # Beyond the table: what came later and is told in the same way.
+    Row("metrics_port", None, ("worker", "--metrics-port"), "none"),
     Row("memory_limit", None, ("worker", "--memory-limit"), "no limit"),
     Row("log_format", "auto", ("worker", "--log-format"), "auto"),
     Row("view", "auto", ("worker", "--view"), "auto"),

@@ -54,6 +54,7 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
         0,
         {"connection_string", "rest_url", "admin_connection_string", "queues"},
     ),
+    "healthcheck": (("healthcheck", "--file", "missing"), 1, {"healthy", "detail"}),
     "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
 }
 WITHOUT: Final = {

@@ -89,10 +89,11 @@ def test_failures_that_trip_the_breaker_are_told(jobq: Jobq) -> None:
     assert (summary["done"], summary["failed"], summary["left"]) in {(0, 2, 3), (1, 2, 0), (1, 2, 2)}
 
 
-def test_five_thousand_lines(jobq: Jobq) -> None:
-    result = jobq("run", "-n", "8", "--joblog", "log", stdin="".join(f"echo {n}\n" for n in range(5000)))
-    assert Counter(result.lines) == Counter(str(number) for number in range(5000))
-    assert sorted(int(row[0]) for row in read_job_log(jobq.folder / "log")) == list(range(1, 5001))
+@pytest.mark.parametrize("lines", [1000, pytest.param(5000, marks=pytest.mark.soak)])
+def test_thousands_of_lines(jobq: Jobq, lines: int) -> None:
+    result = jobq("run", "-n", "8", "--joblog", "log", stdin="".join(f"echo {n}\n" for n in range(lines)))
+    assert Counter(result.lines) == Counter(str(number) for number in range(lines))
+    assert sorted(int(row[0]) for row in read_job_log(jobq.folder / "log")) == list(range(1, lines + 1))
 
 
 def test_work_begins_before_the_input_ends(jobq: Jobq) -> None:

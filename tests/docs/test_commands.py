@@ -37,6 +37,11 @@ NOT_RUN: Final = {
     "jobq postgresql://": "needs a database; tests/postgres/test_command_line.py does the same on a server of its own",
     "pip install 'jobq[postgres]'": "needs an index that has jobq; `make install` brings the same extra",
     "pip install 'jobq[emulator]'": "as above",
+    "docker ": "needs a container engine; tests/deploy takes the image's steps without one",
+    "kubectl ": "needs a cluster; tests/deploy builds and validates what is applied",
+    "az deployment": "needs an account of Azure",
+    "jobq healthcheck": "needs a worker; tests/telemetry has one",
+    "pip install 'jobq[otel]'": "as above",
     "curl ": "needs a storage service that refuses stale fencing numbers",
     'eval "$(jobq completion zsh)"': "needs zsh and its compinit; test_completion looks at the script",
 }
