@@ -123,6 +123,9 @@ ALTER TABLE jobq.submission
 ALTER TABLE jobq.dead
     ADD COLUMN started_at   timestamptz;
 
+-- How long a lease lasts from its grant or latest renewal.
+ALTER TABLE jobq.lease ADD COLUMN ttl interval NOT NULL DEFAULT '0';
+
 CREATE TABLE jobq.document (
     name    text PRIMARY KEY,
     version bigint NOT NULL CHECK (version > 0),  -- each write raises it, and names the one it has read

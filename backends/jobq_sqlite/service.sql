@@ -11,3 +11,6 @@ CREATE TABLE document (
     version INTEGER NOT NULL CHECK (version > 0),  -- each write raises it, and names the one it has read
     value   BLOB NOT NULL
 );
+
+-- Seconds that a lease lasts from its grant or latest renewal.
+ALTER TABLE lease ADD COLUMN ttl REAL NOT NULL DEFAULT 0;
