@@ -13,7 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
-from jobq.backend import Delivery
+from jobq.backend import Backend, Delivery
 from jobq.errors import ConfigurationError, LockLost
 from jobq.task import Task, TaskResult
 
@@ -92,7 +92,7 @@ class HeldDelivery(Delivery, Protocol):
 
 
 @runtime_checkable
-class Servable(Protocol):
+class Servable(Backend, Protocol):
     """A backend that can be served; all of it is one queue's, but for the documents."""
 
     async def claim(

@@ -71,12 +71,12 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
-        if not self._is_closed and self.cycle is not None:
+        if not self._is_closed:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """End a request."""
-        if not self._is_closed and self.cycle is not None:
+        if not self._is_closed:
             super().on_message_complete()
         self._is_in_head = True
 
@@ -94,7 +94,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def _too_late(self) -> None:
         self._deadline = None
-        if self._is_in_head and not self._is_closed:
+        if self._is_in_head:
             self._refuse(408, "too_slow", "the head of the request did not arrive in time")
 
     def _refuse(self, status: int, code: str, message: str) -> None:

@@ -44,6 +44,7 @@ class Call:
     gone: asyncio.Event
     may: Callable[[Scope, str], bool]
     audited: dict[str, Any] = field(default_factory=dict)
+    _backend: Any = None
 
     def needs(self, scope: Scope) -> None:
         """Raise Refused (403) unless the caller may do this to the queue."""
@@ -51,8 +52,16 @@ class Call:
             raise Refused(403, "forbidden", f"this token does not permit {scope} on queue {self.queue!r}")
 
     async def backend(self) -> Any:
-        """Return the queue's backend; raises Refused (404)."""
-        return await self.service.places.queue(self.queue)
+        """Return the queue's backend, for as long as the request lasts; raises Refused (404)."""
+        if self._backend is None:
+            self._backend = await self.service.places.take(self.queue)
+        return self._backend
+
+    def end(self) -> None:
+        """Let the backend go."""
+        if self._backend is not None:
+            self._backend = None
+            self.service.places.give(self.queue)
 
 
 Reply = tuple[int, Any]  # the status, and what is sent as JSON

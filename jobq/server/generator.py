@@ -158,7 +158,7 @@ class GeneratorLoop:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _try(self, wanted: Wanted) -> None:
-        backend = await self._service.places.queue(self._queue)
+        backend = self._service.places.root
         store = store_of(backend)
         record = await store.read(LEASE)
         run, pushed = _progress(record.cursor if record else None)

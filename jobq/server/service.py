@@ -146,8 +146,10 @@ class Service:
             _log.exception("incident %s in %s", incident, endpoint.name)
             raise Refused(500, "internal", f"the service failed; its log tells more under {incident}") from None
         finally:
-            if call is not None and endpoint.changes:
-                self._tell(endpoint, call, status)
+            if call is not None:
+                call.end()
+                if endpoint.changes:
+                    self._tell(endpoint, call, status)
         return status, value
 
     async def _handled(self, endpoint: Endpoint, call: Call, receive: Receive) -> tuple[int, Any]:

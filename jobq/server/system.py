@@ -44,7 +44,7 @@ async def figures(call: Call) -> Reply:
     shown = call.service.metrics
     try:
         async with asyncio.timeout(_READY_SECONDS):
-            stats = await (await call.service.places.queue(call.service.places.default)).stats()
+            stats = await call.service.places.root.stats()
     except (JobqError, Refused, TimeoutError):
         shown.tasks.clear()
     else:
