@@ -16,7 +16,8 @@ _IDS: Final = {
 }
 _SHOW: Final = f"""
     SELECT given.id, task.seq IS NOT NULL AS is_there, dead.id IS NOT NULL AS is_dead,
-        submission.ended_at IS NOT NULL AS is_done, task.expires_at > {_NOW} AS is_leased, task.due > {_NOW} AS is_later,
+        submission.ended_at IS NOT NULL AS is_done, task.expires_at > {_NOW} AS is_leased,
+        task.due > {_NOW} AS is_later,
         coalesce(task.deliveries, dead.deliveries) AS deliveries, coalesce(task.body, dead.body) AS body,
         extract(epoch FROM coalesce(task.started_at, dead.started_at, submission.started_at))::float8 AS started,
         extract(epoch FROM task.heartbeat_at)::float8 AS heartbeat,

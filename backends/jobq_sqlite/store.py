@@ -49,6 +49,11 @@ CLAIM: Final = (
     " ORDER BY priority DESC, available_at, seq LIMIT ?"
 )
 
+TAKE_OVER: Final = (
+    "SELECT seq, id, body, deliveries, checkpoint FROM task WHERE queue_id = ? AND state = 'leased'"
+    " AND expires_at > ? AND instr(?, substr(receipt, 1, 28)) > 0 ORDER BY seq LIMIT ?"
+)
+
 
 class Now(NamedTuple):
     """The time as one transaction sees it: CLOCK_BOOTTIME for leases, wall time for delays; seconds."""
@@ -185,12 +190,7 @@ def take_over(
     former: Sequence[str],
 ) -> list[ClaimedRow]:
     """Lease what claims whose receipts begin so still hold, with new receipts: who gives it back changes nothing."""
-    marks = ", ".join("?" * len(former))
-    found = database.execute(
-        "SELECT seq, id, body, deliveries, checkpoint FROM task WHERE queue_id = ? AND state = 'leased'"
-        f" AND expires_at > ? AND substr(receipt, 1, 28) IN ({marks}) ORDER BY seq LIMIT ?",
-        (queue, now.boottime, *former, limit),
-    ).fetchall()
+    found = database.execute(TAKE_OVER, (queue, now.boottime, " ".join(former), limit)).fetchall()
     rows = [
         ClaimedRow(seq, id_, bytes(body), deliveries, checkpoint, receipts[number])
         for number, (seq, id_, body, deliveries, checkpoint) in enumerate(found)

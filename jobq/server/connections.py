@@ -104,7 +104,8 @@ class PatientProtocol(HttpToolsProtocol):
         self._stop_waiting()
         if self.transport.is_closing():
             return
-        busy = self.cycle is not None and not self.cycle.response_complete
+        cycle: Any = self.cycle  # None before the first request, whatever its type says
+        busy = cycle is not None and not cycle.response_complete
         if not busy:  # else an answer is under way, which is not to be mixed with ours
             body = json.dumps({"error": {"code": code, "message": message}}).encode()
             head = (

@@ -19,12 +19,12 @@ from jobq.server import wire
 from jobq.server.endpoint import Call, Endpoint, Reply
 from jobq.server.problems import Refused
 from jobq.server.tokens import Scope
-from jobq.serving import Document
 from jobq.settings import Settings
 from jobq.task import Task
 
 if TYPE_CHECKING:
     from jobq.server.service import Service
+    from jobq.serving import Document
 
 _log: Final = logging.getLogger("jobq.server")
 LEASE: Final = "jobq.generator"

@@ -1,4 +1,4 @@
-"""The queues of the place that is served: one backend each, opened when it is asked for, closed when others need room."""
+"""The queues of the place that is served: a backend each, opened on demand, left when others need room."""
 
 import asyncio
 import logging

@@ -1,6 +1,6 @@
 """The endpoints of queues: make, count, look, clear, and tend dead letters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any, Final
 
 from jobq.backend import DeadLetter, Peeked
@@ -48,7 +48,7 @@ async def dead_letters(call: Call) -> Reply:
     return 200, {"tasks": list(_raw(found))}
 
 
-def _raw(found: "Iterable[Peeked | DeadLetter]") -> "Iterable[dict[str, Any]]":
+def _raw(found: list[Peeked] | list[DeadLetter]) -> Iterator[dict[str, Any]]:
     for each in found:
         shown: dict[str, Any] = {"id": each.id, "deliveries": each.deliveries, **body_fields(each.body)}
         if isinstance(each, DeadLetter):

@@ -141,7 +141,7 @@ class Service:
             if status >= 500:  # noqa: PLR2004 - what HTTP says of the server
                 _log.warning("%s: %s: %s", endpoint.name, type(error).__name__, error)
             raise answer from None
-        except Exception:
+        except Exception:  # noqa: BLE001 - the last resort: no stack trace leaves the service
             incident = uuid.uuid4().hex[:8]
             _log.exception("incident %s in %s", incident, endpoint.name)
             raise Refused(500, "internal", f"the service failed; its log tells more under {incident}") from None
@@ -176,9 +176,8 @@ class Service:
             raise Refused(400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores")
         record = None if endpoint.is_open else await self._holder(headers, address)
         caller = _ANYONE if record is None else record.id
-        if not endpoint.is_open:
-            if waits := self._rate.wait(caller if record else address):
-                raise Refused(429, "too_many_requests", "slower", headers=(("Retry-After", str(int(waits) + 1)),))
+        if not endpoint.is_open and (waits := self._rate.wait(caller if record else address)):
+            raise Refused(429, "too_many_requests", "slower", headers=(("Retry-After", str(int(waits) + 1)),))
 
         def may(scope_: Scope, queue_: str) -> bool:
             return record is None or record.permits(scope_, queue_)
@@ -290,7 +289,9 @@ class _Routes:
         if methods is None or method not in methods:
             given = path.split("/")
             for parts, known in self._variable:
-                if len(parts) == len(given) and all(part[:1] == "{" or part == word for part, word in zip(parts, given, strict=True)):  # fmt: skip
+                if len(parts) == len(given) and all(
+                    part[:1] == "{" or part == word for part, word in zip(parts, given, strict=True)
+                ):
                     variables = {part[1:-1]: word for part, word in zip(parts, given, strict=True) if part[:1] == "{"}
                     if methods is None or method in known:
                         methods = known

@@ -111,8 +111,8 @@ async def _run(
     server = _Server(config)
     serving = asyncio.create_task(server.serve([listener]), name="http server")
     stopping = asyncio.create_task(stop.wait(), name="http server stops")
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
+    while not server.started and not serving.done():  # noqa: ASYNC110 - as below
+        await asyncio.sleep(0.01)  # uvicorn has no event for it
     if not serving.done():
         on_ready()
     try:

@@ -12,14 +12,15 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from jobq.task import Budgets, Task
 from jobq_http import Connection, HttpBackend
-from tests.http.round_robin import RoundRobin
-from tests.http.server import HttpServer
 from tests.postgres.server import Database
+from tests.service.round_robin import RoundRobin
+from tests.service.server import HttpServer
 
 QUEUE: Final = "work"
 LEASE_SECONDS: Final = 6
@@ -181,6 +182,6 @@ class Deployment:
         found.starts = sum(len(attempts) for attempts in lives.values())
         for task_id, attempts in lives.items():
             ordered = sorted((min(stamps), max(stamps)) for stamps in attempts.values())
-            for (_, last), (first, _) in zip(ordered, ordered[1:], strict=False):
+            for (_, last), (first, _) in pairwise(ordered):
                 if first < last:
                     found.overlaps.append(f"{task_id}: one began at {first}, another lived at {last}")

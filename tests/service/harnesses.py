@@ -7,7 +7,7 @@ from jobq.testing.clock import RealTime
 from jobq.testing.conformance import Harness
 from jobq.testing.named_leases import LeaseHarness
 from jobq_http import Connection, HttpBackend
-from tests.http.server import HttpServer
+from tests.service.server import HttpServer
 
 
 def tasks(server: HttpServer, inject: Callable[[str, bytes], Awaitable[str]] | None = None) -> Harness:

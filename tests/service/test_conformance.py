@@ -17,9 +17,9 @@ from jobq.task import new_id
 from jobq.testing import conformance, named_leases
 from tests.conformance import harnesses as stores
 from tests.conformance.real_time import Ended, run_all, tell
-from tests.http import harnesses
-from tests.http.server import HttpServer, running
 from tests.postgres.server import Database
+from tests.service import harnesses
+from tests.service.server import HttpServer, running
 
 _AT_ONCE: Final = 24
 _AT_ONCE_ON_POSTGRES: Final = 8  # each queue takes three connections of the service to the database

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.deployment import Deployment, Scale, Verdict
 from tests.postgres.server import Database
+from tests.service.deployment import Deployment, Scale, Verdict
 
 SEED = int(os.environ.get("HTTP_SEED", "0")) or secrets.randbelow(2**31)
 
