@@ -26,6 +26,9 @@ _COMMON: Final = {
     504: "The store's answer was lost: it may have been done. The same request again tells.",
 }
 
+_OF_A_BODY: Final = frozenset({408, 413, 415})
+_OF_A_CALLER: Final = frozenset({401, 403, 429})
+
 
 def document(endpoints: Sequence[Endpoint], *, default_queue: str) -> dict[str, Any]:
     """Return the OpenAPI document, version 3.1."""
@@ -91,7 +94,7 @@ def _parameters(endpoint: Endpoint, default_queue: str) -> list[dict[str, Any]]:
 
 def _responses(endpoint: Endpoint) -> dict[str, Any]:
     statuses: dict[int, tuple[str, type[BaseModel] | None]] = {
-        status: (text, wire.Problem) for status, text in _COMMON.items()
+        status: (text, wire.Problem) for status, text in _COMMON.items() if _may_be(endpoint, status)
     }
     for status, model in endpoint.answers.items():
         statuses[status] = (" ".join((model.__doc__ or "").split()) if model else "As text.", model)
@@ -103,6 +106,16 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
         }
         for status, (text, model) in sorted(statuses.items())
     }
+
+
+def _may_be(endpoint: Endpoint, status: int) -> bool:
+    if status in _OF_A_BODY:
+        return endpoint.body is not None
+    if status in _OF_A_CALLER:
+        return not endpoint.is_open
+    if status == 409:  # noqa: PLR2004 - as above
+        return endpoint.changes
+    return status != 404 or endpoint.has_queue or "{" in endpoint.path  # noqa: PLR2004 - as above
 
 
 def _json(model: type[BaseModel]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ _LOOPBACK: Final = {"127.0.0.1", "localhost", "::1", "[::1]"}
 _ANYONE: Final = "-"
 _MOST_QUERY: Final = 4096
 _MOST_PARAMETERS: Final = 20
+_DRAINED: Final = 4  # times the largest body: what is read of a larger one before it is refused
 _SERVICE: Final = (wire.SERVICE_HEADER.lower().encode(), wire.API_VERSION.encode())
 _JSON: Final = (b"content-type", b"application/json")
 _COMMON_HEADERS: Final = [_SERVICE, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
@@ -217,35 +218,23 @@ class Service:
         if kind != b"application/json":
             # Any other type a browser would send for a page of someone else, without asking us first.
             raise Refused(415, "not_json", "send Content-Type: application/json")
+        limit, length = self._limits.body_bytes, headers.get(b"content-length", b"0")
         too_large = Refused(
-            413,
-            "too_large",
-            f"at most {self._limits.body_bytes} bytes; send it in parts",
-            headers=(("Connection", "close"),),
+            413, "too_large", f"at most {limit} bytes; send it in parts", headers=(("Connection", "close"),)
         )
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > self._limits.body_bytes:
+        if not length.isdigit() or int(length[:20]) > _DRAINED * limit:
             raise too_large
-        parts: list[bytes] = []
-        size = 0
         try:
             async with asyncio.timeout(self._limits.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise Refused(400, "malformed_request", "the request ended in the midst of its body")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > self._limits.body_bytes:
-                        raise too_large
-                    if not message.get("more_body"):
-                        break
+                body = await _read(receive, limit)
         except TimeoutError:
             raise Refused(
                 408, "too_slow", "the body did not arrive in time", headers=(("Connection", "close"),)
             ) from None
+        if body is None:
+            raise too_large
         try:
-            return strict_json.loads(b"".join(parts))
+            return strict_json.loads(body)
         except MalformedTask as error:
             raise Refused(400, "malformed_request", str(error)) from None
         except RecursionError:
@@ -263,6 +252,22 @@ class Service:
             "status": status,
         }
         _audit.info("%s", json.dumps(fields))
+
+
+async def _read(receive: Receive, limit: int) -> bytes | None:
+    """Return the body; None = it is too large, and read to its end: a client that still sends hears no answer."""
+    parts: list[bytes] = []
+    size, is_last = 0, False
+    while not is_last and size <= _DRAINED * limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "malformed_request", "the request ended in the midst of its body")
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= limit:
+            parts.append(part)
+        is_last = not message.get("more_body")
+    return b"".join(parts) if size <= limit else None
 
 
 class _Routes:
