@@ -217,6 +217,15 @@ class Settings(BaseModel):
             is_secret=True,
         ),
     ] = None
+    http_token: Annotated[
+        str | None,
+        About(
+            "The token for a jobq service (http:// and https:// queues).",
+            unset="none",
+            accepts="a token that `jobq serve token create` has printed",
+            is_secret=True,
+        ),
+    ] = None
     azurite: Annotated[Switch, About("Uses the storage emulator on this machine.", audience="tests")] = False
     endpoint_suffix: Annotated[
         str, About("Of the host names in a sovereign cloud, such as core.chinacloudapi.cn.", accepts="a domain")

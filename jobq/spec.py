@@ -126,6 +126,8 @@ _EXAMPLES: Final = {
     STORAGE_QUEUE: "ACCOUNT/QUEUE",
     "sqlite": "sqlite:///FILE.db/QUEUE",
     "memory": "memory://NAME/QUEUE",
+    "http": "http://HOST:8000/QUEUE",
+    "https": "https://HOST/QUEUE",
     "postgres": "postgres://USER@HOST/DATABASE/QUEUE",
     "postgresql": "postgresql://USER@HOST/DATABASE/QUEUE",
 }

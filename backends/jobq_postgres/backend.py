@@ -6,14 +6,16 @@ import random
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final, Self
+from uuid import UUID
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clock import SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, PushUnknown
+from jobq.serving import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
 from jobq.task import Task
-from jobq_postgres import faults, inspection, migrations
+from jobq_postgres import faults, inspection, migrations, showing
 from jobq_postgres.claiming import RETENTION
-from jobq_postgres.connection import Lane, Server
+from jobq_postgres.connection import Lane, Server, Work
 from jobq_postgres.delivery import PostgresDelivery, released
 from jobq_postgres.faults import NoAnswer
 from jobq_postgres.leases import PostgresLeases
@@ -130,6 +132,72 @@ class PostgresBackend:
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Claim up to `max_tasks`; woken by NOTIFY, and by looking each second where that was not heard."""
+        return list(await self._receive(max_tasks, lease, wait))
+
+    async def claim(
+        self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
+    ) -> list[PostgresDelivery]:
+        """Claim with receipts that follow from a key; see `jobq.serving.Servable`."""
+        receipts = [UUID(receipt) for receipt in receipts_of(key, min(max_tasks, MOST_CLAIMED))]
+        if former:
+            links = self._links or await self._linked()
+            length = lease or _CAPABILITIES.default_lease
+            try:
+                rows = await links.take_over(len(receipts), length, receipts, [prefix_of(each) for each in former])
+            except NoAnswer as error:
+                raise BackendUnavailable(str(error)) from None
+            if rows:
+                return [self._delivery(links, row, length, served=True) for row in rows]
+        return await self._receive(len(receipts), lease, wait, receipts)
+
+    def _delivery(self, links: Links, row: Leased, lease: timedelta, *, served: bool) -> PostgresDelivery:
+        return PostgresDelivery(links, row, lease, self._wake, queue=self.name, keeps_result=served)
+
+    async def held(self, task_id: str, receipt: str) -> PostgresDelivery:
+        """Return a delivery by its receipt."""
+        seq, number = unpacked(self.name, task_id, receipt)
+        links = self._links or await self._linked()
+        row = Leased(seq, links.queue, task_id, b"", 0, None, UUID(number))
+        return self._delivery(links, row, _CAPABILITIES.default_lease, served=True)
+
+    async def find(self, task_id: str) -> TaskRecord | None:
+        """Look at one task."""
+        links = self._links or await self._linked()
+        found = await links.look(lambda connection: showing.show(connection, links.queue, [task_id]))
+        return found[0] if found else None
+
+    async def page(self, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
+        """Look at tasks, by id."""
+        links = self._links or await self._linked()
+        found: list[TaskRecord] = await links.look(
+            lambda connection: showing.page(connection, links.queue, kind, after, limit)
+        )
+        return found
+
+    async def queues(self) -> list[str]:
+        """Return the names of all queues of the database."""
+        return list(await self._beside(showing.queues))
+
+    async def document(self, name: str) -> Document | None:
+        """Return a document of the service."""
+        found: Document | None = await self._beside(lambda connection: showing.read_document(connection, name))
+        return found
+
+    async def write_document(self, name: str, value: bytes, version: int) -> bool:
+        """Replace a document of the service."""
+        return bool(await self._beside(lambda connection: showing.write_document(connection, name, value, version)))
+
+    async def _beside(self, work: Work[Any]) -> Any:
+        """Do what concerns no queue, on the lane of the named leases."""
+        self._lane = self._lane or Lane(self._server, "named lease")
+        try:
+            return await self._lane.submit(work, seconds=10.0)
+        except NoAnswer as error:
+            raise BackendUnavailable(str(error)) from None
+
+    async def _receive(
+        self, max_tasks: int, lease: timedelta | None, wait: timedelta, receipts: Sequence[UUID] = ()
+    ) -> list[PostgresDelivery]:
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
         length = lease or _CAPABILITIES.default_lease
@@ -138,17 +206,19 @@ class PostgresBackend:
         while True:
             changed = self._changed  # taken before the claim: what changes after it wakes us
             is_last = self._clock.boottime() >= end
-            rows = await self._claim(links, max_tasks, length, thorough=is_last)
+            rows = await self._claim(links, max_tasks, length, thorough=is_last, receipts=receipts)
             if rows:
-                return [PostgresDelivery(links, row, length, self._wake) for row in rows]
+                return [self._delivery(links, row, length, served=bool(receipts)) for row in rows]
             if is_last:
                 return []
             left = end - self._clock.boottime()
             poll = _POLL_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311 - so that many workers do not look in step
             await self._until(changed, min(left, links.claimer.next_due, poll))
 
-    async def _claim(self, links: Links, max_tasks: int, lease: timedelta, *, thorough: bool) -> list[Leased]:
-        claiming = links.claim(max_tasks, lease, thorough=thorough)
+    async def _claim(
+        self, links: Links, max_tasks: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID]
+    ) -> list[Leased]:
+        claiming = links.claim(max_tasks, lease, thorough=thorough, receipts=receipts)
         try:
             return await asyncio.shield(claiming)
         except NoAnswer as error:

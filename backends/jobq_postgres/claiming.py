@@ -11,7 +11,7 @@ lost, a full look from the beginning comes with each new connection, and from ti
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -35,7 +35,8 @@ _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TAKE: Final = """
     , numbered AS (SELECT seq, position, row_number() OVER () AS number FROM found)
     UPDATE jobq.task SET position = NULL, receipt = ($4::uuid[])[numbered.number],
-        expires_at = clock_timestamp() + $3, deliveries = deliveries + 1
+        expires_at = clock_timestamp() + $3, deliveries = deliveries + 1, started_at = clock_timestamp(),
+        heartbeat_at = NULL
     FROM numbered WHERE task.seq = numbered.seq
     RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.rank, numbered.position
 """
@@ -59,6 +60,17 @@ TAKE_AGAIN: Final = """
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp() AND receipt = ANY ($4)
         ORDER BY expires_at LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()
     RETURNING seq, id, body, deliveries, checkpoint, receipt
+"""
+# What a former claim of the service holds, for who lost its answer: with new receipts, so that whoever still gives back
+# what was claimed with the old ones changes nothing (S4).
+TAKE_OVER: Final = """
+    WITH held AS MATERIALIZED (
+        SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp()
+        AND left(replace(receipt::text, '-', ''), 28) = ANY ($5::text[]) ORDER BY seq LIMIT $2 FOR UPDATE),
+    numbered AS (SELECT seq, row_number() OVER () AS number FROM held)
+    UPDATE jobq.task SET expires_at = clock_timestamp() + $3, receipt = ($4::uuid[])[numbered.number]
+    FROM numbered WHERE task.seq = numbered.seq AND task.expires_at > clock_timestamp()
+    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt
 """
 # Bounded at both ends by times that an index can use; the fence of a settle asks the clock itself.
 SWEEP: Final = f"""
@@ -131,7 +143,14 @@ class Claimer:
             self._noted[rank] = min(position, self._noted.get(rank, position))
 
     async def claim(
-        self, connection: Any, queue: int, limit: int, lease: timedelta, *, thorough: bool
+        self,
+        connection: Any,
+        queue: int,
+        limit: int,
+        lease: timedelta,
+        *,
+        thorough: bool,
+        receipts: Sequence[UUID] = (),
     ) -> tuple[list[Leased], dict[int, int]]:
         """Lease up to `limit` tasks.
 
@@ -142,10 +161,18 @@ class Claimer:
             lease: for how long.
             thorough: finding nothing means that nothing is there, whatever it costs to be sure; otherwise the caller
                 looks again soon.
+            receipts: to give to them, as many as the limit, by a caller who asks again by itself for what was not
+                answered; none = random ones, asked for here.
 
         Returns:
             The tasks, and what became ready on the way, by rank, for others to be told.
         """
+        if receipts:
+            doubted, self._sent = self._sent, list(receipts)
+            try:
+                return await self._claim(connection, queue, limit, lease, thorough=thorough)
+            finally:
+                self._sent = doubted
         # A claim that was not answered may have been done: that it is asked of is exact, since its receipts are ours.
         self._doubtful |= dict.fromkeys(self._sent, time.monotonic() + self._sent_lease)
         if self._doubtful and time.monotonic() >= self._ask_again_at:
@@ -156,6 +183,13 @@ class Claimer:
         answer = await self._claim(connection, queue, limit, lease, thorough=thorough)
         self._sent = []
         return answer
+
+    async def take_over(
+        self, connection: Any, queue: int, limit: int, lease: timedelta, receipts: Sequence[UUID], former: Sequence[str]
+    ) -> list[Leased]:
+        """Lease what claims whose receipts begin so still hold; see `jobq.serving.Servable.claim`."""
+        rows = await connection.fetch(TAKE_OVER, queue, limit, lease, list(receipts), list(former))
+        return [Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
 
     async def _take_again(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
         now = time.monotonic()

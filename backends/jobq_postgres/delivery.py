@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
+from jobq.serving import packed, result_json
 from jobq.task import Task, TaskResult
 from jobq_postgres.inspection import bytes_of, text_of
 from jobq_postgres.settling import Change, Leased, no_delay, said
@@ -30,10 +31,23 @@ class PostgresDelivery:
         row: what was claimed, with the receipt.
         lease: the length that was granted.
         changed: called when something may have become ready in this process's sight.
+        queue: the queue's name, for a receipt that others may use (`jobq.serving`).
+        keeps_result: whether the result of the task is kept with its id, for the service to show.
     """
 
-    def __init__(self, verbs: Verbs, row: Leased, lease: timedelta, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        verbs: Verbs,
+        row: Leased,
+        lease: timedelta,
+        changed: Callable[[], None],
+        *,
+        queue: str = "",
+        keeps_result: bool = False,
+    ) -> None:
         self.lease = lease
+        self._queue = queue
+        self._keeps_result = keeps_result
         self._verbs = verbs
         self._row = row
         self._changed = changed
@@ -79,7 +93,8 @@ class PostgresDelivery:
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done."""
-        await self._run("complete", said("complete", result))  # the journal will keep the result; the queue need not
+        kept = result_json(result) if self._keeps_result else None  # else the journal will; the queue need not
+        await self._run("complete", said("complete", result), kept)
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body, in one UPDATE (S6)."""
@@ -93,6 +108,19 @@ class PostgresDelivery:
     async def dead_letter(self, reason: str, description: str) -> None:
         """Move it to the dead-letter place, in one statement (S6)."""
         await self._run("dead_letter", said("dead", reason, description), reason, bytes_of(description))
+
+    @property
+    def receipt(self) -> str:
+        """What finds this delivery again."""
+        return packed(self._queue, self.id, self._row.seq, self._row.receipt.hex)
+
+    async def put_back(self, body: bytes, delay: timedelta, said: str) -> None:
+        """As `requeue`, with the bytes as they are."""
+        await self._run("requeue", said, body, no_delay(delay))
+
+    async def bury(self, reason: str, description: str, said: str) -> None:
+        """As `dead_letter`, with what tells it from another settle."""
+        await self._run("dead_letter", said, reason, bytes_of(description))
 
     async def checkpoint(self, value: str) -> None:
         """Save the task's progress in its row (S9)."""

@@ -22,20 +22,22 @@ _SECONDS: Final = 10.0  # a statement; the keeper gives up earlier
 _RACES: Final = 3  # how often a row may change between a write that missed and the look at why
 
 _AGAIN: Final = """
-    UPDATE jobq.lease SET expires_at = greatest(expires_at, clock_timestamp() + $4)
+    UPDATE jobq.lease SET expires_at = greatest(expires_at, clock_timestamp() + $4), ttl = $4
     WHERE queue = $1 AND name = $2 AND request = $3 AND state = 'held' AND NOT is_revoked
       AND expires_at > clock_timestamp()
     RETURNING token, cursor, version
 """
 _ACQUIRE: Final = """
-    INSERT INTO jobq.lease AS l (queue, name, token, request, holder, state, expires_at, lock_delay, acquired_at)
-    VALUES ($1, $2, 1, $3, $5, 'held', clock_timestamp() + $4, $6, clock_timestamp())
+    INSERT INTO jobq.lease AS l (
+        queue, name, token, request, holder, state, expires_at, ttl, lock_delay, acquired_at)
+    VALUES ($1, $2, 1, $3, $5, 'held', clock_timestamp() + $4, $4, $6, clock_timestamp())
     ON CONFLICT (queue, name) DO UPDATE SET
         token = l.token + 1,
         request = excluded.request,
         holder = excluded.holder,
         state = 'held',
         expires_at = clock_timestamp() + $4,
+        ttl = $4,
         lock_delay = excluded.lock_delay,
         acquired_at = clock_timestamp(),
         renewals = 0,
@@ -49,7 +51,7 @@ _ACQUIRE: Final = """
 """
 _OURS: Final = "queue = $1 AND name = $2 AND token = $3 AND state = 'held' AND expires_at > clock_timestamp()"
 _RENEW: Final = f"""
-    UPDATE jobq.lease SET expires_at = clock_timestamp() + $4, renewals = renewals + 1
+    UPDATE jobq.lease SET expires_at = clock_timestamp() + $4, ttl = $4, renewals = renewals + 1
     WHERE {_OURS} AND NOT is_revoked
 """  # noqa: S608 - a constant of ours, every value is bound; as in the next
 _SAVE: Final = f"UPDATE jobq.lease SET cursor = $4, version = $5 WHERE {_OURS} AND version < $5"  # noqa: S608
@@ -66,6 +68,7 @@ _WITHDRAW: Final = """
 _REVOKE: Final = """
     UPDATE jobq.lease SET
         state = CASE state WHEN 'confirmed' THEN 'released' ELSE state END,
+        expires_at = CASE state WHEN 'confirmed' THEN clock_timestamp() ELSE expires_at END,
         confirmation = NULL,
         is_revoked = (state = 'held')
     WHERE queue = $1 AND name = $2 AND (state = 'confirmed' OR state = 'held' AND expires_at > clock_timestamp())
@@ -73,7 +76,7 @@ _REVOKE: Final = """
 _READ: Final = """
     SELECT name, token, request, holder, state, extract(epoch FROM expires_at)::float8 AS expires_at,
            extract(epoch FROM lock_delay)::float8 AS lock_delay, extract(epoch FROM acquired_at)::float8 AS acquired,
-           renewals, is_revoked, cursor, version, confirmation, ends,
+           renewals, is_revoked, cursor, version, confirmation, ends, extract(epoch FROM ttl)::float8 AS ttl,
            extract(epoch FROM clock_timestamp())::float8 AS now
     FROM jobq.lease WHERE queue = $1
 """
@@ -228,6 +231,7 @@ def _row_of(found: Any) -> Row:
         version=found["version"],
         confirmation=_text(found["confirmation"]),
         ends=found["ends"],
+        ttl=found["ttl"],
     )
 
 

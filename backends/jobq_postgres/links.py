@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from jobq.errors import BackendUnavailable, JobqError, QueueNotFound, SettlementUnknown
 from jobq_postgres import settling
@@ -78,16 +79,29 @@ class Links:
         """Tell everyone who waits what became ready, by rank."""
         self._tell(self._pushes, lowest)
 
-    def claim(self, limit: int, lease: timedelta, *, thorough: bool) -> "asyncio.Future[list[Leased]]":
+    def claim(
+        self, limit: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID] = ()
+    ) -> "asyncio.Future[list[Leased]]":
         """Claim up to `limit` tasks, see `Claimer.claim`; the future may have NoAnswer."""
 
         async def work(connection: Any) -> list[Leased]:
-            found, moved = await self.claimer.claim(connection, self.queue, limit, lease, thorough=thorough)
+            found, moved = await self.claimer.claim(
+                connection, self.queue, limit, lease, thorough=thorough, receipts=receipts
+            )
             if moved and len(found) == limit:  # there may be more than we take
                 self._tell(self._claims, moved, own=True)
             return found
 
         return self._claims.submit(work, seconds=_CLAIM_SECONDS)
+
+    def take_over(
+        self, limit: int, lease: timedelta, receipts: Sequence[UUID], former: Sequence[str]
+    ) -> "asyncio.Future[list[Leased]]":
+        """Claim what former claims still hold, see `Claimer.take_over`; the future may have NoAnswer."""
+        return self._claims.submit(
+            lambda connection: self.claimer.take_over(connection, self.queue, limit, lease, receipts, former),
+            seconds=_CLAIM_SECONDS,
+        )
 
     async def run(self, verb: str, change: Change, seconds: float) -> None:
         """Run a delivery's verb; raises LockLost, SettlementUnknown or BackendUnavailable."""

@@ -109,3 +109,25 @@ CREATE TABLE jobq.lease (
     ends         text NOT NULL DEFAULT '',        -- how the last few grants ended, newest first
     PRIMARY KEY (queue, name)
 ) WITH (fillfactor = 50);                         -- renewals then stay on their page
+
+--== 3: the service ==
+
+-- What `jobq serve` shows of a task, and what it has to remember.
+ALTER TABLE jobq.task
+    ADD COLUMN started_at   timestamptz,          -- when it was last claimed
+    ADD COLUMN heartbeat_at timestamptz;          -- when that lease was last renewed
+CREATE INDEX task_by_id ON jobq.task (queue_id, id);
+ALTER TABLE jobq.submission
+    ADD COLUMN started_at   timestamptz,          -- of a task that was completed
+    ADD COLUMN result       bytea;                -- JSON, of one that was completed through the service
+ALTER TABLE jobq.dead
+    ADD COLUMN started_at   timestamptz;
+
+-- How long a lease lasts from its grant or latest renewal.
+ALTER TABLE jobq.lease ADD COLUMN ttl interval NOT NULL DEFAULT '0';
+
+CREATE TABLE jobq.document (
+    name    text PRIMARY KEY,
+    version bigint NOT NULL CHECK (version > 0),  -- each write raises it, and names the one it has read
+    value   bytea NOT NULL
+);

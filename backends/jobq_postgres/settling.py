@@ -21,7 +21,7 @@ _KNOWN: Final = "FROM x WHERE submission.queue_id = x.queue_id AND submission.id
 _GIVEN: Final = "unnest($1::bigint[], $2::uuid[], $3::text[]"
 
 RENEW: Final = f"""
-    UPDATE jobq.task SET expires_at = clock_timestamp() + u.lease
+    UPDATE jobq.task SET expires_at = clock_timestamp() + u.lease, heartbeat_at = clock_timestamp()
     FROM unnest($1::bigint[], $2::uuid[], $3::interval[]) AS u (seq, receipt, lease)
     WHERE {_OURS} RETURNING task.seq
 """  # noqa: S608 - constants of ours, every value is bound; so below
@@ -32,9 +32,9 @@ CHECKPOINT: Final = f"""
 """  # noqa: S608
 COMPLETE: Final = f"""
     WITH x AS (
-        DELETE FROM jobq.task USING {_GIVEN}) AS u (seq, receipt, said)
-        WHERE {_OURS} RETURNING task.seq, task.queue_id, task.id, u.receipt, u.said),
-    told AS ({_TELL}, ended_at = clock_timestamp() {_KNOWN})
+        DELETE FROM jobq.task USING {_GIVEN}, $4::bytea[]) AS u (seq, receipt, said, result)
+        WHERE {_OURS} RETURNING task.seq, task.queue_id, task.id, task.started_at, u.receipt, u.said, u.result),
+    told AS ({_TELL}, ended_at = clock_timestamp(), started_at = x.started_at, result = x.result {_KNOWN})
     SELECT seq FROM x
 """  # noqa: S608
 REQUEUE: Final = f"""
@@ -56,8 +56,10 @@ BURY: Final = f"""
         UPDATE jobq.submission SET settlements = left(x.used || ' ' || x.said || ';' || submission.settlements, 512)
         {_KNOWN}),
     buried AS (
-        INSERT INTO jobq.dead (queue_id, id, rank, deliveries, checkpoint, body, reason, description, died_at)
-        SELECT queue_id, id, rank, deliveries, checkpoint, body, reason, description, clock_timestamp() FROM x)
+        INSERT INTO jobq.dead (
+            queue_id, id, rank, deliveries, checkpoint, body, reason, description, started_at, died_at)
+        SELECT queue_id, id, rank, deliveries, checkpoint, body, reason, description, started_at, clock_timestamp()
+        FROM x)
     SELECT seq FROM x
 """  # noqa: S608
 SAID_BEFORE: Final = """

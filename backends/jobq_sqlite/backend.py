@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple, Self
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
+from jobq.serving import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
 from jobq.task import Task
-from jobq_sqlite import inspection, store
+from jobq_sqlite import inspection, showing, store
 from jobq_sqlite.connection import Connection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
 from jobq_sqlite.leases import SqliteLeases
@@ -106,6 +107,63 @@ class SqliteBackend:
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Claim up to `max_tasks`; wakes on a push of this process at once, of another within 50 ms."""
+        return list(await self._receive(max_tasks, lease, wait))
+
+    async def claim(
+        self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
+    ) -> list[SqliteDelivery]:
+        """Claim with receipts that follow from a key; see `jobq.serving.Servable`."""
+        receipts = receipts_of(key, min(max_tasks, MOST_CLAIMED))
+        if former:
+            link = self._link or await self._linked()
+            length = lease or _CAPABILITIES.default_lease
+            seconds, prefixes = length.total_seconds(), [prefix_of(each) for each in former]
+            rows = await link.connection.submit(
+                lambda database, now: store.take_over(
+                    database, link.queue, len(receipts), seconds, now, receipts, prefixes
+                )
+            )
+            if rows:
+                return self._deliveries(link, rows, length, served=True)
+        return await self._receive(len(receipts), lease, wait, receipts)
+
+    async def held(self, task_id: str, receipt: str) -> SqliteDelivery:
+        """Return a delivery by its receipt."""
+        seq, number = unpacked(self.name, task_id, receipt)
+        link = self._link or await self._linked()
+        row = ClaimedRow(seq, task_id, b"", 0, None, number)
+        return self._deliveries(link, [row], _CAPABILITIES.default_lease, served=True)[0]
+
+    async def find(self, task_id: str) -> TaskRecord | None:
+        """Look at one task."""
+        connection, queue = self._link or await self._linked()
+        return await connection.submit(lambda database, now: showing.find(database, queue, task_id, now), writes=False)
+
+    async def page(self, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
+        """Look at tasks, by id."""
+        connection, queue = self._link or await self._linked()
+        return await connection.submit(
+            lambda database, now: showing.page(database, queue, kind, after, limit, now), writes=False
+        )
+
+    async def queues(self) -> list[str]:
+        """Return the names of all queues of the file."""
+        connection = await self._opened()
+        return await connection.submit(lambda database, _: showing.queues(database), writes=False)
+
+    async def document(self, name: str) -> Document | None:
+        """Return a document of the service."""
+        connection = await self._opened()
+        return await connection.submit(lambda database, _: showing.read_document(database, name), writes=False)
+
+    async def write_document(self, name: str, value: bytes, version: int) -> bool:
+        """Replace a document of the service."""
+        connection = await self._opened()
+        return await connection.submit(lambda database, _: showing.write_document(database, name, value, version))
+
+    async def _receive(
+        self, max_tasks: int, lease: timedelta | None, wait: timedelta, receipts: Sequence[str] = ()
+    ) -> list[SqliteDelivery]:
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
         length = lease or _CAPABILITIES.default_lease
@@ -116,26 +174,37 @@ class SqliteBackend:
             self._abandoned = False
             await link.connection.flush()  # what a cancelled receive had been granted is to be found by this one
         changed = self._changed  # taken before the claim: what changes after it wakes us
-        found = await self._claim(link, max_tasks, length)
+        found = await self._claim(link, max_tasks, length, receipts)
         if not isinstance(found, NothingReady):
-            return self._deliveries(link, found, length)
+            return self._deliveries(link, found, length, served=bool(receipts))
         link.connection.watch(True)
         try:
             while clock.boottime() < end:
                 await self._until(changed, end if found.boottime is None else min(end, found.boottime))
                 changed = self._changed
-                found = await self._claim(link, max_tasks, length, look_first=True)
+                found = await self._claim(link, max_tasks, length, receipts, look_first=True)
                 if not isinstance(found, NothingReady):
-                    return self._deliveries(link, found, length)
+                    return self._deliveries(link, found, length, served=bool(receipts))
         finally:
             link.connection.watch(False)
         return []
 
-    def _deliveries(self, link: _Link, rows: list[ClaimedRow], lease: timedelta) -> list[Delivery]:
-        return [SqliteDelivery(link.connection, row, lease, self._wake) for row in rows]
+    def _deliveries(
+        self, link: _Link, rows: list[ClaimedRow], lease: timedelta, *, served: bool
+    ) -> list[SqliteDelivery]:
+        return [
+            SqliteDelivery(link.connection, row, lease, self._wake, queue=self.name, keeps_result=served)
+            for row in rows
+        ]
 
     async def _claim(
-        self, link: _Link, max_tasks: int, lease: timedelta, *, look_first: bool = False
+        self,
+        link: _Link,
+        max_tasks: int,
+        lease: timedelta,
+        receipts: Sequence[str],
+        *,
+        look_first: bool = False,
     ) -> list[ClaimedRow] | NothingReady:
         connection, queue = link
         seconds = lease.total_seconds()
@@ -145,7 +214,7 @@ class SqliteBackend:
                 self._give_back(connection, claimed)
 
         claimed = connection.submit(
-            lambda database, now: store.claim(database, queue, max_tasks, seconds, now),
+            lambda database, now: store.claim(database, queue, max_tasks, seconds, now, receipts),
             look_first=(lambda database, now: store.nothing_ready(database, queue, now)) if look_first else None,
             abandoned=give_back,
         )

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from jobq.backend import FencingNumber
 from jobq.errors import LockLost, MalformedTask, SettlementUnknown
+from jobq.serving import packed, result_json
 from jobq.task import Task, TaskResult
 from jobq_sqlite import store
 from jobq_sqlite.connection import Connection
@@ -24,10 +25,23 @@ class SqliteDelivery:
         row: what was claimed, with the receipt.
         lease: the length that was granted.
         changed: called when something may have become ready, or will be sooner.
+        queue: the queue's name, for a receipt that others may use (`jobq.serving`).
+        keeps_result: whether the result of the task is kept with its id, for the service to show.
     """
 
-    def __init__(self, connection: Connection, row: ClaimedRow, lease: timedelta, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        row: ClaimedRow,
+        lease: timedelta,
+        changed: Callable[[], None],
+        *,
+        queue: str = "",
+        keeps_result: bool = False,
+    ) -> None:
         self.lease = lease
+        self._queue = queue
+        self._keeps_result = keeps_result
         self._connection = connection
         self._row = row
         self._changed = changed
@@ -73,8 +87,9 @@ class SqliteDelivery:
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done."""
-        row, said = self._row, _said("complete", result)  # the journal will keep the result; the queue need not
-        await self._run(lambda database, now: store.complete(database, row, said, now))
+        row, said = self._row, _said("complete", result)
+        kept = result_json(result) if self._keeps_result else None  # else the journal will; the queue need not
+        await self._run(lambda database, now: store.complete(database, row, said, now, kept))
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body, in one UPDATE (S6)."""
@@ -92,6 +107,22 @@ class SqliteDelivery:
     async def dead_letter(self, reason: str, description: str) -> None:
         """Move it to the dead-letter place, in one UPDATE (S6)."""
         row, said = self._row, _said("dead", reason, description)
+        await self._run(lambda database, now: store.dead_letter(database, row, reason, description, said, now))
+
+    @property
+    def receipt(self) -> str:
+        """What finds this delivery again."""
+        return packed(self._queue, self.id, self._row.seq, self._row.receipt)
+
+    async def put_back(self, body: bytes, delay: timedelta, said: str) -> None:
+        """As `requeue`, with the bytes as they are."""
+        row, seconds = self._row, delay.total_seconds()
+        await self._run(lambda database, now: store.requeue(database, row, body, seconds, said, now))
+        self._changed()
+
+    async def bury(self, reason: str, description: str, said: str) -> None:
+        """As `dead_letter`, with what tells it from another settle."""
+        row = self._row
         await self._run(lambda database, now: store.dead_letter(database, row, reason, description, said, now))
 
     async def checkpoint(self, value: str) -> None:

@@ -24,11 +24,11 @@ _LIMITS: Final = LeaseLimits(
 )
 _COLUMNS: Final = (
     "token, request, holder, state, expires_at, lock_delay, acquired_at, renewals, is_revoked, cursor, version,"
-    " confirmation, ends"  # in the order of Row
+    " confirmation, ends, ttl"  # in the order of Row
 )
 _READ: Final = f"SELECT {_COLUMNS} FROM lease WHERE queue = ? AND name = ?"  # noqa: S608 - a constant of ours
 _LIST: Final = f"SELECT {_COLUMNS}, name FROM lease WHERE queue = ? ORDER BY name"  # noqa: S608 - as above
-_WRITE: Final = f"INSERT OR REPLACE INTO lease (queue, name, {_COLUMNS}) VALUES (?, ?{', ?' * 13})"  # noqa: S608 - as above
+_WRITE: Final = f"INSERT OR REPLACE INTO lease (queue, name, {_COLUMNS}) VALUES (?, ?{', ?' * 14})"  # noqa: S608 - as above
 EXPIRE_ALL: Final = "UPDATE lease SET expires_at = ? WHERE state = 'held'"
 
 

@@ -16,9 +16,9 @@ from jobq_sqlite.faults import translate
 from jobq_sqlite.host import Host
 from jobq_sqlite.leases import EXPIRE_ALL
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 # What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
-_ADDED_BY: Final = {1: "schema.sql", 2: "leases.sql"}
+_ADDED_BY: Final = {1: "schema.sql", 2: "leases.sql", 3: "service.sql"}
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
 _BUSY_PAUSE_SECONDS: Final = 0.005
 _OLDEST_SQLITE: Final = (3, 24, 0)  # ON CONFLICT DO NOTHING

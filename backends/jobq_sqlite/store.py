@@ -21,9 +21,9 @@ _SETTLE: Final = (
     "UPDATE task SET receipt = NULL, expires_at = NULL,"
     " settlements = substr(receipt || ' ' || ? || ';' || settlements, 1, 512),"
 )
-_RENEW: Final = f"UPDATE task SET expires_at = ? {_WHERE_OURS}"  # noqa: S608 - a constant of ours, every value is bound
+_RENEW: Final = f"UPDATE task SET expires_at = ?, heartbeat_at = ? {_WHERE_OURS}"  # noqa: S608 - a constant of ours, every value is bound
 _CHECKPOINT: Final = f"UPDATE task SET checkpoint = ? {_WHERE_OURS}"  # noqa: S608 - as above
-_COMPLETE: Final = f"{_SETTLE} state = 'done', body = x'', checkpoint = NULL, finished_at = ? {_WHERE_OURS}"
+_COMPLETE: Final = f"{_SETTLE} state = 'done', body = x'', checkpoint = NULL, finished_at = ?, result = ? {_WHERE_OURS}"
 _REQUEUE: Final = f"{_SETTLE} state = ?, available_at = ?, body = ? {_WHERE_OURS}"
 _DEAD_LETTER: Final = f"{_SETTLE} state = 'dead', finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
 LOOK: Final = (
@@ -47,6 +47,11 @@ FORGET: Final = (
 CLAIM: Final = (
     "SELECT seq, id, body, deliveries, checkpoint FROM task WHERE queue_id = ? AND state = 'ready'"
     " ORDER BY priority DESC, available_at, seq LIMIT ?"
+)
+
+TAKE_OVER: Final = (
+    "SELECT seq, id, body, deliveries, checkpoint FROM task WHERE queue_id = ? AND state = 'leased'"
+    " AND expires_at > ? AND instr(?, substr(receipt, 1, 28)) > 0 ORDER BY seq LIMIT ?"
 )
 
 
@@ -142,9 +147,17 @@ def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> Nothing
 
 
 def claim(
-    database: sqlite3.Connection, queue: int, limit: int, lease_seconds: float, now: Now
+    database: sqlite3.Connection,
+    queue: int,
+    limit: int,
+    lease_seconds: float,
+    now: Now,
+    receipts: Sequence[str] = (),
 ) -> list[ClaimedRow] | NothingReady:
-    """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready."""
+    """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready.
+
+    Their receipts are random, or those that are given.
+    """
     _, due, expiry = database.execute(LOOK, (queue,)).fetchone()
     if due is not None and due <= now.wall:
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))
@@ -153,22 +166,45 @@ def claim(
     found = database.execute(CLAIM, (queue, limit)).fetchall()
     if not found:
         return nothing_ready(database, queue, now) or NothingReady(now.boottime)
-    noise = secrets.token_hex(16 * len(found))
+    receipts = receipts or [secrets.token_hex(16) for _ in found]
     rows = [
-        ClaimedRow(seq, id_, bytes(body), deliveries + 1, checkpoint, noise[32 * number : 32 * number + 32])
+        ClaimedRow(seq, id_, bytes(body), deliveries + 1, checkpoint, receipts[number])
         for number, (seq, id_, body, deliveries, checkpoint) in enumerate(found)
     ]
     expires_at = now.boottime + lease_seconds
     database.executemany(
-        "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ? WHERE seq = ?",
-        [(row.deliveries, row.receipt, expires_at, row.seq) for row in rows],
+        "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ?, started_at = ?,"
+        " heartbeat_at = NULL WHERE seq = ?",
+        [(row.deliveries, row.receipt, expires_at, now.wall, row.seq) for row in rows],
+    )
+    return rows
+
+
+def take_over(
+    database: sqlite3.Connection,
+    queue: int,
+    limit: int,
+    lease_seconds: float,
+    now: Now,
+    receipts: Sequence[str],
+    former: Sequence[str],
+) -> list[ClaimedRow]:
+    """Lease what claims whose receipts begin so still hold, with new receipts: who gives it back changes nothing."""
+    found = database.execute(TAKE_OVER, (queue, now.boottime, " ".join(former), limit)).fetchall()
+    rows = [
+        ClaimedRow(seq, id_, bytes(body), deliveries, checkpoint, receipts[number])
+        for number, (seq, id_, body, deliveries, checkpoint) in enumerate(found)
+    ]
+    database.executemany(
+        "UPDATE task SET receipt = ?, expires_at = ? WHERE seq = ?",
+        [(row.receipt, now.boottime + lease_seconds, row.seq) for row in rows],
     )
     return rows
 
 
 def renew(database: sqlite3.Connection, row: ClaimedRow, lease_seconds: float, now: Now) -> None:
     """Extend the lease."""
-    _fenced(database, row, now, _RENEW, (now.boottime + lease_seconds,))
+    _fenced(database, row, now, _RENEW, (now.boottime + lease_seconds, now.wall))
 
 
 def checkpoint(database: sqlite3.Connection, row: ClaimedRow, value: str, now: Now) -> None:
@@ -176,9 +212,11 @@ def checkpoint(database: sqlite3.Connection, row: ClaimedRow, value: str, now: N
     _fenced(database, row, now, _CHECKPOINT, (value,))
 
 
-def complete(database: sqlite3.Connection, row: ClaimedRow, settlement: str, now: Now) -> None:
+def complete(
+    database: sqlite3.Connection, row: ClaimedRow, settlement: str, now: Now, result: bytes | None = None
+) -> None:
     """End the task as done; its id stays known for RETENTION_SECONDS."""
-    _settle(database, row, now, _COMPLETE, (settlement, now.wall))
+    _settle(database, row, now, _COMPLETE, (settlement, now.wall, result))
 
 
 def requeue(

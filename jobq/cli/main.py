@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "Manage": {
         "create": ("jobq.cli.look", "Make the queue; a first push does it too."),
         "clear": ("jobq.cli.look", "Delete all tasks but dead letters."),
+        "serve": ("jobq.cli.serve", "Serve queues over HTTP; make tokens for it."),
         "completion": ("jobq.cli.completion", "Print the completion script of a shell."),
         "emulator": ("jobq.cli.emulator", "Serve an emulated Azure Service Bus here."),
         "healthcheck": ("jobq.cli.healthcheck", "Tell whether this container's worker is alive."),

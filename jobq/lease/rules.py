@@ -31,6 +31,7 @@ class Row:
         cursor, version: as last saved.
         confirmation: what the latest grant has confirmed.
         ends: how the last few grants ended, newest first, as in "7 released;6 expired;".
+        ttl: seconds that it lasts from its grant or latest renewal; 0 = granted before that was kept.
     """
 
     token: int = 0
@@ -46,6 +47,7 @@ class Row:
     version: int = 0
     confirmation: str | None = None
     ends: str = ""
+    ttl: float = 0.0
 
 
 def acquire(row: Row | None, request: Request, now: float, wall: float) -> tuple[Row, Grant | Busy]:
@@ -58,7 +60,7 @@ def acquire(row: Row | None, request: Request, now: float, wall: float) -> tuple
     ttl = request.ttl.total_seconds()
     if row.token and row.key == request.key:
         if row.state == HELD and now < row.expires_at and not row.is_revoked:
-            row = replace(row, expires_at=max(row.expires_at, now + ttl))
+            row = replace(row, expires_at=max(row.expires_at, now + ttl), ttl=ttl)
             return row, _grant(row, request)
         if row.state != HELD or row.is_revoked:
             raise LockLost(f"lease {request.name}: this request was granted and has ended; make a new one")
@@ -76,6 +78,7 @@ def acquire(row: Row | None, request: Request, now: float, wall: float) -> tuple
         cursor=row.cursor,
         version=row.version,
         ends=remembered(row.ends, ended),
+        ttl=ttl,
     )
     return row, _grant(row, request)
 
@@ -90,7 +93,7 @@ def renew(name: str, row: Row | None, token: int, ttl: float, now: float) -> Row
     row = _ours(name, row, token, now)
     if row.is_revoked:
         raise LockLost(f"lease {name} was revoked: it may not be renewed under token {token}")
-    return replace(row, expires_at=now + ttl, renewals=row.renewals + 1)
+    return replace(row, expires_at=now + ttl, renewals=row.renewals + 1, ttl=ttl)
 
 
 def release(name: str, row: Row | None, token: int, now: float) -> Row:
@@ -148,6 +151,8 @@ def record(name: str, row: Row, now: float) -> LeaseRecord:
         cursor=row.cursor,
         is_revoked=row.is_revoked and state is LeaseState.ACTIVE,
         confirmation=row.confirmation,
+        ttl=row.ttl or None,
+        released=now - row.expires_at if row.state == RELEASED else None,  # a release ends it
     )
 
 

@@ -127,6 +127,8 @@ class LeaseRecord:
         acquired: wall time of the latest grant, in seconds since the epoch.
         is_revoked: its holder may not renew it any more.
         confirmation: what its holder has confirmed.
+        ttl: seconds from a renewal to its end; None = the store does not keep it.
+        released: seconds since it was given back; None = it was not, or nobody knows.
     """
 
     name: str
@@ -139,6 +141,8 @@ class LeaseRecord:
     cursor: str | None
     is_revoked: bool = False
     confirmation: str | None = None
+    ttl: float | None = None
+    released: float | None = None
 
 
 @runtime_checkable

@@ -1,0 +1,42 @@
+"""The jobq service over HTTP: `http://host:8000/myqueue`, `https://host/myqueue`; the token is JOBQ_HTTP_TOKEN."""
+
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from jobq.errors import ConfigurationError, InvalidSpec
+from jobq.settings import Settings
+from jobq.spec import QueueSpec
+from jobq_http.backend import HttpBackend
+from jobq_http.connection import Connection
+
+__all__ = ["Connection", "HttpBackend", "connect"]
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
+
+
+def connect(spec: QueueSpec, settings: Settings) -> HttpBackend:
+    """Return the backend for `http://HOST[:PORT]/QUEUE`; a path before the queue is the proxy's.
+
+    Raises:
+        InvalidSpec: it names no host, or holds a user, a token or a query.
+        ConfigurationError: JOBQ_HTTP_TOKEN is none.
+    """
+    try:
+        parts = urlsplit(f"{spec.scheme}://{spec.location}")
+        host = parts.hostname
+        _ = parts.port
+    except ValueError:
+        raise InvalidSpec("this spec names no host and port; write http://HOST:PORT/QUEUE") from None
+    if parts.username is not None or "@" in parts.netloc or parts.query or parts.fragment:
+        raise InvalidSpec(
+            "a user, token or query does not belong into the spec of a service: it shows in `ps` and in logs; put the"
+            " token into JOBQ_HTTP_TOKEN"
+        )
+    if not host:
+        raise InvalidSpec(f"this spec names no host; write {spec.scheme}://HOST:PORT/{spec.queue}")
+    token = settings.http_token
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise ConfigurationError("JOBQ_HTTP_TOKEN holds what no token has: a space, a quote or the like")
+    url = f"{spec.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    return HttpBackend(Connection(url, token=token), spec.queue)

@@ -1,0 +1,224 @@
+"""A queue of a jobq service behind the backend protocol. The service decides, and its clock is the only one."""
+
+import base64
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.errors import ConfigurationError, MalformedTask, PushUnknown
+from jobq.task import Task
+from jobq_http.connection import Connection, NoAnswer, unavailable
+from jobq_http.delivery import Claimed, HttpDelivery
+from jobq_http.leases import HttpLeases
+
+_CAPABILITIES: Final = Capabilities(
+    default_lease=timedelta(seconds=60),
+    min_lease=timedelta(seconds=1),
+    max_lease=timedelta(days=7),
+    deduplicates=True,
+    dedup_window=timedelta(days=30),
+    idempotent_push=True,
+    idempotent_settle=True,
+    atomic_requeue=True,
+    atomic_dead_letter=True,
+    strict_expiry=True,
+    counts_deliveries=True,
+    native_checkpoint=True,
+    priorities=True,
+    named_leases=True,
+    redelivers_at="back",
+    counts=frozenset({"visible", "leased", "scheduled", "dead"}),
+)
+_SECONDS: Final = 30.0
+_CLEAR_SECONDS: Final = 60.0
+_PUSH_SECONDS_PER_TASK: Final = 0.002
+_CLAIM_SECONDS: Final = 15.0  # beside what the claim itself waits
+_MOST_CLAIMED: Final = 100
+_MOST_WAIT_SECONDS: Final = 20.0  # of one request: proxies give up after 30 or 60
+_MOST_TASKS: Final = 10_000
+_MOST_PUSH_BYTES: Final = 15 * 1024 * 1024
+_MOST_SHOWN: Final = 10_000
+_MOST_FORMER: Final = 16
+
+
+class HttpBackend:
+    """One queue of a service.
+
+    Args:
+        connection: to the service.
+        name: the queue's name.
+    """
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.name = name
+        self._connection = connection
+        self._query = {"queue": name}
+        self._former: dict[str, float] = {}  # keys of claims without an answer, until when their leases may last
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What an SQL backend can do."""
+        return _CAPABILITIES
+
+    @property
+    def leases(self) -> HttpLeases:
+        """The named leases of this queue."""
+        return HttpLeases(self._connection, self.name)
+
+    async def __aenter__(self) -> Self:
+        await self._connection.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._connection.__aexit__(None, None, None)
+
+    async def create(self, *, exist_ok: bool = True) -> None:
+        """Make the queue; raises ConfigurationError unless `exist_ok`."""
+        await self._ask("PUT", "", query={"exist_ok": "true" if exist_ok else "false"})
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        """Add all in one request; its ids make a repetition safe (S8)."""
+        ids = [task.id for task in tasks]
+        if not tasks:
+            return ids
+        body = b'{"tasks":[' + b",".join(task.encode() for task in tasks) + b"]}"
+        if len(tasks) > _MOST_TASKS or len(body) > _MOST_PUSH_BYTES:
+            raise MalformedTask(
+                f"{len(tasks)} tasks of {len(body)} bytes are too much for one request; push at most {_MOST_TASKS}"
+                f" tasks and {_MOST_PUSH_BYTES // 2**20} MiB at a time"
+            )
+        seconds = _SECONDS + len(tasks) * _PUSH_SECONDS_PER_TASK
+        try:
+            await self._connection.request("POST", "/api/tasks", body, query=self._query, seconds=seconds)
+        except NoAnswer as error:
+            raise PushUnknown(str(error), ids) from None
+        return ids
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        """Claim up to `max_tasks` by long polls; a claim whose answer was lost is asked for by the next one."""
+        if max_tasks < 1:
+            raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
+        end = time.monotonic() + wait.total_seconds()
+        while True:
+            left = max(0.0, end - time.monotonic())
+            found = await self._claim(min(max_tasks, _MOST_CLAIMED), lease, min(left, _MOST_WAIT_SECONDS))
+            if found or time.monotonic() >= end:
+                return found
+
+    async def _claim(self, max_tasks: int, lease: timedelta | None, wait: float) -> list[Delivery]:
+        now = time.monotonic()
+        length = lease or _CAPABILITIES.default_lease
+        self._former = {key: until for key, until in self._former.items() if until > now}
+        key, former = str(uuid.uuid4()), list(self._former)[-_MOST_FORMER:]
+        wish = {
+            "max_tasks": max_tasks,
+            "lease_seconds": length.total_seconds(),
+            "wait_seconds": wait,
+            "key": key,
+            "former": former,
+            "raw": True,
+        }
+        # Until it is answered this may have claimed: so it is with a call that is cancelled, or whose answer is lost.
+        self._former[key] = now + wait + _CLAIM_SECONDS + length.total_seconds()
+        try:
+            answer = await self._connection.request(
+                "POST", "/api/tasks/next", wish, query=self._query, seconds=wait + _CLAIM_SECONDS
+            )
+        except NoAnswer as error:
+            raise unavailable(error) from None
+        found = [_claimed(each) for each in answer["tasks"]]
+        for each in (key, *(former if len(found) < max_tasks else ())):
+            self._former.pop(each, None)
+        return [
+            HttpDelivery(self._connection, self.name, each, timedelta(seconds=float(task["lease_seconds"])))
+            for each, task in zip(found, answer["tasks"], strict=True)
+        ]
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        """Look at what could be received now."""
+        return [
+            Peeked(id=each["id"], body=_body(each), deliveries=each["deliveries"])
+            for each in await self._shown("/peek", limit)
+        ]
+
+    async def stats(self) -> QueueStats:
+        """Count all four."""
+        found = await self._ask("GET", "")
+        return QueueStats(**{name: found[name] for name in ("visible", "leased", "scheduled", "dead")})
+
+    async def clear(self) -> int:
+        """Delete what waits or is leased."""
+        return int((await self._ask("POST", "/clear", seconds=_CLEAR_SECONDS))["cleared"])
+
+    async def dead_letters(self, limit: int) -> list[DeadLetter]:
+        """Look at the dead letters, oldest first."""
+        return [
+            DeadLetter(
+                id=each["id"],
+                reason=each["reason"],
+                description=each["description"],
+                body=_body(each),
+                deliveries=each["deliveries"],
+                died=each["died"],
+            )
+            for each in await self._shown("/dead-letters", limit)
+        ]
+
+    async def redrive(self, ids: Sequence[str]) -> list[str]:
+        """Put dead letters back."""
+        return await self._tend("/redrive", ids)
+
+    async def purge_dead(self, ids: Sequence[str]) -> list[str]:
+        """Delete dead letters for good."""
+        return await self._tend("/purge", ids)
+
+    async def _shown(self, verb: str, limit: int) -> list[dict[str, Any]]:
+        if limit < 1:
+            return []
+        found: list[dict[str, Any]] = (await self._ask("GET", verb, query={"limit": str(min(limit, _MOST_SHOWN))}))[
+            "tasks"
+        ]
+        return found
+
+    async def _tend(self, verb: str, ids: Sequence[str]) -> list[str]:
+        found: list[str] = []
+        for start in range(0, len(ids), _MOST_TASKS):
+            answer = await self._ask("POST", verb, {"ids": list(ids[start : start + _MOST_TASKS])})
+            found += answer["ids"]
+        return found
+
+    async def _ask(
+        self,
+        method: str,
+        verb: str,
+        body: object = None,
+        *,
+        query: dict[str, str] | None = None,
+        seconds: float = _SECONDS,
+    ) -> Any:
+        """Ask what concerns the whole queue; a lost answer may be repeated."""
+        path = f"/api/queues/{quote(self.name, safe='')}{verb}"
+        try:
+            return await self._connection.request(method, path, body, query=query, seconds=seconds)
+        except NoAnswer as error:
+            raise unavailable(error) from None
+
+
+def _claimed(fields: dict[str, Any]) -> Claimed:
+    return Claimed(
+        id=fields["id"],
+        body=_body(fields),
+        deliveries=fields["deliveries"],
+        checkpoint=fields["checkpoint"],
+        receipt=fields["receipt"],
+    )
+
+
+def _body(fields: dict[str, Any]) -> bytes:
+    if "body_base64" in fields:
+        return base64.b64decode(fields["body_base64"])
+    return str(fields["body"]).encode()

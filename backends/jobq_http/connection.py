@@ -1,0 +1,200 @@
+"""One request to the service, and what its answer, or the lack of one, means.
+
+An answer counts only with the service's own header: what a proxy says in its place is no answer. Without one:
+
+    refused      it was never sent, or the service says that nothing was done
+    lost         no one can say
+"""
+
+import json
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+
+from jobq.errors import (
+    AccessDenied,
+    BackendUnavailable,
+    ConfigurationError,
+    ConfirmationDiffers,
+    DuplicateTask,
+    JobqError,
+    LockLost,
+    MalformedTask,
+    QueueNotFound,
+    StoreUnusable,
+)
+
+_HEADER: Final = "Jobq-Service"
+_VERSION: Final = "1"
+_CONNECT_SECONDS: Final = 5.0
+_MOST_ANSWER: Final = 256 * 1024 * 1024
+_OK: Final = frozenset({200, 201, 202})
+_TOO_MANY: Final = 429
+
+
+class NoAnswer(Exception):
+    """A request was sent, and no one can say what became of it."""
+
+
+@dataclass(frozen=True)
+class Busy409(Exception):
+    """The service answers that a name is held; carries its error."""
+
+    error: dict[str, Any]
+
+
+class Connection:
+    """A pool of connections to one service.
+
+    Args:
+        url: of the service, without a path of ours.
+        token: of the caller; None = none.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None) -> None:
+        self.url = url
+        self._token = token
+        self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        self._is_closed = False
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: dict[str, str] | None = None,
+        seconds: float,
+    ) -> Any:
+        """Send a request once, and return the JSON of its answer.
+
+        Args:
+            method: of HTTP.
+            path: below the service's URL, quoted.
+            body: to send as JSON; bytes are JSON already.
+            query: parameters.
+            seconds: how long the answer may take.
+
+        Raises:
+            NoAnswer: it was lost.
+            BackendUnavailable: nothing was done.
+            JobqError: as the service says.
+        """
+        session = self._opened()
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
+        try:
+            async with session.request(
+                method,
+                f"{self.url}{path}",
+                params=query,
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
+                is_ours = response.headers.get(_HEADER, "")
+                text = await response.content.read(_MOST_ANSWER) if is_ours else b""
+                while is_ours and not response.content.at_eof():
+                    text += await response.content.read(_MOST_ANSWER)
+                status = response.status
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:  # never sent
+            raise BackendUnavailable(f"{self.url} cannot be reached: {_told(error)}") from None
+        except aiohttp.InvalidURL:
+            raise ConfigurationError(f"{self.url} is no URL of a service") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise NoAnswer(f"{self.url}: no answer ({_told(error)})") from None
+        return self._read(status, is_ours, text)
+
+    def _read(self, status: int, is_ours: str, text: bytes) -> Any:
+        if not is_ours:
+            raise NoAnswer(f"{self.url}: HTTP {status}, but not from a jobq service")
+        if is_ours != _VERSION:
+            raise ConfigurationError(f"{self.url} speaks version {is_ours[:20]!a} of the API, this jobq {_VERSION}")
+        try:
+            value = json.loads(text)
+            fault = value["error"] if status not in _OK else {}
+            code, message = str(fault.get("code", "")), str(fault.get("message", ""))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise NoAnswer(f"{self.url}: HTTP {status} with an answer that cannot be read") from None
+        if status in _OK:
+            return value
+        if code == "held":
+            raise Busy409(fault)
+        raise _error_of(self.url, status, code, message)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._is_closed:
+            raise BackendUnavailable(f"{self.url} is closed")
+        if self._session is None:
+            headers = {"User-Agent": "jobq", _HEADER: _VERSION}
+            if self._token is not None:
+                headers["Authorization"] = f"Bearer {self._token}"
+            # No limit: a heartbeat must not wait for a connection behind claims that wait for tasks.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+            self._session = aiohttp.ClientSession(connector=connector, headers=headers)
+            # One attempt is one request (1.3 rule 4): aiohttp would send a PUT again over a new connection.
+            self._session._retry_connection = False  # noqa: SLF001 - there is no public way; a test at the wire holds it
+        return self._session
+
+
+# By the service's word, to be raised with its message. What is missing is doubt: `unknown`, `internal`, others.
+_ERRORS: Final[dict[str, type[JobqError]]] = {
+    "lease_gone": LockLost,
+    "task_not_found": LockLost,
+    "lease_not_found": LockLost,
+    "confirmed_otherwise": ConfirmationDiffers,
+    "duplicate": DuplicateTask,
+    "malformed_task": MalformedTask,
+    "too_large": MalformedTask,
+    "queue_not_found": QueueNotFound,
+    "forbidden": AccessDenied,
+    "store_unusable": StoreUnusable,
+    "store_refuses": StoreUnusable,
+    "unavailable": BackendUnavailable,
+    "stopping": BackendUnavailable,
+    "too_many_requests": BackendUnavailable,
+    "too_many_connections": BackendUnavailable,
+    "too_slow": BackendUnavailable,
+    "refused": ConfigurationError,
+    "exists": ConfigurationError,
+    "malformed_request": ConfigurationError,
+    "no_such_path": ConfigurationError,
+    "no_such_method": ConfigurationError,
+    "not_json": ConfigurationError,
+    "head_too_large": ConfigurationError,
+    "too_many_queues": ConfigurationError,
+}
+
+
+def _error_of(url: str, status: int, code: str, message: str) -> Exception:
+    if code == "no_token":
+        return AccessDenied(f"{url} wants a good token; put it into JOBQ_HTTP_TOKEN")
+    kind = _ERRORS.get(code)
+    if kind is None:
+        return NoAnswer(f"{url}: HTTP {status}: {message}")
+    return kind(message if kind in (LockLost, MalformedTask, DuplicateTask) else f"{url}: {message}")
+
+
+def _told(error: BaseException) -> str:
+    return type(error).__name__ if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"[:200]
+
+
+def unavailable(error: NoAnswer) -> JobqError:
+    """Return what a lost answer is to a verb that may be repeated at will."""
+    return BackendUnavailable(str(error))

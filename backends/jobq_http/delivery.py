@@ -1,0 +1,123 @@
+"""A task that the service has leased to us; every verb is fenced by its receipt, at the service (S4)."""
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import quote
+
+from jobq.backend import FencingNumber
+from jobq.errors import MalformedTask, SettlementUnknown
+from jobq.task import Task, TaskResult
+from jobq_http.connection import Connection, NoAnswer
+
+_LONGEST_SECONDS: Final = 5.0
+_MOST_OUTPUT: Final = 256 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """A claimed task as the service has answered it."""
+
+    id: str
+    body: bytes
+    deliveries: int
+    checkpoint: str | None
+    receipt: str
+
+
+class HttpDelivery:
+    """One task leased from a service.
+
+    Args:
+        connection: to the service.
+        queue: the queue's name.
+        claimed: what was answered.
+        lease: the length that was granted.
+    """
+
+    def __init__(self, connection: Connection, queue: str, claimed: Claimed, lease: timedelta) -> None:
+        self.lease = lease
+        self._connection = connection
+        self._queue = queue
+        self._claimed = claimed
+        # As long as the keeper waits for one attempt (1.3 rule 4).
+        self._seconds = max(0.5, min(lease.total_seconds() / 8, _LONGEST_SECONDS))
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self._claimed.id
+
+    @property
+    def body(self) -> bytes:
+        """The body as stored."""
+        return self._claimed.body
+
+    @property
+    def deliveries(self) -> int:
+        """The store's count, this delivery included."""
+        return self._claimed.deliveries
+
+    @property
+    def checkpoint_value(self) -> str | None:
+        """What the last attempt has saved, as it was at the claim."""
+        return self._claimed.checkpoint
+
+    @cached_property
+    def task(self) -> Task:
+        """The task in the body; raises MalformedTask."""
+        return Task.decode(self._claimed.body)
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The number that the task may show to others."""
+        try:
+            return FencingNumber(self.task.epoch, self.task.generation, self.deliveries)
+        except MalformedTask:
+            return FencingNumber(0, 0, self.deliveries)
+
+    async def renew(self, lease: timedelta) -> None:
+        """Extend the lease from now, by the service's clock."""
+        await self._put("heartbeat", {"lease_seconds": lease.total_seconds()})
+
+    async def complete(self, result: TaskResult) -> None:
+        """End the task as done."""
+        fields = {
+            "exit_code": result.exit_code,
+            "value": result.value,
+            "duration_seconds": result.duration,
+            "output": _clean(result.output_tail[-_MOST_OUTPUT:]),
+        }
+        await self._put("complete", fields)
+
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        """Put it back with another body (S6)."""
+        fields = {"receipt": self._claimed.receipt, "delay_seconds": max(0.0, delay.total_seconds())}
+        head = json.dumps(fields).encode()
+        await self._put("requeue", head[:-1] + b',"task":' + task.encode() + b"}")
+
+    async def release(self) -> None:
+        """Put it back unstarted (S7)."""
+        await self._put("release", {})
+
+    async def dead_letter(self, reason: str, description: str) -> None:
+        """Move it to the dead-letter place (S6)."""
+        await self._put("dead-letter", {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])})
+
+    async def checkpoint(self, value: str) -> None:
+        """Save the task's progress beside it (S9)."""
+        await self._put("checkpoint", {"value": value})
+
+    async def _put(self, verb: str, fields: "dict[str, Any] | bytes") -> None:
+        body = fields if isinstance(fields, bytes) else {"receipt": self._claimed.receipt, **fields}
+        path = f"/api/tasks/{quote(self.id, safe='')}/{verb}"
+        try:
+            await self._connection.request("PUT", path, body, query={"queue": self._queue}, seconds=self._seconds)
+        except NoAnswer as error:
+            raise SettlementUnknown(str(error)) from None
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()  # JSON on the wire takes no lone surrogate

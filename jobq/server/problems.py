@@ -1,0 +1,72 @@
+"""Errors as answers: which status and word each of jobq's errors has over HTTP, and what a refusal of our own is."""
+
+from typing import Any, Final
+
+from jobq.errors import (
+    AccessDenied,
+    BackendUnavailable,
+    ConfigurationError,
+    ConfirmationDiffers,
+    DuplicateTask,
+    JobqError,
+    LockLost,
+    MalformedTask,
+    PushUnknown,
+    QueueNotFound,
+    SettlementUnknown,
+    StoreUnusable,
+)
+
+
+class Refused(Exception):
+    """A request is answered with this problem, and changes nothing.
+
+    Args:
+        status: of HTTP.
+        code: one word for programs.
+        message: for people.
+        headers: to add.
+        more: fields of the error beside code and message.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, *, headers: tuple[tuple[str, str], ...] = (), **more: Any
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers
+        self.more = more
+
+
+_RETRY: Final = (("Retry-After", "1"),)
+# In this order: the first that fits.
+_OF_ERRORS: Final[tuple[tuple[type[JobqError], int, str], ...]] = (
+    (LockLost, 409, "lease_gone"),
+    (ConfirmationDiffers, 409, "confirmed_otherwise"),
+    (DuplicateTask, 409, "duplicate"),
+    (MalformedTask, 400, "malformed_task"),
+    (QueueNotFound, 404, "queue_not_found"),
+    (PushUnknown, 504, "unknown"),
+    (SettlementUnknown, 504, "unknown"),
+    (BackendUnavailable, 503, "unavailable"),
+    (StoreUnusable, 503, "store_unusable"),
+    (AccessDenied, 503, "store_refuses"),  # the service's own rights, none of the caller's
+    (ConfigurationError, 400, "refused"),
+)
+_ABOUT_THE_STORE: Final = {
+    "unavailable": "the store does not answer; nothing was changed, try again",
+    "unknown": "the store's answer was lost: it may or may not have been done; the same request again tells",
+    "store_unusable": "the store cannot be used as it is; the service's log says why",
+    "store_refuses": "the store refuses the service; the service's log says why",
+}
+
+
+def refused_for(error: JobqError) -> Refused:
+    """Return the answer to an error; what it says of the store's place stays in the log (A5)."""
+    for kind, status, code in _OF_ERRORS:
+        if isinstance(error, kind):
+            headers = _RETRY if code == "unavailable" else ()
+            return Refused(status, code, _ABOUT_THE_STORE.get(code, str(error)), headers=headers)
+    return Refused(500, "internal", "the service failed; its log says how")

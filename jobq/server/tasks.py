@@ -1,0 +1,392 @@
+"""The endpoints of tasks: add, claim, keep, settle, look (S1, S4, S5)."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+from uuid import uuid4
+
+from jobq import strict_json
+from jobq.errors import LockLost, MalformedTask
+from jobq.run import retry
+from jobq.server import wire
+from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Handler, Parameter, Reply, whole
+from jobq.server.problems import Refused
+from jobq.server.tokens import Scope
+from jobq.serving import HeldDelivery, Kind, TaskRecord, released_body
+from jobq.task import WIRE_VERSION, Outcome, OutcomeKind, Task, TaskResult, new_id
+
+_ACCEPTED: Final = {"accepted": True}
+_TAIL: Final = 4096  # characters of output in a dead letter (DESIGN section 11)
+
+
+async def push(call: Call) -> Reply:
+    """Add tasks."""
+    tasks = [_task_of(call, fields, number) for number, fields in enumerate(call.body.tasks)]
+    backend = await call.backend()
+    ids = await backend.push(tasks)
+    call.audited["ids"] = ids[:10]
+    call.audited["count"] = len(ids)
+    return 202, {"ids": ids}
+
+
+def _task_of(call: Call, fields: dict[str, Any], number: int) -> Task:
+    given = dict(fields)
+    version = given.pop("version", None)
+    try:
+        if version is not None:  # as jobq's own client writes it
+            return Task.decode(strict_json.dumps({"version": version, **given}))
+        if "id" not in given:
+            given["id"] = new_id() if call.body.key is None else _id_of(call, number)
+        return Task.new(**given)
+    except MalformedTask as error:
+        raise MalformedTask(error.what, f"tasks.{number}" + (f".{error.where}" if error.where else "")) from None
+    except TypeError:
+        raise MalformedTask("is no task", f"tasks.{number}") from None
+
+
+def _id_of(call: Call, number: int) -> str:
+    """Return the id of a task that a key names: the same for each repetition, on every replica (S8)."""
+    named = f"{call.caller} {call.queue} {call.body.key} {number}"
+    return f"k-{hashlib.blake2b(named.encode(), digest_size=16).hexdigest()}"
+
+
+async def claim(call: Call) -> Reply:
+    """Lease tasks, and stay for a first one; whoever hangs up meanwhile leaves nothing leased."""
+    wish: wire.Claim = call.body
+    backend = await call.backend()
+    lease = None if wish.lease_seconds is None else timedelta(seconds=wish.lease_seconds)
+    # Bound to the caller and the queue: a key that somebody else knows finds nothing of his.
+    bound = [f"{call.caller} {call.queue} {key}" for key in (wish.key or str(uuid4()), *wish.former)]
+    wait = timedelta(seconds=wish.wait_seconds)
+    claiming = asyncio.ensure_future(backend.claim(wish.max_tasks, lease, wait, key=bound[0], former=bound[1:]))
+    found: Sequence[HeldDelivery] = await (_unless_gone(call, claiming) if wish.wait_seconds else claiming)
+    call.audited["ids"] = [delivery.id for delivery in found]
+    if found and call.gone.is_set() and not call.service.is_stopping:
+        await _give_back(found)
+        found = []
+    return 200, {"tasks": [_claimed(delivery, raw=wish.raw) for delivery in found]}
+
+
+async def _unless_gone(call: Call, claiming: "asyncio.Future[Sequence[HeldDelivery]]") -> Sequence[HeldDelivery]:
+    """Return what is claimed, or nothing as soon as the client has hung up or the service stops."""
+    gone = asyncio.ensure_future(call.gone.wait())
+    both: set[asyncio.Future[Any]] = {claiming, gone}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not claiming.done():
+            claiming.cancel()  # the backend gives back what it is granted yet
+        return await claiming
+    except asyncio.CancelledError:
+        if not claiming.cancelled() or not call.gone.is_set():
+            claiming.cancel()
+            raise
+        return []
+    finally:
+        gone.cancel()
+
+
+async def _give_back(found: Sequence[HeldDelivery]) -> None:
+    for delivery in found:
+        with contextlib.suppress(LockLost):  # a later claim of this client has it already
+            await delivery.release()
+
+
+def _claimed(delivery: HeldDelivery, *, raw: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "id": delivery.id,
+        "receipt": delivery.receipt,
+        "lease_seconds": delivery.lease.total_seconds(),
+        "deliveries": delivery.deliveries,
+        "checkpoint": delivery.checkpoint_value,
+    }
+    if raw:
+        return shown | body_fields(delivery.body)
+    shown["fencing"] = str(delivery.fencing)
+    try:
+        return shown | {"task": json.loads(delivery.task.encode())}
+    except MalformedTask:
+        return shown | body_fields(delivery.body)
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """Return a body as a field of an answer, without a loss."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def fenced(handler: Handler) -> Handler:
+    """Answer 404 instead of 409 where the task is not known at all."""
+
+    async def checked(call: Call) -> Reply:
+        try:
+            return await handler(call)
+        except LockLost:
+            if "\0" in call.path["id"] or await (await call.backend()).find(call.path["id"]) is None:
+                raise _no_task(call) from None
+            raise
+
+    return checked
+
+
+async def heartbeat(call: Call) -> Reply:
+    """Renew a lease."""
+    wish: wire.Heartbeat = call.body
+    delivery = await _held(call)
+    await delivery.renew(delivery.lease if wish.lease_seconds is None else timedelta(seconds=wish.lease_seconds))
+    return 202, _ACCEPTED
+
+
+async def complete(call: Call) -> Reply:
+    """End a task as done."""
+    wish: wire.Completion = call.body
+    result = TaskResult(
+        exit_code=wish.exit_code, value=wish.value, duration=wish.duration_seconds, output_tail=wish.output
+    )
+    await (await _held(call)).complete(result)
+    return 202, _ACCEPTED
+
+
+async def fail(call: Call) -> Reply:
+    """Count a failure; the task comes again, or is given up, by its budgets (S7)."""
+    wish: wire.Failure = call.body
+    delivery = await _held(call)
+    # Told apart by the request alone: what becomes of it depends on counters that the first one has changed (S5).
+    words = repr((wish.detail, wish.output, wish.duration_seconds, wish.exit_code)).encode()
+    said = f"fail {hashlib.blake2b(words, digest_size=8).hexdigest()}"
+    record = await (await call.backend()).find(call.path["id"])
+    if record is None or record.state != "leased" or record.body is None:
+        await delivery.put_back(b"", timedelta(0), said)  # stale, or said before: the fence tells
+        return 202, _ACCEPTED
+    verdict = _verdict(record, wish)
+    if isinstance(verdict, retry.Requeue):
+        await delivery.put_back(verdict.task.encode(), verdict.delay, said)
+    else:
+        tail = wish.output[-_TAIL:]
+        await delivery.bury(verdict.reason, verdict.description + (f"\n{tail}" if tail else ""), said)
+    return 202, _ACCEPTED
+
+
+def _verdict(record: TaskRecord, wish: wire.Failure) -> retry.Requeue | retry.DeadLetter:
+    outcome = Outcome(
+        kind=OutcomeKind.FAILED, detail=wish.detail, exit_code=wish.exit_code, duration=wish.duration_seconds
+    )
+    jitter = retry.Backoff(jitter=random.Random(wish.receipt))  # noqa: S311 - no secret; the same for a repetition
+    assert record.body is not None
+    try:
+        verdict = retry.verdict(Task.decode(record.body), record.deliveries or 1, outcome, jitter)
+        if isinstance(verdict, retry.Requeue):
+            verdict.task.encode()
+            return verdict
+    except MalformedTask as fault:
+        return retry.DeadLetter(retry.Reason.MALFORMED, f"{wish.detail}; it cannot be put back: it {fault}")
+    assert isinstance(verdict, retry.DeadLetter)
+    return verdict
+
+
+async def release(call: Call) -> Reply:
+    """Put back a task that was never started; costs it nothing (S7)."""
+    delivery = await _held(call)
+    record = await (await call.backend()).find(call.path["id"])
+    body = b"" if record is None or record.state != "leased" or record.body is None else record.body
+    with contextlib.suppress(MalformedTask):
+        body = released_body(body)
+    await delivery.put_back(body, timedelta(0), "release")
+    return 202, _ACCEPTED
+
+
+async def requeue(call: Call) -> Reply:
+    """Put a task back with the counters that the caller has raised (S6)."""
+    wish: wire.Requeue = call.body
+    task = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **wish.task}))
+    if task.id != call.path["id"]:
+        raise Refused(400, "malformed_request", "task.id: is another task's")
+    await (await _held(call)).requeue(task, timedelta(seconds=wish.delay_seconds))
+    return 202, _ACCEPTED
+
+
+async def dead_letter(call: Call) -> Reply:
+    """Give a task up (S6)."""
+    wish: wire.Burial = call.body
+    await (await _held(call)).dead_letter(wish.reason, wish.description)
+    return 202, _ACCEPTED
+
+
+async def checkpoint(call: Call) -> Reply:
+    """Save how far a task has come (S9)."""
+    await (await _held(call)).checkpoint(call.body.value)
+    return 202, _ACCEPTED
+
+
+async def _held(call: Call) -> HeldDelivery:
+    call.audited["ids"] = [call.path["id"]]
+    backend = await call.backend()
+    delivery: HeldDelivery = await backend.held(call.path["id"], call.body.receipt)
+    return delivery
+
+
+async def page(call: Call) -> Reply:
+    """Show tasks by their ids, a page at a time."""
+    kind = Kind(call.query.get("state", Kind.ALL)) if call.query.get("state", "all") in set(Kind) else None
+    if kind is None:
+        raise Refused(400, "malformed_request", f"state must be one of {', '.join(Kind)}")
+    return await _page(call, kind)
+
+
+async def started(call: Call) -> Reply:
+    """Show what is leased."""
+    return await _page(call, Kind.STARTED)
+
+
+async def processed(call: Call) -> Reply:
+    """Show what is done."""
+    return await _page(call, Kind.PROCESSED)
+
+
+async def dead(call: Call) -> Reply:
+    """Show what was given up."""
+    return await _page(call, Kind.DEAD)
+
+
+async def _page(call: Call, kind: Kind) -> Reply:
+    limit = whole(call, "limit", 100, wire.MAX_PAGE)
+    after = call.query.get("after", "")
+    if "\0" in after:
+        raise Refused(400, "malformed_request", "after: holds a NUL")
+    backend = await call.backend()
+    found = await backend.page(kind, after, limit + 1)
+    shown = [_shown(record) for record in found[:limit]]
+    return 200, {"tasks": shown, "next": shown[-1]["id"] if len(found) > limit else None}
+
+
+async def show(call: Call) -> Reply:
+    """Show one task."""
+    record = None if "\0" in call.path["id"] else await (await call.backend()).find(call.path["id"])
+    if record is None:
+        raise _no_task(call)
+    return 200, _shown(record)
+
+
+def _no_task(call: Call) -> Refused:
+    return Refused(404, "task_not_found", f"there is no task {call.path['id'][:100]!a}, or it is forgotten")
+
+
+def _shown(record: TaskRecord) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "id": record.id,
+        "state": record.state,
+        "deliveries": record.deliveries,
+        "due": record.due,
+        "started": record.started,
+        "last_heartbeat_at": record.last_heartbeat,
+        "must_heartbeat_before": record.must_heartbeat_before,
+        "processed": record.processed,
+        "reason": record.reason,
+        "description": record.description,
+    }
+    if record.result is not None:
+        result = json.loads(record.result)
+        shown |= {name: result.get(name) for name in ("output", "exit_code", "value")}
+        shown["duration_seconds"] = result.get("duration")
+    if record.body:
+        with contextlib.suppress(MalformedTask):
+            task = Task.decode(record.body)
+            shown["created"] = task.created
+            shown["task"] = json.loads(task.encode())
+            # Values may be secrets (A5): that there is a variable is enough to know.
+            shown["task"]["env"] = dict.fromkeys(task.env, "***")
+    return shown
+
+
+_SETTLED: Final = {202: wire.Accepted}
+_STATES: Final = AFTER, LIMIT
+ENDPOINTS: Final = (
+    Endpoint(
+        method="POST",
+        path="/api/tasks",
+        scope=Scope.ENQUEUE,
+        handler=push,
+        body=wire.NewTasks,
+        answers={202: wire.Pushed},
+        summary="Add tasks, durably: all of them or none.",
+        changes=True,
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/tasks/next",
+        scope=Scope.LEASE,
+        handler=claim,
+        body=wire.Claim,
+        answers={200: wire.Claimed},
+        summary="Claim tasks, and stay for a first one.",
+        text="The lease counts from before the request was sent. What a lost answer has claimed is to be had again by"
+        " a new call that names the key of the former one.",
+        changes=True,
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/tasks",
+        scope=Scope.READ,
+        handler=page,
+        answers={200: wire.TaskPage},
+        parameters=(
+            *_STATES,
+            Parameter(
+                name="state", schema={"type": "string", "enum": [str(kind) for kind in Kind]}, text="Which tasks."
+            ),
+        ),
+        summary="Show tasks, by id.",
+    ),
+    *(
+        Endpoint(
+            method="GET",
+            path=f"/api/tasks/{name}",
+            scope=Scope.READ,
+            handler=handler,
+            answers={200: wire.TaskPage},
+            parameters=_STATES,
+            summary=summary,
+        )
+        for name, handler, summary in (
+            ("started", started, "Show the tasks that are leased."),
+            ("processed", processed, "Show the tasks that are done."),
+            ("dead", dead, "Show the tasks that were given up."),
+        )
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/tasks/{id}",
+        scope=Scope.READ,
+        handler=show,
+        answers={200: wire.TaskShown},
+        summary="Show a task.",
+    ),
+    *(
+        Endpoint(
+            method="PUT",
+            path=f"/api/tasks/{{id}}/{verb}",
+            scope=scope,
+            handler=fenced(handler),
+            body=model,
+            answers=_SETTLED,
+            summary=summary,
+            changes=True,
+        )
+        for verb, scope, handler, model, summary in (
+            ("heartbeat", Scope.LEASE, heartbeat, wire.Heartbeat, "Renew the lease, from now."),
+            ("complete", Scope.SETTLE, complete, wire.Completion, "The task is done."),
+            ("fail", Scope.SETTLE, fail, wire.Failure, "The attempt failed: counted, and tried again or given up."),
+            ("release", Scope.SETTLE, release, wire.Release, "Put back what was never started."),
+            ("checkpoint", Scope.SETTLE, checkpoint, wire.Checkpoint, "Save how far the task has come."),
+            ("requeue", Scope.SETTLE, requeue, wire.Requeue, "Put it back, counted by the caller."),
+            ("dead-letter", Scope.SETTLE, dead_letter, wire.Burial, "Give it up, counted by the caller."),
+        )
+    ),
+)

@@ -1,0 +1,165 @@
+"""Bearer tokens: who may do what to which queue. Kept as hashes in the database that is served (RELIABILITY 3, A8).
+
+A token is `jobq_ID_SECRET`: the id names it in lists and in the audit, the secret has 256 bits, so that one round of
+SHA-256 is enough of a hash.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
+from jobq.serving import Servable
+
+_DOCUMENT: Final = "tokens"
+_FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken
+_STALE_SECONDS: Final = 60.0  # how long tokens are believed while the store does not answer
+_RACES: Final = 20
+_PARTS: Final = 3
+_NOBODY: Final = hashlib.sha256(b"").hexdigest()
+ALL_QUEUES: Final = "*"
+
+
+class Scope(StrEnum):
+    """What a token permits."""
+
+    ENQUEUE = "enqueue"  # add tasks, make the queue
+    LEASE = "lease"  # claim tasks and keep them, named leases too
+    SETTLE = "settle"  # end what was claimed
+    READ = "read"  # look
+    ADMIN = "admin"  # clear, dead letters, the generator, leases of others
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRecord:
+    """A token as it is kept.
+
+    Attributes:
+        id: names it.
+        name: for people.
+        hash: SHA-256 of its secret, hexadecimal.
+        scopes: what it permits.
+        queues: on which queues; "*" = all.
+        created: wall time, seconds since the epoch.
+    """
+
+    id: str
+    name: str
+    hash: str
+    scopes: tuple[str, ...]
+    queues: tuple[str, ...]
+    created: float
+
+    def permits(self, scope: Scope, queue: str) -> bool:
+        """Tell whether it permits this."""
+        return scope in self.scopes and (ALL_QUEUES in self.queues or queue in self.queues)
+
+
+class TokenBook:
+    """The tokens of a place, read again when they are a little old.
+
+    Args:
+        store: keeps them.
+    """
+
+    def __init__(self, store: Servable) -> None:
+        self._store = store
+        self._records: dict[str, TokenRecord] = {}
+        self._read_at = -_STALE_SECONDS
+        self._tried_at = -_STALE_SECONDS
+
+    async def are_there(self) -> bool:
+        """Tell whether there is any token."""
+        await self._refresh()
+        return bool(self._records)
+
+    async def holder_of(self, token: str) -> TokenRecord | None:
+        """Return the record of a token, if it is one; raises BackendUnavailable where no one can say."""
+        await self._refresh()
+        parts = token.split("_", 2)
+        record = self._records.get(parts[1]) if len(parts) == _PARTS and parts[0] == "jobq" else None
+        given = hashlib.sha256(parts[-1].encode("utf-8", "replace")).hexdigest()
+        # The comparison takes the same time whatever is compared, also where there is nothing to compare with.
+        is_right = hmac.compare_digest(given, _NOBODY if record is None else record.hash)
+        return record if is_right and record is not None else None
+
+    async def _refresh(self) -> None:
+        now = time.monotonic()
+        if now - self._tried_at < _FRESH_SECONDS and now - self._read_at < _STALE_SECONDS:
+            return
+        self._tried_at = now
+        try:
+            self._records = {record.id: record for record in await records(self._store)}
+        except JobqError:
+            if now - self._read_at >= _STALE_SECONDS:
+                raise BackendUnavailable("nobody can say which tokens are good") from None
+        else:
+            self._read_at = now
+
+
+async def records(store: Servable) -> list[TokenRecord]:
+    """Return all tokens, oldest first."""
+    document = await store.document(_DOCUMENT)
+    return [] if document is None else _read(document.value)
+
+
+async def create(store: Servable, name: str, scopes: Sequence[str], queues: Sequence[str]) -> tuple[TokenRecord, str]:
+    """Make a token; return its record and the token itself, which is never to be had again."""
+    secret = secrets.token_urlsafe(32)
+    record = TokenRecord(
+        id=secrets.token_hex(6),
+        name=name,
+        hash=hashlib.sha256(secret.encode()).hexdigest(),
+        scopes=tuple(scopes),
+        queues=tuple(queues),
+        created=time.time(),
+    )
+
+    def add(known: list[TokenRecord]) -> list[TokenRecord]:
+        return [*known, record]
+
+    await _change(store, add)
+    return record, f"jobq_{record.id}_{secret}"
+
+
+async def revoke(store: Servable, token_id: str) -> TokenRecord | None:
+    """Delete a token; return what it was, None = there is none of this id."""
+    found: list[TokenRecord] = []
+
+    def remove(known: list[TokenRecord]) -> list[TokenRecord]:
+        found[:] = [record for record in known if record.id == token_id]
+        return [record for record in known if record.id != token_id]
+
+    await _change(store, remove)
+    return found[0] if found else None
+
+
+async def _change(store: Servable, change: Any) -> None:
+    for _ in range(_RACES):
+        document = await store.document(_DOCUMENT)
+        known = [] if document is None else _read(document.value)
+        wanted = change(list(known))
+        if wanted == known:
+            return
+        value = json.dumps({"tokens": [asdict(record) for record in wanted]}).encode()
+        if await store.write_document(_DOCUMENT, value, 0 if document is None else document.version):
+            return
+    raise BackendUnavailable("the tokens change again and again; nothing was changed")
+
+
+def _read(value: bytes) -> list[TokenRecord]:
+    try:
+        return [
+            TokenRecord(**(fields | {"scopes": tuple(fields["scopes"]), "queues": tuple(fields["queues"])}))
+            for fields in json.loads(value)["tokens"]
+        ]
+    except (ValueError, KeyError, TypeError):
+        raise ConfigurationError(
+            "the tokens in the database cannot be read: they are of a newer jobq, or spoilt"
+        ) from None

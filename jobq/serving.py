@@ -1,0 +1,199 @@
+"""What a backend offers beside the protocol of `jobq.backend` so that `jobq serve` can stand on it.
+
+The service keeps nothing of its own: any replica answers for what another one has claimed. So a delivery is found
+again by its receipt, a claim takes receipts that follow from the caller's key (a lost answer is asked for again), and
+what the service itself has to remember (tokens, the generator) stands in small documents of the same database.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final, Protocol, runtime_checkable
+
+from jobq.backend import Backend, Delivery
+from jobq.errors import ConfigurationError, LockLost
+from jobq.task import Task, TaskResult
+
+MOST_CLAIMED: Final = 100  # tasks of one keyed claim
+_PREFIX_CHARACTERS: Final = 28  # of a receipt of 32: the rest numbers the tasks of one claim
+_RECEIPT_PARTS: Final = 3
+_MOST_OUTPUT: Final = 64 * 1024  # characters of output that are kept (DESIGN section 11)
+
+
+class Kind(StrEnum):
+    """Which tasks a page shows."""
+
+    ALL = "all"
+    WAITING = "waiting"  # ready, or scheduled for later
+    STARTED = "started"  # leased
+    PROCESSED = "processed"  # done
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecord:
+    """A task as it stands, for people. Times are wall times of the server, in seconds since the epoch.
+
+    Attributes:
+        id: of the task.
+        state: ready, scheduled, leased, done or dead.
+        deliveries: how often it was handed out; None = not kept of a task that is done.
+        body: as stored; None once it is done.
+        started: when it was last handed out.
+        last_heartbeat: when that lease was last renewed; None = not since it was handed out.
+        must_heartbeat_before: when that lease ends.
+        due: from when a scheduled one is to be had.
+        processed: when it was done, or given up.
+        result: what `complete` was given, as JSON; None = it was done by a worker that spoke to the database itself.
+        reason, description: of a dead letter.
+    """
+
+    id: str
+    state: str
+    deliveries: int | None = None
+    body: bytes | None = None
+    started: float | None = None
+    last_heartbeat: float | None = None
+    must_heartbeat_before: float | None = None
+    due: float | None = None
+    processed: float | None = None
+    result: bytes | None = None
+    reason: str | None = None
+    description: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A small thing the service remembers, under a version that each write raises."""
+
+    value: bytes
+    version: int
+
+
+@runtime_checkable
+class HeldDelivery(Delivery, Protocol):
+    """A delivery that anyone who knows its receipt can find again."""
+
+    @property
+    def receipt(self) -> str:
+        """What `Servable.held` takes; whoever has it may settle the delivery."""
+        ...
+
+    async def put_back(self, body: bytes, delay: timedelta, said: str) -> None:
+        """As `requeue`, with the new body as it is; `said` tells this settle from another one (S5)."""
+        ...
+
+    async def bury(self, reason: str, description: str, said: str) -> None:
+        """As `dead_letter`, with `said` as above."""
+        ...
+
+
+@runtime_checkable
+class Servable(Backend, Protocol):
+    """A backend that can be served; all of it is one queue's, but for the documents."""
+
+    async def claim(
+        self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
+    ) -> Sequence[HeldDelivery]:
+        """As `receive`, with receipts that follow from `key`.
+
+        Args:
+            max_tasks: 1 to MOST_CLAIMED.
+            lease: as for `receive`.
+            wait: as for `receive`.
+            key: made for this call alone, hard to guess (`receipts_of`).
+            former: keys of claims whose answers were lost. What they still hold comes first, renewed and with new
+                receipts, so that a give-back of the former claim, which may be under way, cannot touch it.
+        """
+        ...
+
+    async def held(self, task_id: str, receipt: str) -> HeldDelivery:
+        """Return a delivery by its receipt, which is compared only by its verbs; raises LockLost for what is none."""
+        ...
+
+    async def find(self, task_id: str) -> TaskRecord | None:
+        """Return one task; None = there is none, or it is forgotten."""
+        ...
+
+    async def page(self, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
+        """Return up to `limit` tasks in the order of their ids, from behind the id `after` ("" = the first)."""
+        ...
+
+    async def queues(self) -> list[str]:
+        """Return the names of all queues of this place."""
+        ...
+
+    async def document(self, name: str) -> Document | None:
+        """Return what is remembered under this name; None = nothing."""
+        ...
+
+    async def write_document(self, name: str, value: bytes, version: int) -> bool:
+        """Remember it, if the version there is still this one (0 = nothing there); return whether it was done."""
+        ...
+
+
+def served(backend: object) -> Any:
+    """Return the backend, which can be served.
+
+    Raises:
+        ConfigurationError: it cannot; says which can.
+    """
+    if not isinstance(backend, Servable):
+        raise ConfigurationError(
+            f"the service of queue {getattr(backend, 'name', '?')!r} cannot be served over HTTP; name a queue of an SQL"
+            " one: embedded or SQLite (one machine), PostgreSQL"
+        )
+    return backend
+
+
+def prefix_of(key: str) -> str:
+    """Return what the receipts of a keyed claim begin with."""
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()[:_PREFIX_CHARACTERS]
+
+
+def receipts_of(key: str, count: int) -> list[str]:
+    """Return the receipts of a keyed claim: 32 hexadecimal digits each, as hard to guess as the key."""
+    prefix = prefix_of(key)
+    return [f"{prefix}{number:04x}" for number in range(count)]
+
+
+def packed(queue: str, task_id: str, seq: int, receipt: str) -> str:
+    """Return a receipt for the wire; its last part finds a mistake, such as the id of another task."""
+    return f"{seq}.{receipt}.{_check(queue, task_id)}"
+
+
+def unpacked(queue: str, task_id: str, packed_receipt: str) -> tuple[int, str]:
+    """Return the row and the receipt; raises LockLost for what is no receipt of this task."""
+    parts = packed_receipt.split(".")
+    if len(parts) == _RECEIPT_PARTS and parts[2] == _check(queue, task_id):
+        seq, receipt = parts[0], parts[1]
+        if seq.isascii() and seq.isdigit() and len(seq) < 19 and len(receipt) == 32 and _is_hex(receipt):  # noqa: PLR2004 - 63 and 128 bits
+            return int(seq), receipt
+    raise LockLost(f"this is no receipt of task {task_id}")
+
+
+def result_json(result: TaskResult) -> bytes:
+    """Return a result as it is kept."""
+    fields = {
+        "exit_code": result.exit_code,
+        "value": result.value,
+        "duration": result.duration,
+        "output": result.output_tail[-_MOST_OUTPUT:],
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def released_body(body: bytes) -> bytes:
+    """Return the body of a task that was never started, with that recorded (S7); raises MalformedTask."""
+    return Task.decode(body).released().encode()
+
+
+def _check(queue: str, task_id: str) -> str:
+    return hashlib.blake2b(f"{queue}/{task_id}".encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+
+
+def _is_hex(text: str) -> bool:
+    return all(character in "0123456789abcdef" for character in text)

@@ -1,0 +1,24 @@
+"""One service on SQLite for a module's tests, each on a queue of its own."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.server import HttpServer, running
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    folder = Path(tmp_path_factory.mktemp("service"))
+    with running(f"sqlite://{folder}/jobs.db/demo", folder) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(server: HttpServer) -> str:
+    """A queue of one's own."""
+    name = f"q-{uuid.uuid4().hex[:12]}"
+    assert server.ask("PUT", f"/api/queues/{name}")[0] == 202
+    return name

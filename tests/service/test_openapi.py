@@ -1,0 +1,60 @@
+"""The service answers as its OpenAPI says: schemathesis makes the requests (no 5xx, no status that is not told)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.service.server import HttpServer, running
+
+CHECKS = "not_a_server_error,status_code_conformance,response_schema_conformance,content_type_conformance"
+
+
+def ask_all(server: HttpServer, folder: Path, *options: str) -> None:
+    schema = server.ask("GET", "/openapi.json")[1]
+    # Shorter than any patience: many of these claims find nothing.
+    schema["components"]["schemas"]["Claim"]["properties"]["wait_seconds"]["maximum"] = 0.05
+    (folder / "openapi.json").write_text(json.dumps(schema))
+    done = subprocess.run(
+        [
+            *(str(Path(sys.executable).with_name("schemathesis")), "run", str(folder / "openapi.json")),
+            *("--url", server.url, "--checks", CHECKS, "--no-color", *options),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "Tested: " in done.stdout
+    log = server.log.read_text()
+    assert "incident" not in log, log[-4000:]
+    assert "Traceback" not in log, log[-4000:]
+
+
+def test_schemathesis(server: HttpServer, tmp_path: Path) -> None:
+    ask_all(server, tmp_path, "--phases", "fuzzing", "--max-examples", "6", "--seed", "1")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_schemathesis_at_length(tmp_path: Path) -> None:
+    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path, "--rate-limit", "100000") as server:
+        ask_all(server, tmp_path, "--max-examples", "200")
+
+
+def test_it_tells_of_every_endpoint(server: HttpServer) -> None:
+    status, found = server.ask("GET", "/openapi.json")
+    assert status == 200
+    assert (found["openapi"], found["info"]["version"]) == ("3.1.0", "1")
+    told = {f"{method.upper()} {path}" for path, methods in found["paths"].items() for method in methods}
+    wanted = {f"PUT /api/tasks/{{id}}/{verb}" for verb in ("heartbeat", "complete", "fail", "release", "checkpoint")}
+    wanted |= {"POST /api/tasks", "POST /api/tasks/next", "GET /api/tasks", "GET /api/tasks/{id}"}
+    wanted |= {f"GET /api/tasks/{kind}" for kind in ("started", "processed", "dead")}
+    wanted |= {f"GET /api/leases{kind}" for kind in ("", "/active", "/expired", "/renewed", "/released", "/{id}")}
+    wanted |= {"POST /api/leases", "PUT /api/leases/renew", "DELETE /api/leases/{id}", "DELETE /api/leases/release"}
+    wanted |= {"POST /api/generator/start", "POST /api/generator/stop", "GET /api/generator"}
+    wanted |= {"GET /healthz", "GET /readyz", "GET /metrics"}
+    assert wanted <= told

@@ -1,0 +1,193 @@
+"""Who may do what, how much, and what leaves the service (RELIABILITY 3, A5 and A8)."""
+
+import http.client
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.server import HttpServer, running
+
+WISH = {"lease_seconds": 30.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(tmp_path_factory.mktemp("safety"))
+
+
+@pytest.fixture(scope="module")
+def spec(folder: Path) -> str:
+    return f"sqlite://{folder}/jobs.db/demo"
+
+
+def jobq(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "jobq", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code, (arguments, done)
+    return done.stdout + (done.stderr if code else "")
+
+
+def token_for(spec: str, *scopes: str, queue: str = "") -> str:
+    options = [word for scope in scopes for word in ("--scope", scope)] + (["--only-queue", queue] if queue else [])
+    return jobq("serve", "token", "create", spec, *options).strip()
+
+
+@pytest.fixture(scope="module")
+def tokens(spec: str) -> dict[str, str]:
+    made = {scope: token_for(spec, scope) for scope in ("enqueue", "lease", "settle", "read", "admin")}
+    return made | {"elsewhere": token_for(spec, "enqueue", "read", queue="other")}
+
+
+@pytest.fixture(scope="module")
+def server(spec: str, folder: Path, tokens: dict[str, str]) -> Iterator[HttpServer]:
+    assert tokens  # made before it starts
+    with running(spec, folder) as made:
+        yield made
+
+
+# What each scope alone permits.
+CALLS: dict[str, tuple[str, str, Any, str]] = {
+    "push": ("POST", "/api/tasks", {"tasks": [{"command": "true"}]}, "enqueue"),
+    "make": ("PUT", "/api/queues/demo", None, "enqueue"),
+    "claim": ("POST", "/api/tasks/next", WISH, "lease"),
+    "heartbeat": ("PUT", "/api/tasks/t/heartbeat", {"receipt": "r"}, "lease"),
+    "complete": ("PUT", "/api/tasks/t/complete", {"receipt": "r"}, "settle"),
+    "fail": ("PUT", "/api/tasks/t/fail", {"receipt": "r"}, "settle"),
+    "acquire": ("POST", "/api/leases", {"resource": "n", "ttl": 1.0}, "lease"),
+    "leases": ("GET", "/api/leases", None, "read"),
+    "tasks": ("GET", "/api/tasks", None, "read"),
+    "count": ("GET", "/api/queues/demo", None, "read"),
+    "metrics": ("GET", "/metrics", None, "read"),
+    "clear": ("POST", "/api/queues/demo/clear", None, "admin"),
+    "redrive": ("POST", "/api/queues/demo/redrive", {"ids": []}, "admin"),
+    "revoke": ("DELETE", "/api/leases/n", None, "admin"),
+    "generate": ("POST", "/api/generator/stop", None, "admin"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_call_wants_its_scope(server: HttpServer, tokens: dict[str, str], name: str) -> None:
+    method, path, body, scope = CALLS[name]
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    for held, token in (*tokens.items(), ("none", None), ("wrong", "jobq_0123_x"), ("odd", "é" * 20)):
+        headers = {} if token is None else {"Authorization": f"Bearer {token}".encode()}
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, headers | ({"Content-Type": "application/json"} if data else {}))
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.headers["Jobq-Service"] == "1"
+        if held == scope:
+            assert answer.status not in {401, 403}, (held, answer.status)
+        else:
+            wanted = {401, 429} if held in {"none", "wrong", "odd"} else {403}  # 429: too many guesses
+            assert answer.status in wanted, (held, answer.status)
+    connection.close()
+
+
+def test_a_token_may_be_for_one_queue(server: HttpServer, tokens: dict[str, str]) -> None:
+    token = tokens["elsewhere"]
+    assert server.ask("PUT", "/api/queues/other", token=token)[0] == 202
+    assert server.ask("GET", "/api/tasks?queue=other", token=token)[0] == 200
+    assert server.ask("GET", "/api/tasks", token=token)[0] == 403
+    assert server.ask("GET", "/api/queues", token=token) == (200, {"queues": ["other"]})
+
+
+def test_tokens_are_kept_as_hashes_listed_and_revoked(
+    server: HttpServer, spec: str, folder: Path, tokens: dict[str, str]
+) -> None:
+    token = token_for(spec, "read")
+    _, token_id, secret = token.split("_", 2)
+    with closing(sqlite3.connect(folder / "jobs.db")) as database:
+        kept = bytes(database.execute("SELECT value FROM document WHERE name = 'tokens'").fetchone()[0]).decode()
+    assert token_id in kept
+    assert not any(each.split("_", 2)[2] in kept for each in (token, *tokens.values()))
+    listed = jobq("serve", "token", "list", spec)
+    assert token_id in listed
+    assert secret not in listed
+    end = time.monotonic() + 10
+    while server.ask("GET", "/api/tasks", token=token)[0] != 200:  # a new token is known within two seconds
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    jobq("serve", "token", "revoke", spec, token_id)
+    jobq("serve", "token", "revoke", spec, token_id, code=4)
+    while server.ask("GET", "/api/tasks", token=token)[0] != 401:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_it_listens_elsewhere_with_tokens_only(tmp_path: Path) -> None:
+    spec = f"sqlite://{tmp_path}/jobs.db/demo"
+    said = jobq("serve", spec, "--host", "0.0.0.0", "--port", "0", code=3)
+    assert "token create" in said
+    token = token_for(spec, "read")
+    with running(spec, tmp_path, "--host", "0.0.0.0") as server:
+        assert server.ask("GET", "/api/tasks")[0] == 401
+        assert server.ask("GET", "/api/tasks", token=token)[0] == 200
+        assert server.ask("GET", "/healthz")[0] == 200
+
+
+def ask(server: HttpServer, method: str, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    with closing(connection):
+        connection.request(method, path, body, {name.replace("_", "-"): text for name, text in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def test_limits(server: HttpServer, tokens: dict[str, str]) -> None:
+    ours = {"Authorization": f"Bearer {tokens['enqueue']}", "Content_Type": "application/json"}
+    large = b'{"tasks":[{"command":"' + b"x" * 17 * 1024 * 1024 + b'"}]}'
+    status, problem = ask(server, "POST", "/api/tasks", large, **ours)
+    assert (status, problem["error"]["code"]) == (413, "too_large")
+    text = ours | {"Content_Type": "text/plain"}
+    assert ask(server, "POST", "/api/tasks", b'{"tasks":[{"command":"true"}]}', **text)[0] == 415
+    for body in (b"", b"{", b"[]", b'{"tasks":[]}', b'{"tasks":[{"command":"x","command":"y"}]}', b"[" * 100_000):
+        assert ask(server, "POST", "/api/tasks", body, **ours)[0] == 400, body[:50]
+    assert ask(server, "GET", "/api/tasks?" + "x" * 20_000, b"", **ours)[0] in {400, 403}
+
+
+def test_a_caller_may_not_crowd_out_others(spec: str, folder: Path, tokens: dict[str, str]) -> None:
+    other = token_for(spec, "read")
+    with running(spec, folder, "--rate-limit", "5") as server:
+        statuses = [server.ask("GET", "/api/tasks", token=tokens["read"])[0] for _ in range(20)]
+        assert statuses.count(429) >= 5
+        assert server.ask("GET", "/api/tasks", token=other)[0] == 200
+        guesses = [server.ask("GET", "/api/tasks", token=f"jobq_00_{n}")[0] for n in range(30)]
+        assert set(guesses) == {401, 429}
+
+
+def test_the_audit_has_one_line_for_each_change(server: HttpServer, tokens: dict[str, str]) -> None:
+    before = len(audit(server))
+    body = {"tasks": [{"command": "canary-command", "env": {"SECRET": "canary-value"}}]}
+    (task_id,) = server.ask("POST", "/api/tasks", body, token=tokens["enqueue"])[1]["ids"]
+    server.ask("GET", "/api/tasks", token=tokens["read"])
+    server.ask("PUT", f"/api/tasks/{task_id}/complete", {"receipt": "r"}, token=tokens["settle"])
+    lines = audit(server)[before:]
+    assert [(line["did"], line["ids"], line["status"]) for line in lines] == [
+        ("POST /api/tasks", [task_id], 202),
+        ("PUT /api/tasks/{id}/complete", [task_id], 409),
+    ]
+    assert lines[0]["caller"] == tokens["enqueue"].split("_")[1]
+    log = server.log.read_text()
+    assert "canary" not in log
+    assert not any(token.split("_", 2)[2] in log for token in tokens.values())
+
+
+def audit(server: HttpServer) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith('{"at"')]
+
+
+def test_without_tokens_a_page_of_another_name_gets_nothing(tmp_path: Path) -> None:
+    """A browser that was led to 127.0.0.1 by another name: its Host tells."""
+    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:
+        assert ask(server, "GET", "/api/tasks", b"", Host="evil.example.org")[0] == 403
+        assert ask(server, "GET", "/api/tasks", b"", Host=f"localhost:{server.port}")[0] == 200
