@@ -126,6 +126,7 @@ _EXAMPLES: Final = {
     STORAGE_QUEUE: "ACCOUNT/QUEUE",
     "sqlite": "sqlite:///FILE.db/QUEUE",
     "memory": "memory://NAME/QUEUE",
+    "sb": "sb://NAMESPACE/QUEUE",
     "postgres": "postgres://USER@HOST/DATABASE/QUEUE",
     "postgresql": "postgresql://USER@HOST/DATABASE/QUEUE",
 }
