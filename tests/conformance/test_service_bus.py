@@ -1,6 +1,6 @@
 """Azure Service Bus keeps the protocol: every case of the suite on an emulator of its own, with a clock of its own.
 
-Opening and closing AMQP takes the SDK a second, so they run side by side, and each test reports one of them. The cases run
+Opening and closing AMQP takes the SDK a second, so they run side by side, and each test reports one of them. They run
 a second time with every contested switch of the emulator the other way, duplicate detection, and abandons for clones.
 """
 
