@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _KEPT_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 10.0
+_SETTLE_SECONDS: Final = 3.0  # less than a caller waits: there must be time to ask what became of it
 _CLOSE_SECONDS: Final = 3.0
 _MOST_PEEKED: Final = 250  # in one request, by the service
 
@@ -127,12 +128,12 @@ class Amqp:
     ) -> None:
         """Move a message that is locked over REST to the dead-letter sub-queue, as one step (S6)."""
         told = {"deadletter-reason": reason, "deadletter-description": description}
-        async with self._receiver("settle") as receiver:
+        async with self._receiver("settle", _SETTLE_SECONDS) as receiver:
             await _settle_by_token(receiver, token, "suspended", told | {"properties-to-modify": dict(properties)})
 
     async def abandon(self, token: uuid.UUID, properties: Mapping[str, str | int]) -> None:
         """Give a message back that is locked over REST, with properties changed, as one step."""
-        async with self._receiver("settle") as receiver:
+        async with self._receiver("settle", _SETTLE_SECONDS) as receiver:
             await _settle_by_token(receiver, token, "abandoned", {"properties-to-modify": dict(properties)})
 
     async def cancel_scheduled(self, numbers: Sequence[int]) -> None:
@@ -151,7 +152,7 @@ class Amqp:
         return self._client
 
     @contextlib.asynccontextmanager
-    async def _receiver(self, name: str) -> AsyncIterator[ServiceBusReceiver]:
+    async def _receiver(self, name: str, seconds: float = _ANSWER_SECONDS) -> AsyncIterator[ServiceBusReceiver]:
         async with self._turns.setdefault(name, asyncio.Lock()):
             kept = self._kept.get(name)
             if kept is not None and time.monotonic() - kept.used > _KEPT_SECONDS:
@@ -162,7 +163,7 @@ class Amqp:
                 kept = _Kept(self._connected().get_queue_receiver(self._place.queue, sub_queue=below), 0.0)
                 self._kept[name] = kept
             try:
-                async with self._said():
+                async with self._said(seconds):
                     yield kept.receiver
             except BaseException:
                 self._drop(name)
@@ -170,15 +171,15 @@ class Amqp:
             kept.used = time.monotonic()
 
     @contextlib.asynccontextmanager
-    async def _said(self) -> AsyncIterator[None]:
+    async def _said(self, seconds: float = _ANSWER_SECONDS) -> AsyncIterator[None]:
         """Turn what the SDK raises into what it means."""
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(seconds):
                 yield
         except (JobqError, NoAnswer):
             raise
         except TimeoutError:
-            raise NoAnswer(f"{self._place}: no answer over AMQP within {_ANSWER_SECONDS:g} s") from None
+            raise NoAnswer(f"{self._place}: no answer over AMQP within {seconds:g} s") from None
         except Exception as error:  # noqa: BLE001 - the SDK raises what its transport trips over, too
             raise _meaning(error, str(self._place)) from None
 

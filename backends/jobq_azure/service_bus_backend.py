@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
@@ -33,6 +34,8 @@ _DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its 
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
 _REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
 _DELETES_AT_ONCE: Final = 16
+# Half a second to import, which the loop must not stand still for when a first task is given up under its lease.
+_SDK: Final = "jobq_azure.service_bus_amqp"
 _T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)
 
@@ -56,7 +59,8 @@ class ServiceBusBackend:
         self._description: Description | None = None
         self._described = 0.0  # when
         self._first_count = 1  # the DeliveryCount of a first delivery: 1 until a 0 was seen
-        self._is_warned = False
+        self._is_warned = self._is_warm = False
+        self._loading: asyncio.Future[object] | None = None
         self._memory = Memory()
         self._sdk: Amqp | None = None
         self._admin: Admin
@@ -110,6 +114,8 @@ class ServiceBusBackend:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._polls.aclose()
+        if self._loading is not None:
+            await self._loading
         if self._on_their_way:
             await asyncio.wait(self._on_their_way, timeout=_LEAVE_SECONDS)
         for sent in self._on_their_way:
@@ -159,6 +165,9 @@ class ServiceBusBackend:
             found = await self._polls.receive(max_tasks, wait.total_seconds())
         except NoAnswer as error:
             raise BackendUnavailable(str(error)) from None  # what is locked comes again, one delivery older
+        if found and not self._is_warm:
+            self._is_warm = True
+            self._loading = asyncio.ensure_future(asyncio.to_thread(import_module, _SDK))
         return [self._delivery(locked, lease) for locked in found]
 
     def _delivery(self, locked: Locked, lease: timedelta | None) -> ServiceBusDelivery:

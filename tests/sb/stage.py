@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobq.backend import Delivery
+from jobq.clock import Clock, SystemClock
 from jobq.task import Task
 from jobq.testing.http_proxy import HttpProxy
 from jobq.testing.service_bus.description import DEAD_LETTERS, Description
@@ -117,13 +118,18 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def staged(
-    folder: Path, fidelity: Fidelity | None = None, options: Options | None = None, **description: Any
+    folder: Path,
+    fidelity: Fidelity | None = None,
+    options: Options | None = None,
+    clock: Clock | None = None,
+    **description: Any,
 ) -> AsyncIterator[Stage]:
-    """Make a namespace with a queue, and all that reaches it."""
+    """Make a namespace with a queue, and all that reaches it; on this machine's time unless a clock is given."""
     described = Description(QUEUE, **{"lock_duration": LOCK_SECONDS, "max_delivery_count": 117} | description)
     async with AsyncExitStack() as stack:
-        emulator = await stack.enter_async_context(Emulator([described], fidelity=fidelity))
+        time = clock or SystemClock()
+        emulator = await stack.enter_async_context(Emulator([described], fidelity=fidelity, clock=time))
         proxy = await stack.enter_async_context(HttpProxy(emulator.http_port))
         namespace = Namespace(place_of("emulator", QUEUE, through(emulator, proxy), ""))
-        backend = ServiceBusBackend(namespace, options or Options(stats_seconds=0.0))
+        backend = ServiceBusBackend(namespace, options or Options(stats_seconds=0.0), now=time.boottime)
         yield Stage(emulator, proxy, await stack.enter_async_context(backend), folder, stack)

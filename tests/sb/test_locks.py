@@ -208,10 +208,10 @@ def _backend_by_identity(stage: Stage, credential: _Credential) -> ServiceBusBac
 
 async def test_tokens_are_made_anew_before_they_end(stage: Stage) -> None:
     await stage.pushed()
-    credential = _Credential(stage, seconds=4)
+    credential = _Credential(stage, seconds=3)
     async with _backend_by_identity(stage, credential) as backend:
         (delivery,) = await backend.receive(1, None, NOW)
-        for _ in range(16):  # twice as long as a token serves
+        for _ in range(10):  # nearly twice as long as a token serves
             await asyncio.sleep(0.5)
             await delivery.renew(LEASE)
         await delivery.complete(DONE)
