@@ -25,6 +25,8 @@ class Capabilities:
 
     Attributes:
         default_lease, min_lease, max_lease: how long a delivery may be leased; max_lease None = no limit.
+        chooses_lease: the caller says how long a lease lasts; else that is the queue's own matter, a delivery says what
+            was granted, and `default_lease` is the most that it can be.
         max_message_bytes: the largest body of one task, as stored; None = no limit of the service's.
         max_delay: the longest delay of a requeue or `not_before`; None = no limit.
         deduplicates: two pushes of one id inside `dedup_window` yield one task (S8).
@@ -38,6 +40,8 @@ class Capabilities:
         native_checkpoint: `checkpoint` saves beside the task; without it the journal must.
         priorities: higher `Task.priority` is delivered first.
         max_peek: how many tasks `peek` can show; None = all.
+        peeks_leased: `peek` shows leased tasks too, which the service does not tell apart.
+        clears_leased: `clear` deletes leased tasks too; else those stay their workers'.
         named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
         redelivers_at: where a redelivered task queues up.
         counts: the fields of `QueueStats` that this service can tell.
@@ -46,6 +50,7 @@ class Capabilities:
     default_lease: timedelta
     min_lease: timedelta = timedelta(seconds=1)
     max_lease: timedelta | None = None
+    chooses_lease: bool = True
     max_message_bytes: int | None = None
     max_delay: timedelta | None = None
     deduplicates: bool = False
@@ -59,6 +64,8 @@ class Capabilities:
     native_checkpoint: bool = False
     priorities: bool = False
     max_peek: int | None = None
+    peeks_leased: bool = False
+    clears_leased: bool = True
     named_leases: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     counts: frozenset[Literal["visible", "leased", "scheduled", "dead", "total"]] = frozenset()

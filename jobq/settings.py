@@ -233,6 +233,32 @@ class Settings(BaseModel):
     poll_max: Annotated[
         Duration, About("The longest pause between two looks into an empty Storage Queue, which bills each look.")
     ] = timedelta(seconds=10)
+    service_bus_lock_duration: Annotated[
+        Duration | None,
+        About(
+            "What a lock of Service Bus counts for, where it is shorter than what the queue grants.",
+            unset="what the queue grants",
+        ),
+    ] = None
+    service_bus_dedup_window: Annotated[
+        Duration | None,
+        About(
+            "For how long a Service Bus queue that jobq makes remembers ids (0 = not at all); says so, too, of a queue"
+            " that this identity may not look at.",
+            unset="10m for a new queue",
+        ),
+    ] = None
+    service_bus_abandon: Annotated[
+        Switch,
+        About(
+            "On Service Bus, gives a preempted task back by an abandon that changes its properties, in one step, in"
+            " place of a copy. Not proven on the real service."
+        ),
+    ] = False
+    service_bus_server: Annotated[
+        str,
+        About("What Service Bus calls itself in its answers (header Server); any other answer counts for nothing."),
+    ] = "Microsoft-HTTPAPI"
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
     kill_margin: Annotated[
         Duration, About("K of the timing rule: to kill and confirm before a lease expires.", audience="tests")

@@ -128,6 +128,7 @@ _EXAMPLES: Final = {
     "memory": "memory://NAME/QUEUE",
     "http": "http://HOST:8000/QUEUE",
     "https": "https://HOST/QUEUE",
+    "sb": "sb://NAMESPACE/QUEUE",
     "postgres": "postgres://USER@HOST/DATABASE/QUEUE",
     "postgresql": "postgresql://USER@HOST/DATABASE/QUEUE",
 }

@@ -1,4 +1,4 @@
-"""Azure Storage Queue: `myaccount/myqueue`."""
+"""Azure Storage Queue (`myaccount/myqueue`) and Azure Service Bus (`sb://mynamespace/myqueue`)."""
 
 import os
 from collections.abc import Mapping
@@ -11,8 +11,9 @@ from jobq.spec import QueueSpec
 
 if TYPE_CHECKING:
     from jobq_azure.backend import StorageQueueBackend
+    from jobq_azure.service_bus_backend import ServiceBusBackend
 
-__all__ = ["blobs", "connect"]
+__all__ = ["blobs", "connect", "connect_service_bus"]
 
 
 def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
@@ -34,6 +35,21 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
     given = connection_string_of(settings.connection_string, settings.azurite, os.environ)
     account = Account(spec.location, given, settings.endpoint_suffix)
     return StorageQueueBackend(account, spec.queue, settings.poll_max)
+
+
+def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBackend":
+    """Return the backend for sb://NAMESPACE/QUEUE.
+
+    Raises:
+        InvalidSpec: the service takes no such names.
+        ConfigurationError: the connection string is not one of this namespace, or a setting cannot be.
+    """
+    from jobq_azure.service_bus_backend import ServiceBusBackend  # noqa: PLC0415 - 0.2 s that few commands need
+    from jobq_azure.service_bus_namespace import Namespace, place_of  # noqa: PLC0415 - as above
+    from jobq_azure.service_bus_options import Options  # noqa: PLC0415 - as above
+
+    place = place_of(spec.location, spec.queue, settings.connection_string, settings.endpoint_suffix)
+    return ServiceBusBackend(Namespace(place, server=settings.service_bus_server), Options.of(settings))
 
 
 def blobs(place: str, settings: Settings) -> Fetch[Mapping[str, str]]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _BUSY: Final = frozenset({429, 503})
-_NEVER_CONNECTED: Final = (
+NEVER_CONNECTED: Final = (
     aiohttp.ClientConnectorError,
     aiohttp.ConnectionTimeoutError,
     aiohttp.ClientHttpProxyError,  # the proxy refused to connect us
@@ -110,14 +110,15 @@ def meaning(error: AzureError, place: str) -> Exception:
     if isinstance(error, HttpResponseError) and error.status_code is not None:
         return _meaning_of_status(error.status_code, code_of(error), place)
     inner = getattr(error, "inner_exception", None)
-    if isinstance(inner, _NEVER_CONNECTED):  # the SDK calls some of them an answer that was lost
-        return BackendUnavailable(f"{place}: {_why_not_connected(inner)}")
+    if isinstance(inner, NEVER_CONNECTED):  # the SDK calls some of them an answer that was lost
+        return BackendUnavailable(f"{place}: {why_not_connected(inner)}")
     return NoAnswer(f"{place}: the answer was lost ({type(inner or error).__name__})")
 
 
-def _why_not_connected(error: Exception) -> str:
+def why_not_connected(error: Exception, what: str = "account") -> str:
+    """Return in plain words why a connection was never made; `what` names whose host it is."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "no such host: is the account's name right, and the network up?"
+        return f"no such host: is the {what}'s name right, and the network up?"
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"the proxy refuses ({error.status}); HTTPS_PROXY names it"
     return "cannot connect"

@@ -2,14 +2,11 @@
 
 import base64
 import logging
-import os
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
-import aiohttp
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.queue.aio import QueueClient
 
@@ -19,9 +16,11 @@ from jobq_azure.answers import from_the_service
 from jobq_azure.blob_wire import CONTAINER as LEASES
 from jobq_azure.blob_wire import BlobWire
 from jobq_azure.payloads import CONTAINER, Payloads
+from jobq_azure.sessions import new_session, proxies_for
 from jobq_azure.wire import Wire
 
 if TYPE_CHECKING:
+    import aiohttp
     from azure.storage.blob.aio import ContainerClient
 
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
@@ -29,7 +28,6 @@ _QUEUE: Final = re.compile(r"(?=.{3,56}\Z)[a-z0-9]+(-[a-z0-9]+)*")  # the servic
 AZURITE: Final = "devstoreaccount1"
 # Azurite's published key: the same on every machine, and no secret.
 _AZURITE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-_AUTHORITY: Final = "login.microsoftonline.com"
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 30.0  # the service gives up by itself after 30 s
 
@@ -66,16 +64,7 @@ class Account:
     async def __aenter__(self) -> Self:
         # It tells each request at INFO, and at WARNING, with a traceback, what it raises anyway.
         logging.getLogger("azure").setLevel(logging.ERROR)
-        # Not trust_env, which would sign requests by ~/.netrc too; the proxies of the environment are read in `_ways`.
-        self._session = aiohttp.ClientSession(auto_decompress=False)
-        # aiohttp sends a PUT or DELETE again by itself when a kept connection breaks. The first may have taken effect:
-        # then the second meets a receipt that the first has used up, and reads as a lost lease (S5).
-        if not hasattr(self._session, "_retry_connection"):
-            await self._session.close()
-            raise ConfigurationError(
-                f"aiohttp {aiohttp.__version__} cannot be kept from repeating requests: upgrade it"
-            )
-        self._session._retry_connection = False  # noqa: SLF001 - there is no public way; a test at the wire holds it
+        self._session = await new_session()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -156,11 +145,9 @@ class Account:
 
     def _identity(self) -> Any:
         if self._credential is None:
-            from jobq_azure.identity import Identity  # noqa: PLC0415 - 0.1 s that a key saves
+            from jobq_azure.identity import Identity, authority  # noqa: PLC0415 - 0.1 s that a key saves
 
-            authority = os.environ.get("AZURE_AUTHORITY_HOST") or _AUTHORITY
-            proxies = proxies_for(authority if "://" in authority else f"https://{authority}")
-            self._credential = Identity(self.name, transport=self._transport(), proxies=proxies)
+            self._credential = Identity(self.name, transport=self._transport(), proxies=proxies_for(authority()))
         return self._credential
 
 
@@ -175,15 +162,6 @@ def connection_string_of(given: str | None, azurite: bool, environment: Mapping[
     if azurite:
         return "UseDevelopmentStorage=true"
     return given or environment.get("AZURE_STORAGE_CONNECTION_STRING") or None
-
-
-def proxies_for(url: str) -> dict[str, str]:
-    """Return the proxy that the environment names for an address, by its scheme, as the SDK takes it; or nothing."""
-    parts = urlsplit(url)
-    proxy = getproxies().get(parts.scheme)
-    if proxy is None or proxy_bypass(parts.netloc.rpartition("@")[2]):
-        return {}
-    return {parts.scheme: proxy if "://" in proxy else f"http://{proxy}"}
 
 
 def _parts_of(text: str) -> dict[str, str]:

@@ -9,19 +9,15 @@ from functools import cached_property
 from typing import Final
 
 from jobq.backend import FencingNumber
-from jobq.errors import JobqError, LockLost, MalformedTask, SettlementUnknown
+from jobq.errors import JobqError, LockLost, MalformedTask
 from jobq.task import Task, TaskResult
-from jobq_azure.answers import NoAnswer
+from jobq_azure.chain import Chain
 from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
 from jobq_azure.dead import Graveyard
 from jobq_azure.envelope import Envelope, spilled
 from jobq_azure.payloads import Payloads
 from jobq_azure.wire import LONGEST, Message, Wire, whole_seconds
 
-# How long a request of a delivery may take, of its lease and at most: longer than its caller waits (RELIABILITY 1.3
-# rule 4: an eighth, 5 s), since a late answer still holds the receipt, and over before the caller's second try is.
-_ANSWER_SHARE: Final = 3 / 16
-_ANSWER_SECONDS: Final = 7.5
 _LONGEST_ID: Final = 100  # as of a task's
 
 
@@ -60,7 +56,7 @@ class StorageDelivery:
         self._envelope = envelope
         self.deliveries = envelope.content.beside.before + message.deliveries
         self._asked = whole_seconds(lease)
-        self._sent: asyncio.Task[None] | None = None
+        self._requests = Chain(wire.place, on_their_way)
         self._on_their_way = on_their_way
 
     @property
@@ -206,31 +202,4 @@ class StorageDelivery:
             removal.add_done_callback(self._on_their_way.discard)
 
     async def _chain(self, request: Callable[[], Awaitable[None]]) -> None:
-        """Send a request once the one before has been answered; it goes on when its caller gives up.
-
-        Raises:
-            SettlementUnknown: its answer was lost.
-        """
-        while self._sent is not None and not self._sent.done():
-            await asyncio.wait({self._sent})
-        self._sent = asyncio.ensure_future(self._limited(request))
-        self._on_their_way.add(self._sent)
-        self._sent.add_done_callback(self._answered)
-        try:
-            await asyncio.shield(self._sent)
-        except NoAnswer as error:
-            raise SettlementUnknown(str(error)) from None
-
-    async def _limited(self, request: Callable[[], Awaitable[None]]) -> None:
-        # One that is never answered must not hold up the next for so long that the lease is over.
-        seconds = min(self._asked * _ANSWER_SHARE, _ANSWER_SECONDS)
-        try:
-            async with asyncio.timeout(seconds):
-                await request()
-        except TimeoutError:
-            raise NoAnswer(f"{self._wire.place}: no answer within {seconds:.3g} s") from None
-
-    def _answered(self, sent: "asyncio.Task[None]") -> None:
-        self._on_their_way.discard(sent)
-        if not sent.cancelled():
-            sent.exception()  # looked at: perhaps nobody waits for it any more
+        await self._requests.send(request, self._asked)

@@ -20,6 +20,7 @@ from jobq.errors import AccessDenied, BackendUnavailable
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
 
+_AUTHORITY: Final = "login.microsoftonline.com"
 _SECRETS: Final = ("AZURE_CLIENT_SECRET", "AZURE_PASSWORD", "AZURE_CLIENT_CERTIFICATE_PASSWORD")
 # The identity service's own words, up to what it adds for its support.
 _WORDS: Final = re.compile(r"AADSTS\d+: .*?(?=\s*Trace ID:|[\r\n]|$)")
@@ -59,6 +60,12 @@ class Identity:
     async def close(self) -> None:
         """Close it."""
         await self._chain.close()
+
+
+def authority() -> str:
+    """Return the address of the identity service, for whoever looks for the proxy to it."""
+    named = os.environ.get("AZURE_AUTHORITY_HOST") or _AUTHORITY
+    return named if "://" in named else f"https://{named}"
 
 
 class _Listened:

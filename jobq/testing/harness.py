@@ -133,6 +133,12 @@ class Bench:
         found = await self.backend.receive(1, self.lease, NOW)
         assert found == [], f"received task {found[0].id}, which should not be visible"
 
+    async def peeks_none(self, *, leased: int = 0) -> None:
+        """See that nothing is shown that could be received; some services show what is leased, too."""
+        shown = await self.backend.peek(100)
+        expected = leased if self.capabilities.peeks_leased else 0
+        assert len(shown) == expected, f"peek shows {len(shown)} tasks, {leased} of them leased"
+
     async def expire(self) -> None:
         """Let every lease of `lease` run out."""
         await self.clock.advance(self.lease.total_seconds() + 1)

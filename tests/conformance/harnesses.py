@@ -1,20 +1,27 @@
 """How the conformance suite reaches each backend of this repository; one function per backend."""
 
 import contextlib
+import itertools
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from jobq.backend import Backend
 from jobq.task import new_id
 from jobq.testing.clock import RealTime, VirtualClock
 from jobq.testing.conformance import Harness
+from jobq.testing.service_bus.emulator import Emulator
 from jobq_azure.backend import StorageQueueBackend
 from jobq_azure.connection import Account
 from jobq_azure.content import text_of
+from jobq_azure.service_bus_backend import ServiceBusBackend
+from jobq_azure.service_bus_namespace import Namespace, Place, place_of
+from jobq_azure.service_bus_options import Options
+from jobq_azure.service_bus_wire import Outgoing, ServiceBusWire
 from jobq_memory import MemoryBackend, Router
 from jobq_postgres import PostgresBackend
 from jobq_sqlite import SqliteBackend, StoreFile
@@ -79,6 +86,36 @@ def storage_queue(connection_string: str, account: str) -> Harness:
     # Many cases at once share two cores and one emulator: a lease of 2 s leaves too little room between its edges.
     lease, limit = timedelta(seconds=4), timedelta(seconds=120)
     return Harness(connect=connect, clock=RealTime(), inject=inject, lease=lease, case_timeout=limit)
+
+
+def service_bus(emulator: Emulator, **options: Any) -> Harness:
+    """An emulated namespace on a virtual clock; raw messages are sent as another program would."""
+    clock = emulator.clock
+    assert isinstance(clock, VirtualClock)
+    queues = itertools.count()
+
+    def place(queue: str) -> Place:
+        return place_of("emulator", queue, emulator.connection_string, "")
+
+    def connect(queue: str) -> ServiceBusBackend:
+        # Counts are asked for each time: the cases compare them with what they have just done.
+        more: dict[str, Any] = {"stats_seconds": 0.0, "dedup_window": timedelta(0)} | options
+        return ServiceBusBackend(Namespace(place(queue)), Options(**more), now=clock.boottime)
+
+    async def inject(queue: str, body: bytes) -> str:
+        message_id = new_id()
+        async with Namespace(place(queue)) as stranger:
+            await ServiceBusWire(stranger, queue).send(Outgoing(body=body, message_id=message_id))
+        return message_id
+
+    return Harness(
+        connect=connect,
+        clock=clock,
+        inject=inject,
+        lease=timedelta(minutes=1),
+        case_timeout=timedelta(seconds=60),
+        queue_name=lambda: f"q-{next(queues)}",
+    )
 
 
 def postgres(database: Database) -> Harness:

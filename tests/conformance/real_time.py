@@ -2,6 +2,8 @@
 
 import asyncio
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import pytest
 
@@ -11,21 +13,27 @@ Ended = dict[str, "conformance.Skipped | str | None"]  # of each case: None = pa
 
 
 def run_all(harness: conformance.Harness, at_once: int) -> Ended:
-    """Run every case; return how each ended."""
+    """Run every case on one service; return how each ended."""
+    return run_each(lambda: nullcontext(harness), at_once)
+
+
+def run_each(serve: Callable[[], AbstractAsyncContextManager[conformance.Harness]], at_once: int) -> Ended:
+    """Run every case on a service of its own; return how each ended."""
     found: Ended = {}
 
     async def run(case: conformance.Case, turn: asyncio.Semaphore) -> None:
         async with turn:
             try:
-                found[case.name] = await conformance.run_case(case, harness)
+                async with serve() as harness:
+                    found[case.name] = await conformance.run_case(case, harness)
             except Exception:  # noqa: BLE001 - told by the case's own test
                 found[case.name] = traceback.format_exc()
 
-    async def run_each() -> None:
+    async def run_them() -> None:
         turn = asyncio.Semaphore(at_once)
         await asyncio.gather(*(run(case, turn) for case in conformance.cases()))
 
-    asyncio.run(run_each())
+    asyncio.run(run_them())
     return found
 
 

@@ -1,19 +1,13 @@
-"""Keeps what the SDK leaves behind out of the next test."""
+"""The fixture of `leftovers`, for the tests here."""
 
-import gc
-import warnings
 from collections.abc import Iterator
 
 import pytest
 
+from tests.service_bus import leftovers
+
 
 @pytest.fixture
 def collected() -> Iterator[None]:
-    """Close here, not in the next test, what azure-servicebus leaves to the collector after a lost connection.
-
-    It drops such sockets without closing them; what the emulator leaves open, its own tests find by its connections.
-    """
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    with leftovers.collected():
+        yield

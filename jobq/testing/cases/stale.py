@@ -99,7 +99,7 @@ async def after_dead_letter(bench: Bench) -> None:
     await following.complete(DONE)
 
 
-@case()
+@case("clears_leased")
 async def after_clear(bench: Bench) -> None:
     """A task that was cleared away does not come back."""
     await bench.pushed()

@@ -109,7 +109,7 @@ class Emulator:
 
     @property
     def connection_string(self) -> str:
-        """What `ServiceBusClient.from_connection_string` takes; AMQP."""
+        """What `ServiceBusClient.from_connection_string` takes, and jobq: it also says where REST is."""
         return self.connection_string_of()
 
     def connection_string_of(self, policy: str = ROOT_POLICY, *, http: bool = False) -> str:
@@ -123,7 +123,7 @@ class Emulator:
         port, key = self.http_port if http else self.amqp_port, self.access.policies[policy].key
         return (
             f"Endpoint=sb://{HOST}:{port};SharedAccessKeyName={policy};SharedAccessKey={key};"
-            "UseDevelopmentEmulator=true"
+            f"RestEndpoint={self.rest_url};UseDevelopmentEmulator=true"
         )
 
     @property

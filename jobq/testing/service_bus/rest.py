@@ -7,6 +7,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -38,6 +39,7 @@ Handler = Callable[[web.Request, Request], Awaitable[web.Response]]
 def application(service: Service) -> web.Application:
     """Return the HTTP application, data plane and admin API."""
     app = web.Application(client_max_size=_LONGEST_BODY)
+    app.on_response_prepare.append(partial(_sign, service))
     rest = _Rest(service)
     lock = r"/{path:.+}/messages/{name}/{lock}"
     head = r"/{path:.+}/messages/head"
@@ -54,6 +56,12 @@ def application(service: Service) -> web.Application:
     for method, administer in (("GET", manager.get), ("PUT", manager.put), ("DELETE", manager.delete)):
         app.router.add_route(method, r"/{path:.+}", _guarded(service, Operation.ADMIN, Right.MANAGE, administer))
     return app
+
+
+async def _sign(service: Service, _: web.Request, answer: web.StreamResponse) -> None:
+    """Give an answer what every answer of the service has: its own time, to the second, and what it calls itself."""
+    answer.headers["Date"] = rest_wire.http_date(service.clock.wall())
+    answer.headers["Server"] = rest_wire.SERVER
 
 
 def _guarded(

@@ -1,0 +1,135 @@
+"""A queue of one's own on the emulator behind the fault-injecting proxy, and the real command line on it."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from jobq.backend import Delivery
+from jobq.clock import Clock, SystemClock
+from jobq.task import Task
+from jobq.testing.http_proxy import HttpProxy
+from jobq.testing.service_bus.description import DEAD_LETTERS, Description
+from jobq.testing.service_bus.emulator import ROOT_KEY, Emulator
+from jobq.testing.service_bus.faults import Operation, Request
+from jobq.testing.service_bus.fidelity import Fidelity
+from jobq.testing.service_bus.queue import Queue
+from jobq_azure.service_bus_backend import ServiceBusBackend
+from jobq_azure.service_bus_namespace import Namespace, place_of
+from jobq_azure.service_bus_options import Options
+from tests.azure.stage import Ended
+
+QUEUE: Final = "jobs"
+SPEC: Final = f"sb://emulator/{QUEUE}"
+NOW: Final = timedelta(0)
+# A lock of 5 s counts for 4 s here: short enough to watch, long enough for a busy machine.
+LOCK_SECONDS: Final = 5.0
+SHORT: Final = {"JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_SCHEDULED_EVENTS": "off", "JOBQ_LOG_FORMAT": "json"}
+
+
+@dataclass
+class Stage:
+    """One emulated namespace with one queue.
+
+    Attributes:
+        emulator: the service.
+        proxy: before its REST.
+        backend: entered, through the proxy.
+        folder: HOME of command lines.
+    """
+
+    emulator: Emulator
+    proxy: HttpProxy
+    backend: ServiceBusBackend
+    folder: Path
+    stack: AsyncExitStack = field(repr=False)
+
+    @property
+    def signed(self) -> str:
+        """The connection string, through the proxy."""
+        return through(self.emulator, self.proxy)
+
+    @property
+    def queue(self) -> Queue:
+        return self.emulator.broker.queue(QUEUE)
+
+    @property
+    def dead(self) -> Queue:
+        return self.emulator.broker.queue(f"{QUEUE}/{DEAD_LETTERS}")
+
+    async def pushed(self, count: int = 1, **fields: Any) -> list[Task]:
+        tasks = [Task.new(**({"command": "true"} | fields)) for _ in range(count)]
+        await self.backend.push(tasks)
+        return tasks
+
+    async def take(self) -> Delivery:
+        (delivery,) = await self.backend.receive(1, None, NOW)
+        return delivery
+
+    def requests(self, operation: Operation, status: int | None = None) -> list[Request]:
+        return [
+            each
+            for each in self.emulator.gate.requests
+            if each.operation is operation and status in (None, each.status)
+        ]
+
+    async def start(self, *arguments: str, spec: str = SPEC, **more: str) -> asyncio.subprocess.Process:
+        """Start the command line on this queue; ended with the stage."""
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+        own = {"HOME": str(self.folder), "JOBQ_HOME": str(self.folder), "JOBQ_CONNECTION_STRING": self.signed}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "jobq", spec, *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=kept | own | SHORT | more,
+            cwd=self.folder,
+        )
+        self.stack.push_async_callback(_end, process)
+        return process
+
+    async def run(self, *arguments: str, spec: str = SPEC, **more: str) -> Ended:
+        return await ended(await self.start(*arguments, spec=spec, **more))
+
+
+def through(emulator: Emulator, proxy: HttpProxy) -> str:
+    return emulator.connection_string.replace(emulator.rest_url, f"http://127.0.0.1:{proxy.port}")
+
+
+async def ended(process: asyncio.subprocess.Process, seconds: float = 60) -> Ended:
+    async with asyncio.timeout(seconds):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    for text in (out, err):
+        assert ROOT_KEY.encode() not in text, "the key is told"
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def staged(
+    folder: Path,
+    fidelity: Fidelity | None = None,
+    options: Options | None = None,
+    clock: Clock | None = None,
+    **description: Any,
+) -> AsyncIterator[Stage]:
+    """Make a namespace with a queue, and all that reaches it; on this machine's time unless a clock is given."""
+    described = Description(QUEUE, **{"lock_duration": LOCK_SECONDS, "max_delivery_count": 117} | description)
+    async with AsyncExitStack() as stack:
+        time = clock or SystemClock()
+        emulator = await stack.enter_async_context(Emulator([described], fidelity=fidelity, clock=time))
+        proxy = await stack.enter_async_context(HttpProxy(emulator.http_port))
+        namespace = Namespace(place_of("emulator", QUEUE, through(emulator, proxy), ""))
+        backend = ServiceBusBackend(namespace, options or Options(stats_seconds=0.0), now=time.boottime)
+        yield Stage(emulator, proxy, await stack.enter_async_context(backend), folder, stack)

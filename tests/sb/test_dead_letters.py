@@ -1,0 +1,168 @@
+"""Dead letters in the queue's own place: by a REST lock over AMQP, looked at, put back and purged."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+from azure.servicebus.aio import ServiceBusReceiver
+
+from jobq.errors import BackendUnavailable, PushUnknown
+from jobq.task import Task
+from jobq.testing.clock import VirtualClock
+from jobq.testing.service_bus.faults import Drop, Fault, Operation
+from jobq.testing.service_bus.fidelity import Fidelity
+from jobq_azure import service_bus_amqp
+from jobq_azure.service_bus_content import cut
+from jobq_azure.service_bus_delivery import ServiceBusDelivery
+from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
+
+
+async def _buried(stage: Stage, **fields: object) -> Task:
+    (task,) = await stage.pushed(**fields)
+    await (await stage.take()).dead_letter("failed", "by a test")
+    return task
+
+
+def test_one_function_holds_the_private_names_of_the_sdk() -> None:
+    # If this fails, the SDK has changed: dead-letter by a lock's token must be looked at anew.
+    private = ServiceBusReceiver._settle_message_via_mgmt_link
+    assert list(inspect.signature(private).parameters) == ["self", "settlement", "lock_tokens", "dead_letter_details"]
+    assert inspect.iscoroutinefunction(private)
+    folder = Path(service_bus_amqp.__file__).parent
+    uses = {path.name: path.read_text().count("noqa: SLF001") for path in folder.glob("service_bus*.py")}
+    assert {name: count for name, count in uses.items() if count} == {"service_bus_amqp.py": 1}
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_a_long_story_is_cut_to_what_the_service_takes(tmp_path: Path, refuses: bool) -> None:
+    story = "begin " + "ü" * 10_000 + " end"
+    assert len(cut(story)) == 4096
+    async with staged(tmp_path, fidelity=Fidelity(refuses_long_dead_letter_text=refuses)) as stage:
+        await stage.pushed()
+        await (await stage.take()).dead_letter("failed", story)
+        (letter,) = await stage.backend.dead_letters(10)
+        assert letter.description == cut(story)
+        assert letter.description.startswith("begin ")
+        assert letter.description.endswith(" end")
+
+
+@pytest.mark.parametrize("how", ["detach", "drop"])
+async def test_a_link_that_was_detached_loses_no_dead_letter(tmp_path: Path, how: str) -> None:
+    async with staged(tmp_path, lock_duration=60.0) as stage:
+        await _detach(stage, how)
+
+
+async def _detach(stage: Stage, how: str) -> None:
+    await _buried(stage)  # opens the link
+    await stage.pushed()
+    delivery = await stage.take()
+    if how == "detach":
+        stage.emulator.detach_receivers()
+    else:
+        stage.emulator.drop_connections()
+    try:
+        await delivery.dead_letter("failed", "after the detach")
+    except BackendUnavailable:  # told by the lock, which still stands
+        await delivery.dead_letter("failed", "after the detach")
+    assert {each.description for each in await stage.backend.dead_letters(10)} == {"by a test", "after the detach"}
+    assert stage.queue.messages() == []
+
+
+async def test_a_lock_outlives_a_detach(stage: Stage) -> None:
+    # Locks are got, renewed and settled over REST: nothing that befalls AMQP touches them.
+    await _buried(stage)
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.emulator.detach_receivers()
+    stage.emulator.drop_connections()
+    await delivery.renew(delivery.lease)
+    assert isinstance(delivery, ServiceBusDelivery)
+    assert len(await stage.backend.peek(10)) == 1
+
+
+async def test_what_the_service_gave_up_is_shown_and_put_back(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock, max_delivery_count=2) as stage:
+        (task,) = await stage.pushed()
+        for _ in range(2):
+            await stage.take()
+            await clock.advance(LOCK_SECONDS + 1)
+        (letter,) = await stage.backend.dead_letters(10)
+        assert (letter.id, letter.reason, letter.deliveries) == (task.id, "MaxDeliveryCountExceeded", 2)
+        assert await stage.backend.redrive([task.id]) == [task.id]
+        assert (await stage.take()).fencing == (1, 0, 3)
+
+
+@pytest.mark.parametrize("window", [0.0, 600.0], ids=["without dedup", "with dedup"])
+async def test_a_redrive_inside_the_dedup_window_is_not_dropped(tmp_path: Path, window: float) -> None:
+    async with staged(tmp_path, dedup_window=window) as stage:
+        task = await _buried(stage)
+        for epoch in (1, 2, 3):
+            assert await stage.backend.redrive([task.id]) == [task.id]
+            delivery = await stage.take()
+            assert delivery.fencing == (epoch, 0, epoch + 1)
+            await delivery.dead_letter("failed", "again")
+        assert len(stage.dead.messages()) == 1
+
+
+@pytest.mark.parametrize("window", [0.0, 600.0], ids=["without dedup", "with dedup"])
+async def test_a_redrive_that_was_cut_off_repeats_and_loses_nothing(tmp_path: Path, window: float) -> None:
+    # S6: sent, and not completed. The repeat sends the same epoch: one task with dedup, two without, none lost.
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock, dedup_window=window) as stage:
+        task = await _buried(stage)
+        stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
+        stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.ABANDON)
+        assert await stage.backend.redrive([task.id]) == [task.id]
+        await clock.advance(LOCK_SECONDS + 1)
+        assert [each.id for each in await stage.backend.dead_letters(10)] == [task.id]
+        assert await stage.backend.redrive([task.id]) == [task.id]
+        assert len(stage.queue.messages()) == (1 if window else 2)
+        assert stage.dead.messages() == []
+
+
+async def test_a_redrive_whose_answer_was_lost_is_in_doubt(stage: Stage) -> None:
+    task = await _buried(stage)
+    stage.emulator.faults.plan(Fault(drop=Drop.AFTER), Operation.SEND)
+    with pytest.raises(PushUnknown, match="still a dead letter"):
+        await stage.backend.redrive([task.id])
+    assert len(stage.dead.messages()) == 1
+
+
+async def test_others_are_left_as_they_are(stage: Stage) -> None:
+    tasks = [await _buried(stage) for _ in range(5)]
+    assert await stage.backend.purge_dead([tasks[3].id]) == [tasks[3].id]
+    assert await stage.backend.redrive(["unknown"]) == []
+    left = await stage.backend.dead_letters(10)
+    assert [each.id for each in left] == [task.id for task in tasks if task is not tasks[3]]
+    assert await stage.backend.redrive([task.id for task in tasks]) == [each.id for each in left]
+    assert stage.dead.messages() == []
+    assert len(await stage.backend.receive(10, None, NOW)) == 4
+
+
+async def test_a_task_that_died_twice_is_one_letter(tmp_path: Path) -> None:
+    # The rerun of an original beside its clone: both may die, and are put back as one (S6).
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock) as stage:
+        await stage.pushed()
+        original = await stage.take()
+        stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
+        with pytest.raises(BackendUnavailable):
+            await original.requeue(original.task.requeued(failures=1), NOW)
+        for _ in range(2):
+            await (await stage.take()).dead_letter("failed", "each")
+            await clock.advance(LOCK_SECONDS + 1)
+        assert len(stage.dead.messages()) == 2
+        (letter,) = await stage.backend.dead_letters(10)
+        assert Task.decode(letter.body).generation == 1
+        assert await stage.backend.redrive([letter.id]) == [letter.id]
+        assert stage.dead.messages() == []
+        assert len(stage.queue.messages()) == 1
+
+
+async def test_amqp_that_is_refused_is_told(stage: Stage) -> None:
+    stage.emulator.faults.plan(Fault(503), Operation.PEEK)
+    with pytest.raises(BackendUnavailable):
+        await stage.backend.peek(1)
+    stage.emulator.faults.clear()
+    assert await stage.backend.peek(1) == []

@@ -1,0 +1,250 @@
+"""Locks over REST: what ends one, what does not, and that no task outlives its own (P1, S4, S5)."""
+
+import asyncio
+import math
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from azure.core.credentials import AccessToken
+
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
+from jobq.task import Task
+from jobq.testing.harness import DONE
+from jobq.testing.http_proxy import Strike
+from jobq.testing.service_bus.access import ALL_RIGHTS, Claim
+from jobq.testing.service_bus.faults import Drop, Fault, Operation
+from jobq.testing.service_bus.message import State
+from jobq_azure.service_bus_backend import ServiceBusBackend
+from jobq_azure.service_bus_namespace import Namespace, Place
+from jobq_azure.service_bus_options import Options
+from tests.azure.stage import eventually
+from tests.sb.stage import LOCK_SECONDS, NOW, QUEUE, Stage, ended, staged
+
+LEASE = timedelta(seconds=4)
+# Its first start ticks for ever, by the clock that no suspend stops; any other ends well.
+_TICKS = """
+echo start >> starts
+if [ "$(wc -l < starts)" -gt 1 ]; then exit 0; fi
+echo $$ > leader
+while :; do cut -d' ' -f1 /proc/uptime >> ticks; sleep 0.05; done
+"""
+
+
+def _alive(leader: Path) -> bool:
+    return Path(f"/proc/{leader.read_text().strip()}").exists()
+
+
+def _last_tick(folder: Path) -> float:
+    return max(float(line) for line in (folder / "ticks").read_text().split("\n") if line)
+
+
+async def _renewed(stage: Stage, times: int = 1) -> None:
+    await eventually(lambda: len(stage.requests(Operation.RENEW, 200)) >= times)
+
+
+@pytest.mark.parametrize("status", [404, 409, 410])
+async def test_a_refused_lock_is_lost(stage: Stage, status: int) -> None:
+    await stage.pushed()
+    delivery = await stage.take()
+    for operation in (Operation.RENEW, Operation.COMPLETE):
+        stage.emulator.faults.plan(Fault(status), operation)
+    with pytest.raises(LockLost):
+        await delivery.renew(LEASE)
+    with pytest.raises(LockLost):
+        await delivery.complete(DONE)
+    stage.emulator.faults.clear()
+    await delivery.complete(DONE)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+async def test_a_service_that_stumbles_has_extended_and_ended_nothing(stage: Stage, status: int) -> None:
+    await stage.pushed()
+    delivery = await stage.take()
+    for operation in (Operation.RENEW, Operation.COMPLETE):
+        stage.emulator.faults.plan(Fault(status), operation)
+        with pytest.raises((BackendUnavailable, SettlementUnknown)):
+            await (delivery.renew(LEASE) if operation is Operation.RENEW else delivery.complete(DONE))
+    assert stage.queue.count(State.LOCKED) == 1
+    await delivery.complete(DONE)
+
+
+async def test_a_completion_whose_answer_was_lost_is_in_doubt(stage: Stage) -> None:
+    # S5: it has landed, and a repetition would read as a lost lock.
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.emulator.faults.plan(Fault(drop=Drop.AFTER), Operation.COMPLETE)
+    with pytest.raises(SettlementUnknown):
+        await delivery.complete(DONE)
+    assert len(stage.requests(Operation.COMPLETE)) == 1, "it was sent again by a library"
+    assert stage.queue.messages() == []
+
+
+async def test_a_completion_that_never_arrived_is_known_by_its_lock(stage: Stage) -> None:
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
+    with pytest.raises(BackendUnavailable, match="the lock still stands"):
+        await delivery.complete(DONE)
+    await delivery.complete(DONE)
+    assert stage.queue.messages() == []
+
+
+@pytest.mark.parametrize("strike", [Strike.BARE, Strike.PAGE, Strike.MISSING, Strike.REDIRECT])
+async def test_only_the_service_is_believed(stage: Stage, strike: Strike) -> None:
+    # P1, S5: a proxy's 204 extends no lock and its 404 ends none.
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.proxy.strike(strike, "POST")
+    with pytest.raises(SettlementUnknown):
+        await delivery.renew(LEASE)
+    stage.proxy.strike(strike, "DELETE")
+    with pytest.raises(BackendUnavailable, match="the lock still stands"):
+        await delivery.complete(DONE)
+    stage.proxy.strike(strike, "POST")
+    with pytest.raises(BackendUnavailable):
+        await stage.backend.receive(1, None, NOW)
+    await delivery.complete(DONE)
+    assert stage.queue.messages() == []
+
+
+async def test_the_length_of_a_lock_is_the_services(tmp_path: Path) -> None:
+    # RELIABILITY 1.3 rule 6: two times of one answer; settings only shorten it.
+    async with staged(tmp_path, options=Options(shorter_lock=timedelta(seconds=30)), lock_duration=60.0) as stage:
+        await stage.pushed(3)
+        assert (await stage.take()).lease == timedelta(seconds=30)
+        (shorter,) = await stage.backend.receive(1, timedelta(seconds=20), NOW)
+        assert shorter.lease == timedelta(seconds=20)
+    async with staged(tmp_path, options=Options(shorter_lock=timedelta(minutes=4)), lock_duration=60.0) as stage:
+        await stage.pushed()
+        assert timedelta(seconds=57) < (await stage.take()).lease <= timedelta(seconds=59)
+
+
+async def test_a_checkpoint_is_refused_in_plain_words(stage: Stage) -> None:
+    await stage.pushed()
+    delivery = await stage.take()
+    assert not stage.backend.capabilities.native_checkpoint
+    with pytest.raises(ConfigurationError, match="no place for a task's checkpoint"):
+        await delivery.checkpoint("step 7")
+    await delivery.complete(DONE)
+
+
+async def test_a_renewal_that_answers_404_kills_the_tree(stage: Stage) -> None:
+    # The lock is gone in the middle of the task: its tree dies, and the message is left to others.
+    await stage.backend.push([Task.new(command=_TICKS)])
+    worker = await stage.start("worker")
+    await _renewed(stage)
+    await eventually((stage.folder / "leader").exists)
+    stage.emulator.faults.plan(Fault(404), Operation.RENEW)
+    refused = time.clock_gettime(time.CLOCK_BOOTTIME)
+    leader = stage.folder / "leader"
+    await eventually(lambda: not _alive(leader))
+    assert len(stage.requests(Operation.COMPLETE)) == 0
+    assert _last_tick(stage.folder) < refused + LOCK_SECONDS
+    result = await ended(worker)
+    assert result.code == 0, result.err
+    assert (stage.folder / "starts").read_text() == "start\nstart\n"
+    assert "lock_lost" in result.out + result.err
+    assert stage.queue.messages() == []
+
+
+async def test_a_black_hole_kills_the_task_before_its_lock_ends(stage: Stage) -> None:
+    await stage.backend.push([Task.new(command=_TICKS)])
+    worker = await stage.start("worker")
+    leader = stage.folder / "leader"
+    await eventually(leader.exists)
+    await _renewed(stage)
+    stage.proxy.strike(Strike.HANG, count=math.inf)
+    await eventually(lambda: not _alive(leader))
+    (message,) = stage.queue.messages()
+    assert message.state is State.LOCKED, "the task outlived its lock"
+    left = message.locked_until - time.time()
+    assert left > 0.5, f"killed {left:.2f} s before the end of the lock"
+    await stage.proxy.heal()
+    result = await ended(worker)
+    assert result.code == 0, result.err
+    assert (stage.folder / "starts").read_text() == "start\nstart\n"
+
+
+async def test_a_receive_that_is_cancelled_costs_no_delivery(stage: Stage) -> None:
+    # The poll cannot be called back; what it brings goes to the next receive, renewed, or back to the queue.
+    waiting = asyncio.create_task(stage.backend.receive(1, None, timedelta(seconds=20)))
+    await eventually(lambda: bool(stage.requests(Operation.RECEIVE)))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await stage.pushed()
+    await eventually(lambda: stage.queue.count(State.LOCKED) == 1)
+    (delivery,) = await stage.backend.receive(1, None, timedelta(seconds=5))
+    assert delivery.deliveries == 1
+    assert len(stage.requests(Operation.RENEW, 200)) == 1
+    await delivery.complete(DONE)
+
+
+class _Credential:
+    """Stands in for Entra: tokens that the emulator knows, each for some seconds."""
+
+    def __init__(self, stage: Stage, seconds: float) -> None:
+        self._stage = stage
+        self._seconds = seconds
+        self.given = 0
+
+    async def get_token(self, *scopes: str) -> AccessToken:
+        assert scopes == ("https://servicebus.azure.net/.default",)
+        self.given += 1
+        ends = time.time() + self._seconds
+        self._stage.emulator.access.bearers[f"token-{self.given}"] = Claim("", ALL_RIGHTS, ends)
+        return AccessToken(f"token-{self.given}", int(ends))
+
+    async def close(self) -> None:
+        return
+
+
+def _backend_by_identity(stage: Stage, credential: _Credential) -> ServiceBusBackend:
+    place = Place(namespace="emulator", queue=QUEUE, rest_url=stage.emulator.rest_url, host="127.0.0.1")
+    return ServiceBusBackend(Namespace(place, credential=credential), Options())
+
+
+async def test_tokens_are_made_anew_before_they_end(stage: Stage) -> None:
+    await stage.pushed()
+    credential = _Credential(stage, seconds=3)
+    async with _backend_by_identity(stage, credential) as backend:
+        (delivery,) = await backend.receive(1, None, NOW)
+        for _ in range(10):  # nearly twice as long as a token serves
+            await asyncio.sleep(0.5)
+            await delivery.renew(LEASE)
+        await delivery.complete(DONE)
+    assert credential.given >= 3
+    assert not [each for each in stage.emulator.gate.requests if each.status == 401]
+
+
+async def test_a_refused_token_is_replaced_once(stage: Stage) -> None:
+    await stage.pushed()
+    credential = _Credential(stage, seconds=3600)
+    async with _backend_by_identity(stage, credential) as backend:
+        (delivery,) = await backend.receive(1, None, NOW)
+        stage.emulator.access.bearers.clear()  # revoked while the task runs
+        await delivery.renew(LEASE)
+        assert credential.given == 2
+        await delivery.complete(DONE)
+        stage.emulator.faults.plan(Fault(401), Operation.RECEIVE, count=2)
+        with pytest.raises(AccessDenied, match="Receiver"):
+            await backend.receive(1, None, NOW)
+        assert credential.given == 3
+    assert len(stage.requests(Operation.RENEW, 401)) == 1
+
+
+async def test_a_token_that_ends_during_a_task_costs_no_lock(stage: Stage) -> None:
+    # Over SAS, with the worker itself: its signature is refused once in the middle.
+    await stage.backend.push([Task.new(command="echo start >> starts; until [ -e go ]; do sleep 0.05; done")])
+    worker = await stage.start("worker")
+    await _renewed(stage, 2)
+    stage.emulator.faults.plan(Fault(401), Operation.RENEW)
+    await eventually(lambda: bool(stage.requests(Operation.RENEW, 401)))
+    await _renewed(stage, len(stage.requests(Operation.RENEW, 200)) + 2)
+    (stage.folder / "go").touch()
+    result = await ended(worker)
+    assert result.code == 0, result.err
+    assert (stage.folder / "starts").read_text() == "start\n"
+    assert stage.queue.messages() == []

@@ -1,0 +1,183 @@
+"""Going back to the queue: a clone and the end of its original, a crash between them, and budgets that are exact (S7)."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobq.backend import Delivery
+from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
+from jobq.run.retry import crashes_before
+from jobq.task import Budgets, Task
+from jobq.testing.clock import VirtualClock
+from jobq.testing.harness import DONE
+from jobq.testing.service_bus.faults import Drop, Fault, Operation
+from jobq.testing.service_bus.fidelity import Fidelity
+from jobq_azure.service_bus_content import clone, name_of, released
+from jobq_azure.service_bus_options import Options
+from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
+
+
+async def _crash_after_the_clone(stage: Stage, delivery: Delivery) -> None:
+    """Requeue; the machine is gone when the clone was sent, before the original is completed."""
+    stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
+    with pytest.raises(BackendUnavailable):
+        await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+
+
+@pytest.mark.parametrize("window", [0.0, 600.0], ids=["without dedup", "with dedup"])
+async def test_a_crash_between_clone_and_completion_loses_nothing(tmp_path: Path, window: float) -> None:
+    # S6: the original runs once more beside its clone, as stated; the broker drops the second clone where it can.
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock, dedup_window=window) as stage:
+        await stage.pushed()
+        first = await stage.take()
+        await _crash_after_the_clone(stage, first)
+        copy = await stage.take()
+        assert copy.fencing == (0, 1, 2)
+        assert copy.task.counters.failures == 1
+        await copy.complete(DONE)
+        await clock.advance(LOCK_SECONDS + 1)
+        again = await stage.take()
+        assert again.fencing == (0, 0, 2)
+        assert crashes_before(again.task, again.deliveries) == 1
+        await again.requeue(again.task.requeued(failures=1), NOW)
+        assert len(stage.queue.messages()) == (0 if window else 1)
+        with pytest.raises(LockLost):
+            await first.complete(DONE)
+
+
+async def test_a_requeue_that_is_repeated_sends_one_clone(stage: Stage) -> None:
+    # Its completion was refused, so the caller asks again: without dedup a second clone would be a second task.
+    await stage.pushed()
+    delivery = await stage.take()
+    again = delivery.task.requeued(failures=1)
+    stage.emulator.faults.plan(Fault(503), Operation.COMPLETE, count=2)
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable):
+            await delivery.requeue(again, NOW)
+    await delivery.requeue(again, NOW)
+    assert len(stage.requests(Operation.SEND, 201)) == 2, "the push, and one clone"
+    assert [each.generation for each in [(await stage.take()).task]] == [1]
+
+
+async def test_a_clone_whose_answer_was_lost_is_in_doubt_without_dedup(stage: Stage) -> None:
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.emulator.faults.plan(Fault(drop=Drop.AFTER), Operation.SEND)
+    with pytest.raises(SettlementUnknown):
+        await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+    assert len(stage.queue.messages()) == 2, "the clone, and the original under its lock"
+
+
+async def test_a_clone_whose_answer_was_lost_is_sent_again_with_dedup(tmp_path: Path) -> None:
+    async with staged(tmp_path, dedup_window=600.0) as stage:
+        await stage.pushed()
+        delivery = await stage.take()
+        stage.emulator.faults.plan(Fault(drop=Drop.AFTER), Operation.SEND)
+        again = delivery.task.requeued(failures=1)
+        with pytest.raises(BackendUnavailable):
+            await delivery.requeue(again, NOW)
+        await delivery.requeue(again, NOW)
+        (left,) = stage.queue.messages()
+        assert left.content.message_id == f"{again.id}:0:1"
+
+
+async def test_who_lost_the_lock_sends_no_clone(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock) as stage:
+        await stage.pushed()
+        stale = await stage.take()
+        await clock.advance(LOCK_SECONDS + 1)
+        with pytest.raises(LockLost):
+            await stale.requeue(stale.task.requeued(failures=1), NOW)
+        with pytest.raises(LockLost):
+            await stale.release()
+        assert len(stage.queue.messages()) == 1
+
+
+async def test_a_delay_goes_by_the_services_clock(tmp_path: Path) -> None:
+    clock = VirtualClock()  # which is not this machine's
+    async with staged(tmp_path, clock=clock) as stage:
+        await stage.pushed()
+        delivery = await stage.take()
+        await delivery.requeue(delivery.task.requeued(failures=1), timedelta(seconds=90))
+        (scheduled,) = stage.queue.messages()
+        assert scheduled.content.scheduled_for is not None
+        assert 90 <= scheduled.content.scheduled_for - clock.wall() <= 91
+        assert scheduled.content.time_to_live is None, "nothing expires by itself (S1)"
+
+
+async def test_a_preemption_by_abandon_is_one_step(tmp_path: Path) -> None:
+    async with staged(tmp_path, options=Options(abandons=True)) as stage:
+        await stage.pushed()
+        delivery = await stage.take()
+        await delivery.requeue(delivery.task.requeued(preemptions=1), NOW)
+        assert len(stage.requests(Operation.SEND)) == 1, "no clone was sent"
+        (message,) = stage.queue.messages()
+        following = await stage.take()
+        assert following.task == delivery.task.requeued(preemptions=1)
+        assert following.fencing == (0, 1, 2)
+        assert following.body == following.task.encode()
+        # A failure after it is a clone, which takes the counters along.
+        await following.requeue(following.task.requeued(failures=1), timedelta(seconds=0.1))
+        (message,) = stage.queue.messages()
+        task = Task.decode(message.content.body)
+        assert (task.counters.preemptions, task.counters.failures, task.generation) == (1, 1, 2)
+
+
+async def test_a_service_that_ignores_the_properties_of_an_abandon_loses_nothing(tmp_path: Path) -> None:
+    # The switch is off by default for this: the preemption then counts as a crash.
+    fidelity = Fidelity(abandon_modifies_properties=False)
+    async with staged(tmp_path, fidelity=fidelity, options=Options(abandons=True)) as stage:
+        await stage.pushed()
+        delivery = await stage.take()
+        await delivery.requeue(delivery.task.requeued(preemptions=1), NOW)
+        following = await stage.take()
+        assert following.task == delivery.task
+        assert crashes_before(following.task, following.deliveries) == 1
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_retry_budget_of_three_is_four_starts(tmp_path: Path, first: int) -> None:
+    # S7, with either count of a first delivery over REST.
+    fidelity = Fidelity(rest_first_delivery_count=first)
+    async with staged(tmp_path, fidelity=fidelity, lock_duration=30.0) as stage:
+        (task,) = await stage.pushed(command="echo start >> starts; exit 7", budgets=Budgets(retries=3))
+        result = await stage.run("worker", JOBQ_BACKOFF="50ms", JOBQ_BACKOFF_MAX="50ms")
+        assert result.code == 0, result.err
+        assert (tmp_path / "starts").read_text().count("start") == 4
+        (letter,) = await stage.backend.dead_letters(10)
+        assert (letter.id, letter.reason, letter.deliveries) == (task.id, "failed", 4)
+        assert stage.queue.messages() == []
+
+
+async def test_a_crash_budget_is_exact(tmp_path: Path) -> None:
+    # S7: what nobody recorded is counted by the service, through clones too.
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock) as stage:
+        await stage.pushed(budgets=Budgets(crashes=2))
+        for crashes in (0, 1):
+            delivery = await stage.take()
+            assert crashes_before(delivery.task, delivery.deliveries) == crashes
+            await clock.advance(LOCK_SECONDS + 1)
+        delivery = await stage.take()
+        await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+        for crashes in (2, 3):
+            delivery = await stage.take()
+            assert crashes_before(delivery.task, delivery.deliveries) == crashes
+            await clock.advance(LOCK_SECONDS + 1)
+
+
+def test_names_of_clones_are_their_own_and_short_enough() -> None:
+    task = Task.new(command="true", id="x" * 100)
+    names = [
+        clone(task.requeued(failures=1), 1, None).message_id,
+        clone(task.redriven(deliveries=1), 1, None).message_id,
+        released(task.released(), 1).message_id,
+        task.id,
+    ]
+    assert len(set(names)) == len(names)
+    long = name_of(task.id, 2**31 - 1, 2**31 - 1, 2**31 - 1)
+    assert len(long) <= 128
+    assert long != name_of(task.id, 2**31 - 1, 2**31 - 1, 2**31 - 2)
