@@ -187,12 +187,21 @@ class Settings(BaseModel):
         Duration, About("The longest pause between two looks into an empty Storage Queue, which bills each look.")
     ] = timedelta(seconds=10)
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
+    journal: Annotated[
+        Literal["auto", "off"], About("Whether what becomes of tasks is kept; auto = where the queue's service can.")
+    ] = "auto"
+    keep: Annotated[Duration, About("For how long the journal keeps what has ended.")] = timedelta(days=30)
     kill_margin: Annotated[
         Duration, About("K of the timing rule: to kill and confirm before a lease expires.", audience="tests")
     ] = timedelta(seconds=1)
     schedule_margin: Annotated[Duration, About("J of the timing rule: for the scheduler.", audience="tests")] = (
         timedelta(seconds=0.5)
     )
+
+    @property
+    def kept(self) -> timedelta | None:
+        """For how long the journal keeps what has ended; None = it is off."""
+        return None if self.journal == "off" else self.keep
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Self:

@@ -28,10 +28,16 @@ _COMMANDS: Final = {
     "Look": {
         "size": ("jobq.cli.look", "Count the tasks."),
         "peek": ("jobq.cli.look", "Show the next tasks without taking them."),
+        "status": ("jobq.cli.status", "Show where tasks are, and what they came to."),
+        "ps": ("jobq.cli.status", "Show what runs, where, and how far it is."),
+        "logs": ("jobq.cli.logs", "Show what a task has printed."),
+        "history": ("jobq.cli.status", "Show the attempts of a task."),
+        "stats": ("jobq.cli.status", "Count by state, and what ended lately."),
         "dead": ("jobq.cli.dead", "List, show, retry or purge dead letters."),
     },
     "Manage": {
         "create": ("jobq.cli.look", "Make the queue; a first push does it too."),
+        "cancel": ("jobq.cli.cancel", "End tasks that wait, stop those that run."),
         "clear": ("jobq.cli.look", "Delete all tasks but dead letters."),
         "completion": ("jobq.cli.completion", "Print the completion script of a shell."),
         "emulator": ("jobq.cli.emulator", "Serve an emulated Azure Service Bus here."),

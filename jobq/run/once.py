@@ -19,6 +19,7 @@ from jobq.run.receiving import GIVE_BACK_SECONDS, RECEIVE_SECONDS
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
+from jobq.run.task_folder import TaskFolder
 from jobq.run.usage import UsageSampler
 from jobq.run.waiting import racing
 from jobq.settings import Settings
@@ -122,6 +123,7 @@ async def _runner(backend: Backend, settings: Settings, way: Way, on_line: OnLin
         yield way.inside
         return
     sampler = UsageSampler(settings.memory_limit)
+    folder = TaskFolder()
     async with spawner_for(settings) as spawner:
         sampling = asyncio.create_task(sampler.run(), name="usage")
         try:
@@ -132,9 +134,11 @@ async def _runner(backend: Backend, settings: Settings, way: Way, on_line: OnLin
                 environment=dict(os.environ),
                 on_line=on_line,
                 sampler=sampler,
+                folder=folder,
             )
             yield way.adapt(commands)
         finally:
+            folder.close()
             sampling.cancel()
             with suppress(asyncio.CancelledError):
                 await sampling

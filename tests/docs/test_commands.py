@@ -37,6 +37,8 @@ NOT_RUN: Final = {
     "jobq postgresql://": "needs a database; tests/postgres/test_command_line.py does the same on a server of its own",
     "pip install 'jobq[postgres]'": "needs an index that has jobq; `make install` brings the same extra",
     "pip install 'jobq[emulator]'": "as above",
+    "watch ": "repeats its command for ever",
+    "jobq demo push --wait": "waits for a worker; tests/journal does it beside one",
     "curl ": "needs a storage service that refuses stale fencing numbers",
     'eval "$(jobq completion zsh)"': "needs zsh and its compinit; test_completion looks at the script",
 }
