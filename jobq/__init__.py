@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, QueueStats
     from jobq.errors import JobqError
     from jobq.handle import TaskHandle
+    from jobq.inside import checkpoint, progress
     from jobq.lease.named import NamedLease
     from jobq.lease.traversal import Page, Traversal
     from jobq.queue import Queue, connect
@@ -42,7 +43,9 @@ _HOME_OF = {
     "TaskResult": "jobq.task",
     "Traversal": "jobq.lease.traversal",
     "WorkSpecification": "jobq.workspec",
+    "checkpoint": "jobq.inside",
     "connect": "jobq.queue",
+    "progress": "jobq.inside",
 }
 
 __all__ = [
@@ -67,7 +70,9 @@ __all__ = [
     "TaskResult",
     "Traversal",
     "WorkSpecification",
+    "checkpoint",
     "connect",
+    "progress",
     "sync",
 ]
 

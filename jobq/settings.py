@@ -24,6 +24,7 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_CHECKPOINT",
         "JOBQ_RESULT_FILE",
         "JOBQ_CALLBACK_SOCKET",
+        "JOBQ_TASK_SOCKET",
         "JOBQ_WORKER_ID",
     }
 )

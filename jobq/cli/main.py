@@ -25,6 +25,10 @@ _COMMANDS: Final = {
         "run": ("jobq.cli.run", "Run a file of commands here until all are done."),
         "lease": ("jobq.cli.lease", "Run a command that is alone in holding a name; list who holds what."),
     },
+    "Inside of a task": {
+        "checkpoint": ("jobq.cli.inside", "Save how far it is; its next attempt finds it."),
+        "progress": ("jobq.cli.inside", "Tell how far it is, for `ps`."),
+    },
     "Look": {
         "size": ("jobq.cli.look", "Count the tasks."),
         "peek": ("jobq.cli.look", "Show the next tasks without taking them."),

@@ -21,12 +21,14 @@ class Page:
         beat: makes what to tell with a renewal; None = nothing is known yet.
         attempt: what the attempt came to; written with the settle that is accepted.
         output: the end of what it printed, likewise.
+        progress: what the task says of how far it has come: a share from 0 to 1 or None, and a text.
         cancel: set when somebody wants the task to end.
     """
 
     beat: Callable[[], Beat] | None = None
     attempt: Attempt | None = None
     output: str = ""
+    progress: tuple[float | None, str] = (None, "")
     cancel: asyncio.Event = field(default_factory=asyncio.Event)
 
     def told(self) -> str | None:

@@ -49,7 +49,15 @@ _TRACE: Final = ("traceparent", "tracestate", "baggage")
 _TRACE_VARIABLES: Final = frozenset(name.upper() for name in _TRACE)
 # Always jobq's word: a task that brings one of these would lie to its own processes.
 _RESERVED: Final = frozenset(
-    {"JOBQ_TASK_ID", "JOBQ_ATTEMPT", "JOBQ_LEASE_TOKEN", "JOBQ_QUEUE_NAME", "JOBQ_CHECKPOINT", "JOBQ_RESULT_FILE"}
+    {
+        "JOBQ_TASK_ID",
+        "JOBQ_ATTEMPT",
+        "JOBQ_LEASE_TOKEN",
+        "JOBQ_QUEUE_NAME",
+        "JOBQ_CHECKPOINT",
+        "JOBQ_RESULT_FILE",
+        "JOBQ_TASK_SOCKET",
+    }
 )
 
 

@@ -52,8 +52,6 @@ class Journaling:
         self._delivery = delivery
         self._page = page_of(delivery)
         self._started: float | None = None
-        self._progress: float | None = None
-        self._text = ""
 
     @property
     def is_kept(self) -> bool:
@@ -69,10 +67,6 @@ class Journaling:
         """Wait until somebody wants the task to end; may never return."""
         await (asyncio.Event() if self._page is None else self._page.cancel).wait()
 
-    def progress(self, share: float | None, text: str) -> None:
-        """Take in how far the task says it has come."""
-        self._progress, self._text = share, text
-
     def started(self, running: object) -> None:
         """Take in that it runs: from now on each renewal tells of it."""
         self._started = time.time()
@@ -80,7 +74,8 @@ class Journaling:
             self._page.beat = lambda: self._beat(running)
 
     def _beat(self, running: object) -> Beat:
-        beat = Beat(at=time.time(), started=self._started, progress=self._progress, text=self._text)
+        share, text = (None, "") if self._page is None else self._page.progress
+        beat = Beat(at=time.time(), started=self._started, progress=share, text=text)
         if not isinstance(running, Glimpsed):
             return beat
         reading = running.reading()

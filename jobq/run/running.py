@@ -11,12 +11,15 @@ from typing import Final, Protocol
 from jobq import sizes, strict_json
 from jobq.backend import Delivery
 from jobq.errors import MalformedTask
+from jobq.inside import SOCKET_VARIABLE
+from jobq.journal.page import page_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.environment import argv_of, may_be_forked, task_environment
 from jobq.run.oom import OomCounter, OomWatch, OomWitness, oom_counter
 from jobq.run.output import OutputReader
 from jobq.run.process import Deadline, ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
 from jobq.run.task_folder import TaskFolder, read_result
+from jobq.run.task_line import TaskLine
 from jobq.run.usage import Reading, UsageSampler, Watch
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task, Usage
@@ -86,6 +89,7 @@ class CommandRunner:
         on_line: receives each line of output.
         sampler: measures what they use, and finds those over the memory limit.
         folder: where their results are written; closed by its owner.
+        line: hears what they have to say; closed by its owner.
         oom: counts what the kernel kills for want of memory; found by itself when None.
     """
 
@@ -99,6 +103,7 @@ class CommandRunner:
         on_line: OnLine,
         sampler: UsageSampler,
         folder: TaskFolder,
+        line: TaskLine,
         oom: OomCounter | None = None,
     ) -> None:
         self._spawner = spawner
@@ -108,6 +113,7 @@ class CommandRunner:
         self._on_line = on_line
         self._sampler = sampler
         self._folder = folder
+        self._line = line
         self._oom = OomWatch(oom_counter() if oom is None else oom)
 
     async def start(
@@ -116,13 +122,30 @@ class CommandRunner:
         delivery: Delivery,
         *,
         deadline: Deadline,
-        keeper: LeaseKeeper,  # noqa: ARG002 - a command knows of no lease
+        keeper: LeaseKeeper,
     ) -> Running:
         """Spawn the command with its output connected; raises StartFailed."""
         if task.kwargs is not None and task.call is None:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
         forked = bool(self._settings.preload) and may_be_forked(task)
-        return await self.launch(task, delivery, deadline=deadline, argv=argv_of(task), forked=forked, has_result=True)
+        try:
+            socket = await self._line.admit(keeper, page_of(delivery))
+        except OSError as error:
+            raise StartFailed(f"no socket for what it has to say: {error.strerror}", transient=True) from error
+        try:
+            return await self.launch(
+                task,
+                delivery,
+                deadline=deadline,
+                argv=argv_of(task),
+                forked=forked,
+                has_result=True,
+                variables={SOCKET_VARIABLE: socket},
+                on_close=lambda: self._line.dismiss(socket),
+            )
+        except BaseException:
+            self._line.dismiss(socket)
+            raise
 
     async def launch(
         self,
@@ -134,6 +157,7 @@ class CommandRunner:
         forked: bool = False,
         has_result: bool = False,
         variables: Mapping[str, str] | None = None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> "_CommandRunning":
         """Spawn any program as an attempt of a task; raises StartFailed.
 
@@ -145,6 +169,7 @@ class CommandRunner:
             forked: see `Launch.forked`.
             has_result: tell it where to write its result.
             variables: more for its environment.
+            on_close: called when all of it has ended.
         """
         environment = task_environment(
             task,
@@ -182,7 +207,7 @@ class CommandRunner:
             output.close()
             raise
         output.child_started()
-        return _CommandRunning(process, output, self._sampler.watch(process, task), oom, result)
+        return _CommandRunning(process, output, self._sampler.watch(process, task), oom, result, on_close)
 
     def _result_file(self) -> Path:
         try:
@@ -193,7 +218,13 @@ class CommandRunner:
 
 class _CommandRunning:
     def __init__(
-        self, process: Process, output: OutputReader, watch: Watch, oom: OomWitness, result_file: Path | None
+        self,
+        process: Process,
+        output: OutputReader,
+        watch: Watch,
+        oom: OomWitness,
+        result_file: Path | None,
+        on_close: Callable[[], None],
     ) -> None:
         self.pid = process.pid
         self._process = process
@@ -201,6 +232,7 @@ class _CommandRunning:
         self._watch = watch
         self._oom = oom
         self._result_file = result_file
+        self._on_close = on_close
         self._was_killed = False  # by us
         self._started = time.monotonic()
         self._duration: float | None = None
@@ -262,6 +294,7 @@ class _CommandRunning:
     async def close(self) -> None:
         self.kill()
         await self.ended()
+        self._on_close()
         self._result()  # removed also if the status was lost
         self._output.close()
 

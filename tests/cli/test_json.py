@@ -66,6 +66,8 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
 }
 WITHOUT: Final = {
     "completion": "prints a script for a shell, which is the data",
+    "checkpoint": "says nothing: its exit code tells that it is saved",
+    "progress": "says nothing",
     "lease run": "its output is the command's own",
 }
 
@@ -88,7 +90,9 @@ def has_json(command: click.Command) -> bool:
 
 def test_the_readme_tells_where_it_stands(jobq: Jobq) -> None:
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
-    assert "every one but `completion` and `lease run` takes `--json` after its name" in readme
+    assert (
+        "every one but `completion`, `lease run`, `checkpoint` and `progress` takes `--json` after its name" in readme
+    )
     before, without = jobq.all(["--json", "demo", "size"], ["completion", "bash", "--json"], code=2)
     assert before.error["error"] == without.error["error"] == "UsageError"
 
