@@ -1,6 +1,7 @@
 """`make bench`: jobq beside the bare thing it stands on, in one run; medians of several rounds, ratios above all.
 
-python -m benchmarks.bench [sqlite] [claim] [spawn] [call] [memory] [start] [worker] [run] [--rounds N] [--json]
+python -m benchmarks.bench [sqlite] [claim] [spawn] [call] [memory] [start] [worker] [run] [journal]
+    [--rounds N] [--json]
 """
 
 import argparse
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import bare_sqlite, call_cost, claim_depth, memory, run_rate, spawn_rate, startup, worker_rate
+from benchmarks import bare_sqlite, call_cost, claim_depth, journal, memory, run_rate, spawn_rate, startup, worker_rate
 
 SECTIONS: dict[str, Callable[[Path, int], list[dict[str, object]]]] = {
     "sqlite": bare_sqlite.measure,
@@ -22,6 +23,7 @@ SECTIONS: dict[str, Callable[[Path, int], list[dict[str, object]]]] = {
     "start": startup.measure,
     "worker": worker_rate.measure,
     "run": run_rate.measure,
+    "journal": journal.measure,
 }
 
 

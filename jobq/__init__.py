@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from jobq import sync
     from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, QueueStats
     from jobq.errors import JobqError
+    from jobq.handle import TaskHandle
+    from jobq.inside import checkpoint, progress
     from jobq.lease.named import NamedLease
     from jobq.lease.traversal import Page, Traversal
     from jobq.queue import Queue, connect
@@ -36,11 +38,14 @@ _HOME_OF = {
     "Stopping": "jobq.run.stopping",
     "SyncTaskContext": "jobq.run.sync_context",
     "Task": "jobq.task",
+    "TaskHandle": "jobq.handle",
     "TaskContext": "jobq.run.context",
     "TaskResult": "jobq.task",
     "Traversal": "jobq.lease.traversal",
     "WorkSpecification": "jobq.workspec",
+    "checkpoint": "jobq.inside",
     "connect": "jobq.queue",
+    "progress": "jobq.inside",
 }
 
 __all__ = [
@@ -61,10 +66,13 @@ __all__ = [
     "SyncTaskContext",
     "Task",
     "TaskContext",
+    "TaskHandle",
     "TaskResult",
     "Traversal",
     "WorkSpecification",
+    "checkpoint",
     "connect",
+    "progress",
     "sync",
 ]
 

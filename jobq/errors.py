@@ -9,6 +9,7 @@ JobqError
 ├── MalformedTask             bytes or arguments that are not a task: says what and where             exit 2
 ├── SourceChanged             a walk was begun over other data, or with other options                 exit 2
 ├── QueueNotFound             the queue does not exist                                                exit 4
+├── TaskNotFound              the journal knows no such task                                          exit 4
 ├── BackendUnavailable        the store did not do it, as far as is known; repeating is safe          exit 75
 ├── PushError
 │   ├── DuplicateTask         the id is taken by a task with another payload (S8)                      exit 1
@@ -79,6 +80,12 @@ class SourceChanged(JobqError):
 
 class QueueNotFound(JobqError):
     """The queue does not exist; `jobq QUEUE create` or a first push makes it."""
+
+    exit_code = 4
+
+
+class TaskNotFound(JobqError):
+    """The journal knows no task with this id: it was never there, was cleared or purged, or is forgotten."""
 
     exit_code = 4
 

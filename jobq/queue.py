@@ -8,6 +8,9 @@ from typing import Any, TypeVar, overload
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.events import Event, Events
+from jobq.handle import TaskHandle
+from jobq.journal.records import Canceled, TaskRecord
+from jobq.journal.store import Journal, journal_of
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import Confirmation, LeaseRecord, LeaseStore, checked_name, store_of
 from jobq.lease.traversal import BATCH_SIZE, Fetch, Traversal
@@ -58,17 +61,17 @@ class Queue:
         self.settings = settings
 
     @overload
-    async def push(self, tasks: Task | str) -> str: ...  # type: ignore[overload-overlap] # a string is one command
+    async def push(self, tasks: Task | str) -> TaskHandle: ...  # type: ignore[overload-overlap] # a string is one command
 
     @overload
-    async def push(self, tasks: Iterable[Task | str]) -> list[str]: ...
+    async def push(self, tasks: Iterable[Task | str]) -> list[TaskHandle]: ...
 
     @overload
     async def push(self, tasks: AsyncIterable[Task | str]) -> int: ...
 
     async def push(
         self, tasks: "Task | str | Iterable[Task | str] | AsyncIterable[Task | str]"
-    ) -> "str | list[str] | int":
+    ) -> "TaskHandle | list[TaskHandle] | int":
         """Durably add one task, many, or what an async iterator gives; the queue is made when it does not exist.
 
         A string is a command for the shell. Many are added all or none. An async iterator is added in batches of at
@@ -78,18 +81,22 @@ class Queue:
             tasks: one, many, or an async iterator.
 
         Returns:
-            The id of the one, the ids of the many in order, or how many the iterator gave.
+            The id of the one, the ids of the many in order, or how many the iterator gave. An id is a string with
+            verbs: `await id.result()` waits for what the task comes to.
 
         Raises:
             DuplicateTask, PushUnknown, BackendUnavailable: see `Backend.push`; of an iterator, a note tells how many
                 were added before.
         """
         if isinstance(tasks, Task | str):
-            return (await self._push([_task(tasks)]))[0]
+            return self._handles(await self._push([_task(tasks)]))[0]
         if isinstance(tasks, AsyncIterable):
             counts = await enqueue(self._push, lambda: tasks)
             return counts.queued
-        return await self._push([_task(task) for task in tasks])
+        return self._handles(await self._push([_task(task) for task in tasks]))
+
+    def _handles(self, ids: Sequence[str]) -> list[TaskHandle]:
+        return [TaskHandle.of(id_, self.backend) for id_ in ids]
 
     async def _push(self, batch: list[Task]) -> list[str]:
         try:
@@ -240,6 +247,23 @@ class Queue:
     async def release_lease(self, name: str, token: int) -> None:
         """Release by token alone, a confirmed lease too; raises LockLost when it is another's by now."""
         await self.leases.release(checked_name(name), token)
+
+    @property
+    def journal(self) -> Journal:
+        """What is known of this queue's tasks; raises ConfigurationError where the service keeps no journal."""
+        return journal_of(self.backend)
+
+    async def status(self, task_id: str) -> TaskRecord:
+        """Return where a task is now; raises TaskNotFound."""
+        return await self.task(task_id).status()
+
+    def task(self, task_id: str) -> TaskHandle:
+        """Return the handle of a task that was pushed before, perhaps by another program."""
+        return TaskHandle.of(task_id, self.backend)
+
+    async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
+        """Cancel tasks, at most 500: what waits has ended then, what runs is stopped with its next heartbeat."""
+        return await self.journal.cancel(ids)
 
     async def peek(self, limit: int = 10) -> list[Peeked]:
         """Look at waiting tasks."""

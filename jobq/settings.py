@@ -24,6 +24,7 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_CHECKPOINT",
         "JOBQ_RESULT_FILE",
         "JOBQ_CALLBACK_SOCKET",
+        "JOBQ_TASK_SOCKET",
         "JOBQ_WORKER_ID",
     }
 )
@@ -260,12 +261,21 @@ class Settings(BaseModel):
         About("What Service Bus calls itself in its answers (header Server); any other answer counts for nothing."),
     ] = "Microsoft-HTTPAPI"
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
+    journal: Annotated[
+        Literal["auto", "off"], About("Whether what becomes of tasks is kept; auto = where the queue's service can.")
+    ] = "auto"
+    keep: Annotated[Duration, About("For how long the journal keeps what has ended.")] = timedelta(days=30)
     kill_margin: Annotated[
         Duration, About("K of the timing rule: to kill and confirm before a lease expires.", audience="tests")
     ] = timedelta(seconds=1)
     schedule_margin: Annotated[Duration, About("J of the timing rule: for the scheduler.", audience="tests")] = (
         timedelta(seconds=0.5)
     )
+
+    @property
+    def kept(self) -> timedelta | None:
+        """For how long the journal keeps what has ended; None = it is off."""
+        return None if self.journal == "off" else self.keep
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Self:

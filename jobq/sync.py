@@ -19,6 +19,8 @@ from typing import Any, Final, Generic, Self, TypeVar, overload
 from jobq import queue as asynchronous
 from jobq.backend import DeadLetter, Peeked, QueueStats
 from jobq.events import Event
+from jobq.handle import SyncTaskHandle
+from jobq.journal.records import Canceled
 from jobq.lease.named import NamedLease
 from jobq.lease.store import Confirmation, LeaseRecord
 from jobq.run.callback import Callback
@@ -81,16 +83,24 @@ class Queue:
         self._thread.join()
 
     @overload
-    def push(self, tasks: Task | str) -> str: ...  # type: ignore[overload-overlap] # a string is one command
+    def push(self, tasks: Task | str) -> SyncTaskHandle: ...  # type: ignore[overload-overlap] # a string is one command
 
     @overload
-    def push(self, tasks: Iterable[Task | str]) -> list[str]: ...
+    def push(self, tasks: Iterable[Task | str]) -> list[SyncTaskHandle]: ...
 
-    def push(self, tasks: Task | str | Iterable[Task | str]) -> str | list[str]:
+    def push(self, tasks: Task | str | Iterable[Task | str]) -> SyncTaskHandle | list[SyncTaskHandle]:
         """Durably add one task, or many, all or none; a string is a command. As `jobq.Queue.push`."""
         if isinstance(tasks, Task | str):
-            return self._call(self._queue.push(tasks))
-        return self._call(self._queue.push(list(tasks)))
+            return SyncTaskHandle.of(self._call(self._queue.push(tasks)), self._call)
+        return [SyncTaskHandle.of(handle, self._call) for handle in self._call(self._queue.push(list(tasks)))]
+
+    def task(self, task_id: str) -> SyncTaskHandle:
+        """Return the handle of a task that was pushed before, perhaps by another program."""
+        return SyncTaskHandle.of(self._queue.task(task_id), self._call)
+
+    def cancel(self, ids: Sequence[str]) -> list[Canceled]:
+        """Cancel tasks; see `jobq.Queue.cancel`."""
+        return self._call(self._queue.cancel(ids))
 
     def pull_and_execute(
         self,

@@ -296,7 +296,8 @@ class Outcome:
         signal: the number of the signal that ended it, when one did.
         duration: seconds from start to end.
         output_tail: the last bytes of standard output and standard error, as text.
-        value: what a library callback returned.
+        output: the same, more of it, for the journal.
+        value: what a library callback returned, or a command wrote to $JOBQ_RESULT_FILE.
         start_failed: nothing was ever executed.
         over_memory_limit: it failed because it was killed over the memory limit.
         usage: what its processes used; None for a callback in the worker's process, and for what was never started.
@@ -308,6 +309,7 @@ class Outcome:
     signal: int | None = None
     duration: float = 0.0
     output_tail: str = ""
+    output: str = ""
     value: JsonValue = None
     start_failed: bool = False
     over_memory_limit: bool = False
@@ -316,19 +318,39 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What `complete` records of a task that is done.
+    """What a task came to: given to `complete`, and what a journal answers with.
 
     Attributes:
-        exit_code: 0 for a process; None for a callback in the worker's own.
-        value: JSON that the callback returned.
-        duration: seconds the successful attempt took.
+        exit_code: 0 for a process that succeeded; None for a callback in the worker's own, and for a signal.
+        value: JSON that the callback returned, or that the command wrote to $JOBQ_RESULT_FILE.
+        duration: seconds the last attempt took.
         output_tail: the last bytes of its output, as text.
+        outcome: an OutcomeKind: how the last attempt ended.
+        signal: the number of the signal that ended it.
+        started, ended: wall time in seconds since the epoch; None = unknown.
+        host: of the worker; empty = unknown.
+        attempt: the number of the last attempt; 0 = unknown.
+        usage: what it used; None = unknown.
+        detail: how it ended, in plain words.
     """
 
     exit_code: int | None = None
     value: JsonValue = None
     duration: float = 0.0
     output_tail: str = ""
+    outcome: str = OutcomeKind.SUCCEEDED
+    signal: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    host: str = ""
+    attempt: int = 0
+    usage: Usage | None = None
+    detail: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the task is done."""
+        return self.outcome == OutcomeKind.SUCCEEDED
 
 
 def _validated(cls: type[_T], fields: Mapping[str, Any]) -> _T:

@@ -8,8 +8,10 @@ from typing import Self
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats
 from jobq.errors import ConfigurationError
+from jobq.journal.page import Page
 from jobq.task import Task, TaskResult
 from jobq_memory.entry import Bury, Complete, Release, Requeue, Settlement
+from jobq_memory.journal import MemoryJournal
 from jobq_memory.leases import MemoryLeases
 from jobq_memory.router import Router, Waiter
 from jobq_memory.store import Grant
@@ -41,6 +43,11 @@ class MemoryBackend:
     def leases(self) -> MemoryLeases:
         """The named leases of this queue."""
         return MemoryLeases(self._router.leases, self._name)
+
+    @property
+    def journal(self) -> MemoryJournal:
+        """The journal of this queue."""
+        return MemoryJournal(self._router, self._name)
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,12 +139,18 @@ class MemoryDelivery:
         router: holds the task.
         queue: the queue's name.
         grant: what was leased, with the receipt.
+
+    Attributes:
+        page: what is told the journal of it.
     """
 
     def __init__(self, router: Router, queue: str, grant: Grant) -> None:
         self._router = router
         self._queue = queue
         self._grant = grant
+        self.page = Page()
+        if grant.cancel_requested:
+            self.page.cancel.set()
 
     @property
     def id(self) -> str:
@@ -177,12 +190,14 @@ class MemoryDelivery:
     async def renew(self, lease: timedelta) -> None:
         """Let the lease end this long from now (S4)."""
         with self._router.opened(self._queue) as store:
-            store.renew(self._grant, lease)
+            if store.renew(self._grant, lease, self.page.told()):
+                self.page.cancel.set()
         self._router.wake(self._queue)  # the new end may be nearer than the one that waiters know
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done."""
-        self._settle(Complete(result))
+        attempt = self.page.attempt
+        self._settle(Complete(result, canceled=attempt is not None and attempt.then == "canceled"))
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with changed counters and generation, visible after `delay`, in one step (S6)."""
@@ -203,5 +218,5 @@ class MemoryDelivery:
 
     def _settle(self, settlement: Settlement) -> None:
         with self._router.opened(self._queue) as store:
-            store.settle(self._grant, settlement)
+            store.settle(self._grant, settlement, self.page)
         self._router.wake(self._queue)

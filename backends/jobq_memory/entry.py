@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import ClassVar
 
 from jobq.backend import FencingNumber
-from jobq.task import Task, TaskResult
+from jobq.journal.records import RELEASED, Attempt, host_of
+from jobq.task import OutcomeKind, Task, TaskResult
 
 
 class State(StrEnum):
@@ -26,6 +27,7 @@ class Complete:
 
     verb: ClassVar[str] = "complete"
     result: TaskResult
+    canceled: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class Entry:
         not_before: wall time from which it may be delivered; None = at once.
         stamp: changes with each change of state, so that older items of the heaps are known to be stale.
         expires: boottime at which the lease ends.
+        ended: wall time at which it was done or canceled; leased_at: of the grant.
+        holder, beat: what the journal knows of the running attempt.
+        canceled: it was ended because somebody wanted it to.
+        attempts: those that have ended, each with the end of its output.
         settled: the accepted settlement of each recent receipt (S5).
     """
 
@@ -92,6 +98,13 @@ class Entry:
     reason: str = ""
     description: str = ""
     died: float = 0.0
+    ended: float = 0.0
+    leased_at: float = 0.0
+    holder: str = ""
+    beat: str | None = None
+    cancel_requested: bool = False
+    canceled: bool = False
+    attempts: list[tuple[Attempt, str]] = field(default_factory=list)
 
     @property
     def fencing(self) -> FencingNumber:
@@ -102,6 +115,25 @@ class Entry:
     def rank(self) -> tuple[int, float, int]:
         """Delivered in ascending order: higher priority, then earlier schedule, then push order."""
         return -self.priority, self.scheduled, self.order
+
+    def lost(self, wall: float) -> None:
+        """Record, for the journal, an end that nobody could record."""
+        host, pid = host_of(self.holder)
+        attempt = Attempt(
+            attempt=self.deliveries,
+            outcome=OutcomeKind.LOCK_LOST,
+            then="lost",
+            started=self.leased_at,
+            ended=wall,
+            host=host,
+            pid=pid,
+            detail="its lease ran out without a word: the worker died, or lost it",
+        )
+        self.attempts.append((attempt, ""))
+
+    def released(self, wall: float) -> None:
+        """Record, for the journal, that the latest delivery was given back unstarted."""
+        self.attempts.append((Attempt(attempt=self.deliveries, outcome=RELEASED, then="retry", ended=wall), ""))
 
     def hold(self, task: Task, body: bytes) -> None:
         """Store another form of the task: its bytes and what the router reads from them."""

@@ -9,10 +9,13 @@ from typing import Final, assert_never
 from jobq.backend import DeadLetter, FencingNumber, Peeked, QueueStats
 from jobq.clock import Clock
 from jobq.errors import DuplicateTask, LockLost, MalformedTask
+from jobq.journal.page import Page
+from jobq.journal.records import this_holder
 from jobq.task import Task
 from jobq_memory.entry import Bury, Complete, Entry, Release, Requeue, Settlement, State
 from jobq_memory.schedule import Schedule
 
+_OUTPUT_CHARACTERS: Final = 4096  # of each attempt, for as long as the process lives
 _RECEIPTS_REMEMBERED: Final = 8  # per task, for repeats of a settle (S5)
 
 
@@ -34,6 +37,7 @@ class Grant:
     fencing: FencingNumber
     checkpoint: str | None
     receipt: str
+    cancel_requested: bool
 
 
 class Store:
@@ -89,6 +93,7 @@ class Store:
         while len(grants) < count and (entry := self._schedule.pop()) is not None:
             entry.deliveries += 1
             entry.receipt = secrets.token_hex(16)
+            entry.leased_at, entry.holder, entry.beat = self._clock.wall(), this_holder(), None
             entry.expires = self._clock.boottime() + lease.total_seconds()
             self._schedule.lease(entry)
             self._note("leased", entry)
@@ -102,6 +107,7 @@ class Store:
                     fencing=entry.fencing,
                     checkpoint=entry.checkpoint,
                     receipt=entry.receipt,
+                    cancel_requested=entry.cancel_requested,
                 )
             )
         return grants
@@ -110,12 +116,14 @@ class Store:
         """Return the boottime at which a task can next become ready by itself; infinity for never."""
         return self._schedule.next_due(self._clock.boottime(), self._clock.wall())
 
-    def renew(self, grant: Grant, lease: timedelta) -> None:
-        """Let the lease end this long from now (S4)."""
+    def renew(self, grant: Grant, lease: timedelta, beat: str | None = None) -> bool:
+        """Let the lease end this long from now (S4); return whether the task is to be canceled."""
         self._fence(grant, "renew")
         grant.entry.expires = self._clock.boottime() + lease.total_seconds()
         self._schedule.lease(grant.entry)
         self._note("renewed", grant.entry)
+        grant.entry.beat = beat or grant.entry.beat
+        return grant.entry.cancel_requested
 
     def checkpoint(self, grant: Grant, value: str) -> None:
         """Save the progress beside the task (S9)."""
@@ -123,7 +131,7 @@ class Store:
         grant.entry.checkpoint = value
         self._note("checkpointed", grant.entry)
 
-    def settle(self, grant: Grant, settlement: Settlement) -> None:
+    def settle(self, grant: Grant, settlement: Settlement, page: Page | None = None) -> None:
         """Apply a settlement once; an equal one under the same receipt answers again, without effect (S5)."""
         entry = grant.entry
         if entry.settled.get(grant.receipt) == settlement:
@@ -131,9 +139,28 @@ class Store:
             return
         self._fence(grant, settlement.verb)
         self._apply(entry, settlement)
+        if page is not None and page.attempt is not None:
+            entry.attempts.append((page.attempt, page.output[-_OUTPUT_CHARACTERS:]))
+        if entry.cancel_requested and entry.state in (State.READY, State.SCHEDULED):
+            self._cancel(entry)
         entry.settled[grant.receipt] = settlement
         if len(entry.settled) > _RECEIPTS_REMEMBERED:
             del entry.settled[next(iter(entry.settled))]
+
+    def cancel(self, task_id: str) -> Entry | None:
+        """End a task that waits, ask for the end of one that runs; return it, None for one that is not known."""
+        self._ripen()
+        entry = self.entries.get(task_id)
+        if entry is not None and entry.state is State.LEASED:
+            entry.cancel_requested = True
+        elif entry is not None and entry.state in (State.READY, State.SCHEDULED):
+            self._cancel(entry)
+        return entry
+
+    def _cancel(self, entry: Entry) -> None:
+        entry.canceled, entry.ended = True, self._clock.wall()
+        self._schedule.remove(entry, State.DONE)
+        self._note("canceled", entry)
 
     def peek(self, limit: int) -> list[Peeked]:
         """Show the ready tasks, next first."""
@@ -200,8 +227,8 @@ class Store:
 
     def _apply(self, entry: Entry, settlement: Settlement) -> None:
         match settlement:
-            case Complete(result):
-                entry.result = result
+            case Complete(result, canceled):
+                entry.result, entry.canceled, entry.ended = result, canceled, self._clock.wall()
                 self._schedule.remove(entry, State.DONE)
                 self._note("completed", entry)
             case Requeue(task, delay):
@@ -215,6 +242,7 @@ class Store:
             case Bury(reason, description):
                 entry.reason, entry.description, entry.died = reason, description, self._clock.wall()
                 self._schedule.remove(entry, State.DEAD)
+                entry.cancel_requested = False
                 self._dead[entry.id] = entry
                 self._note("dead_lettered", entry)
             case _:
@@ -229,6 +257,7 @@ class Store:
         entry.not_before = None  # it was due already: a wall clock that stepped back must not hide it again
         self._schedule.place(entry, self._clock.boottime(), self._clock.wall())
         self._note("released", entry)
+        entry.released(self._clock.wall())
 
     def _entry(self, id_: str, body: bytes, task: Task | None, fingerprint: bytes | None) -> Entry:
         entry = Entry(id=id_, body=body, order=0, fingerprint=fingerprint)
@@ -260,6 +289,9 @@ class Store:
     def _ripen(self) -> None:
         for entry in self._schedule.ripen(self._clock.boottime(), self._clock.wall()):
             self._note("expired", entry)
+            entry.lost(self._clock.wall())
+            if entry.cancel_requested and entry.state in (State.READY, State.SCHEDULED):
+                self._cancel(entry)
 
     def _fence(self, grant: Grant, verb: str) -> None:
         entry = grant.entry

@@ -15,9 +15,9 @@ __all__ = ["Lane", "PostgresBackend", "Server", "connect", "server_of"]
 _LAST_PORT: Final = 65535
 
 
-def connect(spec: QueueSpec, settings: Settings) -> PostgresBackend:  # noqa: ARG001 - the protocol's
+def connect(spec: QueueSpec, settings: Settings) -> PostgresBackend:
     """Return the backend for `postgresql://[USER@][HOST][:PORT]/DATABASE[?OPTIONS]/QUEUE`; raises InvalidSpec."""
-    return PostgresBackend(server_of(spec), spec.queue)
+    return PostgresBackend(server_of(spec), spec.queue, keep=settings.kept)
 
 
 def server_of(spec: QueueSpec) -> Server:

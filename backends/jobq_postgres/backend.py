@@ -16,8 +16,9 @@ from jobq.task import Task
 from jobq_postgres import faults, inspection, migrations, showing
 from jobq_postgres.claiming import RETENTION
 from jobq_postgres.connection import Lane, Server, Work
-from jobq_postgres.delivery import PostgresDelivery, released
+from jobq_postgres.delivery import PostgresDelivery, release_values, released
 from jobq_postgres.faults import NoAnswer
+from jobq_postgres.journal import PostgresJournal
 from jobq_postgres.leases import PostgresLeases
 from jobq_postgres.links import Links, queue_number
 from jobq_postgres.pushing import NewTask, call_of
@@ -55,10 +56,12 @@ class PostgresBackend:
     Args:
         server: where the database is.
         name: the queue's name.
+        keep: for how long the journal keeps what has ended; None = no journal is kept.
     """
 
-    def __init__(self, server: Server, name: str) -> None:
+    def __init__(self, server: Server, name: str, *, keep: timedelta | None = RETENTION) -> None:
         self.name = name
+        self._keep = keep
         self._server = server
         self._clock = SystemClock()
         self._links: Links | None = None
@@ -78,6 +81,14 @@ class PostgresBackend:
         """The named leases of this queue."""
         self._lane = self._lane or Lane(self._server, "named lease")
         return PostgresLeases(self._lane, self.name)
+
+    @property
+    def journal(self) -> PostgresJournal | None:
+        """The journal of this queue, in the same database; None = it is off."""
+        return None if self._keep is None else PostgresJournal(self._journal_links)
+
+    async def _journal_links(self) -> Links:
+        return self._links or await self._linked()
 
     async def __aenter__(self) -> Self:
         self._closed = False
@@ -151,7 +162,11 @@ class PostgresBackend:
         return await self._receive(len(receipts), lease, wait, receipts)
 
     def _delivery(self, links: Links, row: Leased, lease: timedelta, *, served: bool) -> PostgresDelivery:
-        return PostgresDelivery(links, row, lease, self._wake, queue=self.name, keeps_result=served)
+        # What is served to others is settled by their word, of which the journal is told nothing yet.
+        journaled = self._keep is not None and not served
+        return PostgresDelivery(
+            links, row, lease, self._wake, queue=self.name, keeps_result=served, journaled=journaled
+        )
 
     async def held(self, task_id: str, receipt: str) -> PostgresDelivery:
         """Return a delivery by its receipt."""
@@ -232,7 +247,8 @@ class PostgresBackend:
         """Return what was claimed for a call that was cancelled: at once, and at no cost to its budgets."""
         try:
             rows = await claiming
-            changes = [Change(row, ("release", released(row), timedelta(0))) for row in rows]
+            journaled = self._keep is not None
+            changes = [Change(row, release_values(row, journaled=journaled)) for row in rows]
             await asyncio.gather(*(links.run("requeue", change, 5.0) for change in changes))
         except (JobqError, NoAnswer) as error:
             _log.warning("a cancelled receive of %s could not give back its tasks: %s", self.name, error)
@@ -310,5 +326,5 @@ class PostgresBackend:
                     raise faults.translate(error, self._server.place) from None
                 finally:
                     connection.terminate()
-                self._links = Links(self._server, number, self._wake)
+                self._links = Links(self._server, number, self._wake, self._keep)
             return self._links

@@ -17,6 +17,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from jobq.errors import StoreUnusable
+from jobq.journal.records import this_holder
 from jobq_postgres import migrations
 from jobq_postgres.settling import Leased
 
@@ -35,10 +36,11 @@ _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TAKE: Final = """
     , numbered AS (SELECT seq, position, row_number() OVER () AS number FROM found)
     UPDATE jobq.task SET position = NULL, receipt = ($4::uuid[])[numbered.number],
-        expires_at = clock_timestamp() + $3, deliveries = deliveries + 1, started_at = clock_timestamp(),
-        heartbeat_at = NULL
+        expires_at = clock_timestamp() + $3, deliveries = deliveries + 1,
+        started_at = clock_timestamp(), heartbeat_at = NULL, holder = {holder}
     FROM numbered WHERE task.seq = numbered.seq
-    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.rank, numbered.position
+    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.rank,
+        numbered.position, task.cancel_requested
 """
 CLAIM: Final = f"""
     WITH found AS MATERIALIZED (
@@ -46,20 +48,29 @@ CLAIM: Final = f"""
         LATERAL (SELECT seq, position FROM jobq.task WHERE queue_id = $1 AND rank = floor.rank
             AND position >= floor.position ORDER BY position LIMIT $2 FOR UPDATE SKIP LOCKED) AS ready
         LIMIT $2)
-    {_TAKE}
+    {_TAKE.format(holder="$7::text")}
 """  # noqa: S608 - constants of ours, every value is bound; so below
 CLAIM_FROM_THE_BEGINNING: Final = f"""
     WITH found AS MATERIALIZED (
         SELECT seq, position FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL
         ORDER BY rank, position LIMIT $2 FOR UPDATE SKIP LOCKED)
-    {_TAKE}
+    {_TAKE.format(holder="$5::text")}
 """  # noqa: S608
 # What a claim whose answer was lost has taken, for who sent it: the lease is renewed, and counts from now.
 TAKE_AGAIN: Final = """
     UPDATE jobq.task SET expires_at = clock_timestamp() + $3 WHERE seq IN (
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp() AND receipt = ANY ($4)
         ORDER BY expires_at LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()
-    RETURNING seq, id, body, deliveries, checkpoint, receipt
+    RETURNING seq, id, body, deliveries, checkpoint, receipt, cancel_requested
+"""
+# The ends that nobody could record: their workers died, or lost the lease. Without a journal there is no holder.
+LOST: Final = r"""
+    INSERT INTO jobq.attempt (queue_id, id, attempt, outcome, ended_at, record, output)
+    SELECT queue_id, id, deliveries, 'lock_lost', expires_at, json_build_object(
+        'attempt', deliveries, 'outcome', 'lock_lost', 'then', 'lost',
+        'started', extract(epoch FROM started_at)::float8, 'ended', extract(epoch FROM expires_at)::float8,
+        'host', regexp_replace(holder, ':\d+$', ''), 'pid', coalesce(substring(holder FROM ':(\d+)$')::integer, 0),
+        'detail', 'its lease ran out without a word: the worker died, or lost it')::text, ''::bytea
 """
 # What a former claim of the service holds, for who lost its answer: with new receipts, so that whoever still gives back
 # what was claimed with the old ones changes nothing (S4).
@@ -70,7 +81,7 @@ TAKE_OVER: Final = """
     numbered AS (SELECT seq, row_number() OVER () AS number FROM held)
     UPDATE jobq.task SET expires_at = clock_timestamp() + $3, receipt = ($4::uuid[])[numbered.number]
     FROM numbered WHERE task.seq = numbered.seq AND task.expires_at > clock_timestamp()
-    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt
+    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.cancel_requested
 """
 # Bounded at both ends by times that an index can use; the fence of a settle asks the clock itself.
 SWEEP: Final = f"""
@@ -78,10 +89,13 @@ SWEEP: Final = f"""
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND due BETWEEN $2 AND statement_timestamp()
         ORDER BY due LIMIT {_SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED),
     expired AS MATERIALIZED (
-        SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at BETWEEN $2 AND statement_timestamp()
+        SELECT seq, queue_id, id, deliveries, started_at, expires_at, holder
+        FROM jobq.task WHERE queue_id = $1 AND expires_at BETWEEN $2 AND statement_timestamp()
         ORDER BY expires_at LIMIT {_SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED),
+    lost AS ({LOST} FROM expired WHERE holder IS NOT NULL ON CONFLICT DO NOTHING),
     ready AS (
-        UPDATE jobq.task SET position = nextval('jobq.position'), due = NULL, expires_at = NULL, receipt = NULL
+        UPDATE jobq.task SET position = nextval('jobq.position'), due = NULL, expires_at = NULL, receipt = NULL,
+            holder = NULL, beat = NULL
         FROM (SELECT seq FROM due UNION ALL SELECT seq FROM expired) AS found WHERE task.seq = found.seq
         RETURNING task.rank, task.position)
     SELECT version.version, statement_timestamp() AS at, (SELECT last_value FROM jobq.position) AS last,
@@ -91,6 +105,11 @@ SWEEP: Final = f"""
     FROM jobq.version
     LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks FROM ready GROUP BY rank) AS ready ON true
 """  # noqa: S608
+FORGET_ATTEMPTS: Final = """
+    DELETE FROM jobq.attempt WHERE (queue_id, id, attempt) IN (
+        SELECT queue_id, id, attempt FROM jobq.attempt
+        WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval ORDER BY ended_at LIMIT 1000)
+"""
 FORGET: Final = """
     DELETE FROM jobq.submission WHERE (queue_id, id) IN (
         SELECT queue_id, id FROM jobq.submission WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval
@@ -103,13 +122,16 @@ class Claimer:
 
     Args:
         place: HOST/DATABASE, for messages.
+        keep: for how long the journal keeps what has ended; None = there is none.
 
     Attributes:
         next_due: seconds until the next scheduled task is due, as of the last sweep; infinite for none.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, *, keep: timedelta | None = None) -> None:
         self.next_due = math.inf
+        self._keep = keep
+        self._holder = None if keep is None else this_holder()
         self._place = place
         self._notes = 0  # how often it was told of tasks; and at the last sweep
         self._notes_at_sweep = 0
@@ -199,7 +221,7 @@ class Claimer:
         rows = await connection.fetch(TAKE_AGAIN, queue, limit, lease, list(self._doubtful))
         for row in rows:
             del self._doubtful[row["receipt"]]
-        return [Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
+        return [_leased(queue, row) for row in rows]
 
     async def _claim(
         self, connection: Any, queue: int, limit: int, lease: timedelta, *, thorough: bool
@@ -223,13 +245,15 @@ class Claimer:
         ranks = sorted(self._floors)
         floors = [self._floors[rank] for rank in ranks]
         self._noted = {}
-        return self._taken(queue, await connection.fetch(CLAIM, queue, limit, lease, self._sent, ranks, floors))
+        return self._taken(
+            queue, await connection.fetch(CLAIM, queue, limit, lease, self._sent, ranks, floors, self._holder)
+        )
 
     async def _look_at_all(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
         began = time.monotonic()
         self._noted = {}
         self._full_look_due = began + _FULL_LOOK_SECONDS  # unless a note says "anywhere" meanwhile
-        rows = await connection.fetch(CLAIM_FROM_THE_BEGINNING, queue, limit, lease, self._sent)
+        rows = await connection.fetch(CLAIM_FROM_THE_BEGINNING, queue, limit, lease, self._sent, self._holder)
         ended = time.monotonic()
         self._full_look_after = ended + (ended - began) * _RESTRAINT if ended - began > _CHEAP_SECONDS else 0.0
         if not rows and self._notes == self._notes_at_sweep:
@@ -243,7 +267,7 @@ class Claimer:
             # What was told of since the statement was sent it may not have seen: the floor stays below that.
             rank, above = row["rank"], row["position"] + 1
             self._floors[rank] = min(above, self._noted.get(rank, above))
-        return [Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
+        return [_leased(queue, row) for row in rows]
 
     async def _sweep(self, connection: Any, queue: int, *, everything: bool = False) -> dict[int, int]:
         """Make ready what is due, and what was leased by someone who let it expire."""
@@ -267,5 +291,11 @@ class Claimer:
             self._floors[rank] = min(position, self._floors.get(rank, position))
         if now - self._forgot_at > _FORGET_SECONDS:
             self._forgot_at = now
-            await connection.execute(FORGET, queue, RETENTION)
+            await connection.execute(FORGET, queue, max(RETENTION, self._keep or RETENTION))
+            if self._keep is not None:
+                await connection.execute(FORGET_ATTEMPTS, queue, self._keep)
         return moved
+
+
+def _leased(queue: int, row: Any) -> Leased:
+    return Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5], row["cancel_requested"])

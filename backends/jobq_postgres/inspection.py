@@ -35,6 +35,7 @@ CLEAR: Final = """
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND (position IS NOT NULL OR due IS NOT NULL OR
             expires_at IS NOT NULL) ORDER BY seq FOR UPDATE),
     gone AS (DELETE FROM jobq.task USING held WHERE task.seq = held.seq RETURNING task.queue_id, task.id),
+    noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id),
     forgotten AS (
         DELETE FROM jobq.submission USING gone
         WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id)
@@ -60,6 +61,7 @@ REDRIVE: Final = """
 PURGE: Final = """
     WITH gone AS (
         DELETE FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) RETURNING queue_id, id),
+    noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id),
     forgotten AS (
         DELETE FROM jobq.submission USING gone
         WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id)

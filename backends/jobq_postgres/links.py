@@ -40,12 +40,13 @@ class Links:
         server: where.
         queue: the queue's number in the database.
         changed: called, on the event loop, when something may have become ready or a connection was lost.
+        keep: for how long the journal keeps what has ended; None = there is none.
     """
 
-    def __init__(self, server: Server, queue: int, changed: Callable[[], None]) -> None:
+    def __init__(self, server: Server, queue: int, changed: Callable[[], None], keep: timedelta | None = None) -> None:
         self.queue = queue
         self._changed = changed
-        self.claimer = Claimer(server.place)
+        self.claimer = Claimer(server.place, keep=keep)
         self._pushes = Lane(server, "push")
         self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
@@ -103,15 +104,20 @@ class Links:
             seconds=_CLAIM_SECONDS,
         )
 
-    async def run(self, verb: str, change: Change, seconds: float) -> None:
-        """Run a delivery's verb; raises LockLost, SettlementUnknown or BackendUnavailable."""
+    async def run(self, verb: str, change: Change, seconds: float) -> bool:
+        """Run a delivery's verb; tell whether its task is to be canceled, as far as the verb can tell.
+
+        Raises:
+            LockLost, SettlementUnknown, BackendUnavailable: see `Delivery`.
+        """
         ready = await self._verbs[verb].submit(change, seconds=seconds, unknown=SettlementUnknown)
         if isinstance(ready, Ready):
             self._tell(self._leases, {ready.rank: ready.position})
+        return ready is True
 
     def _group(self, verb: str) -> Group[Change]:
         statement = _STATEMENTS[verb]
-        do = settling.settle if verb in _ENDS else settling.change
+        do = settling.settle if verb in _ENDS else settling.renew if verb == "renew" else settling.change
 
         async def execute(connection: Any, changes: Sequence[Change]) -> list[object]:
             return await do(connection, statement, changes)

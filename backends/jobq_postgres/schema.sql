@@ -131,3 +131,26 @@ CREATE TABLE jobq.document (
     version bigint NOT NULL CHECK (version > 0),  -- each write raises it, and names the one it has read
     value   bytea NOT NULL
 );
+
+--== 4: journal ==
+
+-- Where a task is stands in its rows above. What its attempts came to stands here, written in the transaction of the
+-- settle (S5), or of whoever finds that a lease ran out. Rows go with their task, or after JOBQ_KEEP.
+ALTER TABLE jobq.task
+    ADD COLUMN holder           text,             -- of the current lease: HOST:PID, for display only
+    ADD COLUMN beat             text,             -- what the running attempt told with its last renewal, as JSON
+    ADD COLUMN cancel_requested boolean NOT NULL DEFAULT false;
+ALTER TABLE jobq.submission ADD COLUMN outcome text; -- of one that has ended: 'canceled', or NULL for done indeed
+CREATE INDEX submission_canceled ON jobq.submission (queue_id) WHERE outcome IS NOT NULL;
+
+CREATE TABLE jobq.attempt (
+    queue_id integer NOT NULL,
+    id       text NOT NULL,
+    attempt  integer NOT NULL,                    -- the delivery's number
+    outcome  text NOT NULL,
+    ended_at timestamptz NOT NULL,
+    record   text NOT NULL,                       -- jobq.journal.records.Attempt as JSON, in ASCII
+    output   bytea NOT NULL,                      -- UTF-8: the end of what it printed
+    PRIMARY KEY (queue_id, id, attempt)
+);
+CREATE INDEX attempt_ended ON jobq.attempt USING brin (ended_at); -- rows come in this order: it costs nearly nothing

@@ -21,7 +21,9 @@ def connect(spec: QueueSpec, settings: Settings) -> SqliteBackend:
         )
     path = Path(spec.location).expanduser()
     return SqliteBackend(
-        StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt), spec.queue
+        StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt),
+        spec.queue,
+        keep=settings.kept,
     )
 
 
@@ -29,4 +31,4 @@ def connect_embedded(spec: QueueSpec, settings: Settings) -> SqliteBackend:
     """Return the backend for a bare queue name: the file `queues.db` in the user's data folder."""
     path = user_home(settings) / "queues.db"
     file = StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt, private=True)
-    return SqliteBackend(file, spec.queue)
+    return SqliteBackend(file, spec.queue, keep=settings.kept)

@@ -8,11 +8,13 @@ from typing import Any, Final, NamedTuple, Self
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
+from jobq.journal.records import this_holder
 from jobq.serving import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
 from jobq.task import Task
 from jobq_sqlite import inspection, showing, store
 from jobq_sqlite.connection import Connection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
+from jobq_sqlite.journal import SqliteJournal
 from jobq_sqlite.leases import SqliteLeases
 from jobq_sqlite.opening import StoreFile
 from jobq_sqlite.store import ClaimedRow, NewRow, NothingReady, Now
@@ -51,10 +53,14 @@ class SqliteBackend:
     Args:
         file: the file and who may use it.
         name: the queue's name.
+        keep: for how long the journal keeps what has ended; None = no journal is kept.
     """
 
-    def __init__(self, file: StoreFile, name: str) -> None:
+    def __init__(
+        self, file: StoreFile, name: str, *, keep: timedelta | None = timedelta(seconds=store.RETENTION_SECONDS)
+    ) -> None:
         self.name = name
+        self._keep = None if keep is None else keep.total_seconds()
         self._file = file
         self._connection: Connection | None = None
         self._link: _Link | None = None
@@ -72,6 +78,14 @@ class SqliteBackend:
     def leases(self) -> SqliteLeases:
         """The named leases of this queue, in the same file."""
         return SqliteLeases(self.name, lambda create: self._opened(create=create))
+
+    @property
+    def journal(self) -> SqliteJournal | None:
+        """The journal of this queue, in the same file; None = it is off."""
+        return None if self._keep is None else SqliteJournal(self._journal_link, self._wake)
+
+    async def _journal_link(self) -> tuple[Connection, int]:
+        return self._link or await self._linked()
 
     async def __aenter__(self) -> Self:
         self._closed = False
@@ -98,7 +112,7 @@ class SqliteBackend:
         if rows:
             connection, queue = self._link or await self._linked()
             await connection.submit(
-                lambda database, now: store.push(database, queue, rows, now),
+                lambda database, now: store.push(database, queue, rows, now, self._keep),
                 may_undo=True,
                 unknown=lambda text: PushUnknown(text, ids),
             )
@@ -192,8 +206,12 @@ class SqliteBackend:
     def _deliveries(
         self, link: _Link, rows: list[ClaimedRow], lease: timedelta, *, served: bool
     ) -> list[SqliteDelivery]:
+        # What is served to others is settled by their word, of which the journal is told nothing yet.
+        journaled = self._keep is not None and not served
         return [
-            SqliteDelivery(link.connection, row, lease, self._wake, queue=self.name, keeps_result=served)
+            SqliteDelivery(
+                link.connection, row, lease, self._wake, queue=self.name, keeps_result=served, journaled=journaled
+            )
             for row in rows
         ]
 
@@ -208,13 +226,14 @@ class SqliteBackend:
     ) -> list[ClaimedRow] | NothingReady:
         connection, queue = link
         seconds = lease.total_seconds()
+        holder = None if self._keep is None else this_holder()
 
         def give_back(claimed: list[ClaimedRow] | NothingReady) -> None:
             if not isinstance(claimed, NothingReady):
                 self._give_back(connection, claimed)
 
         claimed = connection.submit(
-            lambda database, now: store.claim(database, queue, max_tasks, seconds, now, receipts),
+            lambda database, now: store.claim(database, queue, max_tasks, seconds, now, receipts, holder),
             look_first=(lambda database, now: store.nothing_ready(database, queue, now)) if look_first else None,
             abandoned=give_back,
         )

@@ -6,15 +6,19 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cached_property
+from typing import TypeVar
 
 from jobq.backend import FencingNumber
 from jobq.errors import LockLost, MalformedTask, SettlementUnknown
+from jobq.journal.page import Page
 from jobq.serving import packed, result_json
 from jobq.task import Task, TaskResult
-from jobq_sqlite import store
+from jobq_sqlite import noting, store
 from jobq_sqlite.connection import Connection
 from jobq_sqlite.store import ClaimedRow, Now
 from jobq_sqlite.transaction import Work
+
+T = TypeVar("T")
 
 
 class SqliteDelivery:
@@ -27,6 +31,10 @@ class SqliteDelivery:
         changed: called when something may have become ready, or will be sooner.
         queue: the queue's name, for a receipt that others may use (`jobq.serving`).
         keeps_result: whether the result of the task is kept with its id, for the service to show.
+        journaled: whether a journal is kept.
+
+    Attributes:
+        page: what is told the journal of it; None = there is none.
     """
 
     def __init__(
@@ -38,10 +46,14 @@ class SqliteDelivery:
         *,
         queue: str = "",
         keeps_result: bool = False,
+        journaled: bool = False,
     ) -> None:
         self.lease = lease
         self._queue = queue
         self._keeps_result = keeps_result
+        self.page = Page() if journaled else None
+        if self.page is not None and row.cancel_requested:
+            self.page.cancel.set()
         self._connection = connection
         self._row = row
         self._changed = changed
@@ -81,33 +93,36 @@ class SqliteDelivery:
 
     async def renew(self, lease: timedelta) -> None:
         """Extend the lease from now."""
-        row, seconds = self._row, lease.total_seconds()
-        await self._run(lambda database, now: store.renew(database, row, seconds, now))
+        row, seconds, page = self._row, lease.total_seconds(), self.page
+        beat = page.told() if page is not None else None
+        canceled = await self._run(lambda database, now: store.renew(database, row, seconds, now, beat))
+        if page is not None and canceled:
+            page.cancel.set()
         self._changed()  # the new end may be nearer than the one that waiters know
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done."""
-        row, said = self._row, _said("complete", result)
-        kept = result_json(result) if self._keeps_result else None  # else the journal will; the queue need not
-        await self._run(lambda database, now: store.complete(database, row, said, now, kept))
+        row, said, page = self._row, _said("complete", result), self.page
+        kept = result_json(result) if self._keeps_result else None  # for the service; the journal has its own
+        await self._run(lambda database, now: store.complete(database, row, said, now, kept, page))
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body, in one UPDATE (S6)."""
         row, body, seconds = self._row, task.encode(), delay.total_seconds()
-        said = _said("requeue", body, seconds)
-        await self._run(lambda database, now: store.requeue(database, row, body, seconds, said, now))
+        said, page = _said("requeue", body, seconds), self.page
+        await self._run(lambda database, now: store.requeue(database, row, body, seconds, said, now, page))
         self._changed()
 
     async def release(self) -> None:
         """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
-        row = self._row
-        await self._run(lambda database, now: _release(database, row, now))
+        row, journaled = self._row, self.page is not None
+        await self._run(lambda database, now: _release(database, row, now, journaled=journaled))
         self._changed()
 
     async def dead_letter(self, reason: str, description: str) -> None:
         """Move it to the dead-letter place, in one UPDATE (S6)."""
-        row, said = self._row, _said("dead", reason, description)
-        await self._run(lambda database, now: store.dead_letter(database, row, reason, description, said, now))
+        row, said, page = self._row, _said("dead", reason, description), self.page
+        await self._run(lambda database, now: store.dead_letter(database, row, reason, description, said, now, page))
 
     @property
     def receipt(self) -> str:
@@ -130,9 +145,9 @@ class SqliteDelivery:
         row = self._row
         await self._run(lambda database, now: store.checkpoint(database, row, value, now))
 
-    async def _run(self, work: Work[None]) -> None:
+    async def _run(self, work: Work[T]) -> T:
         """Run a verb; a commit that no one can vouch for is SettlementUnknown (S5)."""
-        await self._connection.submit(work, unknown=SettlementUnknown)
+        return await self._connection.submit(work, unknown=SettlementUnknown)
 
 
 def release_all(database: sqlite3.Connection, rows: Sequence[ClaimedRow], now: Now) -> None:
@@ -142,12 +157,14 @@ def release_all(database: sqlite3.Connection, rows: Sequence[ClaimedRow], now: N
             _release(database, row, now)
 
 
-def _release(database: sqlite3.Connection, row: ClaimedRow, now: Now) -> None:
+def _release(database: sqlite3.Connection, row: ClaimedRow, now: Now, *, journaled: bool = False) -> None:
     try:
         body = Task.decode(row.body).released().encode()
     except MalformedTask:
         body = row.body
     store.requeue(database, row, body, 0.0, "release", now)
+    if journaled:
+        noting.note_release(database, row.seq, row.deliveries, now.wall)
 
 
 def _said(verb: str, *arguments: object) -> str:

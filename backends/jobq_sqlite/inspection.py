@@ -51,9 +51,9 @@ def stats(database: sqlite3.Connection, queue: int, now: Now) -> QueueStats:
 
 def clear(database: sqlite3.Connection, queue: int) -> int:
     """Delete what waits or is leased."""
-    return database.execute(
-        "DELETE FROM task WHERE queue_id = ? AND state IN ('ready', 'scheduled', 'leased')", (queue,)
-    ).rowcount
+    waiting = "queue_id = ? AND state IN ('ready', 'scheduled', 'leased')"
+    database.execute(f"DELETE FROM attempt WHERE seq IN (SELECT seq FROM task WHERE {waiting})", (queue,))  # noqa: S608 - a constant of ours
+    return database.execute(f"DELETE FROM task WHERE {waiting}", (queue,)).rowcount  # noqa: S608 - as above
 
 
 def dead_letters(database: sqlite3.Connection, queue: int, limit: int) -> list[DeadLetter]:
@@ -83,7 +83,7 @@ def redrive(database: sqlite3.Connection, queue: int, ids: Sequence[str], now: N
             body = Task.decode(bytes(body)).redriven(deliveries=deliveries).encode()
         database.execute(
             "UPDATE task SET state = 'ready', available_at = ?, body = ?, finished_at = NULL, reason = NULL,"
-            " description = NULL WHERE seq = ?",
+            " description = NULL, cancel_requested = 0 WHERE seq = ?",
             (now.wall, body, seq),
         )
         redriven.append(id_)
@@ -94,6 +94,10 @@ def purge_dead(database: sqlite3.Connection, queue: int, ids: Sequence[str]) -> 
     """Delete dead letters for good; their ids are forgotten."""
     purged = []
     for id_ in ids:
+        database.execute(
+            "DELETE FROM attempt WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND id = ? AND state = 'dead')",
+            (queue, id_),
+        )
         deleted = database.execute("DELETE FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_))
         if deleted.rowcount:
             purged.append(id_)

@@ -12,13 +12,14 @@ from typing import Final
 
 from jobq.clock import Clock
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound, StoreUnusable
+from jobq_sqlite import noting
 from jobq_sqlite.faults import translate
 from jobq_sqlite.host import Host
 from jobq_sqlite.leases import EXPIRE_ALL
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 # What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
-_ADDED_BY: Final = {1: "schema.sql", 2: "leases.sql", 3: "service.sql"}
+_ADDED_BY: Final = {1: "schema.sql", 2: "leases.sql", 3: "service.sql", 4: "journal.sql"}
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
 _BUSY_PAUSE_SECONDS: Final = 0.005
 _OLDEST_SQLITE: Final = (3, 24, 0)  # ON CONFLICT DO NOTHING
@@ -168,9 +169,13 @@ class StoreFile:
                     "UPDATE host SET machine_id = ?, boot_id = ?, boottime = ?, wall = ?",
                     (self.host.machine_id, self.host.boot_id, self.clock.boottime(), self.clock.wall()),
                 )
+                lost = database.execute(
+                    "SELECT seq, deliveries, holder, started_at, 0 FROM task WHERE state = 'leased'"
+                )
+                noting.note_lost(database, lost.fetchall(), None, self.clock.wall())
                 database.execute(
-                    "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL"
-                    " WHERE state = 'leased'",
+                    "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL,"
+                    " holder = NULL, beat = NULL WHERE state = 'leased'",
                     (self.clock.wall(),),
                 )
                 database.execute(EXPIRE_ALL, (self.clock.boottime(),))

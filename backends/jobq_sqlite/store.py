@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from jobq.errors import DuplicateTask, LockLost, QueueNotFound
+from jobq.journal.page import Page
+from jobq_sqlite import noting
 
 RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
 PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
@@ -18,14 +20,18 @@ _FORGET_AT_ONCE: Final = 200
 # What may change only while the lease is ours: the one compare of S4.
 _WHERE_OURS: Final = "WHERE seq = ? AND state = 'leased' AND receipt = ? AND expires_at > ?"
 _SETTLE: Final = (
-    "UPDATE task SET receipt = NULL, expires_at = NULL,"
+    "UPDATE task SET receipt = NULL, expires_at = NULL, holder = NULL, beat = NULL,"
     " settlements = substr(receipt || ' ' || ? || ';' || settlements, 1, 512),"
 )
-_RENEW: Final = f"UPDATE task SET expires_at = ?, heartbeat_at = ? {_WHERE_OURS}"  # noqa: S608 - a constant of ours, every value is bound
+_RENEW: Final = f"UPDATE task SET expires_at = ?, heartbeat_at = ?, beat = coalesce(?, beat) {_WHERE_OURS}"  # noqa: S608 - a constant of ours, every value is bound
 _CHECKPOINT: Final = f"UPDATE task SET checkpoint = ? {_WHERE_OURS}"  # noqa: S608 - as above
-_COMPLETE: Final = f"{_SETTLE} state = 'done', body = x'', checkpoint = NULL, finished_at = ?, result = ? {_WHERE_OURS}"
+_COMPLETE: Final = (
+    f"{_SETTLE} state = 'done', body = x'', checkpoint = NULL, finished_at = ?, result = ?, outcome = ? {_WHERE_OURS}"
+)
 _REQUEUE: Final = f"{_SETTLE} state = ?, available_at = ?, body = ? {_WHERE_OURS}"
-_DEAD_LETTER: Final = f"{_SETTLE} state = 'dead', finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
+_DEAD_LETTER: Final = (
+    f"{_SETTLE} state = 'dead', cancel_requested = 0, finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
+)
 LOOK: Final = (
     "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = ?1 AND state = 'ready'),"
     " (SELECT min(available_at) FROM task WHERE queue_id = ?1 AND state = 'scheduled'),"
@@ -36,22 +42,22 @@ PROMOTE_DUE: Final = (
     " WHERE queue_id = ? AND state = 'scheduled' AND available_at <= ? ORDER BY available_at LIMIT ?)"
 )
 PROMOTE_EXPIRED: Final = (
-    "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL WHERE seq IN"
-    " (SELECT seq FROM task WHERE queue_id = ? AND state = 'leased' AND expires_at <= ?"
-    " ORDER BY expires_at LIMIT ?)"
+    "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL, holder = NULL,"
+    " beat = NULL WHERE seq IN (SELECT seq FROM task"
+    " WHERE queue_id = ? AND state = 'leased' AND expires_at <= ? ORDER BY expires_at LIMIT ?)"
 )
 FORGET: Final = (
     "DELETE FROM task WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND state = 'done'"
     " AND finished_at < ? LIMIT ?)"
 )
 CLAIM: Final = (
-    "SELECT seq, id, body, deliveries, checkpoint FROM task WHERE queue_id = ? AND state = 'ready'"
+    "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ? AND state = 'ready'"
     " ORDER BY priority DESC, available_at, seq LIMIT ?"
 )
 
 TAKE_OVER: Final = (
-    "SELECT seq, id, body, deliveries, checkpoint FROM task WHERE queue_id = ? AND state = 'leased'"
-    " AND expires_at > ? AND instr(?, substr(receipt, 1, 28)) > 0 ORDER BY seq LIMIT ?"
+    "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ?"
+    " AND state = 'leased' AND expires_at > ? AND instr(?, substr(receipt, 1, 28)) > 0 ORDER BY seq LIMIT ?"
 )
 
 
@@ -81,6 +87,7 @@ class ClaimedRow(NamedTuple):
     deliveries: int
     checkpoint: str | None
     receipt: str
+    cancel_requested: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,8 +112,18 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
     return int(row[0])
 
 
-def push(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: Now) -> None:
-    """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8)."""
+def push(
+    database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: Now, keep: float | None = RETENTION_SECONDS
+) -> None:
+    """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8).
+
+    Args:
+        database: in a transaction.
+        queue: the queue's number.
+        rows: what to add.
+        now: the time.
+        keep: for how many seconds the journal keeps what has ended; None = there is none.
+    """
     before = database.total_changes
     database.executemany(
         "INSERT INTO task (queue_id, id, state, priority, available_at, body, fingerprint)"
@@ -120,7 +137,9 @@ def push(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: 
     )
     if database.total_changes - before != len(rows):
         _refuse_other_payloads(database, queue, rows)
-    database.execute(FORGET, (queue, now.wall - RETENTION_SECONDS, _FORGET_AT_ONCE))
+    database.execute(FORGET, (queue, now.wall - max(RETENTION_SECONDS, keep or 0.0), _FORGET_AT_ONCE))
+    if keep is not None:
+        noting.forget(database, queue, now.wall - keep)
 
 
 def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> None:
@@ -153,29 +172,37 @@ def claim(
     lease_seconds: float,
     now: Now,
     receipts: Sequence[str] = (),
+    holder: str | None = None,
 ) -> list[ClaimedRow] | NothingReady:
     """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready.
 
-    Their receipts are random, or those that are given.
+    Args:
+        database: in a transaction.
+        queue: the queue's number.
+        limit: how many at most.
+        lease_seconds: for how long.
+        now: the time.
+        receipts: for the leases; random ones by default.
+        holder: who asks, for the journal; None = there is none.
     """
     _, due, expiry = database.execute(LOOK, (queue,)).fetchone()
     if due is not None and due <= now.wall:
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))
     if expiry is not None and expiry <= now.boottime:
-        database.execute(PROMOTE_EXPIRED, (now.wall, queue, now.boottime, PROMOTE_AT_ONCE))
+        _promote_expired(database, queue, now, journaled=holder is not None)
     found = database.execute(CLAIM, (queue, limit)).fetchall()
     if not found:
         return nothing_ready(database, queue, now) or NothingReady(now.boottime)
     receipts = receipts or [secrets.token_hex(16) for _ in found]
     rows = [
-        ClaimedRow(seq, id_, bytes(body), deliveries + 1, checkpoint, receipts[number])
-        for number, (seq, id_, body, deliveries, checkpoint) in enumerate(found)
+        ClaimedRow(seq, id_, bytes(body), deliveries + 1, checkpoint, receipts[number], bool(canceled))
+        for number, (seq, id_, body, deliveries, checkpoint, canceled) in enumerate(found)
     ]
     expires_at = now.boottime + lease_seconds
     database.executemany(
-        "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ?, started_at = ?,"
+        "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ?, holder = ?, started_at = ?,"
         " heartbeat_at = NULL WHERE seq = ?",
-        [(row.deliveries, row.receipt, expires_at, now.wall, row.seq) for row in rows],
+        [(row.deliveries, row.receipt, expires_at, holder, now.wall, row.seq) for row in rows],
     )
     return rows
 
@@ -192,8 +219,8 @@ def take_over(
     """Lease what claims whose receipts begin so still hold, with new receipts: who gives it back changes nothing."""
     found = database.execute(TAKE_OVER, (queue, now.boottime, " ".join(former), limit)).fetchall()
     rows = [
-        ClaimedRow(seq, id_, bytes(body), deliveries, checkpoint, receipts[number])
-        for number, (seq, id_, body, deliveries, checkpoint) in enumerate(found)
+        ClaimedRow(seq, id_, bytes(body), deliveries, checkpoint, receipts[number], bool(canceled))
+        for number, (seq, id_, body, deliveries, checkpoint, canceled) in enumerate(found)
     ]
     database.executemany(
         "UPDATE task SET receipt = ?, expires_at = ? WHERE seq = ?",
@@ -202,9 +229,21 @@ def take_over(
     return rows
 
 
-def renew(database: sqlite3.Connection, row: ClaimedRow, lease_seconds: float, now: Now) -> None:
-    """Extend the lease."""
-    _fenced(database, row, now, _RENEW, (now.boottime + lease_seconds, now.wall))
+def _promote_expired(database: sqlite3.Connection, queue: int, now: Now, *, journaled: bool) -> None:
+    if journaled:
+        lost = database.execute(noting.LOST, (queue, now.boottime, PROMOTE_AT_ONCE)).fetchall()
+        noting.note_lost(database, lost, now.boottime, now.wall)
+        database.execute(noting.CANCEL_EXPIRED, (now.wall, queue, now.boottime))
+    database.execute(PROMOTE_EXPIRED, (now.wall, queue, now.boottime, PROMOTE_AT_ONCE))
+
+
+def renew(
+    database: sqlite3.Connection, row: ClaimedRow, lease_seconds: float, now: Now, beat: str | None = None
+) -> bool:
+    """Extend the lease and keep what the attempt tells; return whether the task is to be canceled."""
+    _fenced(database, row, now, _RENEW, (now.boottime + lease_seconds, now.wall, beat))
+    (canceled,) = database.execute("SELECT cancel_requested FROM task WHERE seq = ?", (row.seq,)).fetchone()
+    return bool(canceled)
 
 
 def checkpoint(database: sqlite3.Connection, row: ClaimedRow, value: str, now: Now) -> None:
@@ -213,29 +252,55 @@ def checkpoint(database: sqlite3.Connection, row: ClaimedRow, value: str, now: N
 
 
 def complete(
-    database: sqlite3.Connection, row: ClaimedRow, settlement: str, now: Now, result: bytes | None = None
+    database: sqlite3.Connection,
+    row: ClaimedRow,
+    settlement: str,
+    now: Now,
+    result: bytes | None = None,
+    page: Page | None = None,
 ) -> None:
-    """End the task as done; its id stays known for RETENTION_SECONDS."""
-    _settle(database, row, now, _COMPLETE, (settlement, now.wall, result))
+    """End the task as done, or as canceled; its id stays known for RETENTION_SECONDS."""
+    canceled = page is not None and page.attempt is not None and page.attempt.then == "canceled"
+    _settle(database, row, now, _COMPLETE, (settlement, now.wall, result, "canceled" if canceled else None), page)
 
 
 def requeue(
-    database: sqlite3.Connection, row: ClaimedRow, body: bytes, delay_seconds: float, settlement: str, now: Now
+    database: sqlite3.Connection,
+    row: ClaimedRow,
+    body: bytes,
+    delay_seconds: float,
+    settlement: str,
+    now: Now,
+    page: Page | None = None,
 ) -> None:
-    """Put it back with another body, after the delay."""
+    """Put it back with another body, after the delay; one that is to be canceled has ended with that."""
     state = "ready" if delay_seconds <= 0 else "scheduled"
     available_at = now.wall + max(0.0, delay_seconds)
-    _settle(database, row, now, _REQUEUE, (settlement, state, available_at, body))
+    _settle(database, row, now, _REQUEUE, (settlement, state, available_at, body), page)
+    database.execute(f"{noting.CANCEL_IDLE} AND cancel_requested", (now.wall, row.seq))
 
 
 def dead_letter(
-    database: sqlite3.Connection, row: ClaimedRow, reason: str, description: str, settlement: str, now: Now
+    database: sqlite3.Connection,
+    row: ClaimedRow,
+    reason: str,
+    description: str,
+    settlement: str,
+    now: Now,
+    page: Page | None = None,
 ) -> None:
     """Move it to the dead-letter place; the body stays as it is."""
-    _settle(database, row, now, _DEAD_LETTER, (settlement, now.wall, reason, description))
+    _settle(database, row, now, _DEAD_LETTER, (settlement, now.wall, reason, description), page)
 
 
-def _settle(database: sqlite3.Connection, row: ClaimedRow, now: Now, update: str, values: tuple[Any, ...]) -> None:
+def _settle(
+    database: sqlite3.Connection,
+    row: ClaimedRow,
+    now: Now,
+    update: str,
+    values: tuple[Any, ...],
+    page: Page | None,
+) -> None:
     """End the delivery; `values` begins with the word that tells this settle from another one."""
     try:
         _fenced(database, row, now, update, values)
@@ -244,6 +309,8 @@ def _settle(database: sqlite3.Connection, row: ClaimedRow, now: Now, update: str
         found = database.execute("SELECT settlements FROM task WHERE seq = ?", (row.seq,)).fetchone()
         if found is None or f"{row.receipt} {values[0]};" not in found[0]:
             raise
+    else:
+        noting.note(database, row.seq, page)
 
 
 def _fenced(database: sqlite3.Connection, row: ClaimedRow, now: Now, update: str, values: tuple[Any, ...]) -> None:

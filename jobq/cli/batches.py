@@ -35,11 +35,14 @@ class Echo:
 
     ids: bool
     as_json: bool
+    kept: list[str] | None = None  # where those are to be kept whose end is waited for
     _gone: terminal.OutputGone | None = None
     _lost: int = 0
 
     def acknowledged(self, ids: Sequence[str]) -> None:
-        """Print the ids of one batch, if they were asked for."""
+        """Print the ids of one batch, if they were asked for, and keep them if they are waited for."""
+        if self.kept is not None:
+            self.kept += ids
         if not (self.ids or self.as_json):
             return
         if self._gone is None:

@@ -25,13 +25,23 @@ _COMMANDS: Final = {
         "run": ("jobq.cli.run", "Run a file of commands here until all are done."),
         "lease": ("jobq.cli.lease", "Run a command that is alone in holding a name; list who holds what."),
     },
+    "Inside of a task": {
+        "checkpoint": ("jobq.cli.inside", "Save how far it is; its next attempt finds it."),
+        "progress": ("jobq.cli.inside", "Tell how far it is, for `ps`."),
+    },
     "Look": {
         "size": ("jobq.cli.look", "Count the tasks."),
         "peek": ("jobq.cli.look", "Show the next tasks without taking them."),
+        "status": ("jobq.cli.status", "Show where tasks are, and what they came to."),
+        "ps": ("jobq.cli.status", "Show what runs, where, and how far it is."),
+        "logs": ("jobq.cli.logs", "Show what a task has printed."),
+        "history": ("jobq.cli.status", "Show the attempts of a task."),
+        "stats": ("jobq.cli.status", "Count by state, and what ended lately."),
         "dead": ("jobq.cli.dead", "List, show, retry or purge dead letters."),
     },
     "Manage": {
         "create": ("jobq.cli.look", "Make the queue; a first push does it too."),
+        "cancel": ("jobq.cli.cancel", "End tasks that wait, stop those that run."),
         "clear": ("jobq.cli.look", "Delete all tasks but dead letters."),
         "serve": ("jobq.cli.serve", "Serve queues over HTTP; make tokens for it."),
         "completion": ("jobq.cli.completion", "Print the completion script of a shell."),

@@ -33,7 +33,6 @@ _MEANT: Final[dict[str, tuple[str, ...]]] = {
     "requeue": ("retry", "dead retry"),
     "send": ("push",),
     "start": ("worker",),
-    "stats": ("size",),
     "submit": ("push",),
     "work": ("worker",),
 }

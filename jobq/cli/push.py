@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +39,7 @@ lost, and none is queued twice where the queue knows ids again (elsewhere 500 at
 _EXAMPLES: Final = (
     "jobq demo push -c 'python train.py --fold 1' -c 'python train.py --fold 2'",
     "jobq demo push tasks.txt",
+    "jobq demo push --wait -c 'true' -c 'exit 3'    # while a worker runs: ends with 3",
     "jobq demo push --resume monday tasks.txt    # after an interruption: the same again",
     "seq 100 | sed 's/^/echo task /' | jobq demo push -",
     "jobq demo push --timeout 2h --env HF_TOKEN --cwd . -- python train.py --lr 0.1",
@@ -122,6 +123,7 @@ def _object(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--accept-changes", is_flag=True, help="With --resume: lines that are not queued yet may have changed meanwhile."
 )
 @click.option("--no-create", is_flag=True, help="Do not make a missing queue, for which a mere sender has no right.")
+@click.option("--wait", is_flag=True, help="Wait until all have ended; end with the worst exit code of theirs.")
 @click.option("--ids", is_flag=True, help="Print each id once its task is safely queued.")
 @json_option
 @click.pass_context
@@ -145,6 +147,7 @@ def push(
     resume: str | None,
     accept_changes: bool,
     no_create: bool,
+    wait: bool,
     ids: bool,
     as_json: bool,
 ) -> int:
@@ -170,8 +173,10 @@ def push(
     _check_sources(file, commands, argv, call, spec, id_)
     if kwargs is not None and call is None:
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
-    echo = Echo(ids=ids, as_json=as_json)
+    echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None)
     if resume is not None:
+        if wait:
+            raise click.UsageError("--wait does not go with --resume, whose tasks may be of an earlier run")
         code = _push_resumably(ctx, resume, file, template, settings, accept_changes, Pusher, echo, no_create)
         echo.check()
         return code
@@ -184,13 +189,17 @@ def push(
             found = specification.specification_of(spec)
             code = with_queue(
                 ctx,
-                lambda backend: specification.push_specification(
-                    Pusher(backend, echo, creates=not no_create),
-                    found,
-                    template,
-                    backend=backend,
-                    dry_run=dry_run,
-                    as_json=as_json,
+                lambda backend: _awaited(
+                    backend,
+                    echo,
+                    lambda: specification.push_specification(
+                        Pusher(backend, echo, creates=not no_create),
+                        found,
+                        template,
+                        backend=backend,
+                        dry_run=dry_run,
+                        as_json=as_json,
+                    ),
                 ),
                 settings,
             )
@@ -202,9 +211,11 @@ def push(
         with Input(file or "-") as source:
             code = with_queue(
                 ctx,
-                lambda backend: Stream(
-                    Pusher(backend, echo, creates=not no_create), source, template, _again(ctx)
-                ).run(),
+                lambda backend: _awaited(
+                    backend,
+                    echo,
+                    Stream(Pusher(backend, echo, creates=not no_create), source, template, _again(ctx)).run,
+                ),
                 settings,
                 interruptible=True,
             )
@@ -220,11 +231,22 @@ def push(
             raise click.UsageError(
                 f"--id: the service of {backend.name} does not know an id again, so a second push would run it twice"
             )
-        return await push_given(Pusher(backend, echo, creates=not no_create), tasks)
+        return await _awaited(backend, echo, lambda: push_given(Pusher(backend, echo, creates=not no_create), tasks))
 
     code = with_queue(ctx, push_them, settings, interruptible=True)
     echo.check()
     return code
+
+
+async def _awaited(backend: "Backend", echo: "Echo", push_all: "Callable[[], Awaitable[int]]") -> int:
+    """Push, and then, if that is wanted, wait for the end of what was pushed."""
+    if echo.kept is None:
+        return await push_all()
+    from jobq.cli.waiting import wait_for  # noqa: PLC0415 - most pushes do not wait
+    from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
+
+    journal_of(backend)  # before anything is queued
+    return await push_all() or await wait_for(backend, echo.kept, as_json=echo.as_json)
 
 
 def _push_resumably(

@@ -5,7 +5,7 @@ import inspect
 import os
 import sys
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from jobq.backend import Delivery
 from jobq.errors import ConfigurationError
@@ -14,6 +14,7 @@ from jobq.run import callback_program
 from jobq.run.callback import ArgumentsRefused, Callback, Convention
 from jobq.run.callback_line import CallbackLine
 from jobq.run.callback_runner import Ended
+from jobq.run.journaling import Glimpsed
 from jobq.run.process import Deadline, StartFailed
 from jobq.run.running import CommandRunner, Running
 from jobq.task import Outcome, OutcomeKind, Task
@@ -63,10 +64,14 @@ class ProcessRunner:
         return _ProcessRunning(running, line)
 
 
+class _Process(Running, Glimpsed, Protocol):
+    """A process that can be looked at."""
+
+
 class _ProcessRunning:
     """The process, and what it said of its callback before it ended."""
 
-    def __init__(self, process: Running, line: CallbackLine) -> None:
+    def __init__(self, process: "_Process", line: CallbackLine) -> None:
         self._process = process
         self._line = line
         self.exited = process.exited
@@ -74,6 +79,8 @@ class _ProcessRunning:
         self.over_limit = process.over_limit
         self.terminate = process.terminate
         self.kill = process.kill
+        self.reading = process.reading
+        self.output_end = process.output_end
 
     async def ended(self) -> Outcome:
         outcome = await self._process.ended()

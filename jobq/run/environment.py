@@ -48,7 +48,17 @@ _CLEAN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
 _TRACE_VARIABLES: Final = frozenset(name.upper() for name in _TRACE)
 # Always jobq's word: a task that brings one of these would lie to its own processes.
-_RESERVED: Final = frozenset({"JOBQ_TASK_ID", "JOBQ_ATTEMPT", "JOBQ_LEASE_TOKEN", "JOBQ_QUEUE_NAME", "JOBQ_CHECKPOINT"})
+_RESERVED: Final = frozenset(
+    {
+        "JOBQ_TASK_ID",
+        "JOBQ_ATTEMPT",
+        "JOBQ_LEASE_TOKEN",
+        "JOBQ_QUEUE_NAME",
+        "JOBQ_CHECKPOINT",
+        "JOBQ_RESULT_FILE",
+        "JOBQ_TASK_SOCKET",
+    }
+)
 
 
 def task_environment(

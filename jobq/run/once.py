@@ -19,6 +19,8 @@ from jobq.run.receiving import GIVE_BACK_SECONDS, RECEIVE_SECONDS
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
+from jobq.run.task_folder import TaskFolder
+from jobq.run.task_line import TaskLine
 from jobq.run.usage import UsageSampler
 from jobq.run.waiting import racing
 from jobq.settings import Settings
@@ -122,6 +124,8 @@ async def _runner(backend: Backend, settings: Settings, way: Way, on_line: OnLin
         yield way.inside
         return
     sampler = UsageSampler(settings.memory_limit)
+    folder = TaskFolder()
+    line = TaskLine(folder)
     async with spawner_for(settings) as spawner:
         sampling = asyncio.create_task(sampler.run(), name="usage")
         try:
@@ -132,9 +136,13 @@ async def _runner(backend: Backend, settings: Settings, way: Way, on_line: OnLin
                 environment=dict(os.environ),
                 on_line=on_line,
                 sampler=sampler,
+                folder=folder,
+                line=line,
             )
             yield way.adapt(commands)
         finally:
+            line.close()
+            folder.close()
             sampling.cancel()
             with suppress(asyncio.CancelledError):
                 await sampling

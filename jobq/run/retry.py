@@ -50,11 +50,16 @@ class DeadLetter:
 
 
 @dataclass(frozen=True)
+class Cancel:
+    """Settle: the task has ended, because somebody wanted it to; its journal says so."""
+
+
+@dataclass(frozen=True)
 class Leave:
     """Do not settle: the lease is not ours any more."""
 
 
-Verdict = Complete | Requeue | DeadLetter | Leave
+Verdict = Complete | Requeue | DeadLetter | Cancel | Leave
 
 
 @dataclass(frozen=True)

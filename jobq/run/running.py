@@ -5,21 +5,28 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, Protocol
 
-from jobq import sizes
+from jobq import sizes, strict_json
 from jobq.backend import Delivery
+from jobq.errors import MalformedTask
+from jobq.inside import SOCKET_VARIABLE
+from jobq.journal.page import page_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.environment import argv_of, may_be_forked, task_environment
 from jobq.run.oom import OomCounter, OomWatch, OomWitness, oom_counter
 from jobq.run.output import OutputReader
 from jobq.run.process import Deadline, ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
-from jobq.run.usage import UsageSampler, Watch
+from jobq.run.task_folder import TaskFolder, read_result
+from jobq.run.task_line import TaskLine
+from jobq.run.usage import Reading, UsageSampler, Watch
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task, Usage
 
 DRAIN_SECONDS: Final = 1.0  # how long output is awaited after the leader's exit; an escaped child may hold the pipe
 _TAIL_BYTES: Final = 4096
+MAX_RESULT_BYTES: Final = 64 * 1024  # of what a command writes to $JOBQ_RESULT_FILE
 
 OnLine = Callable[[str, str, str], None]  # task id, stream, line
 
@@ -81,6 +88,8 @@ class CommandRunner:
         environment: the worker's own, to inherit from.
         on_line: receives each line of output.
         sampler: measures what they use, and finds those over the memory limit.
+        folder: where their results are written; closed by its owner.
+        line: hears what they have to say; closed by its owner.
         oom: counts what the kernel kills for want of memory; found by itself when None.
     """
 
@@ -93,6 +102,8 @@ class CommandRunner:
         environment: Mapping[str, str],
         on_line: OnLine,
         sampler: UsageSampler,
+        folder: TaskFolder,
+        line: TaskLine,
         oom: OomCounter | None = None,
     ) -> None:
         self._spawner = spawner
@@ -101,6 +112,8 @@ class CommandRunner:
         self._environment = environment
         self._on_line = on_line
         self._sampler = sampler
+        self._folder = folder
+        self._line = line
         self._oom = OomWatch(oom_counter() if oom is None else oom)
 
     async def start(
@@ -109,13 +122,30 @@ class CommandRunner:
         delivery: Delivery,
         *,
         deadline: Deadline,
-        keeper: LeaseKeeper,  # noqa: ARG002 - a command knows of no lease
+        keeper: LeaseKeeper,
     ) -> Running:
         """Spawn the command with its output connected; raises StartFailed."""
         if task.kwargs is not None and task.call is None:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
         forked = bool(self._settings.preload) and may_be_forked(task)
-        return await self.launch(task, delivery, deadline=deadline, argv=argv_of(task), forked=forked)
+        try:
+            socket = await self._line.admit(keeper, page_of(delivery))
+        except OSError as error:
+            raise StartFailed(f"no socket for what it has to say: {error.strerror}", transient=True) from error
+        try:
+            return await self.launch(
+                task,
+                delivery,
+                deadline=deadline,
+                argv=argv_of(task),
+                forked=forked,
+                has_result=True,
+                variables={SOCKET_VARIABLE: socket},
+                on_close=lambda: self._line.dismiss(socket),
+            )
+        except BaseException:
+            self._line.dismiss(socket)
+            raise
 
     async def launch(
         self,
@@ -125,7 +155,9 @@ class CommandRunner:
         deadline: Deadline,
         argv: tuple[str, ...],
         forked: bool = False,
+        has_result: bool = False,
         variables: Mapping[str, str] | None = None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> "_CommandRunning":
         """Spawn any program as an attempt of a task; raises StartFailed.
 
@@ -135,7 +167,9 @@ class CommandRunner:
             deadline: by when nothing of it may live; it moves meanwhile.
             argv: what to execute.
             forked: see `Launch.forked`.
+            has_result: tell it where to write its result.
             variables: more for its environment.
+            on_close: called when all of it has ended.
         """
         environment = task_environment(
             task,
@@ -147,6 +181,9 @@ class CommandRunner:
             mode=self._settings.task_env,
         )
         environment.update(variables or {})
+        result = self._result_file() if has_result else None
+        if result is not None:
+            environment["JOBQ_RESULT_FILE"] = str(result)
         try:
             output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line))
         except OSError as error:
@@ -170,16 +207,32 @@ class CommandRunner:
             output.close()
             raise
         output.child_started()
-        return _CommandRunning(process, output, self._sampler.watch(process, task), oom)
+        return _CommandRunning(process, output, self._sampler.watch(process, task), oom, result, on_close)
+
+    def _result_file(self) -> Path:
+        try:
+            return self._folder.new_file()
+        except OSError as error:
+            raise StartFailed(f"no folder for its result: {error.strerror}", transient=True) from error
 
 
 class _CommandRunning:
-    def __init__(self, process: Process, output: OutputReader, watch: Watch, oom: OomWitness) -> None:
+    def __init__(
+        self,
+        process: Process,
+        output: OutputReader,
+        watch: Watch,
+        oom: OomWitness,
+        result_file: Path | None,
+        on_close: Callable[[], None],
+    ) -> None:
         self.pid = process.pid
         self._process = process
         self._output = output
         self._watch = watch
         self._oom = oom
+        self._result_file = result_file
+        self._on_close = on_close
         self._was_killed = False  # by us
         self._started = time.monotonic()
         self._duration: float | None = None
@@ -212,8 +265,19 @@ class _CommandRunning:
             if not (self._was_killed or status.overdue):
                 outcome = replace(outcome, detail=self._oom.explain(status, outcome.detail))
             await self._output.drain(DRAIN_SECONDS)
-            self._outcome = replace(outcome, output_tail=self._output.tail.text(_TAIL_BYTES))
+            tail = self._output.tail
+            outcome = replace(outcome, output_tail=tail.text(_TAIL_BYTES), output=tail.text())
+            self._outcome = _with_result(outcome, self._result())
         return self._outcome
+
+    def _result(self) -> bytes | None:
+        return None if self._result_file is None else read_result(self._result_file, MAX_RESULT_BYTES)
+
+    def reading(self) -> Reading | None:
+        return self._watch.reading
+
+    def output_end(self, max_bytes: int) -> str:
+        return self._output.tail.text(max_bytes)
 
     async def over_limit(self) -> str:
         in_use = await self._watch.over_limit()
@@ -230,7 +294,21 @@ class _CommandRunning:
     async def close(self) -> None:
         self.kill()
         await self.ended()
+        self._on_close()
+        self._result()  # removed also if the status was lost
         self._output.close()
+
+
+def _with_result(outcome: Outcome, written: bytes | None) -> Outcome:
+    """Return the outcome with the value that the task wrote; one that is no JSON changes nothing but the words."""
+    if not written or not written.strip():
+        return outcome
+    try:
+        if len(written) > MAX_RESULT_BYTES:
+            raise MalformedTask(f"is longer than {MAX_RESULT_BYTES} bytes")
+        return replace(outcome, value=strict_json.loads(written))
+    except MalformedTask as fault:
+        return replace(outcome, detail=f"{outcome.detail}; its result is not kept: {fault}")
 
 
 def _outcome_of(status: ExitStatus, duration: float, usage: Usage) -> Outcome:

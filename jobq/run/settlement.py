@@ -17,7 +17,7 @@ from jobq.errors import (
     SettlementUnknown,
 )
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.retry import Complete, DeadLetter, Leave, Requeue, Verdict, outgrown
+from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Requeue, Verdict, outgrown
 from jobq.run.stopping import Stopping
 from jobq.run.waiting import first_of
 from jobq.task import Outcome, TaskResult
@@ -146,7 +146,7 @@ class _Patience:
 
 async def _send(delivery: Delivery, verdict: Verdict, outcome: Outcome | None) -> None:
     match verdict:
-        case Complete():
+        case Complete() | Cancel():
             await delivery.complete(_result(outcome))
         case Requeue(task, delay):
             await delivery.requeue(task, max(delay, timedelta(0)))

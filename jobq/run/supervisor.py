@@ -15,8 +15,9 @@ from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run import retry
 from jobq.run.breaker import Breaker
+from jobq.run.journaling import Journaling
 from jobq.run.process import Deadline, StartFailed, StatusLost
-from jobq.run.retry import Backoff, DeadLetter, Judge, Leave, Reason, Requeue, Verdict
+from jobq.run.retry import Backoff, Cancel, DeadLetter, Judge, Leave, Reason, Requeue, Verdict
 from jobq.run.running import Runner, Running
 from jobq.run.settlement import Settled, settle
 from jobq.run.stopping import Stopping
@@ -115,6 +116,7 @@ class _Attempt:
             clock=supervisor.clock,
             on_extended=self._deadline.move,
         )
+        self._journal = Journaling(delivery)
         self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
 
     async def run(self) -> Report:
@@ -132,6 +134,8 @@ class _Attempt:
             retry.check_counters(task, self._delivery.deliveries)
         except MalformedTask as error:
             return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
+        if self._journal.is_canceled:
+            return await self._settle(Cancel(), None)
         refusal = retry.refusal(task, self._delivery.deliveries)
         if refusal is not None:
             return await self._settle(refusal, None)
@@ -154,6 +158,7 @@ class _Attempt:
         if running is None:
             detail = "the lease was lost" if self._keeper.lock_lost_event.is_set() else "its start took too long"
             return Outcome(kind=OutcomeKind.LOCK_LOST, detail=f"not started: {detail}")
+        self._journal.started(running)
         self._telling.started()
         try:
             return await self._until_ended(running, task)
@@ -197,6 +202,7 @@ class _Attempt:
         reasons: dict[OutcomeKind, Awaitable[object]] = {
             OutcomeKind.LOCK_LOST: self._keeper.lock_lost_event.wait(),
             OutcomeKind.FAILED: running.over_limit(),
+            OutcomeKind.CANCELED: self._journal.canceled(),
             OutcomeKind.PREEMPTED: stopping.interrupted.wait(),
         }
         if task.timeout is not None:
@@ -213,6 +219,7 @@ class _Attempt:
             return replace(outcome, kind=why, detail=reason.result(), over_memory_limit=True)
         detail = {
             OutcomeKind.LOCK_LOST: "killed: the lease was lost",
+            OutcomeKind.CANCELED: "stopped: it was canceled",
             OutcomeKind.PREEMPTED: f"stopped: {stopping.cause}",
             OutcomeKind.TIMED_OUT: f"killed after its time limit of {task.timeout or 0:g} s",
         }[why]
@@ -268,6 +275,7 @@ class _Attempt:
         return verdict
 
     async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> Report:
+        verdict = self._journal.judged(verdict, outcome)
         settled = await settle(
             self._delivery,
             self._keeper,

@@ -25,6 +25,8 @@ from jobq.run.signals import Heard, heard_by
 from jobq.run.stopping import Stopping
 from jobq.run.supervisor import Report, Supervisor
 from jobq.run.tally import Tally, WorkerReport
+from jobq.run.task_folder import TaskFolder
+from jobq.run.task_line import TaskLine
 from jobq.run.usage import UsageSampler
 from jobq.run.waiting import first_error, first_of, racing
 from jobq.settings import Settings
@@ -78,6 +80,8 @@ class Worker:
         self._stopping = stopping or Stopping()
         self._breaker = Breaker(settings.max_consecutive_failures)
         self._sampler = sampler or UsageSampler(settings.memory_limit)
+        self._folder = TaskFolder()
+        self._line = TaskLine(self._folder)
         self._spawner = spawner
         self._own_runner = runner
         self._adapt = adapt
@@ -101,6 +105,8 @@ class Worker:
             ConfigurationError, QueueNotFound, BackendUnavailable: the queue cannot be used at all.
         """
         async with AsyncExitStack() as stack:
+            stack.callback(self._folder.close)
+            stack.callback(self._line.close)
             if self._own_runner is None:
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
             heard = stack.enter_context(heard_by(self._stopping))
@@ -168,6 +174,8 @@ class Worker:
             environment=self._environment,
             on_line=self._on_line,
             sampler=self._sampler,
+            folder=self._folder,
+            line=self._line,
         )
         return self._adapt(commands)
 

@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown, SettlementUnknown
+from jobq.journal.page import Page, page_of
 from jobq.task import Task, TaskResult
 from jobq.testing.fault_script import BACKEND_VERBS, DELIVERY_VERBS, SETTLE_VERBS, Call, Fault, Faults
 
@@ -177,6 +178,11 @@ class FaultyDelivery:
     def checkpoint_value(self) -> str | None:
         """The last accepted checkpoint (S9)."""
         return self.inner.checkpoint_value
+
+    @property
+    def page(self) -> Page | None:
+        """What is told the journal of it."""
+        return page_of(self.inner)
 
     async def renew(self, lease: timedelta) -> None:
         """Extend the lease."""

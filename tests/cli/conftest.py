@@ -151,6 +151,14 @@ class Jobq:
 
         return self.inside(work)
 
+    def hold(self) -> None:
+        """Leave one task leased, as a worker that is gone does."""
+
+        async def work(backend: Backend) -> None:
+            await backend.receive(1, timedelta(seconds=60), timedelta(0))
+
+        self.inside(work)
+
     def lease(self, name: str) -> None:
         """Let a lease have been held and released."""
 

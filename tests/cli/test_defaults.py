@@ -108,7 +108,7 @@ def test_the_tail_in_a_dead_letter_is_that_of_the_table() -> None:
         (("demo", "redrive"), "'dead retry'"),
         (("demo", "dead", "redrive"), "'retry'"),
         (("demo", "enqueue"), "'push'"),
-        (("demo", "stats"), "'size'"),
+        (("demo", "count"), "'size'"),
         (("demo", "worker", "--num-wrokers", "2"), "'--num-workers'"),
         (("demo", "push", "--timout", "2"), "'--timeout'"),
         (("demo", "size", "--jsno"), "'--json'"),

@@ -29,7 +29,9 @@ LEASE: Final = {
     "confirmed",
     "cursor",
 }
+RECORD: Final = {"id", "state", "attempt", "since", "worker", "lease_left_s", "running", "last", "task"}
 DIES: Final = "01a1fe07-0000-7000-8000-000000000001"
+RAN: Final = "01a1fe07-0000-7000-8000-000000000002"
 # Each command: how it is called (on a queue with two tasks and one dead letter), its exit code, and what its objects
 # must have.
 TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
@@ -39,6 +41,12 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "run": (("run", "commands"), 1, {"done", "failed", "left", "exit_code", "failures"}),
     "size": (("demo", "size"), 0, {"visible", "leased", "scheduled", "dead"}),
     "peek": (("demo", "peek"), 0, {"id", "deliveries", "task"}),
+    "status": (("demo", "status", DIES), 0, RECORD),
+    "ps": (("demo", "ps"), 0, RECORD),
+    "logs": (("demo", "logs", RAN), 0, {"id", "attempt", "output"}),
+    "history": (("demo", "history", RAN), 0, {"id", "attempt", "outcome", "then", "exit_code", "started", "ended"}),
+    "stats": (("demo", "stats"), 0, {"states", "ended", "window_s", "attempts_per_s", "oldest_ready_s"}),
+    "cancel": (("demo", "cancel", "--all", "--yes"), 0, {"id", "canceled"}),
     "dead list": (("demo", "dead", "list"), 0, DEAD),
     "dead show": (("demo", "dead", "show", DIES), 0, DEAD),
     "dead retry": (("demo", "dead", "retry", DIES), 0, {"id"}),
@@ -59,6 +67,8 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
 }
 WITHOUT: Final = {
     "completion": "prints a script for a shell, which is the data",
+    "checkpoint": "says nothing: its exit code tells that it is saved",
+    "progress": "says nothing",
     "lease run": "its output is the command's own",
 }
 
@@ -81,7 +91,9 @@ def has_json(command: click.Command) -> bool:
 
 def test_the_readme_tells_where_it_stands(jobq: Jobq) -> None:
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
-    assert "every one but `completion` and `lease run` takes `--json` after its name" in readme
+    assert (
+        "every one but `completion`, `lease run`, `checkpoint` and `progress` takes `--json` after its name" in readme
+    )
     before, without = jobq.all(["--json", "demo", "size"], ["completion", "bash", "--json"], code=2)
     assert before.error["error"] == without.error["error"] == "UsageError"
 
@@ -96,8 +108,12 @@ def test_every_command_has_it() -> None:
 def test_it_prints_objects(jobq: Jobq, command: str) -> None:
     arguments, code, wanted = TABLE[command]
     jobq.kill_tasks(Task.new(command="false", id=DIES))
-    jobq.fill(Task.new(command="echo hello"), Task.new(argv=["true"]))
+    jobq.fill(Task.new(command="echo hello", id=RAN), Task.new(argv=["true"]))
     jobq.lease("nightly")
+    if command in ("logs", "history"):
+        jobq("demo", "worker")
+    elif command == "ps":
+        jobq.hold()
     (jobq.folder / "commands").write_text("echo hello\nexit 3\n")
     result = jobq(*arguments, "--json", code=code)
     found = result.objects

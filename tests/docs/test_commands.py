@@ -42,6 +42,8 @@ NOT_RUN: Final = {
     "az deployment": "needs an account of Azure",
     "jobq healthcheck": "needs a worker; tests/telemetry has one",
     "pip install 'jobq[otel]'": "as above",
+    "watch ": "repeats its command for ever",
+    "jobq demo push --wait": "waits for a worker; tests/journal does it beside one",
     "curl ": "needs a storage service that refuses stale fencing numbers",
     'eval "$(jobq completion zsh)"': "needs zsh and its compinit; test_completion looks at the script",
 }

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 
+from jobq.run import task_folder
 from jobq.run.guardian import kernel, wire
 from jobq.run.guardian.checks import check_spawn, deadline_of
 from jobq.run.guardian.kernel import Signals, say
@@ -83,6 +84,7 @@ class Guardian:
             self._disconnect()
             self._tasks.reap()
             self._warm.act()
+            task_folder.sweep()  # the worker's, which it could not remove if it was killed (P5)
             if self._parent >= 0:
                 os.close(self._parent)
         return self._tasks.worker_status

@@ -1,0 +1,243 @@
+"""The journal of one queue, read; the settles write it (settling.py), and the sweep (claiming.py)."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from jobq.errors import MalformedTask
+from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
+from jobq.task import Task
+from jobq_postgres import claiming, settling
+from jobq_postgres.inspection import text_of
+from jobq_postgres.links import Links
+
+_TASK: Final = """
+    SELECT seq, id, deliveries, body, checkpoint, holder, beat, cancel_requested, expires_at IS NOT NULL AS is_leased,
+        coalesce(expires_at > clock_timestamp(), false) AS is_live,
+        coalesce(due > clock_timestamp(), false) AS is_later,
+        CASE WHEN expires_at IS NOT NULL THEN extract(epoch FROM started_at)::float8 END AS leased_at,
+        extract(epoch FROM due)::float8 AS due,
+        extract(epoch FROM expires_at - clock_timestamp())::float8 AS lease_left
+    FROM jobq.task
+"""
+FIND: Final = f"{_TASK} WHERE queue_id = $1 AND id = ANY ($2::text[])"
+RUNNING: Final = f"{_TASK} WHERE queue_id = $1 AND expires_at IS NOT NULL ORDER BY task.started_at, seq LIMIT $2"
+UNFINISHED: Final = f'{_TASK} WHERE queue_id = $1 AND id COLLATE "C" > $2 ORDER BY id COLLATE "C" LIMIT $3'
+FIND_DEAD: Final = """
+    SELECT id, deliveries, body, checkpoint, reason, description, extract(epoch FROM died_at)::float8 AS at
+    FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[])
+"""
+FIND_ENDED: Final = """
+    SELECT id, outcome, extract(epoch FROM ended_at)::float8 AS at
+    FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[]) AND ended_at IS NOT NULL
+"""
+LAST: Final = """
+    SELECT DISTINCT ON (id) id, record FROM jobq.attempt WHERE queue_id = $1 AND id = ANY ($2::text[])
+    ORDER BY id, attempt DESC
+"""
+COUNTS: Final = """
+    SELECT (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL)
+            + (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND due <= statement_timestamp()) AS ready,
+        (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND due > statement_timestamp()) AS scheduled,
+        (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp()) AS running,
+        (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND expires_at <= statement_timestamp()) AS expired,
+        (SELECT count(*) FROM jobq.submission WHERE queue_id = $1 AND ended_at IS NOT NULL) AS ended,
+        (SELECT count(*) FROM jobq.submission WHERE queue_id = $1 AND outcome IS NOT NULL) AS canceled,
+        (SELECT count(*) FROM jobq.dead WHERE queue_id = $1) AS dead
+"""
+ENDED: Final = """
+    SELECT outcome, count(*) FROM jobq.attempt
+    WHERE queue_id = $1 AND ended_at > statement_timestamp() - $2 * interval '1 second' GROUP BY outcome
+"""
+OLDEST: Final = """
+    SELECT body FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL ORDER BY rank, position LIMIT 1
+"""
+# Locked in the order of seq, as everyone does it.
+HOLD: Final = """
+    SELECT seq, id, coalesce(expires_at > clock_timestamp(), false) AS is_live FROM jobq.task
+    WHERE queue_id = $1 AND id = ANY ($2::text[]) ORDER BY seq FOR UPDATE
+"""
+END_EXPIRED: Final = f"""
+    WITH expired AS (SELECT * FROM jobq.task WHERE seq = ANY ($1::bigint[]) AND expires_at <= clock_timestamp()),
+    lost AS ({claiming.LOST} FROM expired WHERE holder IS NOT NULL ON CONFLICT DO NOTHING)
+    UPDATE jobq.task SET due = clock_timestamp(), expires_at = NULL, receipt = NULL, holder = NULL,
+        beat = NULL FROM expired WHERE task.seq = expired.seq
+"""  # noqa: S608 - constants of ours
+REQUEST: Final = "UPDATE jobq.task SET cancel_requested = true WHERE seq = ANY ($1::bigint[])"
+
+
+T = TypeVar("T")
+
+
+class PostgresJournal:
+    """What is known of the tasks of one queue.
+
+    Args:
+        links: gives the connections.
+    """
+
+    def __init__(self, links: Callable[[], Awaitable[Links]]) -> None:
+        self._links = links
+
+    async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
+        """Look up by id, with the last attempt; in one snapshot, since a task goes from table to table."""
+
+        async def work(connection: Any, queue: int) -> list[TaskRecord]:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                waiting = await connection.fetch(FIND, queue, list(ids))
+                dead = await connection.fetch(FIND_DEAD, queue, list(ids))
+                ended = await connection.fetch(FIND_ENDED, queue, list(ids))
+                last = {
+                    row["id"]: Attempt.decode(row["record"]) for row in await connection.fetch(LAST, queue, list(ids))
+                }
+            found = {row["id"]: _ended(row, last.get(row["id"])) for row in ended}
+            found |= {row["id"]: _dead(row, last.get(row["id"])) for row in dead}
+            found |= {row["id"]: _waiting(row, last.get(row["id"])) for row in waiting}
+            return list(found.values())
+
+        return await self._look(work)
+
+    async def running(self, limit: int) -> list[TaskRecord]:
+        """List what is leased."""
+        return await self._list(RUNNING, limit)
+
+    async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
+        """List what has not ended."""
+        return await self._list(UNFINISHED, after, limit)
+
+    async def _list(self, statement: str, *values: object) -> list[TaskRecord]:
+        async def work(connection: Any, queue: int) -> list[TaskRecord]:
+            return [_waiting(row, None) for row in await connection.fetch(statement, queue, *values)]
+
+        return await self._look(work)
+
+    async def attempts(self, task_id: str) -> list[Attempt]:
+        """Return those that were recorded."""
+        statement = "SELECT record FROM jobq.attempt WHERE queue_id = $1 AND id = $2 ORDER BY attempt"
+
+        async def work(connection: Any, queue: int) -> list[Attempt]:
+            return [Attempt.decode(row[0]) for row in await connection.fetch(statement, queue, task_id)]
+
+        return await self._look(work)
+
+    async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
+        """Return the end of an attempt's output."""
+        statement = (
+            "SELECT attempt, output FROM jobq.attempt WHERE queue_id = $1 AND id = $2"
+            " AND attempt = coalesce($3::integer, attempt) ORDER BY attempt DESC LIMIT 1"
+        )
+
+        async def work(connection: Any, queue: int) -> tuple[int, str] | None:
+            row = await connection.fetchrow(statement, queue, task_id, attempt)
+            return None if row is None else (row[0], text_of(row[1]))
+
+        return await self._look(work)
+
+    async def stats(self, window_seconds: float) -> JournalStats:
+        """Count."""
+
+        async def work(connection: Any, queue: int) -> JournalStats:
+            counts = await connection.fetchrow(COUNTS, queue)
+            ended = {row[0]: row[1] for row in await connection.fetch(ENDED, queue, window_seconds)}
+            states = {
+                TaskState.READY: counts["ready"],
+                TaskState.SCHEDULED: counts["scheduled"],
+                TaskState.RUNNING: counts["running"],
+                TaskState.EXPIRED: counts["expired"],
+                TaskState.SUCCEEDED: counts["ended"] - counts["canceled"],
+                TaskState.DEAD: counts["dead"],
+                TaskState.CANCELED: counts["canceled"],
+            }
+            return JournalStats(
+                states={str(state): count for state, count in states.items()},
+                oldest_ready_seconds=_age(await connection.fetchval(OLDEST, queue)),
+                ended=ended,
+                window_seconds=window_seconds,
+            )
+
+        return await self._look(work)
+
+    async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
+        """End what waits, and ask for the end of what runs, in one transaction."""
+
+        async def work(connection: Any, queue: int) -> list[Canceled]:
+            async with connection.transaction():
+                held = await connection.fetch(HOLD, queue, list(ids))
+                running = [row["seq"] for row in held if row["is_live"]]
+                idle = [row["seq"] for row in held if not row["is_live"]]
+                await connection.execute(REQUEST, running)
+                await connection.execute(END_EXPIRED, idle)
+                await connection.fetch(settling.CANCEL_IDLE, idle)
+                ended = {row["id"]: row["outcome"] for row in await connection.fetch(FIND_ENDED, queue, list(ids))}
+                dead = {row["id"] for row in await connection.fetch(FIND_DEAD, queue, list(ids))}
+            answers = {id_: Canceled.CANCELED if outcome else Canceled.ENDED for id_, outcome in ended.items()}
+            answers |= dict.fromkeys(dead, Canceled.ENDED)
+            answers |= {row["id"]: Canceled.STOPPING for row in held if row["is_live"]}
+            return [answers.get(id_, Canceled.UNKNOWN) for id_ in ids]
+
+        return await self._look(work)
+
+    async def _look(self, work: Callable[[Any, int], Awaitable[T]]) -> T:
+        links = await self._links()
+        found: T = await links.look(lambda connection: work(connection, links.queue))
+        return found
+
+
+def _waiting(row: Any, last: Attempt | None) -> TaskRecord:
+    if row["is_leased"]:
+        state = TaskState.RUNNING if row["is_live"] else TaskState.EXPIRED
+    elif row["cancel_requested"]:
+        state = TaskState.CANCELED  # whoever claims it ends it unstarted
+    else:
+        state = TaskState.SCHEDULED if row["is_later"] else TaskState.READY
+    return TaskRecord(
+        id=row["id"],
+        state=state,
+        attempt=row["deliveries"],
+        body=row["body"],
+        at=row["leased_at"] if row["is_leased"] else row["due"],
+        holder=row["holder"],
+        leased_at=row["leased_at"],
+        lease_left=row["lease_left"],
+        beat=None if row["beat"] is None else Beat.decode(row["beat"]),
+        checkpoint=_text(row["checkpoint"]),
+        cancel_requested=row["cancel_requested"],
+        last=last,
+    )
+
+
+def _dead(row: Any, last: Attempt | None) -> TaskRecord:
+    return TaskRecord(
+        id=row["id"],
+        state=TaskState.DEAD,
+        attempt=row["deliveries"],
+        body=row["body"],
+        at=row["at"],
+        checkpoint=_text(row["checkpoint"]),
+        reason=row["reason"],
+        description=text_of(row["description"]),
+        last=last,
+    )
+
+
+def _ended(row: Any, last: Attempt | None) -> TaskRecord:
+    return TaskRecord(
+        id=row["id"],
+        state=TaskState.SUCCEEDED if row["outcome"] is None else TaskState.CANCELED,
+        attempt=0 if last is None else last.attempt,
+        at=row["at"],
+        last=last,
+    )
+
+
+def _age(body: bytes | None) -> float | None:
+    """Return since when the task that is next in turn waits: by its own word, when it was made."""
+    with suppress(MalformedTask):
+        created = None if body is None else Task.decode(body).created
+        return None if created is None else max(0.0, time.time() - created)
+    return None
+
+
+def _text(stored: bytes | None) -> str | None:
+    return None if stored is None else text_of(stored)

@@ -1,0 +1,189 @@
+"""The journal of one queue of a file, read; `noting` writes it."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
+from jobq_sqlite import noting
+from jobq_sqlite.connection import Connection
+from jobq_sqlite.store import Now
+
+_COLUMNS: Final = (
+    "seq, id, state, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,"
+    " cancel_requested, outcome, reason, description"
+)
+_FIND: Final = f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND id IN ({{}})"  # noqa: S608 - constants of ours
+RUNNING: Final = f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND state = 'leased' ORDER BY started_at, seq LIMIT ?"  # noqa: S608
+UNFINISHED: Final = (
+    f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND id > ? AND state IN ('ready', 'scheduled', 'leased')"  # noqa: S608
+    " ORDER BY id LIMIT ?"
+)
+_LAST: Final = "SELECT record FROM attempt WHERE seq = ? ORDER BY attempt DESC LIMIT 1"
+_SEQ: Final = "SELECT seq FROM task WHERE queue_id = ? AND id = ?"
+_STATES: Final = {
+    "ready": "state = 'ready'",
+    "due": "state = 'scheduled' AND available_at <= :wall",
+    "scheduled": "state = 'scheduled' AND available_at > :wall",
+    "running": "state = 'leased' AND expires_at > :boottime",
+    "expired": "state = 'leased' AND expires_at <= :boottime",
+    "done": "state = 'done'",
+    "canceled": "outcome IS NOT NULL",
+    "dead": "state = 'dead'",
+}
+_COUNT: Final = "(SELECT count(*) FROM task WHERE queue_id = :queue AND {})"
+COUNTS: Final = f"SELECT {', '.join(map(_COUNT.format, _STATES.values()))}"
+ENDED: Final = "SELECT outcome, count(*) FROM attempt WHERE queue_id = ? AND ended_at > ? GROUP BY outcome"
+_CANCEL_RUNNING: Final = "UPDATE task SET cancel_requested = 1 WHERE seq = ?"
+
+
+class SqliteJournal:
+    """What is known of the tasks of one queue.
+
+    Args:
+        link: gives the connection, and the queue's number.
+        changed: called when something may have changed that a receive waits for.
+    """
+
+    def __init__(self, link: Callable[[], Awaitable[tuple[Connection, int]]], changed: Callable[[], None]) -> None:
+        self._link = link
+        self._changed = changed
+
+    async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
+        """Look up by id, with the last attempt."""
+        marks = ", ".join("?" * len(ids))
+
+        def work(database: sqlite3.Connection, now: Now) -> list[TaskRecord]:
+            rows = database.execute(_FIND.format(marks), (queue, *ids)).fetchall()
+            return [_record(row, now, database.execute(_LAST, row[:1]).fetchone()) for row in rows]
+
+        connection, queue = await self._link()
+        return await connection.submit(work, writes=False)
+
+    async def running(self, limit: int) -> list[TaskRecord]:
+        """List what is leased."""
+        return await self._list(RUNNING, limit)
+
+    async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
+        """List what has not ended."""
+        return await self._list(UNFINISHED, after, limit)
+
+    async def _list(self, statement: str, *values: object) -> list[TaskRecord]:
+        connection, queue = await self._link()
+        return await connection.submit(
+            lambda database, now: [_record(row, now, None) for row in database.execute(statement, (queue, *values))],
+            writes=False,
+        )
+
+    async def attempts(self, task_id: str) -> list[Attempt]:
+        """Return those that were recorded."""
+        statement = f"SELECT record FROM attempt WHERE seq = ({_SEQ}) ORDER BY attempt"  # noqa: S608 - constants of ours
+        connection, queue = await self._link()
+        return await connection.submit(
+            lambda database, _: [Attempt.decode(text) for (text,) in database.execute(statement, (queue, task_id))],
+            writes=False,
+        )
+
+    async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
+        """Return the end of an attempt's output."""
+        statement = (
+            f"SELECT attempt, output FROM attempt WHERE seq = ({_SEQ}) AND attempt = coalesce(?, attempt)"  # noqa: S608 - as above
+            " ORDER BY attempt DESC LIMIT 1"
+        )
+        connection, queue = await self._link()
+        found: tuple[int, str] | None = await connection.submit(
+            lambda database, _: database.execute(statement, (queue, task_id, attempt)).fetchone(), writes=False
+        )
+        return found
+
+    async def stats(self, window_seconds: float) -> JournalStats:
+        """Count."""
+
+        def work(database: sqlite3.Connection, now: Now) -> JournalStats:
+            values = {"queue": queue, "wall": now.wall, "boottime": now.boottime}
+            counts = dict(zip(_STATES, database.execute(COUNTS, values).fetchone(), strict=True))
+            oldest = database.execute(
+                "SELECT min(available_at) FROM task WHERE queue_id = ? AND state = 'ready'", (queue,)
+            ).fetchone()[0]
+            ended = dict(database.execute(ENDED, (queue, now.wall - window_seconds)).fetchall())
+            states = {
+                TaskState.READY: counts["ready"] + counts["due"],
+                TaskState.SCHEDULED: counts["scheduled"],
+                TaskState.RUNNING: counts["running"],
+                TaskState.EXPIRED: counts["expired"],
+                TaskState.SUCCEEDED: counts["done"] - counts["canceled"],
+                TaskState.DEAD: counts["dead"],
+                TaskState.CANCELED: counts["canceled"],
+            }
+            return JournalStats(
+                states={str(state): count for state, count in states.items()},
+                oldest_ready_seconds=None if oldest is None else max(0.0, now.wall - oldest),
+                ended=ended,
+                window_seconds=window_seconds,
+            )
+
+        connection, queue = await self._link()
+        return await connection.submit(work, writes=False)
+
+    async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
+        """End what waits, and ask for the end of what runs, in one transaction."""
+        connection, queue = await self._link()
+        answers = await connection.submit(lambda database, now: [_cancel(database, queue, id_, now) for id_ in ids])
+        self._changed()
+        return answers
+
+
+def _cancel(database: sqlite3.Connection, queue: int, task_id: str, now: Now) -> Canceled:
+    row = database.execute(
+        "SELECT seq, state, deliveries, holder, started_at, expires_at, outcome FROM task"
+        " WHERE queue_id = ? AND id = ?",
+        (queue, task_id),
+    ).fetchone()
+    if row is None:
+        return Canceled.UNKNOWN
+    seq, state, deliveries, holder, started_at, expires_at, outcome = row
+    if state == "leased" and expires_at > now.boottime:
+        database.execute(_CANCEL_RUNNING, (seq,))
+        return Canceled.STOPPING
+    if state == "leased":
+        noting.note_lost(database, [(seq, deliveries, holder, started_at, expires_at)], now.boottime, now.wall)
+        database.execute("UPDATE task SET state = 'ready' WHERE seq = ?", (seq,))
+    elif state not in ("ready", "scheduled"):
+        return Canceled.CANCELED if outcome == "canceled" else Canceled.ENDED
+    database.execute(noting.CANCEL_IDLE, (now.wall, seq))
+    return Canceled.CANCELED
+
+
+def _record(row: tuple[Any, ...], now: Now, last: tuple[str] | None) -> TaskRecord:
+    (
+        _, id_, stored, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,
+        cancel_requested, outcome, reason, description,
+    ) = row  # fmt: skip
+    state = _state(stored, outcome, is_due=available_at <= now.wall, is_live=(expires_at or 0.0) > now.boottime)
+    return TaskRecord(
+        id=id_,
+        state=state,
+        attempt=deliveries,
+        body=bytes(body),
+        at=finished_at if state.is_final else started_at if stored == "leased" else available_at,
+        holder=holder,
+        leased_at=started_at if stored == "leased" else None,
+        lease_left=expires_at - now.boottime if stored == "leased" else None,
+        beat=None if beat is None else Beat.decode(beat),
+        checkpoint=checkpoint,
+        cancel_requested=bool(cancel_requested),
+        reason=reason,
+        description=description,
+        last=None if last is None else Attempt.decode(last[0]),
+    )
+
+
+def _state(stored: str, outcome: str | None, *, is_due: bool, is_live: bool) -> TaskState:
+    match stored:
+        case "leased":
+            return TaskState.RUNNING if is_live else TaskState.EXPIRED
+        case "scheduled":
+            return TaskState.READY if is_due else TaskState.SCHEDULED
+        case "done":
+            return TaskState.CANCELED if outcome == "canceled" else TaskState.SUCCEEDED
+    return TaskState(stored)

@@ -1,0 +1,75 @@
+"""Writing the journal, as SQL that runs inside the transactions of `store` and `inspection`."""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
+
+from jobq.journal.page import Page
+from jobq.journal.records import RELEASED, Attempt, host_of
+from jobq.task import OutcomeKind
+
+_SWEEP_AT_ONCE: Final = 400
+_NOTE: Final = (
+    "INSERT OR IGNORE INTO attempt (queue_id, seq, attempt, outcome, ended_at, record, output)"
+    " SELECT queue_id, seq, ?, ?, ?, ?, ? FROM task WHERE seq = ?"
+)
+LOST: Final = (
+    "SELECT seq, deliveries, holder, started_at, expires_at FROM task WHERE queue_id = ? AND state = 'leased'"
+    " AND expires_at <= ? ORDER BY expires_at LIMIT ?"
+)
+FORGET_ATTEMPTS: Final = (
+    "DELETE FROM attempt WHERE rowid IN (SELECT rowid FROM attempt WHERE queue_id = ? AND ended_at < ?"
+    " ORDER BY ended_at LIMIT ?)"
+)
+_CANCELED: Final = (
+    "UPDATE task SET state = 'done', outcome = 'canceled', body = x'', checkpoint = NULL, finished_at = ?,"
+    " receipt = NULL, expires_at = NULL, holder = NULL, beat = NULL"
+)
+# What nobody runs; a leased one is left to its worker.
+CANCEL_IDLE: Final = f"{_CANCELED} WHERE seq = ? AND state IN ('ready', 'scheduled')"
+CANCEL_EXPIRED: Final = f"{_CANCELED} WHERE queue_id = ? AND state = 'leased' AND expires_at <= ? AND cancel_requested"
+
+
+def note(database: sqlite3.Connection, seq: int, page: Page | None) -> None:
+    """Write what an attempt came to, once its settle has been accepted in this transaction (S5)."""
+    if page is not None and page.attempt is not None:
+        attempt = page.attempt
+        values = (attempt.attempt, attempt.outcome, attempt.ended, attempt.encode(), page.output)
+        database.execute(_NOTE, (*values, seq))
+
+
+def note_release(database: sqlite3.Connection, seq: int, attempt: int, wall: float) -> None:
+    """Write that a delivery was given back unstarted."""
+    record = Attempt(attempt=attempt, outcome=RELEASED, then="retry", ended=wall)
+    database.execute(_NOTE, (attempt, RELEASED, wall, record.encode(), "", seq))
+
+
+def note_lost(
+    database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], boottime: float | None, wall: float
+) -> None:
+    """Write the ends that nobody could record: the rows of LOST; their workers died, or lost the lease.
+
+    Args:
+        database: in a transaction.
+        rows: seq, deliveries, holder, started_at, expires_at.
+        boottime: of now; None = expires_at is another boot's, and says nothing.
+        wall: of now.
+    """
+    for seq, deliveries, holder, started_at, expires_at in rows:
+        host, pid = host_of(holder or "")
+        record = Attempt(
+            attempt=deliveries,
+            outcome=OutcomeKind.LOCK_LOST,
+            then="lost",
+            started=started_at,
+            ended=wall if boottime is None else wall - (boottime - expires_at),
+            host=host,
+            pid=pid,
+            detail="its lease ran out without a word: the worker died, or lost it",
+        )
+        database.execute(_NOTE, (deliveries, record.outcome, record.ended, record.encode(), "", seq))
+
+
+def forget(database: sqlite3.Connection, queue: int, before: float) -> None:
+    """Delete some attempts that ended before a wall time; the next push deletes more."""
+    database.execute(FORGET_ATTEMPTS, (queue, before, _SWEEP_AT_ONCE))

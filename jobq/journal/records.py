@@ -1,0 +1,244 @@
+"""What a journal holds, as values, with their caps and their JSON."""
+
+import json
+import math
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from functools import cache
+from typing import Final
+
+from pydantic import JsonValue
+
+from jobq.task import OutcomeKind, TaskResult, Usage
+
+MAX_OUTPUT_BYTES: Final = 64 * 1024  # of one attempt (DESIGN section 11)
+MAX_VALUE_BYTES: Final = 64 * 1024
+MAX_DETAIL_CHARACTERS: Final = 2000
+MAX_TEXT_CHARACTERS: Final = 200  # what `jobq progress` says
+MAX_BEAT_OUTPUT_BYTES: Final = 4 * 1024  # of a running attempt
+
+
+class TaskState(StrEnum):
+    """Where a task is (S1: at every instant in exactly one).
+
+    `expired` is a delivery whose lease ran out: nothing of it lives, and it starts again when a worker asks.
+    """
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    EXPIRED = "expired"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELED = "canceled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it stays so unless somebody puts the task back."""
+        return self in _FINAL
+
+
+_FINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELED})
+RELEASED: Final = "released"  # an attempt that was given back unstarted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt that has ended.
+
+    Attributes:
+        attempt: its number, counted from 1: the delivery's.
+        outcome: an OutcomeKind, or `released`.
+        then: what became of the task: `done`, `retry`, `dead`, `canceled`, or `lost` when its lease ran out.
+        ended: wall time in seconds since the epoch.
+        started: likewise; None = it was never started.
+        host, pid: of the worker.
+        detail, exit_code, signal, usage, value: as in `jobq.task.Outcome`.
+        program: the first word of what ran (A5: no arguments, which the queue forgets with the task).
+    """
+
+    attempt: int
+    outcome: str
+    then: str
+    ended: float
+    started: float | None = None
+    host: str = ""
+    pid: int = 0
+    detail: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    usage: Usage | None = None
+    value: JsonValue = None
+    program: str = ""
+
+    def encode(self) -> str:
+        """Return it as JSON, without what is not known."""
+        held = {name: value for name in _ATTEMPT if (value := getattr(self, name)) not in (None, "")}
+        if self.usage is not None:
+            held["usage"] = asdict(self.usage)
+        return json.dumps(held)
+
+    @classmethod
+    def decode(cls, text: str) -> "Attempt":
+        """Return what was encoded; what a newer jobq has added is left out."""
+        held = {name: value for name, value in json.loads(text).items() if name in _ATTEMPT}
+        if "usage" in held:
+            held["usage"] = Usage(**held["usage"])
+        return cls(**held)
+
+    def result(self, output: str = "") -> TaskResult:
+        """Return it as the result of its task."""
+        return TaskResult(
+            outcome=self.outcome,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            value=self.value,
+            started=self.started,
+            ended=self.ended,
+            duration=0.0 if self.started is None else max(0.0, self.ended - self.started),
+            host=self.host,
+            attempt=self.attempt,
+            usage=self.usage,
+            detail=self.detail,
+            output_tail=output,
+        )
+
+
+_ATTEMPT: Final = tuple(field.name for field in fields(Attempt))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """What a running attempt has told with its last heartbeat.
+
+    Attributes:
+        at: wall time in seconds since the epoch.
+        started: likewise; when its process was started.
+        progress: from 0 to 1; None = unknown.
+        text: what the task says of its progress.
+        cpu_seconds, cores, rss_bytes, processes: what its tree uses.
+        output: the end of what it has printed.
+    """
+
+    at: float
+    started: float | None = None
+    progress: float | None = None
+    text: str = ""
+    cpu_seconds: float | None = None
+    cores: float | None = None
+    rss_bytes: int | None = None
+    processes: int | None = None
+    output: str = ""
+
+    def encode(self) -> str:
+        """Return it as JSON, without what is not known."""
+        return json.dumps({name: value for name in _BEAT if (value := getattr(self, name)) not in (None, "")})
+
+    @classmethod
+    def decode(cls, text: str) -> "Beat":
+        """Return what was encoded; what a newer jobq has added is left out."""
+        return cls(**{name: value for name, value in json.loads(text).items() if name in _BEAT})
+
+
+_BEAT: Final = tuple(field.name for field in fields(Beat))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecord:
+    """Where one task is now.
+
+    Attributes:
+        id: the task's.
+        state: where it is.
+        attempt: how often it has been handed out.
+        body: the task as stored; empty once it has ended, but for a dead letter.
+        at: wall time in seconds since the epoch: since when it is so; of a scheduled one, when it is due.
+        holder: HOST:PID of the worker that leased it last; None = none did, or it has ended.
+        leased_at: wall time of that.
+        lease_left: seconds until its lease runs out; negative = ran out so long ago; None = it is not leased.
+        beat: what the running attempt has told.
+        checkpoint: what was saved last (S9).
+        cancel_requested: whether it is to end.
+        reason, description: of a dead letter.
+        last: the last attempt that was recorded.
+    """
+
+    id: str
+    state: TaskState
+    attempt: int
+    body: bytes = b""
+    at: float | None = None
+    holder: str | None = None
+    leased_at: float | None = None
+    lease_left: float | None = None
+    beat: Beat | None = None
+    checkpoint: str | None = None
+    cancel_requested: bool = False
+    reason: str | None = None
+    description: str | None = None
+    last: Attempt | None = None
+
+    def result(self, output: str = "") -> TaskResult:
+        """Return what a task that has ended came to."""
+        if self.state is TaskState.CANCELED and (self.last is None or self.last.outcome != OutcomeKind.CANCELED):
+            return TaskResult(outcome=OutcomeKind.CANCELED, ended=self.at, attempt=self.attempt)
+        if self.last is not None and self.last.then != "lost":
+            return self.last.result(output)
+        if self.state is TaskState.DEAD:
+            kind = self.reason if self.reason in set(OutcomeKind) else OutcomeKind.FAILED
+            return TaskResult(
+                outcome=str(kind),
+                ended=self.at,
+                attempt=self.attempt,
+                detail=self.description or "",
+                output_tail=output,
+            )
+        return TaskResult(outcome=OutcomeKind.SUCCEEDED, ended=self.at, attempt=self.attempt)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalStats:
+    """Counts of one queue.
+
+    Attributes:
+        states: how many tasks are in each state; all states are named.
+        oldest_ready_seconds: for how long the oldest ready task has waited; None = none waits.
+        ended: how many attempts ended within `window_seconds`, by outcome.
+        window_seconds: how far back was counted.
+    """
+
+    states: Mapping[str, int]
+    oldest_ready_seconds: float | None
+    ended: Mapping[str, int]
+    window_seconds: float
+
+
+class Canceled(StrEnum):
+    """What became of the wish to cancel one task."""
+
+    CANCELED = "canceled"  # it waited, and will not run
+    STOPPING = "stopping"  # it runs, and is stopped with its next heartbeat
+    ENDED = "ended"  # too late
+    UNKNOWN = "unknown"  # there is no such task
+
+
+@cache
+def this_holder() -> str:
+    """Return HOST:PID of this process, for display; not cached over a fork that runs tasks."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def host_of(holder: str) -> tuple[str, int]:
+    """Return what `this_holder` was made of."""
+    host, _, pid = holder.rpartition(":")
+    return host, int(pid) if pid.isdecimal() else 0
+
+
+def checked_progress(value: float) -> float:
+    """Return a share from 0 to 1; raises ValueError."""
+    if not (math.isfinite(value) and 0 <= value <= 1):
+        raise ValueError(f"{value:g} is no share of the whole: from 0 to 1")
+    return value

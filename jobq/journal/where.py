@@ -1,0 +1,34 @@
+"""Which tasks are meant: `command=*train*`, `host=node-7`, `exit=137`; several must all hold."""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from jobq.errors import ConfigurationError
+
+FIELDS: Final = ("id", "state", "command", "host", "attempt", "exit", "signal", "reason", "error", "outcome")
+
+
+def parsed(texts: Sequence[str], fields: Sequence[str] = FIELDS) -> list[tuple[str, str]]:
+    """Return conditions as field and pattern; raises ConfigurationError for one that is none.
+
+    Args:
+        texts: FIELD=PATTERN each; in a pattern * stands for anything, ? for one character, [ab] for one of them.
+        fields: those that can be asked for.
+    """
+    found = []
+    for text in texts:
+        field, equals, pattern = text.partition("=")
+        if not equals or field not in fields:
+            raise ConfigurationError(f"{text!a} is no condition: write FIELD=PATTERN with one of {', '.join(fields)}")
+        found.append((field, pattern))
+    return found
+
+
+def holds(conditions: Sequence[tuple[str, str]], values: Mapping[str, object]) -> bool:
+    """Tell whether all conditions hold for these values; one that is not known matches the empty pattern only."""
+    return all(fnmatchcase(_text(values.get(field)), pattern) for field, pattern in conditions)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

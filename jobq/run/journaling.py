@@ -1,0 +1,156 @@
+"""What one attempt tells the journal of its queue, where it keeps one: while it runs, and what it came to."""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Final, Protocol, runtime_checkable
+
+from pydantic import JsonValue
+
+from jobq import strict_json
+from jobq.backend import Delivery
+from jobq.errors import MalformedTask
+from jobq.journal.page import page_of
+from jobq.journal.records import (
+    MAX_BEAT_OUTPUT_BYTES,
+    MAX_DETAIL_CHARACTERS,
+    MAX_OUTPUT_BYTES,
+    MAX_VALUE_BYTES,
+    Attempt,
+    Beat,
+    host_of,
+    this_holder,
+)
+from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Reason, Requeue, Verdict
+from jobq.run.usage import Reading
+from jobq.task import Outcome, OutcomeKind, Task
+
+_THEN: Final = {Complete: "done", Requeue: "retry", DeadLetter: "dead", Cancel: "canceled"}
+
+
+@runtime_checkable
+class Glimpsed(Protocol):
+    """A running attempt that can be looked at."""
+
+    def reading(self) -> Reading | None:
+        """Return the last sample of what its tree uses; None before the first."""
+        ...
+
+    def output_end(self, max_bytes: int) -> str:
+        """Return the end of what it has printed."""
+        ...
+
+
+class Journaling:
+    """One attempt's; does nothing where the queue keeps no journal.
+
+    Args:
+        delivery: whose.
+    """
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._page = page_of(delivery)
+        self._started: float | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a journal."""
+        return self._page is not None
+
+    @property
+    def is_canceled(self) -> bool:
+        """Whether somebody wants the task to end."""
+        return self._page is not None and self._page.cancel.is_set()
+
+    async def canceled(self) -> None:
+        """Wait until somebody wants the task to end; may never return."""
+        await (asyncio.Event() if self._page is None else self._page.cancel).wait()
+
+    def started(self, running: object) -> None:
+        """Take in that it runs: from now on each renewal tells of it."""
+        self._started = time.time()
+        if self._page is not None:
+            self._page.beat = lambda: self._beat(running)
+
+    def _beat(self, running: object) -> Beat:
+        share, text = (None, "") if self._page is None else self._page.progress
+        beat = Beat(at=time.time(), started=self._started, progress=share, text=text)
+        if not isinstance(running, Glimpsed):
+            return beat
+        reading = running.reading()
+        if reading is not None:
+            beat = replace(
+                beat,
+                cpu_seconds=round(reading.cpu_seconds, 2),
+                cores=round(reading.cores, 2),
+                rss_bytes=reading.rss_bytes,
+                processes=reading.processes,
+            )
+        return replace(beat, output=running.output_end(MAX_BEAT_OUTPUT_BYTES))
+
+    def judged(self, verdict: Verdict, outcome: Outcome | None) -> Verdict:
+        """Return the verdict to settle with, after what the attempt came to is on its way into the journal.
+
+        A task that is to be canceled does not come back, and is no dead letter (S1).
+        """
+        if self._page is None or isinstance(verdict, Leave):
+            return verdict
+        if self.is_canceled and (isinstance(verdict, Requeue) or _is_canceled(verdict)):
+            verdict = Cancel()
+        ended, (host, pid) = time.time(), host_of(this_holder())
+        attempt = Attempt(
+            attempt=self._delivery.deliveries,
+            outcome=_outcome_of(verdict, outcome),
+            then=_THEN[type(verdict)],
+            ended=ended,
+            host=host,
+            pid=pid,
+        )
+        if outcome is None:
+            detail = verdict.description if isinstance(verdict, DeadLetter) else ""
+            self._page.attempt = replace(attempt, detail=detail[:MAX_DETAIL_CHARACTERS])
+            return verdict
+        value, lost = _kept(outcome)
+        self._page.attempt = replace(
+            attempt,
+            started=self._started,
+            detail=(outcome.detail + lost)[:MAX_DETAIL_CHARACTERS],
+            exit_code=outcome.exit_code,
+            signal=outcome.signal,
+            usage=outcome.usage,
+            value=value,
+            program=_program(self._delivery.task),
+        )
+        output = outcome.output or outcome.output_tail
+        self._page.output = output if len(output) <= MAX_OUTPUT_BYTES else output[-MAX_OUTPUT_BYTES:]
+        return verdict
+
+
+def _is_canceled(verdict: Verdict) -> bool:
+    return isinstance(verdict, DeadLetter) and verdict.reason is Reason.CANCELED
+
+
+def _outcome_of(verdict: Verdict, outcome: Outcome | None) -> str:
+    if outcome is not None:
+        return outcome.kind
+    return str(verdict.reason) if isinstance(verdict, DeadLetter) else OutcomeKind.CANCELED
+
+
+def _kept(outcome: Outcome) -> tuple[JsonValue, str]:
+    """Return the value as far as the journal takes it, and what to say of one that it does not take."""
+    try:
+        size = 0 if outcome.value is None else len(strict_json.dumps(outcome.value))
+    except MalformedTask as fault:
+        return None, f"; its value is not kept: it {fault}"
+    if size > MAX_VALUE_BYTES:
+        return None, f"; its value is not kept: {size} bytes, at most {MAX_VALUE_BYTES} are"
+    return outcome.value, ""
+
+
+def _program(task: Task) -> str:
+    """Return the first word of what runs, without assignments: they may be secrets (A5)."""
+    if task.call is not None:
+        return task.call[:100]
+    words = task.argv if task.argv is not None else (task.command or "").split(maxsplit=8)
+    return next((word for word in words if "=" not in word), "")[:100]

@@ -1,0 +1,114 @@
+"""The folder of a worker: where its tasks write their results, and where they find its socket.
+
+It is made when the first task starts, and only this user may enter it (A11). A lock on it says that its worker lives:
+whoever finds one without removes it, the guardian first of all, so that nothing is left of a worker that was killed
+(P5). What a task writes there another task of the same user could overwrite, as any file of this user.
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "jobq-run-"
+_PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
+_LONGEST_NAME: Final = "/12345678.json"
+
+
+class TaskFolder:
+    """A worker's; made on first use."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._lock = -1
+
+    @property
+    def path(self) -> Path:
+        """The folder; raises OSError when there is no room for one."""
+        if self._path is None:
+            sweep()
+            room = _PATH_BYTES - len(f"/{PREFIX}12345678{_LONGEST_NAME}")
+            own = tempfile.gettempdir()
+            self._path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=own if len(os.fsencode(own)) <= room else "/tmp"))  # noqa: S108 - mkdtemp makes it safe
+            self._lock = _locked(self._path)
+        return self._path
+
+    def new_file(self) -> Path:
+        """Return a path for one attempt's result; the file is the task's to make."""
+        return self.path / f"{secrets.token_hex(4)}.json"
+
+    def close(self) -> None:
+        """Remove it, at any time and any number of times."""
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+            with suppress(OSError):
+                os.close(self._lock)
+            self._path, self._lock = None, -1
+
+
+def sweep() -> None:
+    """Remove the folders of workers of this user that are dead."""
+    for place in {tempfile.gettempdir(), "/tmp"}:  # noqa: S108 - only what mkdtemp has made is touched
+        with suppress(OSError):
+            for entry in os.scandir(place):
+                if entry.name.startswith(PREFIX) and _is_own_folder(entry):
+                    _remove_if_dead(Path(entry.path))
+
+
+def _is_own_folder(entry: "os.DirEntry[str]") -> bool:
+    with suppress(OSError):
+        found = entry.stat(follow_symlinks=False)
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o700  # noqa: PLR2004 - as mkdtemp makes it
+    return False
+
+
+def _locked(folder: Path) -> int:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_if_dead(folder: Path) -> None:
+    try:
+        lock = _locked(folder)
+    except OSError:  # its worker lives, or somebody else removes it just now
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def read_result(path: Path, max_bytes: int) -> bytes | None:
+    """Return what a task wrote as its result and remove the file; None = nothing.
+
+    It is a stranger's file: a link, a pipe or a device is not read, and of one that is too long a byte more than
+    `max_bytes` is.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        _remove(path)
+        return None
+    try:
+        found = os.fstat(descriptor)
+        return os.read(descriptor, max_bytes + 1) if stat.S_ISREG(found.st_mode) else None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()

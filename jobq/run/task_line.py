@@ -1,0 +1,100 @@
+"""The worker's socket for what its tasks have to say: `jobq checkpoint` and `jobq progress` (`jobq.inside`).
+
+One socket for all tasks, in the worker's folder, which only this user may enter (A11). A task shows the token of its
+attempt, which is worth nothing once that has ended, and nothing to the queue: the keeper saves, fenced (S4).
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+from typing import Any, Final
+
+from jobq import strict_json
+from jobq.errors import ConfigurationError, JobqError, LockLost, MalformedTask
+from jobq.inside import MAX_LINE_BYTES
+from jobq.journal.page import Page
+from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
+from jobq.lease.keeper import LeaseKeeper
+from jobq.run.sync_context import checked_checkpoint
+from jobq.run.task_folder import TaskFolder
+
+_PATIENCE_SECONDS: Final = 10.0  # for a question; whoever connects and says nothing is hung up on
+_log: Final = logging.getLogger(__name__)
+
+
+class TaskLine:
+    """The socket of one worker; opened with its first task.
+
+    Args:
+        folder: where it lies; removes it.
+    """
+
+    def __init__(self, folder: TaskFolder) -> None:
+        self._folder = folder
+        self._server: asyncio.Server | None = None
+        self._attempts: dict[str, tuple[LeaseKeeper, Page | None]] = {}
+        self._opening = asyncio.Lock()
+
+    async def admit(self, keeper: LeaseKeeper, page: Page | None) -> str:
+        """Return what JOBQ_TASK_SOCKET says to one attempt; raises OSError when there is no room for a socket.
+
+        Args:
+            keeper: keeps its lease, and saves its checkpoints in order with renewals.
+            page: takes its progress; None = nobody wants to know.
+        """
+        async with self._opening:
+            path = self._folder.path / "line"
+            if self._server is None:
+                self._server = await asyncio.start_unix_server(self._serve, path, limit=MAX_LINE_BYTES)
+        token = secrets.token_hex(16)
+        self._attempts[token] = keeper, page
+        return f"{token}@{path}"
+
+    def dismiss(self, admitted: str) -> None:
+        """Listen no more to an attempt that has ended."""
+        self._attempts.pop(admitted.partition("@")[0], None)
+
+    def close(self) -> None:
+        """Listen to nobody any more; repeatable."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                question = await reader.readline()
+            writer.write(json.dumps(await self._answer(question)).encode() + b"\n")
+            await writer.drain()
+        except (OSError, ValueError, TimeoutError) as error:  # it has gone, says too much, or nothing
+            _log.debug("a task's question was not answered: %r", error)
+        finally:
+            writer.close()
+
+    async def _answer(self, question: bytes) -> dict[str, Any]:
+        try:
+            await self._do(strict_json.loads(question))
+        except JobqError as error:
+            return {"error": type(error).__name__, "text": str(error)}
+        except (KeyError, TypeError, ValueError) as error:  # a stranger's question harms nobody (S11)
+            return {"error": ConfigurationError.__name__, "text": str(error)}
+        return {}
+
+    async def _do(self, question: Any) -> None:
+        if not isinstance(question, dict) or not isinstance(question.get("token"), str):
+            raise MalformedTask("is no question")
+        admitted = self._attempts.get(question["token"])
+        if admitted is None:
+            raise LockLost("this attempt has ended: nothing that it says counts any more")
+        keeper, page = admitted
+        match question.get("op"):
+            case "checkpoint":
+                await keeper.checkpoint(checked_checkpoint(question["value"]))
+            case "progress":
+                share = question.get("share")
+                told = None if share is None else checked_progress(float(share)), str(question.get("text", ""))
+                if page is not None:
+                    page.progress = told[0], told[1][:MAX_TEXT_CHARACTERS]
+            case other:
+                raise ConfigurationError(f"this worker does not know {other!a}: it is of another version of jobq")

@@ -1,0 +1,134 @@
+"""A queue with a journal on each store that keeps one, driven by the real command line."""
+
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from jobq.backend import Backend
+from jobq.journal.records import TaskRecord
+from jobq.journal.store import journal_of
+from tests.cli.conftest import Jobq, Result, eventually
+
+if TYPE_CHECKING:
+    from tests.postgres.server import Database
+
+T = TypeVar("T")
+# A lease of two seconds, so that its end can be waited for; a heartbeat comes each half second.
+SHORT = {
+    "JOBQ_VISIBILITY_TIMEOUT": "2s",
+    "JOBQ_ALLOW_SHORT_LEASE": "1",
+    "JOBQ_KILL_MARGIN": "100ms",
+    "JOBQ_SCHEDULE_MARGIN": "50ms",
+    "JOBQ_STOP_GRACE": "1s",
+    "JOBQ_BACKOFF": "10ms",
+    "JOBQ_SCHEDULED_EVENTS": "off",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A queue, the command line that uses it, and its journal seen from inside."""
+
+    jobq: Jobq
+    spec: str
+
+    def __call__(self, *arguments: str, code: int | None = 0, env: dict[str, str] | None = None) -> Result:
+        return self.jobq(self.spec, *arguments, code=code, env=SHORT | (env or {}))
+
+    def push(self, *commands: str, more: tuple[str, ...] = ()) -> list[str]:
+        arguments = [word for command in commands for word in ("-c", command)]
+        return self("push", "--ids", *arguments, *more).lines
+
+    def work(self, *more: str, env: dict[str, str] | None = None) -> Result:
+        """Run a worker until nothing is left."""
+        return self("worker", "--quiet-output", *more, env=env)
+
+    def start_worker(self, *more: str) -> Any:
+        return self.jobq.start(self.spec, "worker", "--idle-timeout", "1m", *more, env=SHORT, stdout=-3, stderr=-3)
+
+    @staticmethod
+    def kill_worker_alone(guardian: Any) -> None:
+        """Kill the worker, and wait for the end of its guardian."""
+        os.kill(_child(guardian.pid), signal.SIGKILL)
+        guardian.wait(20)
+
+    def kill_worker(self, guardian: Any) -> None:
+        """Kill guardian and worker, as a machine that vanishes does; P2 ends the tasks."""
+        worker = _child(guardian.pid)
+        guardian.send_signal(signal.SIGKILL)
+        guardian.wait()
+        eventually(lambda: not Path(f"/proc/{worker}").exists() or "Z" in _status(worker))
+
+    def inside(self, work: Callable[[Backend], Awaitable[T]]) -> T:
+        return self.jobq.inside(work, self.spec)
+
+    def record(self, id_: str) -> TaskRecord:
+        async def work(backend: Backend) -> list[TaskRecord]:
+            return await journal_of(backend).find([id_])
+
+        return self.inside(work)[0]
+
+    @staticmethod
+    def until_line(stream: IO[bytes]) -> str:
+        """Return the id in the first line that a push with --json prints."""
+        id_: str = json.loads(stream.readline())["id"]
+        return id_
+
+    def status(self, id_: str) -> dict[str, Any]:
+        return self("status", id_, "--json").objects[0]
+
+    def until(self, id_: str, condition: Callable[[TaskRecord], object]) -> TaskRecord:
+        """Return the record of a task once the condition holds for it."""
+
+        def found() -> TaskRecord | None:
+            record = self.record(id_)
+            return record if condition(record) else None
+
+        record = eventually(found)
+        assert record is not None
+        return record
+
+
+def _child(guardian: int) -> int:
+    found = eventually(lambda: _worker(guardian))
+    assert found is not None
+    return found
+
+
+def _worker(guardian: int) -> int | None:
+    for child in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split():
+        if b"worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+            return int(child)
+    return None
+
+
+def _status(pid: int) -> str:
+    try:
+        return next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("State"))
+    except OSError:
+        return "Z"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    line = Jobq(tmp_path)
+    database: Database | None = None
+    if request.param == "postgres":
+        database = request.getfixturevalue("postgres").fresh()
+    try:
+        yield Place(line, "demo" if database is None else database.spec())
+    finally:
+        for process in line.running:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        if database is not None:
+            database.drop()

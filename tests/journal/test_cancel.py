@@ -1,0 +1,89 @@
+"""`cancel`: what waits will not run, what runs is stopped with the next heartbeat, and its submitter is told."""
+
+import time
+
+from jobq.journal.records import TaskState
+
+from .conftest import Place
+
+
+def test_what_waits_is_canceled(place: Place) -> None:
+    one, two, later = *place.push("touch ran", "touch ran"), *place.push("touch ran", more=("--delay", "1h"))
+    assert "canceled 2 tasks" in place("cancel", one, later).out
+    assert place("cancel", one, "--json").objects == [{"id": one, "canceled": "canceled"}], "it may be repeated"
+    assert place.status(one)["state"] == place.status(later)["state"] == "canceled"
+    assert place.status(two)["state"] == "ready"
+    assert "canceled 1 task " in place("cancel", "--all", "--yes").out
+    place.work()
+    assert not (place.jobq.folder / "ran").exists()
+    assert place("dead", "list").out == "", "it is no dead letter"
+    assert place("stats", "--json").objects[0]["states"]["canceled"] == 3
+
+
+def test_what_runs_is_stopped_within_a_heartbeat_and_the_grace(place: Place) -> None:
+    """Its tree too, though it ignores SIGTERM; the neighbour goes on (S11); whoever waits sees it."""
+    place("create")
+    place.start_worker("-n", "2")
+    waiting = place.jobq.start(
+        place.spec, "push", "--wait", "--json", "-c", "trap '' TERM; echo $$ > pid; setsid sleep 60; sleep 60"
+    )
+    assert waiting.stdout is not None
+    id_ = place.until_line(waiting.stdout)
+    (neighbour,) = place.push("sleep 3; touch done")
+    place.until(id_, lambda record: record.beat is not None)
+    place.until(neighbour, lambda record: record.state is TaskState.RUNNING)
+    assert place("cancel", "--where", f"id={id_}", "--where", "state=running", "--json").objects == [
+        {"id": id_, "canceled": "stopping"}
+    ]
+    asked = time.time()
+    record = place.until(id_, lambda record: record.state is TaskState.CANCELED)
+    assert record.last is not None
+    assert record.last.ended - asked < 0.5 + 1 + 1, "a renewal, the grace, and what a busy machine takes"
+    assert record.last.outcome == "canceled"
+    out, _ = waiting.communicate(timeout=20)
+    assert (waiting.returncode, b'"outcome": "canceled"' in out) == (128 + 9, True)
+    place.until(neighbour, lambda record: record.state is TaskState.SUCCEEDED)
+    assert (place.jobq.folder / "done").exists()
+
+
+def test_a_wish_outlives_the_worker(place: Place) -> None:
+    """The worker dies before it hears of it: the task does not start again."""
+    (id_,) = place.push("touch ran-$JOBQ_ATTEMPT; sleep 60")
+    worker = place.start_worker()
+    place.until(id_, lambda record: record.beat is not None)
+    place.kill_worker(worker)
+    assert place("cancel", id_, "--json").objects[0]["canceled"] in ("stopping", "canceled")
+    place.until(id_, lambda record: record.state is not TaskState.RUNNING)
+    place.work()
+    assert place.status(id_)["state"] == "canceled"
+    assert not (place.jobq.folder / "ran-2").exists()
+
+
+def test_what_has_ended_stays(place: Place) -> None:
+    (id_,) = place.push("true")
+    place.work()
+    told = place("cancel", id_, "no-such-id", code=4)
+    assert "had ended already" in told.err
+    assert "no-such-id" in told.err
+    assert place.status(id_)["state"] == "succeeded"
+
+
+def test_conditions(place: Place) -> None:
+    one, two = place.push("python train.py", "python eval.py")
+    assert "is no condition" in place("cancel", "--where", "colour=red", code=3).err
+    assert [found["id"] for found in place("cancel", "--where", "command=*train*", "--json").objects] == [one]
+    assert place.status(two)["state"] == "ready"
+    place("cancel", code=2)
+    place("cancel", "--all", code=2)
+
+
+def test_a_retry_after_the_wish_is_none(place: Place) -> None:
+    """A task that fails just then is not put back."""
+    (id_,) = place.push("touch begun; while test ! -e go; do sleep 0.05; done; exit 3")
+    place.start_worker()
+    place.until(id_, lambda record: record.beat is not None)
+    place("cancel", id_)
+    (place.jobq.folder / "go").touch()
+    record = place.until(id_, lambda record: record.state is TaskState.CANCELED)
+    assert record.last is not None
+    assert record.last.outcome in ("failed", "canceled")

@@ -1,0 +1,73 @@
+"""What runs, where and how far; and the truth about workers that were killed."""
+
+import time
+
+import pytest
+
+from jobq.journal.records import TaskState
+
+from .conftest import Place
+
+
+def test_what_runs_is_seen(place: Place) -> None:
+    (id_,) = place.push("echo started; sleep 60")
+    worker = place.start_worker()
+    place.until(id_, lambda record: record.beat is not None and record.beat.output)
+    (shown,) = place("ps", "--json").objects
+    assert (shown["id"], shown["state"], shown["attempt"]) == (id_, "running", 1)
+    assert shown["worker"]
+    assert 0 < shown["lease_left_s"] <= 2
+    assert place("logs", id_).lines == ["started"]
+    assert "sleep 60" in place("ps").out
+    assert "running" in place("status", id_).out
+    place.until(id_, lambda record: record.beat is not None and record.beat.rss_bytes)
+    worker.terminate()
+    worker.wait(20)
+    assert place("ps").out == ""
+    found = place("history", id_, "--json").objects
+    assert [(one["outcome"], one["then"]) for one in found] == [("preempted", "retry")]
+
+
+def test_a_killed_worker_leaves_the_truth(place: Place) -> None:
+    """Not "running" for ever: expired when the lease is over, and a lost attempt once another has begun."""
+    (id_,) = place.push("test $JOBQ_ATTEMPT = 2 || sleep 60")
+    worker = place.start_worker()
+    place.until(id_, lambda record: record.beat is not None)
+    place.kill_worker(worker)
+    assert place("history", id_, "--json").objects == [], "nobody knows yet"
+    record = place.until(id_, lambda record: record.state is TaskState.EXPIRED)
+    assert record.lease_left is not None
+    assert record.lease_left <= 0
+    assert "over" in place("ps").out
+    place.work()
+    found = place("history", id_, "--json").objects
+    assert [(one["attempt"], one["outcome"], one["then"]) for one in found] == [
+        (1, "lock_lost", "lost"),
+        (2, "succeeded", "done"),
+    ]
+    assert found[0]["host"]
+    assert "died" in found[0]["detail"]
+    assert place.status(id_)["state"] == "succeeded"
+
+
+def test_logs_follow_to_the_end(place: Place) -> None:
+    (id_,) = place.push("echo one; sleep 1.2; echo two")
+    place.start_worker()
+    assert place("logs", "-f", id_).lines == ["one", "two"]
+
+
+@pytest.mark.parametrize("command", ["status", "history", "logs"])
+def test_an_id_that_names_nothing(place: Place, command: str) -> None:
+    place.push("true")
+    assert "no-such-id" in place(command, "no-such-id", code=4).err
+    assert place(command, "no-such-id", "--json", code=4).error["ids"] == ["no-such-id"]
+
+
+def test_what_waits_is_seen(place: Place) -> None:
+    (later,) = place.push("true", more=("--delay", "1h"))
+    (now,) = place.push("true")
+    assert (place.status(later)["state"], place.status(now)["state"]) == ("scheduled", "ready")
+    time.sleep(0.01)
+    stats = place("stats", "--json").objects[0]
+    assert stats["oldest_ready_s"] is not None
+    assert place("ps").out == ""

@@ -1,0 +1,189 @@
+"""What tasks came to: results, `push --wait`, handles; nothing is reported that was not acknowledged (S5)."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+import jobq as library
+from jobq.journal.records import TaskState
+from jobq.settings import Settings
+from tests.cli.conftest import eventually
+
+from .conftest import Place
+
+
+def test_what_each_attempt_came_to_is_kept(place: Place) -> None:
+    good, bad = place.push(
+        "echo out; echo err >&2; echo '{\"n\": 1}' > $JOBQ_RESULT_FILE", "echo no; exit 3", more=("--num-retries", "1")
+    )
+    place.work()
+    found = place.status(good)
+    assert (found["state"], found["attempt"], found["last"]["value"]) == ("succeeded", 1, {"n": 1})
+    assert (found["last"]["outcome"], found["last"]["then"], found["last"]["exit_code"]) == ("succeeded", "done", 0)
+    assert found["last"]["host"]
+    assert found["last"]["processes"] >= 1
+    assert found["last"]["started"] <= found["last"]["ended"]
+    assert set(place("logs", good).lines) == {"out", "err"}
+    found = place.status(bad)
+    assert (found["state"], found["reason"], found["attempt"]) == ("dead", "failed", 2)
+    history = place("history", bad, "--json").objects
+    assert [(one["attempt"], one["exit_code"], one["then"]) for one in history] == [(1, 3, "retry"), (2, 3, "dead")]
+    assert place("logs", bad, "--attempt", "1").lines == ["no"]
+    assert "exit code 3" in place("status", bad).out
+    stats = place("stats", "--json").objects[0]
+    assert (stats["states"]["succeeded"], stats["states"]["dead"], stats["ended"]) == (
+        1,
+        1,
+        {"failed": 2, "succeeded": 1},
+    )
+
+
+def test_push_waits_and_ends_with_the_worst_code(place: Place) -> None:
+    place("create")
+    place.start_worker("-n", "2")
+    waited = place("push", "--wait", "-c", "exit 3", "-c", "true", "-c", "exit 5", "--num-retries", "0", code=5)
+    assert "exit code 5" in waited.err
+    assert "1 of 3 succeeded, 2 did not" in waited.err
+    assert place("push", "--wait", "-c", "true").code == 0
+    told = place("push", "--wait", "--json", "-c", "kill -9 $$", "--max-crashes", "0", code=128 + 9)
+    ids, ended = told.objects
+    assert (ended["id"], ended["state"], ended["outcome"], ended["signal"]) == (ids["id"], "dead", "crashed", 9)
+
+
+def test_whoever_waits_may_be_interrupted(place: Place) -> None:
+    """The tasks go on without."""
+    place("create")
+    waiting = place.jobq.start(place.spec, "push", "--wait", "--ids", "-c", "true")
+    assert waiting.stdout is not None
+    id_ = waiting.stdout.readline().decode().strip()
+    waiting.send_signal(signal.SIGINT)
+    _, told = waiting.communicate(timeout=20)
+    assert waiting.returncode == 130
+    assert b"1 of 1 tasks have not ended" in told
+    assert place.status(id_)["state"] == "ready"
+
+
+async def test_a_push_returns_ids_that_know_their_results(place: Place) -> None:
+    settings = Settings(home=place.jobq.home, scheduled_events="off", num_retries=0)
+    async with library.connect(place.spec, settings=settings) as queue:
+        handle = await queue.push("echo hello; echo [1] > $JOBQ_RESULT_FILE")
+        assert isinstance(handle, str)
+        assert json.loads(json.dumps(handle)) == handle == handle.id
+        with pytest.raises(TimeoutError):
+            await handle.result(0.1)
+        assert (await handle.status()).state is TaskState.READY
+        await queue.worker()
+        result = await handle.result()
+        assert (result.succeeded, result.exit_code, result.value, result.output_tail) == (True, 0, [1], "hello\n")
+        assert result.ended is not None
+        assert result.started is not None
+        assert result.usage is not None
+        handle = await queue.push(library.Task.new(kwargs={"n": 20}))
+
+        def double(n: int) -> int:
+            return 2 * n
+
+        await queue.worker(double)
+        assert (await queue.task(handle).result(10)).value == 40
+        await queue.push("true")
+        cleared = (await queue.push(["true"]))[0]
+        await queue.clear()
+        with pytest.raises(library.JobqError, match="cleared"):
+            await cleared.result(5)
+
+
+def test_handles_block_without_async(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, scheduled_events="off")
+    with library.sync.connect("demo", settings=settings) as queue:
+        handle = queue.push("exit 0")
+        queue.worker()
+        assert handle.result(10).succeeded
+
+
+async def test_the_router_keeps_one_too() -> None:
+    async with library.connect("memory://results/q", settings=Settings(scheduled_events="off")) as queue:
+        handle = await queue.push("echo hello")
+        canceled = await queue.push("true")
+        await canceled.cancel()
+        await queue.worker()
+        assert (await handle.result(5)).output_tail == "hello\n"
+        assert (await canceled.result(5)).outcome == "canceled"
+
+
+@pytest.mark.parametrize(
+    ("writes", "says"),
+    [
+        ("echo '{oops' > $JOBQ_RESULT_FILE", "not JSON"),
+        ("head -c 70000 /dev/zero | tr '\\0' 1 > $JOBQ_RESULT_FILE", "longer than 65536"),
+        ("ln -s /etc/passwd $JOBQ_RESULT_FILE", ""),
+        ("mkfifo $JOBQ_RESULT_FILE", ""),
+        ("mkdir $JOBQ_RESULT_FILE", ""),
+        ("true", ""),
+    ],
+)
+def test_a_result_that_is_none_changes_nothing(place: Place, writes: str, says: str) -> None:
+    (id_,) = place.push(writes)
+    place.work()
+    last = place.status(id_)["last"]
+    assert (last["outcome"], last["value"]) == ("succeeded", None)
+    assert says in last["detail"]
+
+
+def test_nothing_is_left_of_results(place: Place) -> None:
+    """P5, also when the worker is killed."""
+    temporary = place.jobq.folder / "tmp"
+    temporary.mkdir()
+    place.jobq.environment["TMPDIR"] = str(temporary)
+    place.push("echo 1 > $JOBQ_RESULT_FILE")
+    place.work()
+    assert list(temporary.iterdir()) == []
+    place.push("echo 1 > $JOBQ_RESULT_FILE; touch begun; sleep 60")
+    guardian = place.start_worker()
+    eventually((place.jobq.folder / "begun").exists)
+    assert list(temporary.iterdir())
+    place.kill_worker_alone(guardian)
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_task_prints_breaks_no_terminal_and_no_json(place: Place) -> None:
+    (id_,) = place.push("printf '\\033[2J\\000\\377\\r\\n\\342\\200\\256evil'; echo '\"}' > $JOBQ_RESULT_FILE; exit 0")
+    place.work()
+    for command in ("status", "history", "logs"):
+        shown = place(command, id_)
+        assert not set("\x1b\x00\r\u202e") & set(shown.out + shown.err)
+        assert all(isinstance(one, dict) for one in place(command, id_, "--json").objects)
+    assert "\x1b[2J\x00" in place("logs", id_, "--json").objects[0]["output"]
+
+
+def test_arguments_and_variables_are_forgotten_with_the_task(place: Place) -> None:
+    """A5: the journal keeps the first word of what ran, and what the task itself printed or returned."""
+    (id_,) = place.push("TOKEN=canary-a true canary-b", more=("--env", "SECRET=canary-c"))
+    assert "canary-c" not in place("status", id_, "--json").out
+    place.work()
+    shown = place("status", id_, "--json").out + place("history", id_, "--json").out + place("ps").out
+    assert "canary" not in shown
+    assert place.status(id_)["last"]["program"] == "true"
+
+
+def test_without_a_journal_the_rest_works(place: Place) -> None:
+    off = {"JOBQ_JOURNAL": "off"}
+    (id_,) = place("push", "--ids", "-c", "true", env=off).lines
+    place.work(env=off)
+    assert place.status(id_)["state"] == "succeeded", "the queue's own row tells"
+    assert place("history", id_, "--json").objects == []
+    assert "JOBQ_JOURNAL" in place("status", id_, code=3, env=off).err
+    refused = place("push", "--wait", "-c", "true", code=3, env=off)
+    assert "JOBQ_JOURNAL" in refused.err
+    assert place("size", "--json").objects[0]["visible"] == 0, "nothing was queued"
+
+
+def test_what_has_ended_is_forgotten_in_time(place: Place) -> None:
+    (id_,) = place.push("true")
+    place.work()
+    assert place("history", id_, "--json").objects
+    if place.spec == "demo":
+        place("push", "-c", "true", env={"JOBQ_KEEP": "0s"})
+        assert place("history", id_, "--json").objects == []
+        assert place.status(id_)["state"] == "succeeded"
