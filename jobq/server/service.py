@@ -35,6 +35,7 @@ _LOOPBACK: Final = {"127.0.0.1", "localhost", "::1", "[::1]"}
 _ANYONE: Final = "-"
 _MOST_QUERY: Final = 4096
 _MOST_PARAMETERS: Final = 20
+_SEND_SECONDS: Final = 60.0
 _DRAINED: Final = 4  # times the largest body: what is read of a larger one before it is refused
 _SERVICE: Final = (wire.SERVICE_HEADER.lower().encode(), wire.API_VERSION.encode())
 _JSON: Final = (b"content-type", b"application/json")
@@ -355,5 +356,7 @@ async def _send(send: Send, status: int, value: Any, more: tuple[tuple[str, str]
         body, kind = json.dumps(value, separators=(",", ":")).encode(), _JSON
     headers = [kind, (b"content-length", b"%d" % len(body)), *_COMMON_HEADERS]
     headers += [(name.lower().encode(), text.encode("latin-1", "replace")) for name, text in more]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if is_head else body})
+    # A client that does not read holds nothing up for longer; the server below then closes its connection.
+    async with asyncio.timeout(_SEND_SECONDS):
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if is_head else body})
