@@ -151,7 +151,7 @@ class Service:
             if call is not None:
                 call.end()
                 if endpoint.changes:
-                    self._tell(endpoint, call, status)
+                    self.tell(endpoint.name, call, status)
         return status, value
 
     async def _handled(self, endpoint: Endpoint, call: Call, receive: Receive) -> tuple[int, Any]:
@@ -241,13 +241,13 @@ class Service:
         except RecursionError:
             raise Refused(400, "malformed_request", "nested too deep") from None
 
-    def _tell(self, endpoint: Endpoint, call: Call, status: int) -> None:
+    def tell(self, did: str, call: Call, status: int) -> None:
         """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
         fields = {
             "at": round(time.time(), 3),
             "caller": call.caller,
             "from": call.address,
-            "did": endpoint.name,
+            "did": did,
             "queue": call.queue,
             **call.audited,
             "status": status,
