@@ -37,12 +37,11 @@ NOT_RUN: Final = {
     "jobq postgresql://": "needs a database; tests/postgres/test_command_line.py does the same on a server of its own",
     "pip install 'jobq[postgres]'": "needs an index that has jobq; `make install` brings the same extra",
     "pip install 'jobq[emulator]'": "as above",
-    "curl ": "needs a service: a storage that refuses stale fencing numbers; ours, as tests/service asks it",
+    "curl ": "needs a storage service that refuses stale fencing numbers",
     "jobq serve demo": "serves until it is interrupted; tests/service does the same",
     "jobq demo serve --port": "as above",
     "jobq serve postgresql://": "as above",
     "jobq http://": "needs a service; tests/service does the same with one of its own",
-    "jobq https://": "as above",
     "pip install 'jobq[server]'": "needs an index that has jobq; `make install` brings the same extra",
     'eval "$(jobq completion zsh)"': "needs zsh and its compinit; test_completion looks at the script",
 }
