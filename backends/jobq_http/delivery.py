@@ -14,6 +14,7 @@ from jobq_http.connection import Connection, NoAnswer
 from jobq_http.settling import Settles
 
 _LONGEST_SECONDS: Final = 5.0
+_SHORTEST_SECONDS: Final = 2.0
 _MOST_OUTPUT: Final = 256 * 1024
 
 
@@ -47,8 +48,9 @@ class HttpDelivery:
         self._connection = connection
         self._queue = queue
         self._claimed = claimed
-        # As long as the keeper waits for one attempt (1.3 rule 4).
-        self._seconds = max(0.5, min(lease.total_seconds() / 8, _LONGEST_SECONDS))
+        # About as long as the keeper waits for one attempt (1.3 rule 4), which cancels what takes longer: each request
+        # has a connection of its own, so that one which hangs holds up no other.
+        self._seconds = max(_SHORTEST_SECONDS, min(lease.total_seconds() / 8, _LONGEST_SECONDS))
 
     @property
     def id(self) -> str:

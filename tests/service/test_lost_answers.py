@@ -98,7 +98,7 @@ async def test_a_verb_gives_up_in_time(far: HttpBackend, proxy: TcpProxy) -> Non
     began = time.monotonic()
     with pytest.raises(SettlementUnknown):
         await delivery.renew(LEASE)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4
     await proxy.heal()
     await delivery.renew(LEASE)
 
