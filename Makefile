@@ -17,7 +17,7 @@ SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format lint types docs bench bench-azure bench-postgres soak clean
+.PHONY: help install demo test check format lint types docs bench bench-azure bench-postgres bench-http soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -94,6 +94,9 @@ bench-azure: $(STAMP) $(SERVICES) ## measure against ai4s-jobq and the bare SDK 
 
 bench-postgres: $(STAMP) $(PG_PEERS_STAMP) ## measure against procrastinate and PGQueuer on one PostgreSQL, in one run
 	@$(BIN)/python -m benchmarks.postgres
+
+bench-http: $(STAMP) ## measure the HTTP service against the bare SQL backend below it, in one run
+	@$(BIN)/python -m benchmarks.http
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

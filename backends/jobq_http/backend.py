@@ -14,6 +14,7 @@ from jobq.task import Task
 from jobq_http.connection import Connection, NoAnswer, unavailable
 from jobq_http.delivery import Claimed, HttpDelivery
 from jobq_http.leases import HttpLeases
+from jobq_http.settling import Settles
 
 _CAPABILITIES: Final = Capabilities(
     default_lease=timedelta(seconds=60),
@@ -56,6 +57,7 @@ class HttpBackend:
     def __init__(self, connection: Connection, name: str) -> None:
         self.name = name
         self._connection = connection
+        self._settles = Settles(connection, name)
         self._query = {"queue": name}
         self._former: dict[str, float] = {}  # keys of claims without an answer, until when their leases may last
 
@@ -74,6 +76,7 @@ class HttpBackend:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._settles.close()
         await self._connection.__aexit__(None, None, None)
 
     async def create(self, *, exist_ok: bool = True) -> None:
@@ -134,7 +137,9 @@ class HttpBackend:
         for each in (key, *(former if len(found) < max_tasks else ())):
             self._former.pop(each, None)
         return [
-            HttpDelivery(self._connection, self.name, each, timedelta(seconds=float(task["lease_seconds"])))
+            HttpDelivery(
+                self._connection, self._settles, self.name, each, timedelta(seconds=float(task["lease_seconds"]))
+            )
             for each, task in zip(found, answer["tasks"], strict=True)
         ]
 

@@ -182,6 +182,14 @@ _ERRORS: Final[dict[str, type[JobqError]]] = {
 }
 
 
+def check(url: str, answer: dict[str, Any]) -> None:
+    """Raise what one of several answers in one says, if that is an error."""
+    status = answer.get("status")
+    if status not in _OK:
+        fault = answer.get("error") or {}
+        raise _error_of(url, int(status or 0), str(fault.get("code", "")), str(fault.get("message", "")))
+
+
 def _error_of(url: str, status: int, code: str, message: str) -> Exception:
     if code == "no_token":
         return AccessDenied(f"{url} wants a good token; put it into JOBQ_HTTP_TOKEN")

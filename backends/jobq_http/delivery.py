@@ -11,8 +11,10 @@ from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask, SettlementUnknown
 from jobq.task import Task, TaskResult
 from jobq_http.connection import Connection, NoAnswer
+from jobq_http.settling import Settles
 
 _LONGEST_SECONDS: Final = 5.0
+_SHORTEST_SECONDS: Final = 2.0
 _MOST_OUTPUT: Final = 256 * 1024
 
 
@@ -32,18 +34,23 @@ class HttpDelivery:
 
     Args:
         connection: to the service.
+        settles: of the queue.
         queue: the queue's name.
         claimed: what was answered.
         lease: the length that was granted.
     """
 
-    def __init__(self, connection: Connection, queue: str, claimed: Claimed, lease: timedelta) -> None:
+    def __init__(
+        self, connection: Connection, settles: Settles, queue: str, claimed: Claimed, lease: timedelta
+    ) -> None:
         self.lease = lease
+        self._settles = settles
         self._connection = connection
         self._queue = queue
         self._claimed = claimed
-        # As long as the keeper waits for one attempt (1.3 rule 4).
-        self._seconds = max(0.5, min(lease.total_seconds() / 8, _LONGEST_SECONDS))
+        # About as long as the keeper waits for one attempt (1.3 rule 4), which cancels what takes longer: each request
+        # has a connection of its own, so that one which hangs holds up no other.
+        self._seconds = max(_SHORTEST_SECONDS, min(lease.total_seconds() / 8, _LONGEST_SECONDS))
 
     @property
     def id(self) -> str:
@@ -90,28 +97,32 @@ class HttpDelivery:
             "duration_seconds": result.duration,
             "output": _clean(result.output_tail[-_MOST_OUTPUT:]),
         }
-        await self._put("complete", fields)
+        await self._settle("complete", fields)
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body (S6)."""
-        fields = {"receipt": self._claimed.receipt, "delay_seconds": max(0.0, delay.total_seconds())}
-        head = json.dumps(fields).encode()
-        await self._put("requeue", head[:-1] + b',"task":' + task.encode() + b"}")
+        await self._settle("requeue", {"delay_seconds": max(0.0, delay.total_seconds())}, task.encode())
 
     async def release(self) -> None:
         """Put it back unstarted (S7)."""
-        await self._put("release", {})
+        await self._settle("release", {})
 
     async def dead_letter(self, reason: str, description: str) -> None:
         """Move it to the dead-letter place (S6)."""
-        await self._put("dead-letter", {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])})
+        await self._settle("dead-letter", {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])})
 
     async def checkpoint(self, value: str) -> None:
         """Save the task's progress beside it (S9)."""
         await self._put("checkpoint", {"value": value})
 
-    async def _put(self, verb: str, fields: "dict[str, Any] | bytes") -> None:
-        body = fields if isinstance(fields, bytes) else {"receipt": self._claimed.receipt, **fields}
+    async def _settle(self, verb: str, fields: dict[str, Any], task: bytes = b"") -> None:
+        item = json.dumps({"verb": verb, "id": self.id, "receipt": self._claimed.receipt, **fields}).encode()
+        if task:
+            item = item[:-1] + b',"task":' + task + b"}"
+        await self._settles.send(item, self._seconds)
+
+    async def _put(self, verb: str, fields: dict[str, Any]) -> None:
+        body = {"receipt": self._claimed.receipt, **fields}
         path = f"/api/tasks/{quote(self.id, safe='')}/{verb}"
         try:
             await self._connection.request("PUT", path, body, query={"queue": self._queue}, seconds=self._seconds)

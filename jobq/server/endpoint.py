@@ -57,6 +57,12 @@ class Call:
             self._backend = await self.service.places.take(self.queue)
         return self._backend
 
+    def about(self, backend: Any, item: Any) -> "Call":
+        """Return the call of one of several things that this one asks for; the backend stays this one's."""
+        call = Call(self.service, self.queue, {"id": item.id}, {}, item, self.caller, self.address, self.gone, self.may)
+        call._backend = backend
+        return call
+
     def end(self) -> None:
         """Let the backend go."""
         if self._backend is not None:

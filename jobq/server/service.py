@@ -35,6 +35,7 @@ _LOOPBACK: Final = {"127.0.0.1", "localhost", "::1", "[::1]"}
 _ANYONE: Final = "-"
 _MOST_QUERY: Final = 4096
 _MOST_PARAMETERS: Final = 20
+_SEND_SECONDS: Final = 60.0
 _DRAINED: Final = 4  # times the largest body: what is read of a larger one before it is refused
 _SERVICE: Final = (wire.SERVICE_HEADER.lower().encode(), wire.API_VERSION.encode())
 _JSON: Final = (b"content-type", b"application/json")
@@ -150,7 +151,7 @@ class Service:
             if call is not None:
                 call.end()
                 if endpoint.changes:
-                    self._tell(endpoint, call, status)
+                    self.tell(endpoint.name, call, status)
         return status, value
 
     async def _handled(self, endpoint: Endpoint, call: Call, receive: Receive) -> tuple[int, Any]:
@@ -240,13 +241,13 @@ class Service:
         except RecursionError:
             raise Refused(400, "malformed_request", "nested too deep") from None
 
-    def _tell(self, endpoint: Endpoint, call: Call, status: int) -> None:
+    def tell(self, did: str, call: Call, status: int) -> None:
         """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
         fields = {
             "at": round(time.time(), 3),
             "caller": call.caller,
             "from": call.address,
-            "did": endpoint.name,
+            "did": did,
             "queue": call.queue,
             **call.audited,
             "status": status,
@@ -355,5 +356,7 @@ async def _send(send: Send, status: int, value: Any, more: tuple[tuple[str, str]
         body, kind = json.dumps(value, separators=(",", ":")).encode(), _JSON
     headers = [kind, (b"content-length", b"%d" % len(body)), *_COMMON_HEADERS]
     headers += [(name.lower().encode(), text.encode("latin-1", "replace")) for name, text in more]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if is_head else body})
+    # A client that does not read holds nothing up for longer; the server below then closes its connection.
+    async with asyncio.timeout(_SEND_SECONDS):
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if is_head else body})

@@ -36,7 +36,7 @@ async def readyz(call: Call) -> Reply:
             await call.service.places.root.document("tokens")
     except (JobqError, TimeoutError):
         raise Refused(503, "unavailable", "the store does not answer") from None
-    return 200, {"status": "ready"}
+    return 200, {"status": "ready", "replica": call.service.replica}
 
 
 async def figures(call: Call) -> Reply:

@@ -12,11 +12,11 @@ from typing import Any, Final
 from uuid import uuid4
 
 from jobq import strict_json
-from jobq.errors import LockLost, MalformedTask
+from jobq.errors import JobqError, LockLost, MalformedTask
 from jobq.run import retry
 from jobq.server import wire
 from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Handler, Parameter, Reply, whole
-from jobq.server.problems import Refused
+from jobq.server.problems import Refused, refused_for
 from jobq.server.tokens import Scope
 from jobq.serving import HeldDelivery, Kind, TaskRecord, released_body
 from jobq.task import WIRE_VERSION, Outcome, OutcomeKind, Task, TaskResult, new_id
@@ -232,6 +232,28 @@ async def _held(call: Call) -> HeldDelivery:
     return delivery
 
 
+async def settle(call: Call) -> Reply:
+    """End several deliveries at once; each by itself, and each with its own line in the audit."""
+    backend = await call.backend()
+    return 200, {"answers": await asyncio.gather(*(_settled(call.about(backend, item)) for item in call.body.settles))}
+
+
+async def _settled(call: Call) -> dict[str, Any]:
+    status = 500
+    try:
+        status, _ = await _SETTLES[call.body.verb](call)
+        return _DONE
+    except Refused as refused:
+        status = refused.status
+        return {"status": status, "error": {"code": refused.code, "message": refused.message}}
+    except JobqError as error:
+        answer = refused_for(error)
+        status = answer.status
+        return {"status": status, "error": {"code": answer.code, "message": answer.message}}
+    finally:
+        call.service.tell(f"settle {call.body.verb}", call, status)
+
+
 async def page(call: Call) -> Reply:
     """Show tasks by their ids, a page at a time."""
     kind = Kind(call.query.get("state", Kind.ALL)) if call.query.get("state", "all") in set(Kind) else None
@@ -305,6 +327,14 @@ def _shown(record: TaskRecord) -> dict[str, Any]:
     return shown
 
 
+_DONE: Final = {"status": 202}
+_SETTLES: Final = {
+    "complete": fenced(complete),
+    "fail": fenced(fail),
+    "release": fenced(release),
+    "requeue": fenced(requeue),
+    "dead-letter": fenced(dead_letter),
+}
 _SETTLED: Final = {202: wire.Accepted}
 _STATES: Final = AFTER, LIMIT
 ENDPOINTS: Final = (
@@ -329,6 +359,15 @@ ENDPOINTS: Final = (
         text="The lease counts from before the request was sent. What a lost answer has claimed is to be had again by"
         " a new call that names the key of the former one.",
         changes=True,
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/tasks/settle",
+        scope=Scope.SETTLE,
+        handler=settle,
+        body=wire.Settles,
+        answers={200: wire.SettleAnswers},
+        summary="End several deliveries in one request.",
     ),
     Endpoint(
         method="GET",

@@ -3,7 +3,7 @@
 Version 1. Fields may be added to answers; anything else is a new version (`Jobq-Service`, in every answer).
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -11,6 +11,7 @@ API_VERSION: Final = "1"
 SERVICE_HEADER: Final = "Jobq-Service"  # without it an answer is not this service's: a proxy's, or a stranger's
 MAX_TASKS: Final = 10_000
 MAX_CLAIM: Final = 100
+MAX_SETTLES: Final = 500
 MAX_PAGE: Final = 1_000
 MAX_WAIT_SECONDS: Final = 30.0
 MAX_LEASE_SECONDS: Final = 7 * 86400.0
@@ -125,6 +126,49 @@ class Checkpoint(Body):
     value: Text
 
 
+class _Item(Body):
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class CompletionOf(_Item, Completion):
+    """Complete this one."""
+
+    verb: Literal["complete"]
+
+
+class FailureOf(_Item, Failure):
+    """This one has failed."""
+
+    verb: Literal["fail"]
+
+
+class ReleaseOf(_Item, Release):
+    """Release this one."""
+
+    verb: Literal["release"]
+
+
+class RequeueOf(_Item, Requeue):
+    """Requeue this one."""
+
+    verb: Literal["requeue"]
+
+
+class BurialOf(_Item, Burial):
+    """Give this one up."""
+
+    verb: Literal["dead-letter"]
+
+
+class Settles(Body):
+    """Several settles; each is answered by itself."""
+
+    settles: Annotated[
+        list[Annotated[CompletionOf | FailureOf | ReleaseOf | RequeueOf | BurialOf, Field(discriminator="verb")]],
+        Field(min_length=1, max_length=MAX_SETTLES),
+    ]
+
+
 class Ids(Body):
     """Which dead letters."""
 
@@ -231,6 +275,19 @@ class Claimed(Answer):
     """What was claimed; empty when nothing was there."""
 
     tasks: list[ClaimedTask]
+
+
+class SettleAnswer(Answer):
+    """How one settle was answered."""
+
+    status: Annotated[int, Field(description="As it would have been alone.")]
+    error: Fault | None = None
+
+
+class SettleAnswers(Answer):
+    """The answers, in order."""
+
+    answers: list[SettleAnswer]
 
 
 class TaskShown(Answer):

@@ -17,6 +17,7 @@ import pytest
 
 from jobq.backend import Backend
 from jobq.queue import Queue
+from jobq.serving import served
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
@@ -165,6 +166,17 @@ class Jobq:
         async def work(backend: Backend) -> None:
             async with Queue(backend, Settings(home=self.home)).lease(name):
                 pass
+
+        self.inside(work)
+
+    def token(self, token_id: str) -> None:
+        """Let there be a token of the service."""
+
+        async def work(backend: Backend) -> None:
+            await backend.create()
+            fields = {"name": "", "hash": "", "scopes": ["read"], "queues": ["*"], "created": 0.0}
+            value = json.dumps({"tokens": [{"id": token_id, **fields}]}).encode()
+            assert await served(backend).write_document("tokens", value, 0)
 
         self.inside(work)
 

@@ -30,6 +30,8 @@ LEASE: Final = {
     "cursor",
 }
 RECORD: Final = {"id", "state", "attempt", "since", "worker", "lease_left_s", "running", "last", "task"}
+TOKEN: Final = {"id", "name", "scopes", "queues", "created"}
+SOME_TOKEN: Final = "0123456789ab"
 DIES: Final = "01a1fe07-0000-7000-8000-000000000001"
 RAN: Final = "01a1fe07-0000-7000-8000-000000000002"
 # Each command: how it is called (on a queue with two tasks and one dead letter), its exit code, and what its objects
@@ -63,6 +65,9 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
         {"connection_string", "rest_url", "admin_connection_string", "queues"},
     ),
     "healthcheck": (("healthcheck", "--file", "missing"), 1, {"healthy", "detail"}),
+    "serve token create": (("demo", "serve", "token", "create", "--scope", "read"), 0, TOKEN | {"token"}),
+    "serve token list": (("serve", "token", "list", "demo"), 0, TOKEN),
+    "serve token revoke": (("serve", "token", "revoke", "demo", SOME_TOKEN), 0, TOKEN),
     "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
 }
 WITHOUT: Final = {
@@ -114,6 +119,7 @@ def test_it_prints_objects(jobq: Jobq, command: str) -> None:
         jobq("demo", "worker")
     elif command == "ps":
         jobq.hold()
+    jobq.token(SOME_TOKEN)
     (jobq.folder / "commands").write_text("echo hello\nexit 3\n")
     result = jobq(*arguments, "--json", code=code)
     found = result.objects
@@ -146,6 +152,11 @@ def test_a_worker_tells_all_of_it_on_one_stream(jobq: Jobq) -> None:
         (("demo", "create", "--no-exist-ok"), 3, "ConfigurationError"),
         (("run", "no-such-file"), 2, "InputUnreadable"),
         (("config", "--oops"), 2, "UsageError"),
+        (("demo", "serve", "token", "revoke", "no-such-id"), 4, "NotFound"),
+        (("serve", "demo", "--host", "0.0.0.0", "--port", "0"), 3, "ConfigurationError"),
+        (("serve", "memory://a/b"), 3, "ConfigurationError"),
+        (("serve", "myaccount/demo"), 3, "ConfigurationError"),
+        (("demo", "serve", "demo"), 2, "UsageError"),
     ],
 )
 def test_errors_are_objects_too(jobq: Jobq, arguments: Sequence[str], code: int, name: str) -> None:

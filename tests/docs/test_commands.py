@@ -45,6 +45,11 @@ NOT_RUN: Final = {
     "watch ": "repeats its command for ever",
     "jobq demo push --wait": "waits for a worker; tests/journal does it beside one",
     "curl ": "needs a storage service that refuses stale fencing numbers",
+    "jobq serve demo": "serves until it is interrupted; tests/service does the same",
+    "jobq demo serve --port": "as above",
+    "jobq serve postgresql://": "as above",
+    "jobq http://": "needs a service; tests/service does the same with one of its own",
+    "pip install 'jobq[server]'": "needs an index that has jobq; `make install` brings the same extra",
     'eval "$(jobq completion zsh)"': "needs zsh and its compinit; test_completion looks at the script",
 }
 # By the whole line: the exit code that is right here, and why.
@@ -153,6 +158,7 @@ class Reader:
         self.environment["JOBQ_HOME"] = str(self.jobq.home)
         self.jobq.kill_tasks(Task.new(command="exit 1", id=SOME_ID))
         self.jobq.lease("nightly")
+        self.jobq.token("0123456789ab")
         if filled:
             self.jobq.fill(Task.new(command="echo waited"))
 

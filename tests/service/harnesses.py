@@ -16,7 +16,7 @@ def tasks(server: HttpServer, inject: Callable[[str, bytes], Awaitable[str]] | N
         connect=lambda queue: HttpBackend(Connection(server.url), queue),
         clock=RealTime(),
         inject=inject,
-        lease=timedelta(seconds=6),
+        lease=timedelta(seconds=8),
         case_timeout=timedelta(seconds=120),
     )
 

@@ -21,7 +21,7 @@ from tests.postgres.server import Database
 from tests.service import harnesses
 from tests.service.server import HttpServer, running
 
-_AT_ONCE: Final = 24
+_AT_ONCE: Final = 30
 _AT_ONCE_ON_POSTGRES: Final = 8  # each queue takes three connections of the service to the database
 
 

@@ -1,0 +1,85 @@
+"""The real command line over HTTP, each command in a process of its own (DESIGN section 12)."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Jobq
+from tests.service.server import HttpServer, running
+
+CANARY = "canary7391"
+
+
+@pytest.fixture
+def jobq(tmp_path: Path) -> Jobq:
+    return Jobq(tmp_path)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[HttpServer]:
+    with running(f"sqlite://{tmp_path}/served.db/demo", tmp_path) as server:
+        yield server
+
+
+def test_a_queue_behaves_like_any_other(jobq: Jobq, served: HttpServer) -> None:
+    spec = f"{served.url}/work"
+    jobq(spec, "size", code=4)
+    assert (
+        "created queue work" in jobq(spec, "push", "-c", "echo done >> out", "-c", "exit 3", "--num-retries", "0").err
+    )
+    assert jobq(spec, "size", "--json").objects == [{"visible": 2, "leased": 0, "scheduled": 0, "dead": 0}]
+    assert "echo done" in jobq(spec, "peek").out
+    jobq(spec, "worker", "-n", "2")
+    assert (jobq.folder / "out").read_text() == "done\n"
+    (dead,) = jobq(spec, "dead", "list", "--json").objects
+    assert dead["reason"] == "failed"
+    jobq(spec, "dead", "retry", "--all")
+    jobq(spec, "clear", "--yes")
+    jobq(spec, "size", "--fail-if-empty", code=4)
+    jobq(spec, "create", "--no-exist-ok", code=3)
+    assert jobq(spec, "lease", "run", "nightly", "--", "sh", "-c", "exit 7", code=7).code == 7
+    (lease,) = jobq(spec, "lease", "list", "--json").objects
+    assert (lease["name"], lease["state"], lease["token"]) == ("nightly", "released", 1)
+
+
+def test_tokens_from_the_environment_alone(jobq: Jobq, served: HttpServer) -> None:
+    spec = f"{served.url}/demo"
+    place = served.spec
+    token = jobq("serve", "token", "create", place, "--scope", "read", "--scope", "enqueue").out.strip()
+    served.stop()
+    served.start()
+    assert "JOBQ_HTTP_TOKEN" in jobq(spec, "size", code=3).err
+    assert "JOBQ_HTTP_TOKEN" in jobq(spec, "size", code=3, env={"JOBQ_HTTP_TOKEN": f"jobq_00_{CANARY}"}).err
+    ours = {"JOBQ_HTTP_TOKEN": token}
+    jobq(spec, "push", "-c", "true", env=ours)
+    assert "visible" in jobq(spec, "size", env=ours).out
+    refused = jobq(spec, "worker", code=3, env=ours)
+    assert "does not permit lease" in refused.err
+    assert "***" in jobq("config", env=ours).out or token not in jobq("config", env=ours).out
+
+
+@pytest.mark.parametrize("at", ["me:{}@127.0.0.1:1", "{}@127.0.0.1:1", "127.0.0.1:1/p?token={}", "127.0.0.1:1/p;{}"])
+def test_a_secret_in_a_spec_is_refused_and_not_repeated(jobq: Jobq, at: str) -> None:
+    """A5, A7."""
+    done = jobq(f"http://{at.format(CANARY)}/demo", "size", code=None)
+    assert done.code == (75 if ";" in at else 3), done
+    assert CANARY not in done.out + done.err or ";" in at
+
+
+def test_exit_codes(jobq: Jobq, served: HttpServer) -> None:
+    away = "http://127.0.0.1:1/demo"
+    first, second = jobq.all([away, "size"], [away, "push", "-c", "true"], code=75)
+    assert "cannot be reached" in first.err
+    assert "cannot be reached" in second.err
+    assert "names no host" in jobq("http:///demo", "size", code=3).err
+    assert re.search(r"no .*queue|not exist", jobq(f"{served.url}/nowhere", "worker", code=4).err)
+    held = jobq.start(f"{served.url}/demo", "lease", "run", "name", "--", "sh", "-c", "echo held; sleep 60")
+    assert held.stdout is not None
+    assert held.stdout.readline() == b"held\n"
+    assert "held by" in jobq(f"{served.url}/demo", "lease", "run", "name", "--no-wait", "--", "true", code=75).err
+    held.terminate()
+    held.communicate(timeout=20)
+    other = jobq("serve", served.spec, "--port", str(served.port), code=3).err
+    assert "cannot listen" in other

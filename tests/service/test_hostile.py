@@ -1,0 +1,142 @@
+"""10,000 malformed requests and 500 connections that never finish a head: others are answered throughout (T9, A8)."""
+
+import asyncio
+import random
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from jobq.task import Task
+from jobq_http import Connection, HttpBackend
+from tests.service.server import HttpServer, running
+
+MALFORMED: Final = 10_000
+SLOW: Final = 500
+SENDERS: Final = 20
+_NOW: Final = timedelta(0)
+MOST_GROWN_BYTES: Final = 50 * 1024 * 1024
+WORST_SECONDS: Final = 3.0
+_HEAD: Final = (
+    "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+)
+_PATHS: Final = ("/api/tasks", "/api/tasks/next", "/api/leases", "/api/queues/demo/redrive", "/api/generator/start")
+_VALUES: Final = (
+    b'{"tasks":[{"command":"true"}]}',
+    b'{"max_tasks":1,"lease_seconds":10.0}',
+    b'{"resource":"n","ttl":10.0}',
+    b'{"ids":["a"]}',
+    b'{"tasks":[{"command":1e999,"argv":[]}]}',
+    b"[" * 5000,
+    b'{"a":' * 2000,
+    b"\xff\xfe\x00",
+    b'{"max_tasks":NaN}',
+    b'{"key":"\\ud800"}',
+)
+
+
+def malformed(chance: random.Random) -> bytes:
+    """Return a request that is broken in its line, its headers or its body."""
+    body = bytearray(chance.choice(_VALUES))
+    for _ in range(chance.randrange(1, 8)):
+        body[chance.randrange(len(body))] = chance.randrange(256)
+    head = bytearray(_HEAD.format(path=chance.choice(_PATHS), length=len(body)).encode())
+    kind = chance.randrange(5)
+    if kind == 0:
+        head[chance.randrange(len(head))] = chance.randrange(256)
+    elif kind == 1:
+        head = bytearray(chance.randbytes(chance.randrange(1, 300)))
+    elif kind == 2:
+        head = head.replace(
+            b"Content-Length: ", b"Content-Length: 9" if chance.random() < 0.5 else b"Content-Length: -"
+        )
+    elif kind == 3:
+        head = head.replace(b"\r\n\r\n", b"\r\nX: " + b"y" * chance.randrange(40_000) + b"\r\n\r\n")
+    return bytes(head + body)
+
+
+async def send(port: int, requests: list[bytes], answered: list[bytes]) -> None:
+    for request in requests:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(request)
+            writer.write_eof()
+            answered.append(await reader.read(65536))
+        except OSError:
+            answered.append(b"")  # reset: an answer, too
+        finally:
+            writer.close()
+
+
+async def never_finish(port: int, until: asyncio.Event) -> bool:
+    """Send a head, a few bytes now and then, without an end; return whether the service has put an end to it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /api/tasks HTTP/1.1\r\nHost: localhost\r\n")
+        while not until.is_set():
+            writer.write(b"X-Slow: 1\r\n")
+            try:
+                async with asyncio.timeout(1.0):
+                    if not await reader.read(1):
+                        return True
+            except TimeoutError:
+                continue
+            else:
+                return True
+        return False
+    except OSError:
+        return True
+    finally:
+        writer.close()
+
+
+async def others(url: str, until: asyncio.Event) -> list[float]:
+    """Push, claim and settle, one after the other; return how long each round took."""
+    took: list[float] = []
+    async with HttpBackend(Connection(url), "good") as queue:
+        await queue.create()
+        while not until.is_set():
+            began = time.monotonic()
+            await queue.push([Task.new(command="true")])
+            (delivery,) = await queue.receive(1, None, _NOW)
+            await delivery.release()
+            (again,) = await queue.receive(1, None, _NOW)
+            await again.dead_letter("failed", "by the test")
+            took.append(time.monotonic() - began)
+    return took
+
+
+async def test_others_are_answered_meanwhile(tmp_path: Path) -> None:
+    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path, "--rate-limit", "100000") as server:
+        await _attack(server)
+
+
+async def _attack(server: HttpServer) -> None:
+    assert server.process is not None
+    process = psutil.Process(server.process.pid)
+    until = asyncio.Event()
+    honest = asyncio.create_task(others(server.url, until))
+    slow = [asyncio.create_task(never_finish(server.port, until)) for _ in range(SLOW)]
+    chance = random.Random(8)
+    answered: list[bytes] = []
+    await send(server.port, [malformed(chance) for _ in range(500)], answered)  # warm
+    before = process.memory_info().rss
+    share = (MALFORMED - len(answered)) // SENDERS
+    await asyncio.gather(
+        *(send(server.port, [malformed(chance) for _ in range(share)], answered) for _ in range(SENDERS))
+    )
+    ended = await asyncio.gather(*slow)
+    until.set()
+    took = await honest
+    assert len(answered) == MALFORMED
+    assert len(took) > 50
+    assert max(took) < WORST_SECONDS, f"others waited {max(took):.1f} s"
+    assert sum(ended) == SLOW, "a head without an end is not waited for"
+    statuses = {answer[9:12] for answer in answered if answer}
+    assert not {status for status in statuses if status.startswith(b"5")}, statuses
+    assert process.memory_info().rss - before < MOST_GROWN_BYTES
+    log = server.log.read_text()
+    assert "Traceback" not in log, log[-4000:]
+    assert not any(b"Traceback" in answer for answer in answered)

@@ -1,0 +1,143 @@
+"""Answers that never arrive, over the wire: unknown is told as unknown, and a repeat is exact (S3, S5, S8)."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
+from jobq.lease.store import Grant, Request
+from jobq.task import Task, TaskResult
+from jobq.testing.tcp_proxy import Strike, TcpProxy
+from jobq_http import Connection, HttpBackend
+from tests.service.server import HttpServer
+
+NOW = timedelta(0)
+LEASE = timedelta(seconds=30)
+LOST = [Strike.LOSE_ANSWER, Strike.BREAK]
+
+
+@pytest.fixture
+async def proxy(server: HttpServer) -> AsyncIterator[TcpProxy]:
+    async with TcpProxy(server.port) as made:
+        yield made
+
+
+@pytest.fixture
+async def near(server: HttpServer, queue: str) -> AsyncIterator[HttpBackend]:
+    async with HttpBackend(Connection(server.url), queue) as made:
+        yield made
+
+
+@pytest.fixture
+async def far(proxy: TcpProxy, queue: str) -> AsyncIterator[HttpBackend]:
+    async with HttpBackend(Connection(f"http://127.0.0.1:{proxy.port}"), queue) as made:
+        yield made
+
+
+@pytest.mark.parametrize("lost", LOST)
+async def test_a_push(near: HttpBackend, far: HttpBackend, proxy: TcpProxy, lost: Strike) -> None:
+    tasks = [Task.new(command="true") for _ in range(3)]
+    proxy.strike(lost, lambda sent: tasks[0].id.encode() in sent)
+    with pytest.raises(PushUnknown) as caught:
+        await far.push(tasks)
+    assert proxy.struck == 1
+    assert list(caught.value.ids) == [task.id for task in tasks]
+    assert (await near.stats()).visible == (3 if lost is Strike.LOSE_ANSWER else 0)
+    await far.push(tasks)
+    assert (await near.stats()).visible == 3
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("verb", ["complete", "requeue", "release", "dead_letter", "renew", "checkpoint"])
+async def test_a_verb_of_a_delivery(far: HttpBackend, proxy: TcpProxy, verb: str, lost: Strike) -> None:
+    """One attempt is one request (1.3 rule 4): nothing below us sends it again."""
+    await far.push([Task.new(command="true")])
+    (delivery,) = await far.receive(1, LEASE, NOW)
+    calls: dict[str, Callable[[], Awaitable[None]]] = {
+        "complete": lambda: delivery.complete(TaskResult(exit_code=0, output_tail="ok")),
+        "requeue": lambda: delivery.requeue(delivery.task.requeued(failures=1), timedelta(hours=1)),
+        "release": delivery.release,
+        "dead_letter": lambda: delivery.dead_letter("failed", "with a NUL \0 and half a pair \ud800"),
+        "renew": lambda: delivery.renew(LEASE),
+        "checkpoint": lambda: delivery.checkpoint("half"),
+    }
+    proxy.strike(lost, lambda sent: delivery.id.encode() in sent)
+    with pytest.raises(SettlementUnknown):
+        await calls[verb]()
+    assert proxy.struck == 1
+    await calls[verb]()
+    before = await far.stats()
+    await calls[verb]()
+    assert await far.stats() == before
+
+
+async def test_a_claim_is_found_by_the_next_one(near: HttpBackend, far: HttpBackend, proxy: TcpProxy) -> None:
+    """It has cost no delivery, and comes with a new receipt."""
+    await near.push([Task.new(command="true")])
+    await far.stats()
+    proxy.strike(Strike.LOSE_ANSWER, lambda sent: b"/api/tasks/next" in sent)
+    with pytest.raises(BackendUnavailable):
+        await far.receive(1, LEASE, NOW)
+    assert (await near.stats()).leased == 1
+    assert await near.receive(1, LEASE, NOW) == []
+    (delivery,) = await far.receive(1, LEASE, NOW)
+    assert delivery.deliveries == 1
+    await delivery.complete(TaskResult())
+
+
+async def test_a_verb_gives_up_in_time(far: HttpBackend, proxy: TcpProxy) -> None:
+    """A black hole holds a renewal up no longer than the keeper waits for one attempt."""
+    await far.push([Task.new(command="true")])
+    (delivery,) = await far.receive(1, timedelta(seconds=8), NOW)
+    proxy.silence()
+    began = time.monotonic()
+    with pytest.raises(SettlementUnknown):
+        await delivery.renew(LEASE)
+    assert time.monotonic() - began < 4
+    await proxy.heal()
+    await delivery.renew(LEASE)
+
+
+@pytest.mark.parametrize("lost", LOST)
+async def test_a_named_lease(far: HttpBackend, proxy: TcpProxy, lost: Strike) -> None:
+    wish = Request(name="one", key=str(uuid.uuid4()), holder="me", ttl=LEASE)
+    proxy.strike(lost, lambda sent: b'"one"' in sent)
+    with pytest.raises(SettlementUnknown):
+        await far.leases.acquire(wish)
+    granted = await far.leases.acquire(wish)
+    assert isinstance(granted, Grant)
+    assert granted.token == 1
+    proxy.strike(lost, lambda sent: b'"one"' in sent)
+    with pytest.raises(SettlementUnknown):
+        await far.leases.release("one", 1)
+    await far.leases.release("one", 1)
+
+
+@pytest.mark.parametrize("status", [200, 202, 404, 409, 503])
+async def test_what_a_proxy_says_in_place_of_the_service_counts_for_nothing(status: int) -> None:
+    """A bare 200 is no success, a bare 404 or 409 no loss of the lease."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        body = b'{"ids":["a"],"tasks":[],"accepted":true}'
+        writer.write(b"HTTP/1.1 %d Fine\r\nContent-Type: application/json\r\n" % status)
+        writer.write(b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+        writer.close()
+
+    stranger = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = stranger.sockets[0].getsockname()[1]
+    async with stranger, HttpBackend(Connection(f"http://127.0.0.1:{port}"), "q") as queue:
+        calls: list[tuple[type[Exception], Awaitable[Any]]] = [
+            (PushUnknown, queue.push([Task.new(command="true")])),
+            (BackendUnavailable, queue.receive(1, LEASE, NOW)),
+            (BackendUnavailable, queue.stats()),
+            (SettlementUnknown, queue.leases.release("one", 1)),
+        ]
+        for error, call in calls:
+            with pytest.raises(error, match="not from a jobq service"):
+                await call
