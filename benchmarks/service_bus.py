@@ -112,6 +112,7 @@ async def lock_lost(bench: Bench) -> dict[str, object]:
         worker = await bench.start(queue, *argv)
         ticks = bench.folder / queue / "ticks"
         await _until(ticks.exists)
+        assert ticks.exists(), f"the task of {side} does not run"
         bench.emulator.faults.plan(Fault(404), Operation.RENEW, path=queue)
         await _until(lambda: _refused(bench, queue) is not None)  # noqa: B023 - waited for
         refused = time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -44,4 +44,5 @@ async def main(what: str, queue: str) -> None:
                 await launch_workers(jobs, processor, num_workers=1)
 
 
-asyncio.run(main(sys.argv[1], sys.argv[2]))
+if __name__ == "__main__":  # its pool imports this once more
+    asyncio.run(main(sys.argv[1], sys.argv[2]))
