@@ -31,7 +31,7 @@ from jobq_azure.service_bus_options import Options
 
 _ROOT: Final = Path(__file__).parents[1]
 _PEER: Final = _ROOT / ".peer/bin/python"
-_TOKEN: Final = "token-of-the-peer"  # noqa: S105 - of the emulator, of no value
+_TOKEN: Final = "token-of-the-peer"
 _LOCK_SECONDS: Final = 30.0
 _WATCH_SECONDS: Final = 40.0  # how long a task is watched that should be dead
 _TICKS: Final = "while :; do cut -d' ' -f1 /proc/uptime >> ticks; sleep 0.05; done"
@@ -158,21 +158,21 @@ async def push_rate(bench: Bench, count: int) -> dict[str, object]:
             await backend.push(tasks)
             rest.append(count / (time.perf_counter() - began))
         queue = bench.queue(f"amqp-{round_}")
-        async with ServiceBusClient.from_connection_string(bench.emulator.connection_string) as client:
-            async with client.get_queue_sender(queue) as sender:
-                await sender.create_message_batch()  # connects
-                began = time.perf_counter()
-                batch = await sender.create_message_batch()
-                for task in tasks:
-                    message = ServiceBusMessage(task.encode(), message_id=task.id)
-                    try:
-                        batch.add_message(message)
-                    except ValueError:
-                        await sender.send_messages(batch, timeout=30)
-                        batch = await sender.create_message_batch()
-                        batch.add_message(message)
-                await sender.send_messages(batch, timeout=30)
-                amqp.append(count / (time.perf_counter() - began))
+        bus = ServiceBusClient.from_connection_string(bench.emulator.connection_string)
+        async with bus, bus.get_queue_sender(queue) as sender:
+            await sender.create_message_batch()  # connects
+            began = time.perf_counter()
+            batch = await sender.create_message_batch()
+            for task in tasks:
+                message = ServiceBusMessage(task.encode(), message_id=task.id)
+                try:
+                    batch.add_message(message)
+                except ValueError:
+                    await sender.send_messages(batch, timeout=30)
+                    batch = await sender.create_message_batch()
+                    batch.add_message(message)
+            await sender.send_messages(batch, timeout=30)
+            amqp.append(count / (time.perf_counter() - began))
     return {
         "what": f"push of {count}".ljust(42),
         "rest": statistics.median(rest),

@@ -35,8 +35,8 @@ async def main(what: str, queue: str) -> None:
     async with JobQ.from_service_bus(queue, fqns="emulator", credential=Credential()) as jobs:
         if what == "push":
             try:
-                told = {"id": (await jobs.push(os.environ["PEER_COMMAND"])).id}
-            except Exception as error:
+                told = {"id": (await jobs.push(os.environ["PEER_COMMAND"])).job_id}
+            except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
                 told = {"error": type(error).__name__}
             print(json.dumps(told))
         else:

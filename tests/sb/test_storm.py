@@ -31,7 +31,7 @@ def _settlements(stage: Stage) -> dict[str, int]:
         real(lock)  # type: ignore[arg-type] # a token
         accepted[str(lock)] += 1
 
-    queue.complete = complete  # type: ignore[method-assign, assignment] # counted
+    queue.complete = complete  # type: ignore[method-assign] # counted
     return accepted
 
 
