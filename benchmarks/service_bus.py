@@ -34,7 +34,9 @@ _PEER: Final = _ROOT / ".peer/bin/python"
 _TOKEN: Final = "token-of-the-peer"
 _LOCK_SECONDS: Final = 30.0
 _WATCH_SECONDS: Final = 40.0  # how long a task is watched that should be dead
-_TICKS: Final = "while :; do cut -d' ' -f1 /proc/uptime >> ticks; sleep 0.05; done"
+_STOP_SECONDS: Final = 30.0
+# Ends by itself, for a side that leaves it behind.
+_TICKS: Final = "for i in $(seq 1500); do cut -d' ' -f1 /proc/uptime >> ticks || exit; sleep 0.05; done"
 _STATUSES: Final = (503, 403, 413, 429, 500)
 
 
@@ -62,9 +64,9 @@ class Bench:
             "HOME": str(self.folder),
             **more,
         }
-        pipe = asyncio.subprocess.PIPE
+        told = asyncio.subprocess.PIPE if "push" in argv else asyncio.subprocess.DEVNULL
         return await asyncio.create_subprocess_exec(
-            *argv, env=environment, cwd=self.folder / queue, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+            *argv, env=environment, cwd=self.folder / queue, stdout=told, stderr=asyncio.subprocess.DEVNULL
         )
 
     async def peer_push(self, queue: str, command: str = "true") -> dict[str, Any]:
@@ -119,10 +121,19 @@ async def lock_lost(bench: Bench) -> dict[str, object]:
         # Its message is locked still: what ticks now is the task that should be dead, or nothing.
         await _until(lambda: _last(ticks) < time.clock_gettime(time.CLOCK_BOOTTIME) - 1, _WATCH_SECONDS)  # noqa: B023
         row[side] = f"{side}: {max(0.0, _last(ticks) - refused):.2f} s  "
-        worker.terminate()
-        await worker.communicate()
+        await _stop(worker)
         bench.emulator.faults.clear()
     return row
+
+
+async def _stop(worker: asyncio.subprocess.Process) -> None:
+    worker.terminate()
+    try:
+        async with asyncio.timeout(_STOP_SECONDS):
+            await worker.wait()
+    except TimeoutError:
+        worker.kill()
+        await worker.wait()
 
 
 def _refused(bench: Bench, queue: str) -> float | None:
