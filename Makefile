@@ -17,7 +17,7 @@ SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format lint types docs bench bench-azure bench-postgres bench-http soak clean
+.PHONY: help install demo test check format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -91,6 +91,9 @@ bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one r
 
 bench-azure: $(STAMP) $(SERVICES) ## measure against ai4s-jobq and the bare SDK on Azurite, in one run
 	@$(BIN)/python -m benchmarks.storage_queue
+
+bench-service-bus: $(STAMP) $(PEER_STAMP) ## show jobq and ai4s-jobq under the same faults of a Service Bus emulator
+	@$(BIN)/python -m benchmarks.service_bus
 
 bench-postgres: $(STAMP) $(PG_PEERS_STAMP) ## measure against procrastinate and PGQueuer on one PostgreSQL, in one run
 	@$(BIN)/python -m benchmarks.postgres

@@ -25,6 +25,8 @@ from jobq_azure.service_bus_receiving import Polls
 from jobq_azure.service_bus_wire import DEAD_LETTERS, Locked, ServiceBusWire
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from jobq_azure.service_bus_amqp import Amqp
 
 LONGEST_LOCK: Final = timedelta(minutes=5)  # by the service
@@ -60,7 +62,7 @@ class ServiceBusBackend:
         self._described = 0.0  # when
         self._first_count = 1  # the DeliveryCount of a first delivery: 1 until a 0 was seen
         self._is_warned = self._is_warm = False
-        self._loading: asyncio.Future[object] | None = None
+        self._loading: asyncio.Future[ModuleType] | None = None
         self._memory = Memory()
         self._sdk: Amqp | None = None
         self._admin: Admin

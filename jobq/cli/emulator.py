@@ -20,7 +20,7 @@ _HELP: Final = """Serve an Azure Service Bus on 127.0.0.1, in memory, until Ctrl
 AMQP for the unmodified azure-servicebus SDK, REST, and the admin API, on one state that ends with this command. Needs
 pip install 'jobq[emulator]'. docs/testing-service-bus.md tells what it does and where the real service may differ.
 
-jobq itself cannot use it yet: its Service Bus backend (sb://) is still to come.
+For jobq, put what it prints into JOBQ_CONNECTION_STRING: jobq sb://emulator/demo worker
 """
 _EXAMPLES: Final = (
     "jobq emulator service-bus",

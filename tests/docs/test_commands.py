@@ -34,6 +34,7 @@ NOT_RUN: Final = {
     "jobq demo fanout scans --blobs": "needs an account of Azure; tests/leases does the same on its emulator",
     "az login": "needs an account of Azure",
     "jobq myaccount/": "needs an account of Azure; tests/azure does the same on its emulator",
+    "jobq sb://": "needs a namespace of Azure; tests/sb/test_command_line.py does the same on an emulator",
     "jobq postgresql://": "needs a database; tests/postgres/test_command_line.py does the same on a server of its own",
     "pip install 'jobq[postgres]'": "needs an index that has jobq; `make install` brings the same extra",
     "pip install 'jobq[emulator]'": "as above",

@@ -17,8 +17,8 @@ from jobq_azure.service_bus_delivery import ServiceBusDelivery
 from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 
 
-async def _buried(stage: Stage, **fields: object) -> Task:
-    (task,) = await stage.pushed(**fields)
+async def _buried(stage: Stage) -> Task:
+    (task,) = await stage.pushed()
     await (await stage.take()).dead_letter("failed", "by a test")
     return task
 

@@ -1,4 +1,4 @@
-"""Going back to the queue: a clone and the end of its original, a crash between them, and budgets that are exact (S7)."""
+"""Going back to the queue: a clone and the end of its original, a crash between them, and exact budgets (S7)."""
 
 from datetime import timedelta
 from pathlib import Path

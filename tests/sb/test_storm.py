@@ -31,12 +31,12 @@ def _settlements(stage: Stage) -> dict[str, int]:
         real(lock)  # type: ignore[arg-type] # a token
         accepted[str(lock)] += 1
 
-    queue.complete = complete  # type: ignore[method-assign, assignment] # counted
+    queue.complete = complete  # type: ignore[method-assign] # counted
     return accepted
 
 
-async def _storm(folder: Path, count: int, workers: int) -> None:
-    async with staged(folder, lock_duration=10.0, dedup_window=600.0) as stage:
+async def _storm(folder: Path, count: int, workers: int, lock_seconds: float) -> None:
+    async with staged(folder, lock_duration=lock_seconds, dedup_window=600.0) as stage:
         accepted = _settlements(stage)
         tasks = [
             Task.new(kwargs={"number": number, "fails": number % 10 == 0}, budgets=Budgets(crashes=50))
@@ -71,7 +71,9 @@ async def _storm(folder: Path, count: int, workers: int) -> None:
             scheduled_events="off",
             backoff=timedelta(seconds=0.1),
             max_consecutive_failures=0,
-            idle_timeout=timedelta(seconds=12),  # longer than a lock: what was lost with an answer comes again
+            idle_timeout=timedelta(
+                seconds=lock_seconds + 2
+            ),  # longer than a lock: what was lost with an answer comes again
         )
 
         async def worker() -> None:
@@ -92,10 +94,10 @@ async def _storm(folder: Path, count: int, workers: int) -> None:
 
 
 async def test_connections_that_break_lose_and_double_nothing(tmp_path: Path) -> None:
-    await _storm(tmp_path, 200, workers=2)
+    await _storm(tmp_path, 150, workers=2, lock_seconds=6.0)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 async def test_two_thousand_tasks_through_broken_connections(tmp_path: Path) -> None:
-    await _storm(tmp_path, 2000, workers=4)
+    await _storm(tmp_path, 2000, workers=4, lock_seconds=20.0)
