@@ -85,6 +85,10 @@ def _time(name: str, *, text: str, default: str) -> Callable[[Any], Any]:
     text="live = keep a table of the slots below the log; lines = do not; auto = live on a terminal, without a pipe.",
     default="auto",
 )  # fmt: skip
+@_option(
+    "--log-dir", metavar="FOLDER", default="it is not written",
+    text="Write all that tasks print to FOLDER/QUEUE/ID.ATTEMPT.log; `logs` finds it there.",
+)  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.option(
     "--json", "as_json", is_flag=True,

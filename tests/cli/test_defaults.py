@@ -59,6 +59,7 @@ SECTION_11: Final = (
     Row("view", "auto", ("worker", "--view"), "auto"),
     Row("restart", 0, ("worker", "--restart"), "0"),
     Row("guardian", "on", ("worker", "--guardian"), "on"),
+    Row("log_dir", None, ("worker", "--log-dir"), "it is not written"),
     Row("preload", (), ("worker", "--preload"), "none"),
 )
 

@@ -56,6 +56,9 @@ async def test_a_task_sees_its_own_facts_and_no_other_setting(stage: Stage, monk
     await stage.work()
     seen = dict(line.partition("=")[::2] for _, _, line in stage.lines)
     assert seen["MINE"] == "yes"
+    assert seen.pop("JOBQ_RESULT_FILE").startswith("/")
+    token, _, socket = seen.pop("JOBQ_TASK_SOCKET").partition("@")
+    assert (len(token), socket[:1]) == (32, "/")
     assert len(seen.pop("JOBQ_WORKER_ID")) == 32, "by which survivors of a dead guardian are found"
     ours = {name: value for name, value in seen.items() if name.startswith("JOBQ_")}
     assert ours == {
