@@ -161,7 +161,13 @@ def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> Nothing
 
 
 def claim(
-    database: sqlite3.Connection, queue: int, limit: int, lease_seconds: float, now: Now, holder: str | None = None
+    database: sqlite3.Connection,
+    queue: int,
+    limit: int,
+    lease_seconds: float,
+    now: Now,
+    holder: str | None = None,
+    forget: float | None = None,
 ) -> list[ClaimedRow] | NothingReady:
     """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready.
 
@@ -172,7 +178,10 @@ def claim(
         lease_seconds: for how long.
         now: the time.
         holder: who asks, for the journal; None = there is none.
+        forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
     """
+    if forget is not None:
+        noting.forget(database, queue, now.wall - forget)
     _, due, expiry = database.execute(LOOK, (queue,)).fetchone()
     if due is not None and due <= now.wall:
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))

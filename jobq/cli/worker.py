@@ -85,6 +85,7 @@ def _time(name: str, *, text: str, default: str) -> Callable[[Any], Any]:
     text="live = keep a table of the slots below the log; lines = do not; auto = live on a terminal, without a pipe.",
     default="auto",
 )  # fmt: skip
+@_time("--keep", text="For how long the journal keeps what has ended.", default="30d")
 @_option(
     "--log-dir", metavar="FOLDER", default="it is not written",
     text="Write all that tasks print to FOLDER/QUEUE/ID.ATTEMPT.log; `logs` finds it there.",

@@ -52,7 +52,7 @@ SECTION_11: Final = (
     Row("poll_max", timedelta(seconds=10), comes_with="the Azure backends"),
     Row("max_consecutive_failures", 10, ("worker", "--max-consecutive-failures"), "10"),
     Row("time_limit", None, ("worker", "--time-limit"), "no limit"),
-    Row("keep", timedelta(days=30), comes_with="the journal"),
+    Row("keep", timedelta(days=30), ("worker", "--keep"), "30d"),
     # Beyond the table: what came later and is told in the same way.
     Row("memory_limit", None, ("worker", "--memory-limit"), "no limit"),
     Row("log_format", "auto", ("worker", "--log-format"), "auto"),
