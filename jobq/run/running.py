@@ -185,10 +185,12 @@ class CommandRunner:
         result = self._result_file() if has_result else None
         if result is not None:
             environment["JOBQ_RESULT_FILE"] = str(result)
+        sink, file = sink_of(self._settings.log_dir, self._queue_name, task.id, delivery.deliveries)
         try:
-            sink, file = sink_of(self._settings.log_dir, self._queue_name, task.id, delivery.deliveries)
             output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line), sink=sink)
         except OSError as error:
+            if file is not None:
+                file.close()
             raise StartFailed(
                 f"no pipes for its output: {error.strerror}; raise `ulimit -n`", transient=True
             ) from error

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,10 +217,10 @@ async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(
     """S11, S7: no descriptors left for a moment; neither a retry nor a crash is charged, and it runs later."""
     left = [OSError(errno.EMFILE, "no descriptors")] * 3
 
-    def reader(on_line: Callable[[str, str], None]) -> OutputReader:
+    def reader(on_line: Callable[[str, str], None], **more: Any) -> OutputReader:
         if left:
             raise left.pop()
-        return OutputReader(on_line)
+        return OutputReader(on_line, **more)
 
     monkeypatch.setattr("jobq.run.running.OutputReader", reader)
     await stage.push("true", budgets={"retries": 0, "crashes": 0})
