@@ -146,6 +146,9 @@ _OPTIONS: Final = frozenset(
         "restart",
         "log_format",
         "view",
+        "keep",
+        "log_dir",
+        "on_exit",
     }
 )
 _PAGE: Final = """# Configuration

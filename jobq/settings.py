@@ -111,6 +111,14 @@ class Settings(BaseModel):
     allow_short_lease: Annotated[Switch, About("Permits leases under 10 s.", audience="tests")] = False
     num_workers: Annotated[int, Field(ge=1, le=4096), About("Slots: how many tasks a worker runs at once.")] = 1
     num_retries: Annotated[int, Field(ge=0), About("Retries after a failure that `push` gives to a task.")] = 3
+    on_exit: Annotated[
+        Words,
+        About(
+            "Exit rules that `push` gives to a task: CODE, SIGNAL, oom or timeout, =, and retry, fail or delay:10m.",
+            unset="the budgets alone decide",
+            accepts="rules, separated by commas",
+        ),
+    ] = ()
     max_crashes: Annotated[int, Field(ge=0), About("Crashes and lost leases that `push` forgives a task.")] = 3
     max_preemptions: Annotated[int, Field(ge=0), About("How often a task may be given back, as `push` sets it.")] = 100
     backoff: Annotated[Duration, About("The longest delay after a first failure; doubles, with full jitter.")] = (
@@ -265,6 +273,10 @@ class Settings(BaseModel):
         Literal["auto", "off"], About("Whether what becomes of tasks is kept; auto = where the queue's service can.")
     ] = "auto"
     keep: Annotated[Duration, About("For how long the journal keeps what has ended.")] = timedelta(days=30)
+    log_dir: Annotated[
+        Path | None,
+        About("Where a worker writes what tasks print, all of it.", unset="it is not written", accepts="a folder"),
+    ] = None
     kill_margin: Annotated[
         Duration, About("K of the timing rule: to kill and confirm before a lease expires.", audience="tests")
     ] = timedelta(seconds=1)

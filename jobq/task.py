@@ -23,7 +23,7 @@ from jobq.errors import MalformedTask
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
-_WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets"}
+_WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
 _FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 
 
@@ -68,7 +68,15 @@ def _moment(seconds: float) -> float:
     return float(seconds)
 
 
+def _rule(text: str) -> str:
+    from jobq.run.exit_rules import parse  # noqa: PLC0415 - needs Task itself, and few tasks have rules
+
+    parse(text)
+    return text
+
+
 _T = TypeVar("_T", bound=BaseModel)
+_Rule = Annotated[str, AfterValidator(_rule)]
 _Text = Annotated[str, AfterValidator(_no_nul)]
 _Filled = Annotated[str, Field(min_length=1), AfterValidator(_no_nul)]
 _Name = Annotated[str, AfterValidator(_variable_name)]
@@ -128,6 +136,7 @@ class Task(_Frozen):
         not_before: wall time in seconds since the epoch before which it is not delivered.
         created: wall time in seconds since the epoch; None = unknown.
         budgets, counters: see there.
+        on_exit: rules for certain ends, see `jobq.run.exit_rules`; None = the budgets alone decide.
         epoch: raised by each redrive from the dead-letter place (S3).
         generation: raised by each requeue (S3).
         trace_context: W3C `traceparent`, `tracestate`, `baggage` of the submitter.
@@ -149,6 +158,7 @@ class Task(_Frozen):
     created: _Moment | None = None
     budgets: Budgets = Budgets()
     counters: Counters = Counters()
+    on_exit: Annotated[tuple[_Rule, ...], Field(strict=False, max_length=32)] | None = None
     epoch: _Count = 0
     generation: _Count = 0
     trace_context: dict[_Name, _Text] = Field(default_factory=dict)
@@ -299,6 +309,7 @@ class Outcome:
         output: the same, more of it, for the journal.
         value: what a library callback returned, or a command wrote to $JOBQ_RESULT_FILE.
         start_failed: nothing was ever executed.
+        out_of_memory: the kernel killed it, or a process of it, for want of memory.
         over_memory_limit: it failed because it was killed over the memory limit.
         usage: what its processes used; None for a callback in the worker's process, and for what was never started.
     """
@@ -312,6 +323,7 @@ class Outcome:
     output: str = ""
     value: JsonValue = None
     start_failed: bool = False
+    out_of_memory: bool = False
     over_memory_limit: bool = False
     usage: Usage | None = None
 

@@ -19,6 +19,7 @@ from jobq_sqlite.leases import SqliteLeases
 from jobq_sqlite.opening import StoreFile
 from jobq_sqlite.store import ClaimedRow, NewRow, NothingReady, Now
 
+_FORGET_SECONDS: Final = 60.0
 _log: Final = logging.getLogger(__name__)
 
 _CAPABILITIES: Final = Capabilities(
@@ -62,6 +63,7 @@ class SqliteBackend:
         self.name = name
         self._keep = None if keep is None else keep.total_seconds()
         self._file = file
+        self._forget_at = 0.0  # boottime in seconds
         self._connection: Connection | None = None
         self._link: _Link | None = None
         self._closed = False
@@ -227,13 +229,14 @@ class SqliteBackend:
         connection, queue = link
         seconds = lease.total_seconds()
         holder = None if self._keep is None else this_holder()
+        forget = self._due_to_forget()
 
         def give_back(claimed: list[ClaimedRow] | NothingReady) -> None:
             if not isinstance(claimed, NothingReady):
                 self._give_back(connection, claimed)
 
         claimed = connection.submit(
-            lambda database, now: store.claim(database, queue, max_tasks, seconds, now, receipts, holder),
+            lambda database, now: store.claim(database, queue, max_tasks, seconds, now, receipts, holder, forget),
             look_first=(lambda database, now: store.nothing_ready(database, queue, now)) if look_first else None,
             abandoned=give_back,
         )
@@ -245,6 +248,14 @@ class SqliteBackend:
             else:
                 self._abandoned = True
             raise
+
+    def _due_to_forget(self) -> float | None:
+        """Return for how long the journal keeps what has ended when it is time to look for what is older."""
+        now = self._file.clock.boottime()
+        if self._keep is None or now < self._forget_at:
+            return None
+        self._forget_at = now + _FORGET_SECONDS
+        return self._keep
 
     def _give_back(self, connection: Connection, rows: list[ClaimedRow]) -> None:
         """Return what was claimed for a call that was cancelled: at once, and at no cost to its budgets."""

@@ -173,6 +173,7 @@ def claim(
     now: Now,
     receipts: Sequence[str] = (),
     holder: str | None = None,
+    forget: float | None = None,
 ) -> list[ClaimedRow] | NothingReady:
     """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready.
 
@@ -184,7 +185,10 @@ def claim(
         now: the time.
         receipts: for the leases; random ones by default.
         holder: who asks, for the journal; None = there is none.
+        forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
     """
+    if forget is not None:
+        noting.forget(database, queue, now.wall - forget)
     _, due, expiry = database.execute(LOOK, (queue,)).fetchone()
     if due is not None and due <= now.wall:
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))

@@ -20,6 +20,15 @@ _SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
 Act = Callable[[Sequence[str]], Awaitable[list[str]]]
 
 
+_where_option: Final = click.option(
+    "--where",
+    multiple=True,
+    metavar="FIELD=PATTERN",
+    help="Those of which this holds: FIELD is id, reason, exit, error, host or command; * stands for anything.",
+)
+_group_option: Final = click.option("--group", metavar="GROUP", help="Those of a group that `list --group-by` names.")
+
+
 @click.group(
     cls=SuggestingGroup,
     examples=(
@@ -37,15 +46,33 @@ def dead() -> None:
     name="list",
     cls=ExampleCommand,
     short_help="List dead letters, oldest first.",
-    examples=("jobq demo dead list -n 100", "jobq demo dead list --json"),
+    examples=(
+        "jobq demo dead list -n 100",
+        "jobq demo dead list --json",
+        "jobq demo dead list --group-by exit,error,host",
+    ),
 )
 @click.option("-n", "--limit", type=click.IntRange(1, _MOST_LISTED), default=20, help="How many at most. Default: 20.")
+@click.option(
+    "--group-by",
+    metavar="FIELDS",
+    help="Count those that have these in common: some of reason, exit, error, host, separated by commas.",
+)
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, limit: int, as_json: bool) -> int:
-    """List dead letters, oldest first: id, when it died, deliveries, reason, what ran."""
+def list_(ctx: click.Context, limit: int, group_by: str | None, as_json: bool) -> int:
+    """List dead letters, oldest first: id, when it died, deliveries, reason, what ran.
+
+    With --group-by, count what they have in common: how the last attempt ended, its last words with numbers, paths and
+    ids folded, and its host, where a journal knows it. `dead retry --group` takes the name of a group.
+    """
 
     async def work(backend: "Backend") -> None:
+        if group_by is not None:
+            from jobq.cli import triage  # noqa: PLC0415 - most lists are plain
+
+            await triage.put_groups(backend, group_by, as_json=as_json)
+            return
         letters = await backend.dead_letters(limit + 1)
         for letter in letters[:limit]:
             if as_json:
@@ -128,16 +155,29 @@ def _show(letter: "DeadLetter", *, env: bool) -> None:
 @dead.command(
     cls=ExampleCommand,
     short_help="Put dead letters back into the queue.",
-    examples=(f"jobq demo dead retry {_SOME_ID}", "jobq demo dead retry --all"),
+    examples=(
+        f"jobq demo dead retry {_SOME_ID}",
+        "jobq demo dead retry --where exit=137 --where 'host=node-7*'",
+        "jobq demo dead retry --all",
+    ),
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "all_", is_flag=True, help="All that are dead now.")
+@_where_option
+@_group_option
 @json_option
 @click.pass_context
-def retry(ctx: click.Context, ids: tuple[str, ...], all_: bool, as_json: bool) -> int:
-    """Put dead letters back into the queue, with fresh budgets."""
-    _check_choice(ids, all_)
-    return with_queue(ctx, lambda backend: _act(backend, backend.redrive, "retried", ids, all_, as_json=as_json))
+def retry(
+    ctx: click.Context, ids: tuple[str, ...], all_: bool, where: tuple[str, ...], group: str | None, as_json: bool
+) -> int:
+    """Put dead letters back into the queue, with fresh budgets; to be run again if it is interrupted."""
+    _check_choice(ids, all_, where, group)
+
+    async def work(backend: "Backend") -> int:
+        meant = await _meant(backend, ids, where, group)
+        return await _act(backend, backend.redrive, "retried", meant, all_, as_json=as_json)
+
+    return with_queue(ctx, work)
 
 
 @dead.command(
@@ -147,12 +187,22 @@ def retry(ctx: click.Context, ids: tuple[str, ...], all_: bool, as_json: bool) -
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "all_", is_flag=True, help="All that are dead now.")
+@_where_option
+@_group_option
 @click.option("--yes", is_flag=True, help="Do not ask, for --all.")
 @json_option
 @click.pass_context
-def purge(ctx: click.Context, ids: tuple[str, ...], all_: bool, yes: bool, as_json: bool) -> int:
+def purge(
+    ctx: click.Context,
+    ids: tuple[str, ...],
+    all_: bool,
+    where: tuple[str, ...],
+    group: str | None,
+    yes: bool,
+    as_json: bool,
+) -> int:
     """Delete dead letters for good."""
-    _check_choice(ids, all_)
+    _check_choice(ids, all_, where, group)
     if all_ and not yes and not terminal.has_terminal_input():
         raise click.UsageError("purge --all deletes for good and there is no terminal to ask on; add --yes")
 
@@ -160,14 +210,27 @@ def purge(ctx: click.Context, ids: tuple[str, ...], all_: bool, yes: bool, as_js
         if all_ and not yes and not terminal.confirmed(f"Delete all dead letters of {backend.name}?"):
             terminal.tell("nothing was deleted")
             return 1
-        return await _act(backend, backend.purge_dead, "purged", ids, all_, as_json=as_json)
+        meant = await _meant(backend, ids, where, group)
+        return await _act(backend, backend.purge_dead, "purged", meant, all_, as_json=as_json)
 
     return with_queue(ctx, work)
 
 
-def _check_choice(ids: tuple[str, ...], all_: bool) -> None:
-    if all_ == bool(ids):
-        raise click.UsageError("give the IDs of dead letters (`dead list` shows them), or --all, not both")
+def _check_choice(ids: tuple[str, ...], all_: bool, where: tuple[str, ...], group: str | None) -> None:
+    if all_ + bool(ids) + bool(where or group) != 1:
+        raise click.UsageError(
+            "give the IDs of dead letters (`dead list` shows them), or --all, not both; or --where and --group"
+        )
+
+
+async def _meant(
+    backend: "Backend", ids: tuple[str, ...], where: tuple[str, ...], group: str | None
+) -> tuple[str, ...]:
+    if not where and group is None:
+        return ids
+    from jobq.cli import triage  # noqa: PLC0415 - as above
+
+    return tuple(await triage.chosen(backend, where, group))
 
 
 async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], all_: bool, *, as_json: bool) -> int:

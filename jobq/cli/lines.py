@@ -14,7 +14,20 @@ from jobq.errors import JobqError, MalformedTask
 from jobq.task import MAX_BODY_BYTES, Task
 
 FIELDS: Final = (
-    *("argv", "budgets", "call", "command", "cwd", "env", "id", "kwargs", "not_before", "priority", "timeout"),
+    *(
+        "argv",
+        "budgets",
+        "call",
+        "command",
+        "cwd",
+        "env",
+        "id",
+        "kwargs",
+        "not_before",
+        "on_exit",
+        "priority",
+        "timeout",
+    ),
 )
 _MAX_LINE_BYTES: Final = 6 * MAX_BODY_BYTES  # every character of a JSON line may be written as \uXXXX
 _CHUNK_BYTES: Final = 256 * 1024
@@ -32,7 +45,7 @@ class Template:
     """What the options of one `push` say about all its tasks; a JSON line may say otherwise of its own.
 
     Attributes:
-        env, cwd, timeout, priority, budgets: fields of Task.
+        env, cwd, timeout, priority, budgets, on_exit: fields of Task.
         delay: counts from when the line was read.
     """
 
@@ -42,10 +55,12 @@ class Template:
     priority: int | None = None
     delay: timedelta | None = None
     budgets: Mapping[str, int] = field(default_factory=dict)
+    on_exit: tuple[str, ...] | None = None
 
     def task(self, **fields: Any) -> Task:
         """Return a task; raises MalformedTask."""
         common: dict[str, Any] = {"cwd": self.cwd, "timeout": self.timeout, "priority": self.priority}
+        common["on_exit"] = self.on_exit
         if self.delay is not None:
             common["not_before"] = time.time() + self.delay.total_seconds()
         merged = {name: value for name, value in common.items() if value is not None} | fields

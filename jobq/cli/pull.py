@@ -108,7 +108,7 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
 
 
 def _result(report: "Report") -> str:
-    from jobq.run.retry import Complete, DeadLetter, Requeue  # noqa: PLC0415 - as above
+    from jobq.run.retry import Cancel, Complete, DeadLetter, Requeue  # noqa: PLC0415 - as above
     from jobq.run.settlement import Settled  # noqa: PLC0415 - as above
 
     if report.settled is not Settled.YES:
@@ -120,10 +120,12 @@ def _result(report: "Report") -> str:
             return "given_up"
         case Requeue():
             return "requeued"
+        case Cancel():
+            return "canceled"
     return "given_back"
 
 
-def _fate(report: "Report") -> str:
+def _fate(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
     from jobq.run.retry import DeadLetter, Requeue  # noqa: PLC0415 - as above
 
     outcome = report.outcome
@@ -135,6 +137,8 @@ def _fate(report: "Report") -> str:
             return f"did not succeed{what}; it may run again in {durations.show(round(delay.total_seconds(), 1))}"
         case "given_up", DeadLetter(_, description):
             return f"was given up, see `jobq QUEUE dead list`: {description}"
+        case "canceled", _:
+            return f"was canceled{what}"
         case "given_back", _:
             return "was given back unstarted"
         case "unknown", _:

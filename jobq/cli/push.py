@@ -30,8 +30,8 @@ docs/work-specifications.md).
 
 In a FILE each line is a command for the shell. Blank lines and lines that begin with # are skipped. A line that begins
 with {" is a JSON object with the fields command, argv or call (with kwargs), and env, cwd, timeout (seconds), id,
-priority, not_before (seconds since 1970), budgets (retries, preemptions, crashes). Options hold for all tasks that do
-not say otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
+priority, not_before (seconds since 1970), on_exit (rules), budgets (retries, preemptions, crashes). Options hold for
+all tasks that do not say otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
 
 With --resume NAME a push of FILE that was interrupted, however that was, is finished by running it again: no line is
 lost, and none is queued twice where the queue knows ids again (elsewhere 500 at most). The same FILE is needed.
@@ -39,6 +39,7 @@ lost, and none is queued twice where the queue knows ids again (elsewhere 500 at
 _EXAMPLES: Final = (
     "jobq demo push -c 'python train.py --fold 1' -c 'python train.py --fold 2'",
     "jobq demo push tasks.txt",
+    "jobq demo push --on-exit 3=fail --on-exit oom=delay:10m -c 'python train.py'",
     "jobq demo push --wait -c 'true' -c 'exit 3'    # while a worker runs: ends with 3",
     "jobq demo push --resume monday tasks.txt    # after an interruption: the same again",
     "seq 100 | sed 's/^/echo task /' | jobq demo push -",
@@ -110,6 +111,12 @@ def _object(_context: click.Context, _parameter: click.Parameter, text: str | No
 @click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
 @click.option("--id", "id_", metavar="ID", help="Name the one task; queueing the same id again changes nothing.")
 @click.option("--num-retries", type=click.IntRange(min=0), metavar="N", help="Runs after a failure. Default: 3.")
+@click.option(
+    "--on-exit",
+    multiple=True,
+    metavar="WHEN=THEN",
+    help="After this end do that: WHEN is a code, a signal, oom or timeout; THEN is retry, fail or delay:10m.",
+)
 @click.option("--max-crashes", type=click.IntRange(min=0), metavar="N", help="Runs after a crash. Default: 3.")
 @click.option(
     "--max-preemptions", type=click.IntRange(min=0), metavar="N", help="Runs after a preemption. Default: 100."
@@ -140,6 +147,7 @@ def push(
     priority: int | None,
     id_: str | None,
     num_retries: int | None,
+    on_exit: tuple[str, ...],
     max_crashes: int | None,
     max_preemptions: int | None,
     spec: str | None,
@@ -155,13 +163,17 @@ def push(
     from jobq.cli.batches import Echo, Pusher, Stream, push_given  # noqa: PLC0415 - as above
     from jobq.cli.lines import Input, Template  # noqa: PLC0415 - as above
 
-    settings = read_settings(num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions)
+    settings = read_settings(
+        num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions, on_exit=on_exit or None
+    )
+    _check_rules(settings.on_exit)
     template = Template(
         env=_variables(variables),
         cwd=None if cwd is None else str(Path.cwd() / cwd) if cwd else cwd,
         timeout=timeout.total_seconds() if timeout is not None else None,
         priority=priority,
         delay=delay,
+        on_exit=settings.on_exit or None,
         budgets={
             "retries": settings.num_retries,
             "crashes": settings.max_crashes,
@@ -236,6 +248,16 @@ def push(
     code = with_queue(ctx, push_them, settings, interruptible=True)
     echo.check()
     return code
+
+
+def _check_rules(rules: Sequence[str]) -> None:
+    from jobq.run.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
+
+    for rule in rules:
+        try:
+            parse(rule)
+        except ValueError as error:
+            raise click.UsageError(f"--on-exit: {error}") from None
 
 
 async def _awaited(backend: "Backend", echo: "Echo", push_all: "Callable[[], Awaitable[int]]") -> int:

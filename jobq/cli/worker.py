@@ -89,6 +89,11 @@ def _time(name: str, *, text: str, default: str) -> Callable[[Any], Any]:
     "--metrics-port", metavar="PORT", type=click.IntRange(1, 65535), default="none",
     text="Serve /metrics for Prometheus and /healthz there, on JOBQ_METRICS_HOST (127.0.0.1).",
 )  # fmt: skip
+@_time("--keep", text="For how long the journal keeps what has ended.", default="30d")
+@_option(
+    "--log-dir", metavar="FOLDER", default="it is not written",
+    text="Write all that tasks print to FOLDER/QUEUE/ID.ATTEMPT.log; `logs` finds it there.",
+)  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.option(
     "--json", "as_json", is_flag=True,

@@ -81,6 +81,7 @@ class OomWitness:
 
     def __init__(self, counter: OomCounter, forget: Callable[["OomWitness"], None], *, has_neighbours: bool) -> None:
         self.has_neighbours = has_neighbours
+        self.is_certain = False  # that what was explained was killed for want of memory
         self._counter = counter
         self._forget = forget
         self._before = counter.read()
@@ -96,7 +97,8 @@ class OomWitness:
         now = self._counter.read()
         if now is None or self._before is None or now <= self._before:
             return detail
-        if self.has_neighbours or self._counter.is_machine_wide:
+        self.is_certain = not (self.has_neighbours or self._counter.is_machine_wide)
+        if not self.is_certain:
             return f"{detail}; an out-of-memory kill by the kernel happened here meanwhile"
         if status.signal is None:
             return f"{detail}: a process of it was killed by the kernel: out of memory"

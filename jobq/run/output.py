@@ -29,18 +29,25 @@ class OutputReader:
     Args:
         on_line: called in the loop's thread with the stream and each line; of progress, at most one line a second.
         tail_bytes: how much of both streams, as they came, is kept in `tail`.
+        sink: given all bytes of both, as they came; must not raise.
 
     Raises:
         OSError: no descriptors left.
     """
 
-    def __init__(self, on_line: Callable[[StreamName, str], None], *, tail_bytes: int = TAIL_BYTES) -> None:
+    def __init__(
+        self,
+        on_line: Callable[[StreamName, str], None],
+        *,
+        tail_bytes: int = TAIL_BYTES,
+        sink: Callable[[bytes], None] = lambda _chunk: None,
+    ) -> None:
         self.tail: Final = Tail(tail_bytes)
         self._on_line = on_line
         self._complained = False
-        self._stdout = _Stream("stdout", self._pass_on, self.tail)
+        self._stdout = _Stream("stdout", self._pass_on, self.tail, sink)
         try:
-            self._stderr = _Stream("stderr", self._pass_on, self.tail)
+            self._stderr = _Stream("stderr", self._pass_on, self.tail, sink)
         except OSError:
             self._stdout.close()
             raise
@@ -102,10 +109,17 @@ class OutputReader:
 class _Stream:
     """One pipe: reads chunks, feeds the splitter, thins out progress."""
 
-    def __init__(self, name: StreamName, emit: Callable[[StreamName, str], None], tail: Tail) -> None:
+    def __init__(
+        self,
+        name: StreamName,
+        emit: Callable[[StreamName, str], None],
+        tail: Tail,
+        sink: Callable[[bytes], None],
+    ) -> None:
         self._name: Final = name
         self._emit = emit
         self._tail = tail
+        self._sink = sink
         self._splitter = LineSplitter()
         self._loop = asyncio.get_running_loop()
         self._chunk_bytes = _MIN_CHUNK_BYTES
@@ -161,6 +175,7 @@ class _Stream:
             return False
         started = self._loop.time()
         self._tail.add(chunk)
+        self._sink(chunk)
         self._accept(self._splitter.feed(chunk))
         self._arm()
         if self._loop.time() - started > _LONG_WAKEUP_SECONDS:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from jobq.errors import MalformedTask
+from jobq.run.exit_rules import Action, action_for
 from jobq.task import Outcome, OutcomeKind, Task
 
 
@@ -114,7 +115,7 @@ def refusal(task: Task, deliveries: int) -> DeadLetter | None:
     )
 
 
-def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:  # noqa: PLR0911 - one row a kind
+def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:  # noqa: C901, PLR0911 - one row a kind
     """Return what becomes of the task.
 
     Args:
@@ -124,6 +125,8 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
         backoff: spaces the retries.
     """
     counters, budgets = task.counters, task.budgets
+    if (action := action_for(task, outcome)) is not None:
+        return _by_rule(task, outcome, action, backoff)
     match outcome.kind:
         case OutcomeKind.SUCCEEDED:
             return Complete()
@@ -144,6 +147,15 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
             if crashes > budgets.crashes:
                 return DeadLetter(Reason.CRASHED, _told("crashed", crashes, outcome))
             return Requeue(task.requeued(ends=0), backoff.delay(crashes))
+
+
+def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> Verdict:
+    """Return what an exit rule makes of the task; its retries stay bounded (S7)."""
+    failures = task.counters.failures
+    if action.kind == "fail" or failures >= task.budgets.retries:
+        return DeadLetter(_failure(outcome), _told("failed", failures + 1, outcome))
+    delay = backoff.delay(failures + 1) if action.delay is None else action.delay
+    return Requeue(task.requeued(failures=1), delay)
 
 
 def verdict_of_caller(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:
@@ -179,7 +191,7 @@ def is_unspent(task: Task, verdict: Requeue) -> bool:
 def _failure(outcome: Outcome) -> Reason:
     if outcome.over_memory_limit:
         return Reason.MEMORY_LIMIT
-    return Reason.FAILED if outcome.kind is OutcomeKind.FAILED else Reason.TIMED_OUT
+    return Reason.TIMED_OUT if outcome.kind is OutcomeKind.TIMED_OUT else Reason.FAILED
 
 
 def _told(what: str, times: int, outcome: Outcome) -> str:

@@ -15,6 +15,7 @@ from jobq.inside import SOCKET_VARIABLE
 from jobq.journal.page import page_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.environment import argv_of, may_be_forked, task_environment
+from jobq.run.log_files import sink_of
 from jobq.run.oom import OomCounter, OomWatch, OomWitness, oom_counter
 from jobq.run.output import OutputReader
 from jobq.run.process import Deadline, ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
@@ -184,9 +185,12 @@ class CommandRunner:
         result = self._result_file() if has_result else None
         if result is not None:
             environment["JOBQ_RESULT_FILE"] = str(result)
+        sink, file = sink_of(self._settings.log_dir, self._queue_name, task.id, delivery.deliveries)
         try:
-            output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line))
+            output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line), sink=sink)
         except OSError as error:
+            if file is not None:
+                file.close()
             raise StartFailed(
                 f"no pipes for its output: {error.strerror}; raise `ulimit -n`", transient=True
             ) from error
@@ -205,9 +209,17 @@ class CommandRunner:
         except BaseException:
             oom.end()
             output.close()
+            if file is not None:
+                file.close()
             raise
+
+        def end() -> None:
+            on_close()
+            if file is not None:
+                file.close()
+
         output.child_started()
-        return _CommandRunning(process, output, self._sampler.watch(process, task), oom, result, on_close)
+        return _CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end)
 
     def _result_file(self) -> Path:
         try:
@@ -263,7 +275,8 @@ class _CommandRunning:
             usage = self._watch.end(status)
             outcome = _outcome_of(status, duration, usage)
             if not (self._was_killed or status.overdue):
-                outcome = replace(outcome, detail=self._oom.explain(status, outcome.detail))
+                detail = self._oom.explain(status, outcome.detail)
+                outcome = replace(outcome, detail=detail, out_of_memory=self._oom.is_certain)
             await self._output.drain(DRAIN_SECONDS)
             tail = self._output.tail
             outcome = replace(outcome, output_tail=tail.text(_TAIL_BYTES), output=tail.text())
@@ -294,9 +307,9 @@ class _CommandRunning:
     async def close(self) -> None:
         self.kill()
         await self.ended()
-        self._on_close()
         self._result()  # removed also if the status was lost
         self._output.close()
+        self._on_close()
 
 
 def _with_result(outcome: Outcome, written: bytes | None) -> Outcome:

@@ -5,6 +5,7 @@ whoever finds one without removes it, the guardian first of all, so that nothing
 (P5). What a task writes there another task of the same user could overwrite, as any file of this user.
 """
 
+import errno
 import fcntl
 import os
 import secrets
@@ -15,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-PREFIX: Final = "jobq-run-"
+PREFIX: Final = "jobq-tasks-"  # of no other folder of jobq: `sweep` removes what has no lock
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
 _LONGEST_NAME: Final = "/12345678.json"
+_TRIES: Final = 20
 
 
 class TaskFolder:
@@ -32,10 +34,7 @@ class TaskFolder:
         """The folder; raises OSError when there is no room for one."""
         if self._path is None:
             sweep()
-            room = _PATH_BYTES - len(f"/{PREFIX}12345678{_LONGEST_NAME}")
-            own = tempfile.gettempdir()
-            self._path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=own if len(os.fsencode(own)) <= room else "/tmp"))  # noqa: S108 - mkdtemp makes it safe
-            self._lock = _locked(self._path)
+            self._path, self._lock = _made()
         return self._path
 
     def new_file(self) -> Path:
@@ -49,6 +48,21 @@ class TaskFolder:
             with suppress(OSError):
                 os.close(self._lock)
             self._path, self._lock = None, -1
+
+
+def _made() -> tuple[Path, int]:
+    """Make a folder and lock it; anew where a sweep of another process came in between."""
+    room = _PATH_BYTES - len(f"/{PREFIX}12345678{_LONGEST_NAME}")
+    own = tempfile.gettempdir()
+    place = own if len(os.fsencode(own)) <= room else "/tmp"  # noqa: S108 - mkdtemp makes it safe
+    for _ in range(_TRIES):
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        with suppress(OSError):
+            lock = _locked(path)
+            if path.exists():
+                return path, lock
+            os.close(lock)
+    raise OSError(errno.EAGAIN, f"no folder in {place} stays")
 
 
 def sweep() -> None:

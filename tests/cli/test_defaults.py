@@ -52,7 +52,7 @@ SECTION_11: Final = (
     Row("poll_max", timedelta(seconds=10), comes_with="the Azure backends"),
     Row("max_consecutive_failures", 10, ("worker", "--max-consecutive-failures"), "10"),
     Row("time_limit", None, ("worker", "--time-limit"), "no limit"),
-    Row("keep", timedelta(days=30), comes_with="the journal"),
+    Row("keep", timedelta(days=30), ("worker", "--keep"), "30d"),
     # Beyond the table: what came later and is told in the same way.
     Row("metrics_port", None, ("worker", "--metrics-port"), "none"),
     Row("memory_limit", None, ("worker", "--memory-limit"), "no limit"),
@@ -60,6 +60,7 @@ SECTION_11: Final = (
     Row("view", "auto", ("worker", "--view"), "auto"),
     Row("restart", 0, ("worker", "--restart"), "0"),
     Row("guardian", "on", ("worker", "--guardian"), "on"),
+    Row("log_dir", None, ("worker", "--log-dir"), "it is not written"),
     Row("preload", (), ("worker", "--preload"), "none"),
 )
 

@@ -56,6 +56,21 @@ def test_logs_follow_to_the_end(place: Place) -> None:
     assert place("logs", "-f", id_).lines == ["one", "two"]
 
 
+def test_whole_outputs_in_a_folder(place: Place) -> None:
+    """More than the journal keeps, each attempt its own, and followed at once."""
+    (id_,) = place.push("seq 20000; echo end >&2; test $JOBQ_ATTEMPT = 2", more=("--num-retries", "1"))
+    place.start_worker("--log-dir", "logs")
+    folder = place.jobq.folder / "logs"
+    shown = place("logs", id_, "-f", "--log-dir", "logs").lines
+    assert shown[:2] == ["1", "2"]
+    assert len(shown) in (20001, 40002)
+    assert sorted(path.name for path in folder.glob("*/*")) == [f"{id_}.1.log", f"{id_}.2.log"]
+    place.until(id_, lambda record: record.state is TaskState.SUCCEEDED)
+    assert place("logs", id_, "--attempt", "1", env={"JOBQ_LOG_DIR": "logs"}).lines[0] == "1"
+    assert len(place("logs", id_).out) <= 64 * 1024
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.glob("*/*"))
+
+
 @pytest.mark.parametrize("command", ["status", "history", "logs"])
 def test_an_id_that_names_nothing(place: Place, command: str) -> None:
     place.push("true")

@@ -183,7 +183,20 @@ def test_what_has_ended_is_forgotten_in_time(place: Place) -> None:
     (id_,) = place.push("true")
     place.work()
     assert place("history", id_, "--json").objects
-    if place.spec == "demo":
-        place("push", "-c", "true", env={"JOBQ_KEEP": "0s"})
+    if place.spec == "demo":  # PostgreSQL looks once a minute, which tests/postgres/test_journal.py does not wait for
+        place.work("--keep", "0s")
         assert place("history", id_, "--json").objects == []
         assert place.status(id_)["state"] == "succeeded"
+
+
+def test_exit_rules(place: Place) -> None:
+    """A task or its queue says which end is worth another try."""
+    (hopeless,) = place.push("exit 3", more=("--on-exit", "3=fail"))
+    (later,) = place("push", "--ids", "-c", "exit 4", env={"JOBQ_ON_EXIT": "4=delay:1h,3=fail"}).lines
+    assert "neither retry" in place("push", "-c", "true", "--on-exit", "3=explode", code=2).err
+    place.start_worker()
+    assert place.until(hopeless, lambda record: record.state is TaskState.DEAD).attempt == 1
+    assert (
+        place.until(later, lambda record: record.attempt == 1 and record.state is not TaskState.RUNNING).state
+        == "scheduled"
+    )

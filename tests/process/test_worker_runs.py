@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,9 @@ async def test_a_task_sees_its_own_facts_and_no_other_setting(stage: Stage, monk
     await stage.work()
     seen = dict(line.partition("=")[::2] for _, _, line in stage.lines)
     assert seen["MINE"] == "yes"
+    assert seen.pop("JOBQ_RESULT_FILE").startswith("/")
+    token, _, socket = seen.pop("JOBQ_TASK_SOCKET").partition("@")
+    assert (len(token), socket[:1]) == (32, "/")
     assert len(seen.pop("JOBQ_WORKER_ID")) == 32, "by which survivors of a dead guardian are found"
     ours = {name: value for name, value in seen.items() if name.startswith("JOBQ_")}
     assert ours == {
@@ -213,10 +217,10 @@ async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(
     """S11, S7: no descriptors left for a moment; neither a retry nor a crash is charged, and it runs later."""
     left = [OSError(errno.EMFILE, "no descriptors")] * 3
 
-    def reader(on_line: Callable[[str, str], None]) -> OutputReader:
+    def reader(on_line: Callable[[str, str], None], **more: Any) -> OutputReader:
         if left:
             raise left.pop()
-        return OutputReader(on_line)
+        return OutputReader(on_line, **more)
 
     monkeypatch.setattr("jobq.run.running.OutputReader", reader)
     await stage.push("true", budgets={"retries": 0, "crashes": 0})

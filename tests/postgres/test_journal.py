@@ -1,0 +1,56 @@
+"""The journal's statements on a real server: what is forgotten, and settles that come twice."""
+
+import time
+from datetime import timedelta
+
+from jobq.journal.page import page_of
+from jobq.journal.records import Attempt
+from jobq.task import Task
+from jobq_postgres import PostgresBackend
+from jobq_postgres.claiming import FORGET_ATTEMPTS
+from tests.postgres.server import Database
+from tests.postgres.support import DONE
+
+LEASE = timedelta(seconds=60)
+
+
+async def _done(queue: PostgresBackend) -> str:
+    (id_,) = await queue.push([Task.new(command="true")])
+    (delivery,) = await queue.receive(1, LEASE, timedelta(0))
+    page = page_of(delivery)
+    assert page is not None
+    page.attempt = Attempt(attempt=1, outcome="succeeded", then="done", ended=time.time())
+    page.output = "a NUL \0 and a half \ud800"
+    await delivery.complete(DONE)
+    await delivery.complete(DONE)  # S5: the same again, without a second effect
+    return id_
+
+
+async def test_what_is_old_is_forgotten(queue: PostgresBackend, database: Database) -> None:
+    id_ = await _done(queue)
+    journal = queue.journal
+    assert journal is not None
+    assert len(await journal.attempts(id_)) == 1
+    assert await journal.output(id_) == (1, "a NUL \0 and a half \ud800")
+    connection = await database.server().connect("test")
+    try:
+        await connection.execute(FORGET_ATTEMPTS, 1, timedelta(hours=1))
+        assert len(await journal.attempts(id_)) == 1
+        await connection.execute(FORGET_ATTEMPTS, 1, timedelta(0))
+        assert await journal.attempts(id_) == []
+    finally:
+        connection.terminate()
+    (record,) = await journal.find([id_])
+    assert record.state == "succeeded", "the queue itself remembers"
+
+
+async def test_what_is_cleared_or_purged_leaves_no_attempts(queue: PostgresBackend) -> None:
+    (id_,) = await queue.push([Task.new(command="true")])
+    (delivery,) = await queue.receive(1, LEASE, timedelta(0))
+    await delivery.release()
+    journal = queue.journal
+    assert journal is not None
+    assert [attempt.outcome for attempt in await journal.attempts(id_)] == ["released"]
+    assert await queue.clear() == 1
+    assert await journal.attempts(id_) == []
+    assert await journal.find([id_]) == []

@@ -1,0 +1,58 @@
+"""The folder of a worker: found by nobody else, left by nobody (P5, A11), and what a task may put there."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from jobq.run.task_folder import PREFIX, TaskFolder, read_result, sweep
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_it_lives_as_long_as_its_worker(place: Path) -> None:
+    folder = TaskFolder()
+    assert list(place.iterdir()) == [], "made on first use"
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    sweep()
+    assert folder.path.is_dir()
+    left = place / f"{PREFIX}left"
+    left.mkdir(mode=0o700)
+    (left / "file").touch()
+    others = place / f"{PREFIX}open"
+    others.mkdir(mode=0o755)
+    sweep()
+    assert not left.exists()
+    assert others.exists(), "not as we make them"
+    folder.close()
+    folder.close()
+    assert list(place.iterdir()) == [others]
+
+
+def test_a_killed_worker_leaves_it_to_the_next(place: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        TaskFolder().path.joinpath("result").touch()
+        os._exit(0)  # as a kill: nothing is closed in order
+    os.waitpid(child, 0)
+    assert len(list(place.iterdir())) == 1
+    folder = TaskFolder()
+    path = folder.path
+    assert list(place.iterdir()) == [path]
+    folder.close()
+
+
+def test_what_is_read_is_a_file() -> None:
+    folder = TaskFolder()
+    good, link, pipe, missing = (folder.new_file() for _ in range(4))
+    good.write_bytes(b"12345")
+    link.symlink_to("/etc/passwd")
+    os.mkfifo(pipe)
+    assert [read_result(path, 3) for path in (good, link, pipe, missing)] == [b"1234", None, None, None]
+    assert list(folder.path.iterdir()) == []
+    folder.close()
