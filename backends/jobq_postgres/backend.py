@@ -16,7 +16,7 @@ from jobq.task import Task
 from jobq_postgres import faults, inspection, migrations, showing
 from jobq_postgres.claiming import RETENTION
 from jobq_postgres.connection import Lane, Server, Work
-from jobq_postgres.delivery import PostgresDelivery, release_values, released
+from jobq_postgres.delivery import PostgresDelivery, release_values
 from jobq_postgres.faults import NoAnswer
 from jobq_postgres.journal import PostgresJournal
 from jobq_postgres.leases import PostgresLeases
