@@ -87,6 +87,7 @@ class ServiceBusBackend:
             max_message_bytes=most_bytes,
             deduplicates=bool(window),
             dedup_window=window or None,
+            frees_ids=False,
             idempotent_push=bool(window),
             atomic_dead_letter=True,
             counts_deliveries=True,

@@ -53,7 +53,8 @@ def ended() -> Ended:
 
 @pytest.fixture(scope="module")
 def ended_the_other_way() -> Ended:
-    return _ended(_OTHER_WAY, dedup_window=timedelta(days=1), abandons=True)
+    window = timedelta(days=1)
+    return _ended(_OTHER_WAY, dedup_window=window, asserted_dedup_window=window, abandons=True)
 
 
 @pytest.mark.timeout(180)  # the first one waits for all, as in the next

@@ -105,7 +105,7 @@ async def id_is_remembered_in_every_state(bench: Bench) -> None:
     await bench.nothing()
 
 
-@case("deduplicates")
+@case("deduplicates", "frees_ids")
 async def purged_and_cleared_ids_are_free(bench: Bench) -> None:
     """What clear and purge_dead delete can be pushed anew, with another payload too."""
     first = await bench.bury()

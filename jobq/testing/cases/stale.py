@@ -110,7 +110,7 @@ async def after_clear(bench: Bench) -> None:
     await bench.nothing()
 
 
-@case("deduplicates")
+@case("deduplicates", "clears_leased")
 async def after_clear_and_new_push(bench: Bench) -> None:
     """The holder of a cleared task has no say over its successor of the same id."""
     (pushed,) = await bench.pushed()
