@@ -99,7 +99,7 @@ bench-postgres: $(STAMP) $(PG_PEERS_STAMP) ## measure against procrastinate and 
 	@$(BIN)/python -m benchmarks.postgres
 
 bench-http: $(STAMP) ## measure the HTTP service against the bare SQL backend below it, in one run
-	@$(BIN)/python -m benchmarks.http
+	@$(BIN)/python -m benchmarks.http_service
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600
