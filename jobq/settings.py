@@ -264,10 +264,6 @@ class Settings(BaseModel):
             " place of a copy. Not proven on the real service."
         ),
     ] = False
-    service_bus_server: Annotated[
-        str,
-        About("What Service Bus calls itself in its answers (header Server); any other answer counts for nothing."),
-    ] = "Microsoft-HTTPAPI"
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
     journal: Annotated[
         Literal["auto", "off"], About("Whether what becomes of tasks is kept; auto = where the queue's service can.")

@@ -49,7 +49,7 @@ def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBacke
     from jobq_azure.service_bus_options import Options  # noqa: PLC0415 - as above
 
     place = place_of(spec.location, spec.queue, settings.connection_string, settings.endpoint_suffix)
-    return ServiceBusBackend(Namespace(place, server=settings.service_bus_server), Options.of(settings))
+    return ServiceBusBackend(Namespace(place), Options.of(settings))
 
 
 def blobs(place: str, settings: Settings) -> Fetch[Mapping[str, str]]:

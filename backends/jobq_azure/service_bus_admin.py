@@ -91,7 +91,7 @@ class Admin:
         if answer.status == HTTPStatus.CONFLICT:
             if not exist_ok:
                 raise ConfigurationError(f"the queue {self._place} exists")
-        elif answer.status not in {HTTPStatus.CREATED, HTTPStatus.OK}:
+        elif answer.status not in {HTTPStatus.CREATED, HTTPStatus.OK} or not answer.is_plain:
             error = refusal(answer, self._place)
             if isinstance(error, AccessDenied):
                 raise AccessDenied(

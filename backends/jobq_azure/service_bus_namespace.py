@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -18,7 +18,9 @@ from jobq_azure.service_bus_answers import Answer
 from jobq_azure.service_bus_tokens import Credential, Tokens, given, identified, signing
 from jobq_azure.sessions import new_session, proxies_for
 
-SERVER: Final = "Microsoft-HTTPAPI"  # in the header `Server` of the service's answers, by its reference's examples
+if TYPE_CHECKING:
+    from multidict import CIMultiDictProxy
+
 _NAMESPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{4,48}[A-Za-z0-9]")
 _HOST: Final = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -128,13 +130,11 @@ class Namespace:
 
     Args:
         place: where the queue is.
-        server: what the service calls itself.
         credential: gives tokens where the place has no key; None = `DefaultAzureCredential`.
     """
 
-    def __init__(self, place: Place, *, server: str = SERVER, credential: Credential | None = None) -> None:
+    def __init__(self, place: Place, *, credential: Credential | None = None) -> None:
         self.place = place
-        self._server = server.lower()
         self._given = credential
         self.credential: Credential | None = credential
         self._ahead = 0.0
@@ -220,30 +220,30 @@ class Namespace:
                 proxy=self._proxy,
                 allow_redirects=False,  # a redirect sends a request once more, to wherever an answer says
             ) as found:
-                return self._believed(found.status, found.headers, await found.read())
+                return self._dated(found.status, found.headers, await found.read())
         except NEVER_CONNECTED as error:
             raise BackendUnavailable(f"{self.place}: {why_not_connected(error, 'namespace')}") from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             # Without the cause: its text may hold what was sent (A5).
             raise NoAnswer(f"{self.place}: the answer was lost ({type(error).__name__})") from None
 
-    def _believed(self, status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Return an answer, if it is the service's.
+    def _dated(self, status: int, headers: "CIMultiDictProxy[str]", body: bytes) -> Answer:
+        """Return an answer with its date; one without, as who stands between may give, is none (service_bus_answers).
 
-        A proxy on the way may answer 200 or 204 to anything, and a renewal or a settle would be believed that nobody
-        has made (P1, S5); or 404 or 503 to what the service has done, and it would count as lost, or as not done.
+        A property of a message is a header, too, and may have the name of one of the service's. Of several dates the
+        latest counts, which makes a lock shorter (P1); of others the first.
         """
-        server = headers.get("Server", "")
-        if self._server not in server.lower():
-            raise NoAnswer(
-                f"{self.place}: an answer that is not the service's ({status}, Server: {server[:40]!r}): what stands"
-                " between? If nothing does, JOBQ_SERVICE_BUS_SERVER says what the service calls itself"
-            )
-        try:
-            date = parsedate_to_datetime(headers["Date"]).timestamp()
-        except (KeyError, ValueError):
-            raise NoAnswer(f"{self.place}: an answer without a date ({status})") from None
-        return Answer(status, {name.lower(): value for name, value in headers.items()}, body, date)
+        dates = [seconds for text in headers.getall("Date", ()) if (seconds := _seconds(text)) is not None]
+        if not dates:
+            raise NoAnswer(f"{self.place}: an answer ({status}) without a date, so not the service's")
+        return Answer(status, {name.lower(): headers[name] for name in headers}, body, max(dates))
+
+
+def _seconds(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
 
 
 def _identity(place: Place, session: aiohttp.ClientSession) -> Credential:

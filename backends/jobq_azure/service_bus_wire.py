@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from jobq_azure.answers import Unreadable
-from jobq_azure.service_bus_answers import Answer, check_lock, check_queue
+from jobq_azure.service_bus_answers import Answer, check_lock, check_received, check_sent
 from jobq_azure.service_bus_namespace import Namespace
 
 DEAD_LETTERS: Final = "/$DeadLetterQueue"
@@ -118,7 +118,7 @@ class ServiceBusWire:
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> float:
         answer = await self._namespace.request("POST", f"{self._path}/messages", body=body, headers=headers)
-        check_queue(answer, self.place, HTTPStatus.CREATED)
+        check_sent(answer, self.place)
         return answer.date
 
     async def lock(self, wait_seconds: int) -> Locked | None:
@@ -127,9 +127,9 @@ class ServiceBusWire:
         answer = await self._namespace.request("POST", path, seconds=wait_seconds + _EXTRA_SECONDS)
         if answer.status == HTTPStatus.NO_CONTENT:
             return None
-        check_queue(answer, self.place, HTTPStatus.CREATED)
+        check_received(answer, self.place, HTTPStatus.CREATED)
         try:
-            return _locked(answer)
+            return _locked(answer, self._path)
         except (KeyError, TypeError, ValueError) as error:
             # What is locked so comes again when its lock has run out.
             raise Unreadable(f"{self.place}: the answer to a receive cannot be read ({type(error).__name__})") from None
@@ -139,7 +139,7 @@ class ServiceBusWire:
         answer = await self._namespace.request("DELETE", f"{self._path}/messages/head?timeout=0")
         if answer.status == HTTPStatus.NO_CONTENT:
             return False
-        check_queue(answer, self.place, HTTPStatus.OK)
+        check_received(answer, self.place, HTTPStatus.OK)
         return True
 
     async def renew(self, locked: Locked) -> float:
@@ -164,12 +164,11 @@ def _items(message: Outgoing) -> list[tuple[str, str | int]]:
     return list(message.properties.items())
 
 
-def _locked(answer: Answer) -> Locked:
+def _locked(answer: Answer, queue: str) -> Locked:
     told = json.loads(answer.headers["brokerproperties"])
     number = int(told["SequenceNumber"])
+    token = uuid.UUID(told["LockToken"])
     until = parsedate_to_datetime(told["LockedUntilUtc"]).timestamp()
-    # The path alone: a token goes to no other host, whatever an answer says.
-    path = urlsplit(answer.headers["location"]).path
     return Locked(
         message_id=str(told.get("MessageId") or number),
         number=number,
@@ -177,7 +176,17 @@ def _locked(answer: Answer) -> Locked:
         count=int(told["DeliveryCount"]),
         seconds=max(0.0, until - answer.date - _GRAIN_SECONDS),
         enqueued=parsedate_to_datetime(told["EnqueuedTimeUtc"]).timestamp(),
-        path=path,
-        token=uuid.UUID(told["LockToken"]),
+        path=_path_of_lock(answer.headers.get("location", ""), queue, number, token),
+        token=token,
         headers=answer.headers,
     )
+
+
+def _path_of_lock(location: str, queue: str, number: int, token: uuid.UUID) -> str:
+    """Return where a lock is: as told, or, if that is not the place of this lock, as the reference says it is made.
+
+    A property of the message may have the name of this header. The path alone: a token goes to no other host.
+    """
+    path = urlsplit(location).path
+    is_it = path.lower().startswith(f"{queue}/messages/".lower()) and path.lower().endswith(f"/{token}")
+    return path if is_it else f"{queue}/messages/{number}/{token}"

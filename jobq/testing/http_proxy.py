@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
@@ -16,6 +17,7 @@ from jobq.clock import SystemClock
 
 _HOST: Final = "127.0.0.1"
 _CLOCK: Final = SystemClock()
+_DATE: Final = formatdate(usegmt=True)  # whoever answers dates it
 _BODILESS: Final = frozenset({204, 304})
 
 
@@ -38,7 +40,7 @@ class Strike(StrEnum):
 
 
 def _plain(head: str, body: str = "") -> bytes:
-    return f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    return f"HTTP/1.1 {head}\r\nDate: {_DATE}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
 def _refusal(status: int, phrase: str, code: str) -> bytes:
@@ -54,7 +56,7 @@ _ANSWERS: Final = {
     Strike.THROTTLE: (429, _refusal(429, "Too Many Requests", "")),
     Strike.TIME_OUT: (500, _refusal(500, "Operation Timed Out", "OperationTimedOut")),
     Strike.MISSING: (404, _plain("404 Not Found")),
-    Strike.BARE: (204, b"HTTP/1.1 204 No Content\r\n\r\n"),
+    Strike.BARE: (204, f"HTTP/1.1 204 No Content\r\nDate: {_DATE}\r\n\r\n".encode()),
     Strike.PAGE: (200, _plain("200 OK\r\nContent-Type: text/html", "<html><body>Please sign in<br></body>")),
     Strike.REDIRECT: (307, _plain("307 Temporary Redirect\r\nLocation: http://localhost/elsewhere")),
 }

@@ -30,6 +30,7 @@ from tests.sb.stage import NOW, Stage, staged
         (400, JobqError),
         (500, PushUnknown),
         (504, PushUnknown),
+        (408, PushUnknown),
     ],
 )
 async def test_a_refused_push_raises(stage: Stage, status: int, error: type[JobqError]) -> None:

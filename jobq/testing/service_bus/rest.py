@@ -59,9 +59,8 @@ def application(service: Service) -> web.Application:
 
 
 async def _sign(service: Service, _: web.Request, answer: web.StreamResponse) -> None:
-    """Give an answer what every answer of the service has: its own time, to the second, and what it calls itself."""
+    """Give an answer what every answer of the service has: its own time, to the second."""
     answer.headers["Date"] = rest_wire.http_date(service.clock.wall())
-    answer.headers["Server"] = rest_wire.SERVER
 
 
 def _guarded(

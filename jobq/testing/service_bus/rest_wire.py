@@ -15,7 +15,6 @@ from jobq.testing.service_bus.errors import BrokerError, Invalid
 from jobq.testing.service_bus.message import Content, Message, State
 
 BATCH: Final = "application/vnd.microsoft.servicebus.json"
-SERVER: Final = "Microsoft-HTTPAPI/2.0"  # as in the examples of the service's REST reference
 _STATES: Final = {State.DEFERRED: "Deferred", State.SCHEDULED: "Scheduled"}
 _FOREVER: Final = 922337203685.47754  # seconds, as the service writes "no end"
 # Headers of HTTP itself; all others are properties of the message.
