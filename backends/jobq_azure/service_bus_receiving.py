@@ -1,7 +1,8 @@
 """Long polls for a queue of Service Bus: one message an answer, so one poll waits and the others follow it.
 
 A poll that its caller gives up cannot be called back: closing its connection may leave the message locked for nobody.
-So it goes on, and the next receive takes over what it brings; what comes when the queue is left is given back.
+So it goes on, and the next receive takes over what it brings. What none takes over soon, since all slots are taken or
+the queue is left, is given back: its lock would run out here and cost it a delivery.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ _LONGEST_SECONDS: Final = 10
 _LOOKS_AT_ONCE: Final = 16
 _LEAVE_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 1.0
+_KEPT_SECONDS: Final = 2.0  # what an abandoned poll has brought, for the next receive: most follow at once
 
 
 class Polls:
@@ -43,6 +45,7 @@ class Polls:
         self._longest = max(_FIRST_SECONDS, min(int(longest_seconds), _LONGEST_SECONDS))
         self._seconds = _FIRST_SECONDS
         self._abandoned: set[asyncio.Task[Locked | None]] = set()
+        self._returning: dict[asyncio.Task[Locked | None], asyncio.Task[None]] = {}
 
     async def receive(self, most: int, seconds: float) -> list[Locked]:
         """Return up to `most` messages, or none after so long.
@@ -66,6 +69,11 @@ class Polls:
 
     async def aclose(self) -> None:
         """Wait for what is on its way, and give it back."""
+        for poll, returning in self._returning.items():
+            if poll in self._abandoned:  # else it is on its way back already
+                returning.cancel()
+        if self._returning:
+            await asyncio.wait(self._returning.values(), timeout=_LEAVE_SECONDS)
         if self._abandoned:
             await asyncio.wait(self._abandoned, timeout=_LEAVE_SECONDS)
         for poll in list(self._abandoned):
@@ -84,13 +92,28 @@ class Polls:
                 if poll.done():
                     break
                 if found := await self._taken_over(most):
-                    self._abandoned.add(poll)
+                    self._abandon(poll)
                     return found
         except asyncio.CancelledError:
-            self._abandoned.add(poll)
+            self._abandon(poll)
             raise
         locked = poll.result()
         return [] if locked is None else [locked]
+
+    def _abandon(self, poll: "asyncio.Task[Locked | None]") -> None:
+        self._abandoned.add(poll)
+        returning = asyncio.create_task(self._kept(poll), name="what an abandoned poll brings")
+        self._returning[poll] = returning
+        returning.add_done_callback(lambda _: self._returning.pop(poll))
+
+    async def _kept(self, poll: "asyncio.Task[Locked | None]") -> None:
+        """Keep what an abandoned poll brings for the next receive, for a while; then give it back."""
+        await asyncio.wait({poll})
+        await asyncio.sleep(_KEPT_SECONDS)
+        if poll in self._abandoned:  # else a receive has taken it over
+            self._abandoned.discard(poll)
+            if (locked := _brought(poll)) is not None:
+                await self._returned(locked)
 
     async def _more(self, most: int) -> list[Locked]:
         """Look for others, at once; a failure costs no more than these."""

@@ -1,5 +1,6 @@
 """The real command line on `sb://`: every command, rights, what is missing, and settings that cannot be."""
 
+import asyncio
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -26,27 +27,32 @@ _KEY = "Endpoint=sb://ns-of-mine.servicebus.windows.net/;SharedAccessKeyName=a;S
 
 async def test_every_command(tmp_path: Path) -> None:
     async with staged(tmp_path, lock_duration=30.0) as stage:
-        pushed = await stage.run("push", "-c", "echo it ran >> done", "--json")
-        assert pushed.code == 0, pushed.err
-        task_id = json.loads(pushed.out.splitlines()[0])["id"]
-        bad = await stage.run("push", "-c", "echo no; exit 3", "--num-retries", "0", "--json")
-        bad_id = json.loads(bad.out.splitlines()[0])["id"]
-        assert {each["id"] for each in _lines((await stage.run("peek", "--json")).out)} == {task_id, bad_id}
-        (size,) = _lines((await stage.run("size", "--json")).out)
-        assert (size["total"], size["dead"]) == (2, 0)
+        # Side by side what does not depend on each other: a command's connection over AMQP takes a second to close.
+        pushed, bad = await asyncio.gather(
+            stage.run("push", "-c", "echo it ran >> done", "--json"),
+            stage.run("push", "-c", "echo no; exit 3", "--num-retries", "0", "--json"),
+        )
+        assert (pushed.code, bad.code) == (0, 0), pushed.err + bad.err
+        task_id, bad_id = (str(_lines(each.out)[0]["id"]) for each in (pushed, bad))
+        seen, size = await asyncio.gather(stage.run("peek", "--json"), stage.run("size", "--json"))
+        assert {each["id"] for each in _lines(seen.out)} == {task_id, bad_id}
+        (counts,) = _lines(size.out)
+        assert (counts["total"], counts["dead"]) == (2, 0)
         worked = await stage.run("worker")
         assert worked.code == 0, worked.err
         assert (tmp_path / "done").read_text() == "it ran\n"
-        (letter,) = _lines((await stage.run("dead", "list", "--json")).out)
+        listed, shown = await asyncio.gather(stage.run("dead", "list", "--json"), stage.run("dead", "show", bad_id))
+        (letter,) = _lines(listed.out)
         assert (letter["id"], letter["reason"]) == (bad_id, "failed")
-        shown = await stage.run("dead", "show", bad_id)
         assert "no" in shown.out.splitlines()[-1]
         assert (await stage.run("dead", "retry", bad_id)).code == 0
         assert len(stage.queue.messages()) == 1
         await (await stage.take()).dead_letter("failed", "")
-        assert (await stage.run("dead", "purge", "--all", "--yes")).code == 0
         await stage.pushed(3)
-        assert (await stage.run("clear", "--yes")).code == 0
+        purged, cleared = await asyncio.gather(
+            stage.run("dead", "purge", "--all", "--yes"), stage.run("clear", "--yes")
+        )
+        assert (purged.code, cleared.code) == (0, 0), purged.err + cleared.err
         assert stage.queue.messages() == stage.dead.messages() == []
 
 

@@ -94,7 +94,7 @@ async def _storm(folder: Path, count: int, workers: int, lock_seconds: float) ->
 
 
 async def test_connections_that_break_lose_and_double_nothing(tmp_path: Path) -> None:
-    await _storm(tmp_path, 150, workers=2, lock_seconds=6.0)
+    await _storm(tmp_path, 80, workers=2, lock_seconds=5.0)
 
 
 @pytest.mark.soak
