@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli import describe, shown, terminal
+from jobq.cli import shown, terminal
 from jobq.cli.parts import ExampleCommand, duration, json_option, read_settings, spec_of, with_queue
 from jobq.errors import ConfigurationError
 
@@ -90,22 +90,8 @@ def ps(ctx: click.Context, limit: int, as_json: bool) -> int:
         if not records:
             terminal.tell("nothing runs")
             return
-        rows = [
-            (
-                terminal.visible(record.id),
-                terminal.visible(record.holder or "-"),
-                shown.since(record.leased_at),
-                str(record.attempt),
-                terminal.shortened(shown.progress_of(record), 24),
-                shown.usage_of(record),
-                "canceling" if record.cancel_requested else shown.lease_of(record),
-                describe.what_runs(record.body),
-            )
-            for record in records
-        ]
-        head = ("ID", "WORKER", "AGE", "ATTEMPT", "PROGRESS", "CPU MEMORY", "LEASE", "RUNS")
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        for line in shown.table(head, rows, width):
+        for line in shown.running(records, width):
             terminal.put(line)
 
     return with_queue(ctx, work)

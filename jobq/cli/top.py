@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq import durations
-from jobq.cli import describe, shown, terminal
+from jobq.cli import shown, terminal
 from jobq.cli.parts import ExampleCommand, duration, json_option, with_queue
 from jobq.errors import JobqError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from jobq.backend import Backend, QueueStats
     from jobq.journal.records import JournalStats, TaskRecord
-    from rich.console import RenderableType
 
 _DEFAULT: Final = timedelta(seconds=2)
 _LEAST: Final = timedelta(milliseconds=100)
@@ -87,9 +88,7 @@ async def _look(backend: "Backend", before: Look | None = None) -> Look:
     except JobqError as error:
         if before is None:
             raise
-        return Look(
-            at=before.at, stats=before.stats, journal=before.journal, running=before.running, fault=str(error)
-        )
+        return Look(at=before.at, stats=before.stats, journal=before.journal, running=before.running, fault=str(error))
 
 
 async def _as_json(backend: "Backend", found: Look, pause: timedelta, *, once: bool) -> None:
@@ -154,30 +153,10 @@ def _drawn(queue: str, found: Look, before: Look | None) -> "RenderableType":
     if found.fault:
         lines.append(Text(f"the last look failed: {terminal.visible(found.fault)}", style="red"))
     if found.journal is not None:
-        lines += [Text(""), *map(Text, _rows(found.running))]
+        lines += [Text(""), *map(Text, shown.running(found.running, 0) if found.running else ["nothing runs"])]
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
     return Group(*lines)
-
-
-def _rows(records: "list[TaskRecord]") -> list[str]:
-    if not records:
-        return ["nothing runs"]
-    head = ("ID", "WORKER", "AGE", "ATTEMPT", "PROGRESS", "CPU MEMORY", "LEASE", "RUNS")
-    rows = [
-        (
-            terminal.visible(record.id),
-            terminal.visible(record.holder or "-"),
-            shown.since(record.leased_at),
-            str(record.attempt),
-            terminal.shortened(shown.progress_of(record), 24),
-            shown.usage_of(record),
-            "canceling" if record.cancel_requested else shown.lease_of(record),
-            describe.what_runs(record.body),
-        )
-        for record in records
-    ]
-    return shown.table(head, rows, 0)
 
 
 def _counts(stats: "QueueStats") -> dict[str, int]:
