@@ -1,6 +1,6 @@
 """`make bench`: jobq beside the bare thing it stands on, in one run; medians of several rounds, ratios above all.
 
-python -m benchmarks.bench [sqlite] [claim] [spawn] [call] [memory] [start] [worker] [run] [journal]
+python -m benchmarks.bench [sqlite] [claim] [spawn] [call] [memory] [start] [worker] [run] [journal] [telemetry]
     [--rounds N] [--json]
 """
 
@@ -12,7 +12,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import bare_sqlite, call_cost, claim_depth, journal, memory, run_rate, spawn_rate, startup, worker_rate
+from benchmarks import (
+    bare_sqlite,
+    call_cost,
+    claim_depth,
+    journal,
+    memory,
+    run_rate,
+    spawn_rate,
+    startup,
+    telemetry,
+    worker_rate,
+)
 
 SECTIONS: dict[str, Callable[[Path, int], list[dict[str, object]]]] = {
     "sqlite": bare_sqlite.measure,
@@ -24,6 +35,7 @@ SECTIONS: dict[str, Callable[[Path, int], list[dict[str, object]]]] = {
     "worker": worker_rate.measure,
     "run": run_rate.measure,
     "journal": journal.measure,
+    "telemetry": telemetry.measure,
 }
 
 

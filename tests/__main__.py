@@ -22,6 +22,9 @@ _GROUPS: Final = (
     ("azure",),
     ("postgres", "conformance", "leases"),
     ("process",),
+    ("service",),
+    ("journal",),
+    ("sb", "service_bus"),
     ("docs",),
 )
 _ALONE: Final = ("guardian", "overlap")

@@ -47,6 +47,7 @@ class Template:
     Attributes:
         env, cwd, timeout, priority, budgets, on_exit: fields of Task.
         delay: counts from when the line was read.
+        trace_context: of the push; no line has its own.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class Template:
     delay: timedelta | None = None
     budgets: Mapping[str, int] = field(default_factory=dict)
     on_exit: tuple[str, ...] | None = None
+    trace_context: Mapping[str, str] = field(default_factory=dict)
 
     def task(self, **fields: Any) -> Task:
         """Return a task; raises MalformedTask."""
@@ -67,7 +69,7 @@ class Template:
         for name, values in (("env", self.env), ("budgets", self.budgets)):
             own = fields.get(name, {})
             merged[name] = {**values, **own} if isinstance(own, dict) else own
-        return Task.new(**merged)
+        return Task.new(**merged, trace_context=dict(self.trace_context))
 
     def task_of_line(self, line: bytes, id_: str | None = None) -> Task | None:
         """Return the task in a line, None for a blank line or a comment; raises MalformedTask.

@@ -33,6 +33,7 @@ _COMMANDS: Final = {
         "size": ("jobq.cli.look", "Count the tasks."),
         "peek": ("jobq.cli.look", "Show the next tasks without taking them."),
         "status": ("jobq.cli.status", "Show where tasks are, and what they came to."),
+        "top": ("jobq.cli.top", "Watch a queue: counts, rates, what runs."),
         "ps": ("jobq.cli.status", "Show what runs, where, and how far it is."),
         "logs": ("jobq.cli.logs", "Show what a task has printed."),
         "history": ("jobq.cli.status", "Show the attempts of a task."),

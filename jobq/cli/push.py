@@ -162,11 +162,14 @@ def push(
     """Queue commands; see _HELP."""
     from jobq.cli.batches import Echo, Pusher, Stream, push_given  # noqa: PLC0415 - as above
     from jobq.cli.lines import Input, Template  # noqa: PLC0415 - as above
+    from jobq.spec import parse  # noqa: PLC0415 - as above
+    from jobq.telemetry.submitting import traced_push  # noqa: PLC0415 - as above
 
     settings = read_settings(
         num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions, on_exit=on_exit or None
     )
     _check_rules(settings.on_exit)
+    queue = parse(spec_of(ctx, settings))  # before anything is read
     template = Template(
         env=_variables(variables),
         cwd=None if cwd is None else str(Path.cwd() / cwd) if cwd else cwd,
@@ -174,13 +177,13 @@ def push(
         priority=priority,
         delay=delay,
         on_exit=settings.on_exit or None,
+        trace_context=ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
         budgets={
             "retries": settings.num_retries,
             "crashes": settings.max_crashes,
             "preemptions": settings.max_preemptions,
         },
     )
-    spec_of(ctx, settings)  # before anything is read
     argv: tuple[str, ...] | None = ctx.meta.get(_ARGV)
     _check_sources(file, commands, argv, call, spec, id_)
     if kwargs is not None and call is None:

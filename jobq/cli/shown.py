@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jobq import durations, sizes
 from jobq.cli import describe
-from jobq.cli.terminal import visible
+from jobq.cli.terminal import shortened, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,6 +163,29 @@ def age(seconds: float) -> str:
 def since(wall: float | None) -> str:
     """Return how long ago a wall time was."""
     return "-" if wall is None else age(time.time() - wall)
+
+
+def running(records: "Sequence[TaskRecord]", width: int) -> list[str]:
+    """Return the lines of a table of what runs.
+
+    Args:
+        records: with what their attempts told last.
+        width: of the screen, in columns; 0 = nothing is cut.
+    """
+    rows = [
+        (
+            visible(record.id),
+            visible(record.holder or "-"),
+            since(record.leased_at),
+            str(record.attempt),
+            shortened(progress_of(record), 24),
+            usage_of(record),
+            "canceling" if record.cancel_requested else lease_of(record),
+            describe.what_runs(record.body),
+        )
+        for record in records
+    ]
+    return table(("ID", "WORKER", "AGE", "ATTEMPT", "PROGRESS", "CPU MEMORY", "LEASE", "RUNS"), rows, width)
 
 
 def table(head: "Sequence[str]", rows: "Sequence[Sequence[str]]", width: int) -> list[str]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli import describe, shown, terminal
-from jobq.cli.parts import ExampleCommand, duration, json_option, with_queue
+from jobq.cli import shown, terminal
+from jobq.cli.parts import ExampleCommand, duration, json_option, read_settings, spec_of, with_queue
+from jobq.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
@@ -89,22 +90,8 @@ def ps(ctx: click.Context, limit: int, as_json: bool) -> int:
         if not records:
             terminal.tell("nothing runs")
             return
-        rows = [
-            (
-                terminal.visible(record.id),
-                terminal.visible(record.holder or "-"),
-                shown.since(record.leased_at),
-                str(record.attempt),
-                terminal.shortened(shown.progress_of(record), 24),
-                shown.usage_of(record),
-                "canceling" if record.cancel_requested else shown.lease_of(record),
-                describe.what_runs(record.body),
-            )
-            for record in records
-        ]
-        head = ("ID", "WORKER", "AGE", "ATTEMPT", "PROGRESS", "CPU MEMORY", "LEASE", "RUNS")
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        for line in shown.table(head, rows, width):
+        for line in shown.running(records, width):
             terminal.put(line)
 
     return with_queue(ctx, work)
@@ -137,14 +124,24 @@ def history(ctx: click.Context, id_: str, as_json: bool) -> int:
     return with_queue(ctx, work)
 
 
-@click.command(cls=ExampleCommand, examples=("jobq demo stats", "jobq demo stats --window 10m --json"))
+@click.command(
+    cls=ExampleCommand,
+    examples=("jobq demo stats", "jobq demo stats --window 10m --json", "jobq demo stats --prometheus"),
+)
 @click.option(
     "--window", metavar="DURATION", callback=duration, help="How far back to count what has ended. Default: 1h."
 )
+@click.option(
+    "--prometheus", is_flag=True, help="Print what the queue holds in the text format of Prometheus; for any queue."
+)
 @json_option
 @click.pass_context
-def stats(ctx: click.Context, window: timedelta | None, as_json: bool) -> int:
+def stats(ctx: click.Context, window: timedelta | None, prometheus: bool, as_json: bool) -> int:
     """Count the tasks by state, what ended lately, and how long the oldest has waited."""
+    if prometheus:
+        if as_json or window is not None:
+            raise click.UsageError("--prometheus has no window, and is no JSON")
+        return _put_exposition(ctx)
 
     async def work(backend: "Backend") -> None:
         from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
@@ -171,3 +168,22 @@ def stats(ctx: click.Context, window: timedelta | None, as_json: bool) -> int:
         terminal.put(f"ended in the last {shown.age(seconds)}: {ended or 'none'} ({rate:.3g}/s)")
 
     return with_queue(ctx, work)
+
+
+def _put_exposition(ctx: click.Context) -> int:
+    settings = read_settings()
+    spec = spec_of(ctx, settings)
+
+    async def work(backend: "Backend") -> None:
+        from jobq.spec import parse  # noqa: PLC0415 - as above
+        from jobq.telemetry.looking import look  # noqa: PLC0415 - as above
+
+        try:
+            from jobq.telemetry.metrics import QueueMetrics, exposition  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise ConfigurationError("--prometheus needs the extra otel: pip install 'jobq[otel]'") from error
+        figures = exposition(QueueMetrics(backend.name, parse(spec).scheme, await look(backend)))
+        for line in figures.decode().splitlines():
+            terminal.put(line)
+
+    return with_queue(ctx, work, settings)

@@ -1,33 +1,24 @@
 """What runs: one started attempt behind one small protocol, and the runner of commands; callbacks have their own."""
 
-import signal
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
-from jobq import sizes, strict_json
 from jobq.backend import Delivery
-from jobq.errors import MalformedTask
 from jobq.inside import SOCKET_VARIABLE
 from jobq.journal.page import page_of
 from jobq.lease.keeper import LeaseKeeper
+from jobq.run.command import CommandRunning
 from jobq.run.environment import argv_of, may_be_forked, task_environment
 from jobq.run.log_files import sink_of
-from jobq.run.oom import OomCounter, OomWatch, OomWitness, oom_counter
+from jobq.run.oom import OomCounter, OomWatch, oom_counter
 from jobq.run.output import OutputReader
-from jobq.run.process import Deadline, ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
-from jobq.run.task_folder import TaskFolder, read_result
+from jobq.run.process import Deadline, Launch, Spawner, StartFailed
+from jobq.run.task_folder import TaskFolder
 from jobq.run.task_line import TaskLine
-from jobq.run.usage import Reading, UsageSampler, Watch
+from jobq.run.usage import UsageSampler
 from jobq.settings import Settings
-from jobq.task import Outcome, OutcomeKind, Task, Usage
-
-DRAIN_SECONDS: Final = 1.0  # how long output is awaited after the leader's exit; an escaped child may hold the pipe
-_TAIL_BYTES: Final = 4096
-MAX_RESULT_BYTES: Final = 64 * 1024  # of what a command writes to $JOBQ_RESULT_FILE
+from jobq.task import Outcome, Task
 
 OnLine = Callable[[str, str, str], None]  # task id, stream, line
 
@@ -159,7 +150,7 @@ class CommandRunner:
         has_result: bool = False,
         variables: Mapping[str, str] | None = None,
         on_close: Callable[[], None] = lambda: None,
-    ) -> "_CommandRunning":
+    ) -> CommandRunning:
         """Spawn any program as an attempt of a task; raises StartFailed.
 
         Args:
@@ -219,143 +210,10 @@ class CommandRunner:
                 file.close()
 
         output.child_started()
-        return _CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end)
+        return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end)
 
     def _result_file(self) -> Path:
         try:
             return self._folder.new_file()
         except OSError as error:
             raise StartFailed(f"no folder for its result: {error.strerror}", transient=True) from error
-
-
-class _CommandRunning:
-    def __init__(
-        self,
-        process: Process,
-        output: OutputReader,
-        watch: Watch,
-        oom: OomWitness,
-        result_file: Path | None,
-        on_close: Callable[[], None],
-    ) -> None:
-        self.pid = process.pid
-        self._process = process
-        self._output = output
-        self._watch = watch
-        self._oom = oom
-        self._result_file = result_file
-        self._on_close = on_close
-        self._was_killed = False  # by us
-        self._started = time.monotonic()
-        self._duration: float | None = None
-        self._outcome: Outcome | None = None
-
-    def has_exited(self) -> bool:
-        return self._process.has_exited()
-
-    async def exited(self) -> None:
-        with suppress(StatusLost):  # `ended` tells
-            await self._process.wait()
-        if self._duration is None:
-            self._duration = time.monotonic() - self._started
-
-    async def ended(self) -> Outcome:
-        if self._outcome is None:
-            await self.exited()
-            duration = self._duration or 0.0
-            try:
-                status = await self._process.wait()
-            except StatusLost as error:
-                # Nobody can say that its tree is dead (a guardian that died, survivors not yet killed): nothing is
-                # settled, so the task starts again only when the lease has run out (P1). Its crash is counted then.
-                self._oom.end()
-                usage = self._watch.end(None)
-                return Outcome(kind=OutcomeKind.LOCK_LOST, detail=str(error), duration=duration, usage=usage)
-            self._oom.end()
-            usage = self._watch.end(status)
-            outcome = _outcome_of(status, duration, usage)
-            if not (self._was_killed or status.overdue):
-                detail = self._oom.explain(status, outcome.detail)
-                outcome = replace(outcome, detail=detail, out_of_memory=self._oom.is_certain)
-            await self._output.drain(DRAIN_SECONDS)
-            tail = self._output.tail
-            outcome = replace(outcome, output_tail=tail.text(_TAIL_BYTES), output=tail.text())
-            self._outcome = _with_result(outcome, self._result())
-        return self._outcome
-
-    def _result(self) -> bytes | None:
-        return None if self._result_file is None else read_result(self._result_file, MAX_RESULT_BYTES)
-
-    def reading(self) -> Reading | None:
-        return self._watch.reading
-
-    def output_end(self, max_bytes: int) -> str:
-        return self._output.tail.text(max_bytes)
-
-    async def over_limit(self) -> str:
-        in_use = await self._watch.over_limit()
-        limit = self._watch.limit_bytes or 0
-        return f"killed: {sizes.show(in_use)} in use, over --memory-limit {sizes.show(limit)}"
-
-    def terminate(self) -> None:
-        self._process.signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._was_killed = True
-        self._process.kill()
-
-    async def close(self) -> None:
-        self.kill()
-        await self.ended()
-        self._result()  # removed also if the status was lost
-        self._output.close()
-        self._on_close()
-
-
-def _with_result(outcome: Outcome, written: bytes | None) -> Outcome:
-    """Return the outcome with the value that the task wrote; one that is no JSON changes nothing but the words."""
-    if not written or not written.strip():
-        return outcome
-    try:
-        if len(written) > MAX_RESULT_BYTES:
-            raise MalformedTask(f"is longer than {MAX_RESULT_BYTES} bytes")
-        return replace(outcome, value=strict_json.loads(written))
-    except MalformedTask as fault:
-        return replace(outcome, detail=f"{outcome.detail}; its result is not kept: {fault}")
-
-
-def _outcome_of(status: ExitStatus, duration: float, usage: Usage) -> Outcome:
-    if status.overdue:
-        return Outcome(
-            kind=OutcomeKind.LOCK_LOST,
-            detail="killed by the guardian at its lease's deadline: the worker was too late",
-            signal=status.signal,
-            duration=duration,
-            usage=usage,
-        )
-    if status.survivors and status.exit_code != 0:
-        # Given back now it could start beside what still lives of it; it was killed, so it is no failure either.
-        return Outcome(
-            kind=OutcomeKind.LOCK_LOST,
-            detail=f"{status.survivors} processes could not be killed yet: it comes back when its lease runs out",
-            exit_code=status.exit_code,
-            signal=status.signal,
-            duration=duration,
-            usage=usage,
-        )
-    if status.signal is not None:
-        return Outcome(
-            kind=OutcomeKind.CRASHED,
-            detail=f"ended by signal {status.signal}",
-            signal=status.signal,
-            duration=duration,
-            usage=usage,
-        )
-    kind = OutcomeKind.SUCCEEDED if status.exit_code == 0 else OutcomeKind.FAILED
-    return Outcome(
-        kind=kind,
-        detail=f"exit code {status.exit_code}",
-        exit_code=status.exit_code,
-        duration=duration,
-        usage=usage,
-    )

@@ -11,6 +11,7 @@ from aiohttp import web
 from jobq.backend import Backend
 from jobq.clock import Clock, SystemClock
 from jobq.errors import ConfigurationError, JobqError
+from jobq.telemetry.looking import look
 from jobq.telemetry.metrics import CONTENT_TYPE, QueueMetrics, WorkerMetrics, exposition
 from jobq.telemetry.state import WorkerState
 
@@ -45,9 +46,9 @@ class QueueWatch:
             self._asked = now
             try:
                 async with asyncio.timeout(_ANSWER_SECONDS):
-                    self._metrics.stats = await self._backend.stats()
+                    self._metrics.told = await look(self._backend)
             except (JobqError, TimeoutError) as error:
-                self._metrics.stats = None
+                self._metrics.told = None
                 _log.debug("the queue's counts are not known: %s", error)
 
 

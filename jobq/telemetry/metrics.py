@@ -13,9 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from jobq import __version__
-from jobq.backend import QueueStats
 from jobq.events import Event
 from jobq.telemetry.bounds import DURATION_BOUNDS
+from jobq.telemetry.looking import Look
 from jobq.telemetry.state import ENDS, WorkerState
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -117,27 +117,33 @@ class QueueMetrics(Collector):
         backend: the word for its kind.
 
     Attributes:
-        stats: as the backend told them last; None = it told nothing lately, and nothing is shown.
+        told: as the backend told it last; None = it told nothing lately, and nothing is shown.
     """
 
-    def __init__(self, queue: str, backend: str, stats: QueueStats | None = None) -> None:
+    def __init__(self, queue: str, backend: str, told: Look | None = None) -> None:
         self._labels = [queue, backend]
-        self.stats = stats
+        self.told = told
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts."""
-        if self.stats is None:
+        if self.told is None:
             return
+        stats, oldest = self.told
         held = GaugeMetricFamily("jobq_queue_tasks", "Tasks, by where they are.", labels=(*_LABELS, "state"))
         for state in _STATES:
-            count = getattr(self.stats, state)
+            count = getattr(stats, state)
             if count is not None:
                 held.add_metric([*self._labels, state], count)
         yield held
         text = "Tasks that are visible, leased or scheduled: all that a Storage Queue tells, and about."
         unfinished = GaugeMetricFamily("jobq_queue_unfinished_tasks", text, labels=_LABELS)
-        unfinished.add_metric(self._labels, self.stats.unfinished)
+        unfinished.add_metric(self._labels, stats.unfinished)
         yield unfinished
+        if oldest is not None:
+            text = "How long the oldest task that could start has waited."
+            age = GaugeMetricFamily("jobq_queue_oldest_task_age_seconds", text, labels=_LABELS)
+            age.add_metric(self._labels, oldest)
+            yield age
 
 
 def exposition(*collectors: Collector) -> bytes:

@@ -36,6 +36,27 @@ _FAILURES: Final = frozenset({"failed", "timed_out", "crashed", "lock_lost"})
 _WORD: Final = re.compile(r"[^a-z0-9]+")
 
 
+def tracer() -> trace.Tracer:
+    """Return the tracer of all that is jobq's."""
+    return trace.get_tracer(_SCOPE, __version__)
+
+
+def messaging_attributes(queue: str, kind: str, *, operation: str) -> dict[str, str]:
+    """Return what the conventions want of each span and metric.
+
+    Args:
+        queue: its name.
+        kind: the word for its kind of service.
+        operation: name and type of the operation: process or send.
+    """
+    return {
+        "messaging.system": _SYSTEMS.get(kind, f"jobq_{_WORD.sub('_', kind)}"),
+        "messaging.destination.name": queue,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+    }
+
+
 class Tracing:
     """Traces the attempts of a worker; subscribe `on_event`, run tasks by `runner`.
 
@@ -48,13 +69,8 @@ class Tracing:
     def __init__(self, queue: str, kind: str, parent: Literal["link", "parent"] = "link") -> None:
         self._queue = queue
         self._parent = parent
-        self._tracer = trace.get_tracer(_SCOPE, __version__)
-        self._attributes: dict[str, str] = {
-            "messaging.system": _SYSTEMS.get(kind, f"jobq_{_WORD.sub('_', kind)}"),
-            "messaging.destination.name": queue,
-            "messaging.operation.name": "process",
-            "messaging.operation.type": "process",
-        }
+        self._tracer = tracer()
+        self._attributes = messaging_attributes(queue, kind, operation="process")
         meter = metrics.get_meter(_SCOPE, __version__)
         self._consumed = meter.create_counter("messaging.client.consumed.messages", "{message}", "Attempts started.")
         self._duration = meter.create_histogram(

@@ -9,7 +9,7 @@ import pytest
 from jobq.durations import show
 from jobq.errors import ConfigurationError
 from jobq.lease.timing import timing_for
-from jobq.run import running
+from jobq.run import command
 from jobq.settings import Settings
 from jobq.spec import resolve
 
@@ -96,7 +96,7 @@ def test_the_shortest_lease_is_that_of_the_table() -> None:
 
 
 def test_the_tail_in_a_dead_letter_is_that_of_the_table() -> None:
-    assert running._TAIL_BYTES == 4096
+    assert command._TAIL_BYTES == 4096
     assert show(Settings().stop_grace) == "20s"
 
 

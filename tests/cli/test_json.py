@@ -45,6 +45,7 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "peek": (("demo", "peek"), 0, {"id", "deliveries", "task"}),
     "status": (("demo", "status", DIES), 0, RECORD),
     "ps": (("demo", "ps"), 0, RECORD),
+    "top": (("demo", "top"), 0, {"counts", "ended", "window_s", "oldest_ready_s", "running", "fault"}),
     "logs": (("demo", "logs", RAN), 0, {"id", "attempt", "output"}),
     "history": (("demo", "history", RAN), 0, {"id", "attempt", "outcome", "then", "exit_code", "started", "ended"}),
     "stats": (("demo", "stats"), 0, {"states", "ended", "window_s", "attempts_per_s", "oldest_ready_s"}),

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 
 from jobq import durations
 from jobq.settings import TASK_VARIABLES, Settings, variable_of
+from jobq.testing.service_bus.emulator import Emulator
 
 from .files import DEPLOY, ROOT, check_grace, texts, tool, variables
 
@@ -67,6 +69,27 @@ def test_compose_leaves_workers_the_time_that_they_need() -> None:
     for service in workers.values():
         told = {"JOBQ_STOP_GRACE": "20s"} | service["environment"]
         check_grace(told, durations.parse(service["stop_grace_period"]))
+
+
+def test_each_command_of_compose_is_one_of_ours() -> None:
+    """Each runs here too, with --help: a mistyped option of it would end with 2."""
+    for service in _compose()["services"].values():
+        if "build" in service:
+            words = [word for word in service["command"] if not word.startswith("echo")]
+            arguments = [word for word in words if word != "-c"]
+            done = subprocess.run(
+                [sys.executable, "-m", "jobq", *arguments, "--help"], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+
+
+def test_the_emulators_connection_string_is_what_it_prints() -> None:
+    (emulator,) = (service for service in _compose()["services"].values() if "emulator" in service.get("command", []))
+    ports = [word for word in emulator["command"] if word.isdecimal()]
+    settings = _compose()["services"]["emulator-worker"]["environment"]["JOBQ_CONNECTION_STRING"]
+    made = Emulator([])
+    made.amqp_port, made.http_port = map(int, ports)
+    assert settings == made.connection_string
 
 
 def test_compose_waits_for_health_and_not_for_starts() -> None:

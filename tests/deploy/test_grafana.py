@@ -10,6 +10,7 @@ import yaml
 
 from jobq.backend import QueueStats
 from jobq.events import Events
+from jobq.telemetry.looking import Look
 from jobq.telemetry.metrics import QueueMetrics, WorkerMetrics, exposition
 from jobq.telemetry.state import ENDS, WorkerState
 from tests.telemetry.scraping import figures
@@ -51,7 +52,7 @@ def _shown() -> dict[str, dict[str, set[str]]]:
     ):
         events.emit(name, task_id="t", duration_s=1.0)
     events.emit("task.settlement_unknown", task_id="t")
-    queue = QueueMetrics("q", "sqlite", QueueStats(visible=1, leased=1, scheduled=1, dead=1))
+    queue = QueueMetrics("q", "sqlite", Look(QueueStats(visible=1, leased=1, scheduled=1, dead=1), 1.0))
     found: dict[str, dict[str, set[str]]] = {}
     for name, labels in figures(exposition(worker, queue).decode()):
         for label, value in labels:

@@ -13,6 +13,7 @@ from jobq.events import Events
 from jobq.task import Task
 from jobq.telemetry.bounds import DURATION_BOUNDS
 from jobq.telemetry.endpoint import STATS_SECONDS, QueueWatch
+from jobq.telemetry.looking import Look
 from jobq.telemetry.metrics import QueueMetrics, WorkerMetrics, exposition
 from jobq.telemetry.state import WorkerState
 from jobq.testing.clock import VirtualClock
@@ -50,18 +51,30 @@ def test_counts_attempts_slots_and_the_queue(jobq: Jobq) -> None:
 
 
 def test_tells_where_tasks_are_apart_so_that_an_autoscaler_need_not_guess() -> None:
-    told = exposition(QueueMetrics("q", "sqlite", QueueStats(visible=3, leased=2, scheduled=1, dead=4)))
+    told = exposition(QueueMetrics("q", "sqlite", Look(QueueStats(visible=3, leased=2, scheduled=1, dead=4), 12.5)))
     found = figures(told.decode())
     states = {
         state: value(found, "jobq_queue_tasks", state=state) for state in ("visible", "leased", "scheduled", "dead")
     }
     assert states == {"visible": 3, "leased": 2, "scheduled": 1, "dead": 4}
     assert value(found, "jobq_queue_unfinished_tasks") == 6
+    assert value(found, "jobq_queue_oldest_task_age_seconds") == 12.5
+
+
+def test_stats_prometheus_prints_the_same_for_who_has_no_worker(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="true"), Task.new(command="true"))
+    found = figures(jobq("demo", "stats", "--prometheus").out)
+    assert value(found, "jobq_queue_tasks", state="visible", queue="demo", backend="embedded") == 2
+    assert value(found, "jobq_queue_tasks", state="scheduled") == 0
+    age = value(found, "jobq_queue_oldest_task_age_seconds")
+    assert age is not None
+    assert 0 < age < 60
+    jobq("demo", "stats", "--prometheus", "--json", code=2)
 
 
 def test_what_a_service_cannot_tell_is_absent_not_zero() -> None:
     stats = QueueStats(visible=None, leased=None, scheduled=None, dead=0, total=7)
-    found = figures(exposition(QueueMetrics("q", "storage-queue", stats)).decode())
+    found = figures(exposition(QueueMetrics("q", "storage-queue", Look(stats))).decode())
     assert value(found, "jobq_queue_tasks", state="visible") is None
     assert value(found, "jobq_queue_tasks", state="dead") == 0
     assert value(found, "jobq_queue_unfinished_tasks") == 7
@@ -122,7 +135,7 @@ async def test_the_service_is_asked_once_in_thirty_seconds_however_often_one_scr
     backend.refuses = True
     await clock.advance(STATS_SECONDS)
     await watch.refresh()
-    assert metrics.stats is None  # old figures would be told as new ones
+    assert metrics.told is None  # old figures would be told as new ones
 
 
 def test_a_port_in_use_is_told_plainly(jobq: Jobq) -> None:

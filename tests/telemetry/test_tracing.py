@@ -108,3 +108,22 @@ def test_azure_monitor_needs_its_connection_string(jobq: Jobq) -> None:
     jobq.fill(Task.new(command="true"))
     result = jobq("demo", "worker", env={"JOBQ_TELEMETRY": "azure-monitor"}, code=3)
     assert "needs APPLICATIONINSIGHTS_CONNECTION_STRING" in result.err
+
+
+def test_a_push_hands_on_the_context_that_it_was_started_with(jobq: Jobq) -> None:
+    environment = {"TRACEPARENT": CONTEXT["traceparent"], "TRACESTATE": CONTEXT["tracestate"]}
+    jobq("demo", "push", "-c", "true", env=environment)
+    jobq("demo", "push", "-c", "true", env={"TRACEPARENT": "garbage"})
+    contexts = [task.trace_context for task in jobq.waiting()]
+    assert contexts == [CONTEXT, {}]
+
+
+def test_with_telemetry_a_push_is_a_span_that_its_tasks_are_linked_to(jobq: Jobq) -> None:
+    with collecting() as collector:
+        jobq("demo", "push", "-c", "true", env=_environment(collector) | {"TRACEPARENT": CONTEXT["traceparent"]})
+        jobq("demo", "worker", env=_environment(collector))
+    push, attempt = collector.spans
+    assert (push.name, push.kind) == ("send demo", Span.SPAN_KIND_PRODUCER)
+    assert (push.trace_id.hex(), push.parent_span_id.hex()) == (TRACE, PARENT)
+    assert attributes(push)["messaging.operation.type"] == "send"
+    assert attempt.links[0].span_id == push.span_id
