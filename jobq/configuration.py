@@ -142,6 +142,7 @@ _OPTIONS: Final = frozenset(
         "time_limit",
         "memory_limit",
         "guardian",
+        "metrics_port",
         "preload",
         "restart",
         "log_format",
