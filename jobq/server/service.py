@@ -61,7 +61,7 @@ class Service:
 
     Args:
         places: the queues; open while requests come.
-        needs_tokens: whether a token is needed though there may be none; else it is as soon as there is one.
+        needs_tokens: whether a token is needed though there may be none; else it is as soon as one was made.
         limits: for each request.
 
     Attributes:
@@ -195,7 +195,7 @@ class Service:
         self._book = self._book or TokenBook(self.places.root)
         given = headers.get(b"authorization", b"").decode("latin-1")
         try:
-            if not given and not self._needs_tokens and not await self._book.are_there():
+            if not given and not self._needs_tokens and not await self._book.is_kept():
                 refuse_other_sites(headers)
                 return None
             kind, _, token = given.partition(" ")

@@ -26,6 +26,7 @@ LeaseSeconds = Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=
 Key = Annotated[str, Field(min_length=16, max_length=100, pattern=r"^[A-Za-z0-9._:@+=-]+$")]
 Receipt = Annotated[str, Field(min_length=1, max_length=100)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Shown = Annotated[str, Field(pattern=r"^[^\x00]*$")]  # what PostgreSQL takes as text
 Resource = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?$", max_length=128)]
 Token = Annotated[int, Field(ge=1, le=MAX_TOKEN)]
 
@@ -116,7 +117,7 @@ class Burial(Body):
     """Give it up, by a caller who counts by itself."""
 
     receipt: Receipt
-    reason: Annotated[str, Field(min_length=1, max_length=100)]
+    reason: Annotated[Shown, Field(min_length=1, max_length=100)]
     description: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
 
 
@@ -180,7 +181,7 @@ class NewLease(Body):
     """A wish for a name."""
 
     resource: Resource
-    holder: Annotated[str, Field(max_length=1000, description="For display only.")] = ""
+    holder: Annotated[Shown, Field(max_length=1000, description="For display only.")] = ""
     ttl: LeaseSeconds = 60.0
     key: Annotated[Key | None, Field(description="Made for this wish alone: the same again is answered alike.")] = None
     lock_delay: Annotated[Seconds, Field(description="How long the name stays closed once this expires.")] = 0.0

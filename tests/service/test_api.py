@@ -168,6 +168,7 @@ def test_a_long_poll_ends_with_the_first_task(api: Caller) -> None:
 def test_a_named_lease(api: Caller) -> None:
     """S10."""
     wish = {"resource": "nightly", "holder": "me", "ttl": 30.0, "key": str(uuid.uuid4())}
+    assert code_of(api("POST", "/leases", wish | {"holder": "\0"}, 400)) == "malformed_request"  # as on PostgreSQL
     granted = api("POST", "/leases", wish, 201)
     assert api("POST", "/leases", wish, 201) == granted  # the answer was lost
     busy = api("POST", "/leases", wish | {"key": str(uuid.uuid4())}, 409)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +130,16 @@ def test_it_listens_elsewhere_with_tokens_only(tmp_path: Path) -> None:
     said = jobq("serve", spec, "--host", "0.0.0.0", "--port", "0", code=3)
     assert "token create" in said
     token = token_for(spec, "read")
-    with running(spec, tmp_path, "--host", "0.0.0.0") as server:
+    with running(spec, tmp_path, "--host", "0.0.0.0", files=256) as server:
+        with ExitStack() as idle:  # a soft limit of 1024 is common; more connections than that are to be borne
+            for _ in range(300):
+                idle.enter_context(closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)))
+            assert server.ask("GET", "/healthz")[0] == 200
         assert server.ask("GET", "/api/tasks")[0] == 401
         assert server.ask("GET", "/api/tasks", token=token)[0] == 200
-        assert server.ask("GET", "/healthz")[0] == 200
+    jobq("serve", "token", "revoke", spec, token.split("_")[1])
+    with running(spec, tmp_path) as server:
+        assert server.ask("GET", "/api/tasks")[0] == 401, "the last token is revoked: that opens it to nobody"
 
 
 def ask(server: HttpServer, method: str, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
@@ -218,6 +224,13 @@ def test_a_header_that_decides_stands_in_the_head_and_once(server: HttpServer, t
         with closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)) as connection:
             connection.sendall(request.encode())
             assert connection.recv(65536)[9:12] == status, request
+
+
+def test_the_generators_lease_is_the_admins(server: HttpServer, tokens: dict[str, str]) -> None:
+    """Who may lease tasks could else hold the generator up, or leave it a cursor that no replica can read."""
+    wish = {"resource": "jobq.generator", "ttl": 10.0}
+    assert server.ask("POST", "/api/leases", wish, token=tokens["lease"])[0] == 403
+    assert server.ask("DELETE", "/api/leases/jobq.generator?token=1", token=tokens["lease"])[0] == 403
 
 
 def test_figures_are_the_default_queues(server: HttpServer, tokens: dict[str, str]) -> None:
