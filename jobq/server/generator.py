@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("jobq.server")
 LEASE: Final = "jobq.generator"
 _TTL: Final = timedelta(seconds=10)
+_TTL_OF_TESTS: Final = timedelta(seconds=5)
 _LOOK_SECONDS: Final = 1.0
 _STEP_SECONDS: Final = 0.2
 _MOST_AT_ONCE: Final = 2_000
@@ -168,8 +169,9 @@ class GeneratorLoop:
         run, pushed = _progress(record.cursor if record else None)
         if run == wanted.run and wanted.total is not None and pushed >= wanted.total:
             return  # it has done all that it was to do
+        ttl = _TTL_OF_TESTS if self._settings.allow_short_lease else _TTL
         lease = named_lease(
-            store, self._settings, LEASE, ttl=_TTL, wait=False, holder=f"replica {self._service.replica}"
+            store, self._settings, LEASE, ttl=ttl, wait=False, holder=f"replica {self._service.replica}"
         )
         with contextlib.suppress(LeaseHeld, LockLost):
             async with lease:
