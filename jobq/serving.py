@@ -1,12 +1,13 @@
 """What a backend offers beside the protocol of `jobq.backend` so that `jobq serve` can stand on it.
 
 The service keeps nothing of its own: any replica answers for what another one has claimed. So a delivery is found
-again by its receipt, a claim takes receipts that follow from the caller's key (a lost answer is asked for again), and
-what the service itself has to remember (tokens, the generator) stands in small documents of the same database.
+again by its receipt, a claim takes receipts that begin as the caller's key tells (a lost answer is asked for again),
+and what the service itself has to remember (tokens, the generator) stands in small documents of the same database.
 """
 
 import hashlib
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +19,7 @@ from jobq.errors import ConfigurationError, LockLost
 from jobq.task import Task, TaskResult
 
 MOST_CLAIMED: Final = 100  # tasks of one keyed claim
-_PREFIX_CHARACTERS: Final = 28  # of a receipt of 32: the rest numbers the tasks of one claim
+_PREFIX_CHARACTERS: Final = 16  # of a receipt of 32, by which a lost claim is found; the stores' TAKE_OVER knows it
 _RECEIPT_PARTS: Final = 3
 _MOST_OUTPUT: Final = 64 * 1024  # characters of output that are kept (DESIGN section 11)
 
@@ -98,7 +99,7 @@ class Servable(Backend, Protocol):
     async def claim(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
     ) -> Sequence[HeldDelivery]:
-        """As `receive`, with receipts that follow from `key`.
+        """As `receive`, with receipts that begin as `key` tells.
 
         Args:
             max_tasks: 1 to MOST_CLAIMED.
@@ -155,9 +156,13 @@ def prefix_of(key: str) -> str:
 
 
 def receipts_of(key: str, count: int) -> list[str]:
-    """Return the receipts of a keyed claim: 32 hexadecimal digits each, as hard to guess as the key."""
+    """Return receipts for a keyed claim, 32 hexadecimal digits each.
+
+    Half of each is random: a claim that is sent again as it was, by a proxy or an attacker, must not make a receipt
+    good again that was used before (S4).
+    """
     prefix = prefix_of(key)
-    return [f"{prefix}{number:04x}" for number in range(count)]
+    return [f"{prefix}{secrets.token_hex(_PREFIX_CHARACTERS // 2)}" for _ in range(count)]
 
 
 def packed(queue: str, task_id: str, seq: int, receipt: str) -> str:

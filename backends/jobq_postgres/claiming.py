@@ -77,7 +77,7 @@ LOST: Final = r"""
 TAKE_OVER: Final = """
     WITH held AS MATERIALIZED (
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp()
-        AND left(replace(receipt::text, '-', ''), 28) = ANY ($5::text[]) ORDER BY seq LIMIT $2 FOR UPDATE),
+        AND left(replace(receipt::text, '-', ''), 16) = ANY ($5::text[]) ORDER BY seq LIMIT $2 FOR UPDATE),
     numbered AS (SELECT seq, row_number() OVER () AS number FROM held)
     UPDATE jobq.task SET expires_at = clock_timestamp() + $3, receipt = ($4::uuid[])[numbered.number]
     FROM numbered WHERE task.seq = numbered.seq AND task.expires_at > clock_timestamp()

@@ -57,7 +57,7 @@ CLAIM: Final = (
 
 TAKE_OVER: Final = (
     "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ?"
-    " AND state = 'leased' AND expires_at > ? AND instr(?, substr(receipt, 1, 28)) > 0 ORDER BY seq LIMIT ?"
+    " AND state = 'leased' AND expires_at > ? AND instr(?, substr(receipt, 1, 16)) > 0 ORDER BY seq LIMIT ?"
 )
 
 

@@ -56,7 +56,9 @@ class PatientProtocol(HttpToolsProtocol):
         self._is_in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header."""
+        """Take one header; what stands behind a body (a trailer) is none, since proxies look at heads alone."""
+        if not self._is_in_head:
+            return
         super().on_header(name, value)
         if len(self.headers) > _MOST_HEADERS:
             self._refuse(431, "head_too_large", "the request has too many headers")
@@ -79,6 +81,14 @@ class PatientProtocol(HttpToolsProtocol):
         if not self._is_closed:
             super().on_message_complete()
         self._is_in_head = True
+        self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        """End an answer; the rest of a request that was answered before its end has to come soon."""
+        super().on_response_complete()
+        cycle: Any = self.cycle  # of the request that is read now, which need not be the one that was answered
+        if not self._is_in_head and cycle.response_complete and self._deadline is None and not self._is_closed:
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP."""
@@ -96,6 +106,11 @@ class PatientProtocol(HttpToolsProtocol):
         self._deadline = None
         if self._is_in_head:
             self._refuse(408, "too_slow", "the head of the request did not arrive in time")
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        self._is_closed = True
+        self.transport.close()
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         if self._is_closed:

@@ -31,6 +31,7 @@ class Call:
         address: of the client.
         gone: set when the client has hung up, or the service stops.
         audited: what the audit is to say of it.
+        size: of its body, in bytes.
         may: tells whether the caller may do this to a queue.
     """
 
@@ -44,6 +45,7 @@ class Call:
     gone: asyncio.Event
     may: Callable[[Scope, str], bool]
     audited: dict[str, Any] = field(default_factory=dict)
+    size: int = 0
     _backend: Any = None
 
     def needs(self, scope: Scope) -> None:

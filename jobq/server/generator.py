@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("jobq.server")
 LEASE: Final = "jobq.generator"
 _TTL: Final = timedelta(seconds=10)
+_TTL_OF_TESTS: Final = timedelta(seconds=5)
 _LOOK_SECONDS: Final = 1.0
 _STEP_SECONDS: Final = 0.2
 _MOST_AT_ONCE: Final = 2_000
 _RACES: Final = 20
+_MOST_DIGITS: Final = 19  # of 63 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +76,13 @@ async def _want(root: Any, queue: str, change: Any) -> Wanted:
 
 def _progress(cursor: str | None) -> tuple[int, int]:
     """Return the run and how many of its tasks are added, as the lease's cursor tells."""
-    if cursor is None:
-        return 0, 0
-    run, _, pushed = cursor.partition(" ")
-    return int(run), int(pushed)
+    run, _, pushed = (cursor or "").partition(" ")
+    # Anything else is not of a generator: somebody has held its lease by the database.
+    return (int(run), int(pushed)) if _is_count(run) and _is_count(pushed) else (0, 0)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
 
 
 async def _told(call: Call) -> dict[str, Any]:
@@ -164,8 +169,9 @@ class GeneratorLoop:
         run, pushed = _progress(record.cursor if record else None)
         if run == wanted.run and wanted.total is not None and pushed >= wanted.total:
             return  # it has done all that it was to do
+        ttl = _TTL_OF_TESTS if self._settings.allow_short_lease else _TTL
         lease = named_lease(
-            store, self._settings, LEASE, ttl=_TTL, wait=False, holder=f"replica {self._service.replica}"
+            store, self._settings, LEASE, ttl=ttl, wait=False, holder=f"replica {self._service.replica}"
         )
         with contextlib.suppress(LeaseHeld, LockLost):
             async with lease:

@@ -14,9 +14,13 @@ from jobq.server.problems import Refused
 from jobq.server.tokens import Scope
 
 _ACCEPTED: Final = {"accepted": True}
+_OURS: Final = "jobq."  # names of the service itself
 
 
 async def _store(call: Call) -> LeaseStore:
+    name = getattr(call.body, "resource", None)
+    if name is not None and name.startswith(_OURS):  # else whoever may lease tasks could stop the generator
+        call.needs(Scope.ADMIN)
     return store_of(await call.backend())
 
 
@@ -113,8 +117,13 @@ def _listing(wanted: Callable[[LeaseRecord], bool]) -> Any:
     async def handler(call: Call) -> Reply:
         limit, after = whole(call, "limit", 100, wire.MAX_PAGE), call.query.get("after", "")
         name = call.query.get("resource")
-        records = await (await _store(call)).list()
-        found = [each for each in records if each.name > after and wanted(each) and (name is None or each.name == name)]
+        store = await _store(call)
+        if name is None:
+            records = await store.list()
+        else:  # one is not to cost what all of them do
+            record = await store.read(checked_name(name))
+            records = [] if record is None else [record]
+        found = [each for each in records if each.name > after and wanted(each)]
         more = found[limit - 1].name if len(found) > limit else None
         return 200, {"leases": [shown(each) for each in found[:limit]], "next": more}
 
@@ -157,7 +166,7 @@ async def release_by_id(call: Call) -> Reply:
     if text is None:
         call.needs(Scope.ADMIN)
         return await revoke(call)
-    call.needs(Scope.LEASE)
+    call.needs(Scope.ADMIN if call.path["id"].startswith(_OURS) else Scope.LEASE)
     token = whole(call, "token", 0, wire.MAX_TOKEN)
     name = checked_name(call.path["id"])
     call.audited |= {"lease": name, "token": token}

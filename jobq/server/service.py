@@ -13,30 +13,24 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
-from jobq import strict_json
-from jobq.errors import JobqError, MalformedTask
+from jobq.errors import JobqError
 from jobq.server import generator, leases, openapi, queues, system, tasks, wire
 from jobq.server.endpoint import QUEUE, Call, Endpoint, validated
 from jobq.server.limits import Rate
 from jobq.server.metrics import Metrics
 from jobq.server.places import Places
 from jobq.server.problems import Refused, refused_for
+from jobq.server.reading import Message, Receive, body_of, headers_of, query_of, refuse_other_sites
+from jobq.server.routes import Routes
 from jobq.server.tokens import Scope, TokenBook, TokenRecord
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 _log: Final = logging.getLogger("jobq.server")
 _audit: Final = logging.getLogger("jobq.audit")
-_LOOPBACK: Final = {"127.0.0.1", "localhost", "::1", "[::1]"}
 _ANYONE: Final = "-"
-_MOST_QUERY: Final = 4096
-_MOST_PARAMETERS: Final = 20
 _SEND_SECONDS: Final = 60.0
-_DRAINED: Final = 4  # times the largest body: what is read of a larger one before it is refused
 _SERVICE: Final = (wire.SERVICE_HEADER.lower().encode(), wire.API_VERSION.encode())
 _JSON: Final = (b"content-type", b"application/json")
 _COMMON_HEADERS: Final = [_SERVICE, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
@@ -67,7 +61,7 @@ class Service:
 
     Args:
         places: the queues; open while requests come.
-        needs_tokens: whether a token is needed though there may be none; else it is as soon as there is one.
+        needs_tokens: whether a token is needed though there may be none; else it is as soon as one was made.
         limits: for each request.
 
     Attributes:
@@ -93,8 +87,10 @@ class Service:
             *generator.ENDPOINTS,
             *system.ENDPOINTS,
         )
-        self._routes = _Routes(self.endpoints)
-        self.openapi = openapi.document(self.endpoints, default_queue=places.default)
+        self._routes = Routes(self.endpoints)
+        document = openapi.document(self.endpoints, default_queue=places.default)
+        # Written once: anybody may ask for it, as often as he likes.
+        self.openapi = system.Text(json.dumps(document, indent=1).encode(), b"application/json")
 
     def stop(self) -> None:
         """Let everything that waits be answered at once, with what there is."""
@@ -170,10 +166,11 @@ class Service:
     async def _call(
         self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any], receive: Receive
     ) -> Call:
-        headers = _headers(scope)
+        headers = headers_of(scope)
         address = str((scope.get("client") or ("unknown",))[0])
-        query = _query(scope["query_string"])
-        queue = path.get("queue") or query.get("queue") or self.places.default
+        query = query_of(scope["query_string"])
+        # What is about no queue tells of the default one: so it wants a token of that one, whatever the query says.
+        queue = path.get("queue") or (query.get("queue") if endpoint.has_queue else None) or self.places.default
         if not QUEUE.fullmatch(queue):
             raise Refused(400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores")
         record = None if endpoint.is_open else await self._holder(headers, address)
@@ -188,7 +185,9 @@ class Service:
         if endpoint.scope is not None:
             call.needs(endpoint.scope)
         if endpoint.body is not None:
-            call.body = validated(endpoint.body, await self._body(headers, receive))
+            limits = self._limits
+            fields, call.size = await body_of(headers, receive, limit=limits.body_bytes, seconds=limits.body_seconds)
+            call.body = validated(endpoint.body, fields)
         return call
 
     async def _holder(self, headers: Mapping[bytes, bytes], address: str) -> TokenRecord | None:
@@ -196,8 +195,8 @@ class Service:
         self._book = self._book or TokenBook(self.places.root)
         given = headers.get(b"authorization", b"").decode("latin-1")
         try:
-            if not given and not self._needs_tokens and not await self._book.are_there():
-                _refuse_stranger_host(headers)
+            if not given and not self._needs_tokens and not await self._book.is_kept():
+                refuse_other_sites(headers)
                 return None
             kind, _, token = given.partition(" ")
             record = await self._book.holder_of(token.strip()) if kind.lower() == "bearer" else None
@@ -214,33 +213,6 @@ class Service:
             )
         return record
 
-    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> Any:
-        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json":
-            # Any other type a browser would send for a page of someone else, without asking us first.
-            raise Refused(415, "not_json", "send Content-Type: application/json")
-        limit, length = self._limits.body_bytes, headers.get(b"content-length", b"0")
-        too_large = Refused(
-            413, "too_large", f"at most {limit} bytes; send it in parts", headers=(("Connection", "close"),)
-        )
-        if not length.isdigit() or int(length[:20]) > _DRAINED * limit:
-            raise too_large
-        try:
-            async with asyncio.timeout(self._limits.body_seconds):
-                body = await _read(receive, limit)
-        except TimeoutError:
-            raise Refused(
-                408, "too_slow", "the body did not arrive in time", headers=(("Connection", "close"),)
-            ) from None
-        if body is None:
-            raise too_large
-        try:
-            return strict_json.loads(body)
-        except MalformedTask as error:
-            raise Refused(400, "malformed_request", str(error)) from None
-        except RecursionError:
-            raise Refused(400, "malformed_request", "nested too deep") from None
-
     def tell(self, did: str, call: Call, status: int) -> None:
         """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
         fields = {
@@ -253,89 +225,6 @@ class Service:
             "status": status,
         }
         _audit.info("%s", json.dumps(fields))
-
-
-async def _read(receive: Receive, limit: int) -> bytes | None:
-    """Return the body; None = it is too large, and read to its end: a client that still sends hears no answer."""
-    parts: list[bytes] = []
-    size, is_last = 0, False
-    while not is_last and size <= _DRAINED * limit:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refused(400, "malformed_request", "the request ended in the midst of its body")
-        part = message.get("body", b"")
-        size += len(part)
-        if size <= limit:
-            parts.append(part)
-        is_last = not message.get("more_body")
-    return b"".join(parts) if size <= limit else None
-
-
-class _Routes:
-    """Finds the endpoint of a path."""
-
-    def __init__(self, endpoints: tuple[Endpoint, ...]) -> None:
-        self._fixed: dict[str, dict[str, Endpoint]] = {}
-        self._variable: list[tuple[tuple[str, ...], dict[str, Endpoint]]] = []
-        for endpoint in endpoints:
-            if "{" not in endpoint.path:
-                self._fixed.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-                continue
-            parts = tuple(endpoint.path.split("/"))
-            methods = next((known for each, known in self._variable if each == parts), None)
-            if methods is None:
-                methods = {}
-                self._variable.append((parts, methods))
-            methods[endpoint.method] = endpoint
-
-    def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
-        """Return the endpoint, and the variable parts of the path; raises Refused."""
-        variables: dict[str, str] = {}
-        methods = self._fixed.get(path)
-        if methods is None or method not in methods:
-            given = path.split("/")
-            for parts, known in self._variable:
-                if len(parts) == len(given) and all(
-                    part[:1] == "{" or part == word for part, word in zip(parts, given, strict=True)
-                ):
-                    variables = {part[1:-1]: word for part, word in zip(parts, given, strict=True) if part[:1] == "{"}
-                    if methods is None or method in known:
-                        methods = known
-                    break
-        if methods is None or any(not word for word in variables.values()):
-            raise Refused(404, "no_such_path", "there is nothing here; /openapi.json tells what there is")
-        endpoint = methods.get("GET" if method == "HEAD" else method)
-        if endpoint is None:
-            raise Refused(
-                405, "no_such_method", f"not with {method[:20]!a}", headers=(("Allow", ", ".join(sorted(methods))),)
-            )
-        return endpoint, variables
-
-
-def _headers(scope: MutableMapping[str, Any]) -> dict[bytes, bytes]:
-    return dict(scope["headers"])
-
-
-def _query(given: bytes) -> dict[str, str]:
-    if not given:
-        return {}
-    if len(given) > _MOST_QUERY:
-        raise Refused(400, "malformed_request", "the query is too long")
-    try:
-        pairs = parse_qsl(
-            given.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS
-        )
-    except ValueError:
-        raise Refused(400, "malformed_request", "the query is no list of parameters in UTF-8") from None
-    return dict(pairs)
-
-
-def _refuse_stranger_host(headers: Mapping[bytes, bytes]) -> None:
-    """Where no token is needed, refuse what a browser was led here for by another name (DNS rebinding)."""
-    host = headers.get(b"host", b"localhost").decode("latin-1").lower()
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    if name not in _LOOPBACK:
-        raise Refused(403, "forbidden", "without tokens this service answers to localhost alone")
 
 
 async def _watch(receive: Receive, gone: asyncio.Event) -> None:

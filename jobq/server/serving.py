@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any, Final
 import uvicorn
 
 from jobq.errors import ConfigurationError
-from jobq.server.connections import PatientProtocol
+from jobq.server.connections import MOST_CONNECTIONS, PatientProtocol
 from jobq.server.generator import GeneratorLoop
 from jobq.server.places import Places
 from jobq.server.service import Limits, Service
@@ -23,6 +24,7 @@ _log: Final = logging.getLogger("jobq.server")
 _BACKLOG: Final = 2048
 _KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep theirs, so that they close first
 _STOP_SECONDS: Final = 20
+_OTHER_DESCRIPTORS: Final = 100  # beside the connections of clients: to the database, of the process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +72,14 @@ async def serve(
     try:
         await places.open()
         is_local = _is_loopback(listening.host)
-        has_tokens = await TokenBook(places.root).are_there()
+        has_tokens = await TokenBook(places.root).is_kept()
         if not is_local and not has_tokens:
             raise ConfigurationError(
                 f"{listening.host} can be reached by others, and there is no token yet: whoever reaches it could run"
                 " commands on your workers. Make one with `jobq serve token create SPEC --scope ...`, or leave --host"
                 " away"
             )
+        _allow_descriptors()
         with _listener(listening) as listener:
             service = Service(places, needs_tokens=not is_local, limits=listening.limits)
             scheme = "https" if listening.certificate else "http"
@@ -144,6 +147,19 @@ def _listener(listening: Listening) -> Iterator[socket.socket]:
         ) from None
     finally:
         listener.close()
+
+
+def _allow_descriptors() -> None:
+    """Raise the soft limit of open files, 1024 on many systems, to the hard one: strangers' connections take fewer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < MOST_CONNECTIONS + _OTHER_DESCRIPTORS:
+        _log.warning(
+            "only %d files may be open, for up to %d connections: raise the limit (LimitNOFILE of systemd)",
+            hard,
+            MOST_CONNECTIONS,
+        )
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,7 +1,6 @@
 """The endpoints about the service itself: is it alive, is it ready, its figures and its OpenAPI."""
 
 import asyncio
-import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,7 +54,7 @@ async def figures(call: Call) -> Reply:
 
 async def openapi(call: Call) -> Reply:
     """Return the OpenAPI document."""
-    return 200, Text(json.dumps(call.service.openapi, indent=1).encode(), b"application/json")
+    return 200, call.service.openapi
 
 
 ENDPOINTS: Final = (

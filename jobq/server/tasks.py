@@ -17,6 +17,7 @@ from jobq.run import retry
 from jobq.server import wire
 from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Handler, Parameter, Reply, whole
 from jobq.server.problems import Refused, refused_for
+from jobq.server.reading import aside
 from jobq.server.tokens import Scope
 from jobq.serving import HeldDelivery, Kind, TaskRecord, released_body
 from jobq.task import WIRE_VERSION, Outcome, OutcomeKind, Task, TaskResult, new_id
@@ -27,7 +28,9 @@ _TAIL: Final = 4096  # characters of output in a dead letter (DESIGN section 11)
 
 async def push(call: Call) -> Reply:
     """Add tasks."""
-    tasks = [_task_of(call, fields, number) for number, fields in enumerate(call.body.tasks)]
+    tasks = await aside(
+        call.size, lambda: [_task_of(call, fields, number) for number, fields in enumerate(call.body.tasks)]
+    )
     backend = await call.backend()
     ids = await backend.push(tasks)
     call.audited["ids"] = ids[:10]

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
-from jobq.serving import Servable
+from jobq.serving import Document, Servable
 
 _DOCUMENT: Final = "tokens"
 _FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken
@@ -71,13 +71,14 @@ class TokenBook:
     def __init__(self, store: Servable) -> None:
         self._store = store
         self._records: dict[str, TokenRecord] = {}
+        self._is_kept = False
         self._read_at = -_STALE_SECONDS
         self._tried_at = -_STALE_SECONDS
 
-    async def are_there(self) -> bool:
-        """Tell whether there is any token."""
+    async def is_kept(self) -> bool:
+        """Tell whether a token was ever made here; to revoke the last one must not open the service to everybody."""
         await self._refresh()
-        return bool(self._records)
+        return self._is_kept
 
     async def holder_of(self, token: str) -> TokenRecord | None:
         """Return the record of a token, if it is one; raises BackendUnavailable where no one can say."""
@@ -95,7 +96,9 @@ class TokenBook:
             return
         self._tried_at = now
         try:
-            self._records = {record.id: record for record in await records(self._store)}
+            document = await self._store.document(_DOCUMENT)
+            self._records = {record.id: record for record in _records_of(document)}
+            self._is_kept = document is not None
         except JobqError:
             if now - self._read_at >= _STALE_SECONDS:
                 raise BackendUnavailable("nobody can say which tokens are good") from None
@@ -105,8 +108,7 @@ class TokenBook:
 
 async def records(store: Servable) -> list[TokenRecord]:
     """Return all tokens, oldest first."""
-    document = await store.document(_DOCUMENT)
-    return [] if document is None else _read(document.value)
+    return _records_of(await store.document(_DOCUMENT))
 
 
 async def create(store: Servable, name: str, scopes: Sequence[str], queues: Sequence[str]) -> tuple[TokenRecord, str]:
@@ -143,7 +145,7 @@ async def revoke(store: Servable, token_id: str) -> TokenRecord | None:
 async def _change(store: Servable, change: Any) -> None:
     for _ in range(_RACES):
         document = await store.document(_DOCUMENT)
-        known = [] if document is None else _read(document.value)
+        known = _records_of(document)
         wanted = change(list(known))
         if wanted == known:
             return
@@ -153,11 +155,13 @@ async def _change(store: Servable, change: Any) -> None:
     raise BackendUnavailable("the tokens change again and again; nothing was changed")
 
 
-def _read(value: bytes) -> list[TokenRecord]:
+def _records_of(document: Document | None) -> list[TokenRecord]:
+    if document is None:
+        return []
     try:
         return [
             TokenRecord(**(fields | {"scopes": tuple(fields["scopes"]), "queues": tuple(fields["queues"])}))
-            for fields in json.loads(value)["tokens"]
+            for fields in json.loads(document.value)["tokens"]
         ]
     except (ValueError, KeyError, TypeError):
         raise ConfigurationError(

@@ -5,7 +5,7 @@ Version 1. Fields may be added to answers; anything else is a new version (`Jobq
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
 
 API_VERSION: Final = "1"
 SERVICE_HEADER: Final = "Jobq-Service"  # without it an answer is not this service's: a proxy's, or a stranger's
@@ -20,11 +20,13 @@ MAX_TEXT: Final = 64 * 1024
 MAX_OUTPUT: Final = 256 * 1024
 MAX_TOKEN: Final = 2**63 - 1
 
+# Values of any shape are `Any`: they are JSON already (`strict_json`), and to look at each again takes seconds.
 Seconds = Annotated[float, Field(ge=0, le=MAX_DELAY_SECONDS, allow_inf_nan=False)]
 LeaseSeconds = Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=False)]
 Key = Annotated[str, Field(min_length=16, max_length=100, pattern=r"^[A-Za-z0-9._:@+=-]+$")]
 Receipt = Annotated[str, Field(min_length=1, max_length=100)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Shown = Annotated[str, Field(pattern=r"^[^\x00]*$")]  # what PostgreSQL takes as text
 Resource = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?$", max_length=128)]
 Token = Annotated[int, Field(ge=1, le=MAX_TOKEN)]
 
@@ -45,7 +47,7 @@ class NewTasks(Body):
     """Tasks to add: all of them or, on an error, none."""
 
     tasks: Annotated[
-        list[dict[str, JsonValue]],
+        list[dict[str, Any]],
         Field(
             min_length=1,
             max_length=MAX_TASKS,
@@ -82,7 +84,7 @@ class Completion(Body):
 
     receipt: Receipt
     exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1)] = None
-    value: JsonValue = None
+    value: Any = None
     duration_seconds: Seconds = 0.0
     output: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
 
@@ -107,7 +109,7 @@ class Requeue(Body):
     """Put it back, by a caller who counts by itself."""
 
     receipt: Receipt
-    task: Annotated[dict[str, JsonValue], Field(description="The task with its counters and generation raised.")]
+    task: Annotated[dict[str, Any], Field(description="The task with its counters and generation raised.")]
     delay_seconds: Seconds = 0.0
 
 
@@ -115,7 +117,7 @@ class Burial(Body):
     """Give it up, by a caller who counts by itself."""
 
     receipt: Receipt
-    reason: Annotated[str, Field(min_length=1, max_length=100)]
+    reason: Annotated[Shown, Field(min_length=1, max_length=100)]
     description: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
 
 
@@ -179,7 +181,7 @@ class NewLease(Body):
     """A wish for a name."""
 
     resource: Resource
-    holder: Annotated[str, Field(max_length=1000, description="For display only.")] = ""
+    holder: Annotated[Shown, Field(max_length=1000, description="For display only.")] = ""
     ttl: LeaseSeconds = 60.0
     key: Annotated[Key | None, Field(description="Made for this wish alone: the same again is answered alike.")] = None
     lock_delay: Annotated[Seconds, Field(description="How long the name stays closed once this expires.")] = 0.0

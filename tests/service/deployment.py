@@ -108,7 +108,7 @@ class Deployment:
         tasks = [
             Task.new(
                 command=_LIFE.replace("{lives}", str(self._lives)).replace(
-                    "{steps}", str(40 if number % 2 == 0 else 1)
+                    "{steps}", str(30 if number % 2 == 0 else 1)
                 ),
                 budgets=budgets,
             )

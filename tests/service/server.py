@@ -22,13 +22,15 @@ class HttpServer:
         folder: for its log, and what else it needs.
         port: 0 = one that is free, which it then keeps over restarts.
         options: more of its command line.
+        files: how many it may have open, as long as it does not ask for more; 0 = as many as we.
     """
 
-    def __init__(self, spec: str, folder: Path, *options: str, port: int = 0) -> None:
+    def __init__(self, spec: str, folder: Path, *options: str, port: int = 0, files: int = 0) -> None:
         self.spec = spec
         self.port = port
         self.log = folder / f"serve-{id(self)}.log"
         self._options = options
+        self._limited = ["prlimit", f"--nofile={files}:4096", "--"] if files else []
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
         self._environment |= {"JOBQ_HOME": str(folder), "JOBQ_ALLOW_SHORT_LEASE": "1"}
         self.process: subprocess.Popen[str] | None = None
@@ -42,7 +44,11 @@ class HttpServer:
         """Start, and return once it listens."""
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "jobq", "serve", self.spec, "--port", str(self.port), "--json", *self._options],
+                [
+                    *self._limited,
+                    *(sys.executable, "-m", "jobq", "serve", self.spec, "--port", str(self.port), "--json"),
+                    *self._options,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -90,9 +96,9 @@ class HttpServer:
 
 
 @contextlib.contextmanager
-def running(spec: str, folder: Path, *options: str) -> Iterator[HttpServer]:
+def running(spec: str, folder: Path, *options: str, files: int = 0) -> Iterator[HttpServer]:
     """A service while the context is entered."""
-    server = HttpServer(spec, folder, *options)
+    server = HttpServer(spec, folder, *options, files=files)
     server.start()
     try:
         yield server

@@ -159,6 +159,19 @@ def test_pages(api: Caller) -> None:
     assert code_of(api("GET", "/tasks?state=odd", None, 400)) == "malformed_request"
 
 
+def test_a_claim_that_is_sent_twice_makes_no_old_receipt_good(api: Caller) -> None:
+    """S4: by a proxy that repeats it, late."""
+    api.pushed()
+    key = str(uuid.uuid4())
+    first = api.claimed(key=key)
+    settle = f"/tasks/{first['id']}"
+    api("PUT", f"{settle}/release", {"receipt": first["receipt"]}, 202)
+    second = api.claimed(key=key)
+    assert code_of(api("PUT", f"{settle}/complete", {"receipt": first["receipt"]}, 409)) == "lease_gone"
+    assert api.claimed(key=str(uuid.uuid4()), former=[key])["id"] == first["id"]
+    assert code_of(api("PUT", f"{settle}/complete", {"receipt": second["receipt"]}, 409)) == "lease_gone"
+
+
 def test_a_long_poll_ends_with_the_first_task(api: Caller) -> None:
     began = time.monotonic()
     assert api("POST", "/tasks/next", {"wait_seconds": 0.4})["tasks"] == []
@@ -168,6 +181,7 @@ def test_a_long_poll_ends_with_the_first_task(api: Caller) -> None:
 def test_a_named_lease(api: Caller) -> None:
     """S10."""
     wish = {"resource": "nightly", "holder": "me", "ttl": 30.0, "key": str(uuid.uuid4())}
+    assert code_of(api("POST", "/leases", wish | {"holder": "\0"}, 400)) == "malformed_request"  # as on PostgreSQL
     granted = api("POST", "/leases", wish, 201)
     assert api("POST", "/leases", wish, 201) == granted  # the answer was lost
     busy = api("POST", "/leases", wish | {"key": str(uuid.uuid4())}, 409)

@@ -25,12 +25,12 @@ def served(tmp_path: Path) -> Iterator[HttpServer]:
 
 def test_a_queue_behaves_like_any_other(jobq: Jobq, served: HttpServer) -> None:
     spec = f"{served.url}/work"
-    jobq(spec, "size", code=4)
     assert (
         "created queue work" in jobq(spec, "push", "-c", "echo done >> out", "-c", "exit 3", "--num-retries", "0").err
     )
-    assert jobq(spec, "size", "--json").objects == [{"visible": 2, "leased": 0, "scheduled": 0, "dead": 0}]
-    assert "echo done" in jobq(spec, "peek").out
+    size, peek = jobq.all([spec, "size", "--json"], [spec, "peek"], code=0)
+    assert size.objects == [{"visible": 2, "leased": 0, "scheduled": 0, "dead": 0}]
+    assert "echo done" in peek.out
     jobq(spec, "worker", "-n", "2")
     assert (jobq.folder / "out").read_text() == "done\n"
     (dead,) = jobq(spec, "dead", "list", "--json").objects
@@ -38,7 +38,6 @@ def test_a_queue_behaves_like_any_other(jobq: Jobq, served: HttpServer) -> None:
     jobq(spec, "dead", "retry", "--all")
     jobq(spec, "clear", "--yes")
     jobq(spec, "size", "--fail-if-empty", code=4)
-    jobq(spec, "create", "--no-exist-ok", code=3)
     assert jobq(spec, "lease", "run", "nightly", "--", "sh", "-c", "exit 7", code=7).code == 7
     (lease,) = jobq(spec, "lease", "list", "--json").objects
     assert (lease["name"], lease["state"], lease["token"]) == ("nightly", "released", 1)
@@ -50,8 +49,9 @@ def test_tokens_from_the_environment_alone(jobq: Jobq, served: HttpServer) -> No
     token = jobq("serve", "token", "create", place, "--scope", "read", "--scope", "enqueue").out.strip()
     served.stop()
     served.start()
-    assert "JOBQ_HTTP_TOKEN" in jobq(spec, "size", code=3).err
-    assert "JOBQ_HTTP_TOKEN" in jobq(spec, "size", code=3, env={"JOBQ_HTTP_TOKEN": f"jobq_00_{CANARY}"}).err
+    told = jobq(spec, "size", code=3, env={"JOBQ_HTTP_TOKEN": f"jobq_00_{CANARY}"}).err
+    assert "JOBQ_HTTP_TOKEN" in told
+    assert CANARY not in told
     ours = {"JOBQ_HTTP_TOKEN": token}
     jobq(spec, "push", "-c", "true", env=ours)
     assert "visible" in jobq(spec, "size", env=ours).out
@@ -73,8 +73,11 @@ def test_exit_codes(jobq: Jobq, served: HttpServer) -> None:
     first, second = jobq.all([away, "size"], [away, "push", "-c", "true"], code=75)
     assert "cannot be reached" in first.err
     assert "cannot be reached" in second.err
-    assert "names no host" in jobq("http:///demo", "size", code=3).err
-    assert re.search(r"no .*queue|not exist", jobq(f"{served.url}/nowhere", "worker", code=4).err)
+    first, second = jobq.all(["http:///demo", "size"], [f"{served.url}/demo", "create", "--no-exist-ok"], code=3)
+    assert "names no host" in first.err
+    assert "exists already" in second.err
+    first, second = jobq.all([f"{served.url}/nowhere", "worker"], [f"{served.url}/nowhere", "size"], code=4)
+    assert re.search(r"no .*queue|not exist", first.err)
     held = jobq.start(f"{served.url}/demo", "lease", "run", "name", "--", "sh", "-c", "echo held; sleep 60")
     assert held.stdout is not None
     assert held.stdout.readline() == b"held\n"

@@ -32,7 +32,7 @@ def check(found: Verdict, scale: Scale, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.timeout(120)
 async def test_a_deployment_under_kills(database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scale = Scale(tasks=80, workers=4, slots=3, kills=3, pause=1.5, seconds=60)
+    scale = Scale(tasks=50, workers=3, slots=4, kills=3, pause=1.0, seconds=60)
     check(await Deployment(database, tmp_path, scale, SEED).run(), scale, capsys)
 
 

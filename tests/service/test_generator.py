@@ -39,8 +39,12 @@ class Asked:
 async def test_three_replicas_tell_one_truth(postgres: Database, tmp_path: Path) -> None:
     database = postgres.fresh()
     with ExitStack() as stack:
-        # One after the other: the first makes the tables.
-        servers = [stack.enter_context(running(database.spec("demo"), tmp_path)) for _ in range(3)]
+        servers = [stack.enter_context(running(database.spec("demo"), tmp_path))]  # it makes the tables
+        more = [HttpServer(database.spec("demo"), tmp_path) for _ in range(2)]
+        for server in more:
+            stack.callback(server.kill)
+        await asyncio.gather(*(asyncio.to_thread(server.start) for server in more))
+        servers += more
         async with RoundRobin([server.port for server in servers]) as proxy:
             ask = Asked(proxy)
             assert (await ask("GET", ""))["state"] == "stopped"

@@ -1,6 +1,8 @@
 """10,000 malformed requests and 500 connections that never finish a head: others are answered throughout (T9, A8)."""
 
 import asyncio
+import contextlib
+import http.client
 import random
 import time
 from datetime import timedelta
@@ -15,6 +17,7 @@ from tests.service.server import HttpServer, running
 
 MALFORMED: Final = 10_000
 SLOW: Final = 500
+ENDLESS: Final = 20
 SENDERS: Final = 20
 _NOW: Final = timedelta(0)
 MOST_GROWN_BYTES: Final = 50 * 1024 * 1024
@@ -92,6 +95,25 @@ async def never_finish(port: int, until: asyncio.Event) -> bool:
         writer.close()
 
 
+async def never_end(port: int, until: asyncio.Event) -> bool:
+    """Send a body of which nobody wants to know, a byte now and then; return whether that was ended."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"POST /api/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
+        await reader.readuntil(b"}}")  # answered before its end
+        while not until.is_set():
+            writer.write(b"x")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    if not await reader.read(1):
+                        return True
+        return False
+    except OSError:
+        return True
+    finally:
+        writer.close()
+
+
 async def others(url: str, until: asyncio.Event) -> list[float]:
     """Push, claim and settle, one after the other; return how long each round took."""
     took: list[float] = []
@@ -113,12 +135,32 @@ async def test_others_are_answered_meanwhile(tmp_path: Path) -> None:
         await _attack(server)
 
 
+async def test_a_body_of_many_values_holds_up_nobody(tmp_path: Path) -> None:
+    """Whoever may send a body must not make everyone else lose a lease (S11, A8)."""
+    body = b'{"tasks":[{"call":"m:f","kwargs":{"a":[' + b",".join([b"{}"] * 1_000_000) + b"]}}]}"
+    until = asyncio.Event()
+    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:
+        honest = asyncio.create_task(others(server.url, until))
+        began = time.monotonic()
+        assert await asyncio.to_thread(post, server.port, body) == 400
+        large = time.monotonic() - began
+        until.set()
+        assert max(await honest) < large / 2, "it is read aside, and others are answered meanwhile"
+
+
+def post(port: int, body: bytes) -> int:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("POST", "/api/tasks", body, {"Content-Type": "application/json"})
+        return connection.getresponse().status
+
+
 async def _attack(server: HttpServer) -> None:
     assert server.process is not None
     process = psutil.Process(server.process.pid)
     until = asyncio.Event()
     honest = asyncio.create_task(others(server.url, until))
     slow = [asyncio.create_task(never_finish(server.port, until)) for _ in range(SLOW)]
+    slow += [asyncio.create_task(never_end(server.port, until)) for _ in range(ENDLESS)]
     chance = random.Random(8)
     answered: list[bytes] = []
     await send(server.port, [malformed(chance) for _ in range(500)], answered)  # warm
@@ -133,7 +175,7 @@ async def _attack(server: HttpServer) -> None:
     assert len(answered) == MALFORMED
     assert len(took) > 50
     assert max(took) < WORST_SECONDS, f"others waited {max(took):.1f} s"
-    assert sum(ended) == SLOW, "a head without an end is not waited for"
+    assert sum(ended) == SLOW + ENDLESS, "a head or a body without an end is not waited for"
     statuses = {answer[9:12] for answer in answered if answer}
     assert not {status for status in statuses if status.startswith(b"5")}, statuses
     assert process.memory_info().rss - before < MOST_GROWN_BYTES

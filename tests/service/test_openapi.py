@@ -35,7 +35,7 @@ def ask_all(server: HttpServer, folder: Path, *options: str) -> None:
 
 
 def test_schemathesis(server: HttpServer, tmp_path: Path) -> None:
-    ask_all(server, tmp_path, "--phases", "fuzzing", "--max-examples", "6", "--seed", "1")
+    ask_all(server, tmp_path, "--phases", "fuzzing", "--max-examples", "3", "--seed", "1")
 
 
 @pytest.mark.soak

@@ -2,12 +2,13 @@
 
 import http.client
 import json
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +130,16 @@ def test_it_listens_elsewhere_with_tokens_only(tmp_path: Path) -> None:
     said = jobq("serve", spec, "--host", "0.0.0.0", "--port", "0", code=3)
     assert "token create" in said
     token = token_for(spec, "read")
-    with running(spec, tmp_path, "--host", "0.0.0.0") as server:
+    with running(spec, tmp_path, "--host", "0.0.0.0", files=256) as server:
+        with ExitStack() as idle:  # a soft limit of 1024 is common; more connections than that are to be borne
+            for _ in range(300):
+                idle.enter_context(closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)))
+            assert server.ask("GET", "/healthz")[0] == 200
         assert server.ask("GET", "/api/tasks")[0] == 401
         assert server.ask("GET", "/api/tasks", token=token)[0] == 200
-        assert server.ask("GET", "/healthz")[0] == 200
+    jobq("serve", "token", "revoke", spec, token.split("_")[1])
+    with running(spec, tmp_path) as server:
+        assert server.ask("GET", "/api/tasks")[0] == 401, "the last token is revoked: that opens it to nobody"
 
 
 def ask(server: HttpServer, method: str, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
@@ -190,4 +197,42 @@ def test_without_tokens_a_page_of_another_name_gets_nothing(tmp_path: Path) -> N
     """A browser that was led to 127.0.0.1 by another name: its Host tells."""
     with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:
         assert ask(server, "GET", "/api/tasks", b"", Host="evil.example.org")[0] == 403
-        assert ask(server, "GET", "/api/tasks", b"", Host=f"localhost:{server.port}")[0] == 200
+        here = f"localhost:{server.port}"
+        assert ask(server, "GET", "/api/tasks", b"", Host=here)[0] == 200
+        # A page may send a POST without a body anywhere, unasked: it must not clear the queue of who looks at it.
+        clear = "/api/queues/demo/clear"
+        for said in ({"Origin": "https://evil.example.org"}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}):
+            assert ask(server, "POST", clear, b"", Host=here, **said)[0] == 403
+        assert (
+            ask(server, "POST", clear, b"", Host=here, Origin=f"http://{here}", Sec_Fetch_Site="same-origin")[0] == 202
+        )
+
+
+def test_a_header_that_decides_stands_in_the_head_and_once(server: HttpServer, tokens: dict[str, str]) -> None:
+    """Else a proxy before the service would judge by another one than the service."""
+    good = f"Authorization: Bearer {tokens['enqueue']}\r\n"
+    head = "POST /api/tasks HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    body = '{"tasks":[{"command":"true"}]}'
+    chunked = f"Transfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\n"
+    plain = f"Content-Length: {len(body)}\r\n\r\n{body}"
+    for request, status in (
+        (head + good + plain, b"202"),
+        (head + good + chunked + "\r\n", b"202"),
+        (head + "Authorization: Bearer jobq_00_x\r\n" + good + plain, b"400"),
+        (head + chunked + good + "\r\n", b"401"),
+    ):
+        with closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)) as connection:
+            connection.sendall(request.encode())
+            assert connection.recv(65536)[9:12] == status, request
+
+
+def test_the_generators_lease_is_the_admins(server: HttpServer, tokens: dict[str, str]) -> None:
+    """Who may lease tasks could else hold the generator up, or leave it a cursor that no replica can read."""
+    wish = {"resource": "jobq.generator", "ttl": 10.0}
+    assert server.ask("POST", "/api/leases", wish, token=tokens["lease"])[0] == 403
+    assert server.ask("DELETE", "/api/leases/jobq.generator?token=1", token=tokens["lease"])[0] == 403
+
+
+def test_figures_are_the_default_queues(server: HttpServer, tokens: dict[str, str]) -> None:
+    """A token of another queue learns nothing of it, whatever queue the request names."""
+    assert server.ask("GET", "/metrics?queue=other", token=tokens["elsewhere"])[0] == 403

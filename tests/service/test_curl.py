@@ -1,0 +1,40 @@
+"""The page's requests for other languages are sent as they stand, by curl, to a live service."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.service.server import HttpServer
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "http-service.md"
+LINES: Final = [
+    line
+    for block in re.findall(r"^```text\n(curl .*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    for line in block.replace("\\\n", "").splitlines()
+]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_every_request_of_the_page(server: HttpServer) -> None:
+    """In their order: what one of them takes, the next ones renew and give back."""
+    assert len(LINES) > 5, "void: the page shows no requests"
+    for line in LINES:
+        sent = line.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
+        if "TASK" in line:
+            server.ask("POST", "/api/tasks", {"tasks": [{"command": "true"}]})
+            held = server.ask("POST", "/api/tasks/next", {"lease_seconds": 60.0})[1]["tasks"][0]
+            sent = sent.replace("TASK", held["id"]).replace("RECEIPT", held["receipt"])
+        assert accepted(sent), line
+
+
+def accepted(line: str) -> Any:
+    done = subprocess.run(
+        ["sh", "-c", f"{line} --silent --show-error --fail-with-body"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (line, done.stdout, done.stderr)
+    return json.loads(done.stdout)
