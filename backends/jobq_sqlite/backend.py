@@ -208,8 +208,7 @@ class SqliteBackend:
     def _deliveries(
         self, link: _Link, rows: list[ClaimedRow], lease: timedelta, *, served: bool
     ) -> list[SqliteDelivery]:
-        # What is served to others is settled by their word, of which the journal is told nothing yet.
-        journaled = self._keep is not None and not served
+        journaled = self._keep is not None
         return [
             SqliteDelivery(
                 link.connection, row, lease, self._wake, queue=self.name, keeps_result=served, journaled=journaled

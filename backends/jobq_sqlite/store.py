@@ -237,7 +237,7 @@ def _promote_expired(database: sqlite3.Connection, queue: int, now: Now, *, jour
     if journaled:
         lost = database.execute(noting.LOST, (queue, now.boottime, PROMOTE_AT_ONCE)).fetchall()
         noting.note_lost(database, lost, now.boottime, now.wall)
-        database.execute(noting.CANCEL_EXPIRED, (now.wall, queue, now.boottime))
+    database.execute(noting.CANCEL_EXPIRED, (now.wall, queue, now.boottime))
     database.execute(PROMOTE_EXPIRED, (now.wall, queue, now.boottime, PROMOTE_AT_ONCE))
 
 
