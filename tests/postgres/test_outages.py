@@ -3,12 +3,14 @@
 import asyncio
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
 from jobq.testing.tcp_proxy import TcpProxy
 from jobq_postgres import PostgresBackend
+from tests.cli.conftest import Jobq
 from tests.postgres.server import Database, PostgresServer
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
 
@@ -189,3 +191,23 @@ async def test_a_cancelled_statement_changed_nothing(own_postgres: PostgresServe
         await administrator.close()
         await held.renew(LEASE)
         await held.complete(DONE)
+
+
+def test_whoever_waits_outlasts_a_restart(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """What is waited for is queued: to end the wait would invite a second push, which would run it twice."""
+    line, spec = Jobq(tmp_path), own_postgres.database.spec()
+    waiting = line.start(spec, "push", "--wait", "--ids", "-c", "true")
+    assert waiting.stdout is not None
+    assert waiting.stderr is not None
+    waiting.stdout.readline()
+    own_postgres.kill()
+    try:
+        while b"still waiting" not in (told := waiting.stderr.readline()):
+            assert told, "it gave up"
+        own_postgres.start()
+        line(spec, "worker", "--quiet-output", env={"JOBQ_SCHEDULED_EVENTS": "off"})
+        _, told = waiting.communicate(timeout=30)
+        assert (waiting.returncode, b"1 of 1 succeeded" in told) == (0, True), told
+    finally:
+        waiting.kill()
+        waiting.communicate()
