@@ -19,7 +19,7 @@ from jobq_sqlite.leases import SqliteLeases
 from jobq_sqlite.opening import StoreFile
 from jobq_sqlite.store import ClaimedRow, NewRow, NothingReady, Now
 
-_FORGET_SECONDS: Final = 60.0
+_FORGET_SECONDS: Final = 1.0  # a worker forgets faster than it can complete
 _log: Final = logging.getLogger(__name__)
 
 _CAPABILITIES: Final = Capabilities(

@@ -9,7 +9,7 @@ from jobq.journal.page import Page
 from jobq.journal.records import RELEASED, Attempt, host_of
 from jobq.task import OutcomeKind
 
-_SWEEP_AT_ONCE: Final = 400
+SWEEP_AT_ONCE: Final = 2000
 _NOTE: Final = (
     "INSERT OR IGNORE INTO attempt (queue_id, seq, attempt, outcome, ended_at, record, output)"
     " SELECT queue_id, seq, ?, ?, ?, ?, ? FROM task WHERE seq = ?"
@@ -75,6 +75,6 @@ def note_lost(
         database.execute(_NOTE, (deliveries, record.outcome, record.ended, record.encode(), "", seq))
 
 
-def forget(database: sqlite3.Connection, queue: int, before: float) -> None:
-    """Delete some attempts that ended before a wall time; the next push deletes more."""
-    database.execute(FORGET_ATTEMPTS, (queue, before, _SWEEP_AT_ONCE))
+def forget(database: sqlite3.Connection, queue: int, before: float, most: int = SWEEP_AT_ONCE) -> None:
+    """Delete up to `most` attempts that ended before a wall time; the next push or claim deletes more."""
+    database.execute(FORGET_ATTEMPTS, (queue, before, most))
