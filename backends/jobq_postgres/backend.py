@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Self
 from uuid import UUID
@@ -162,8 +163,7 @@ class PostgresBackend:
         return await self._receive(len(receipts), lease, wait, receipts)
 
     def _delivery(self, links: Links, row: Leased, lease: timedelta, *, served: bool) -> PostgresDelivery:
-        # What is served to others is settled by their word, of which the journal is told nothing yet.
-        journaled = self._keep is not None and not served
+        journaled = self._keep is not None
         return PostgresDelivery(
             links, row, lease, self._wake, queue=self.name, keeps_result=served, journaled=journaled
         )
@@ -222,6 +222,10 @@ class PostgresBackend:
             changed = self._changed  # taken before the claim: what changes after it wakes us
             is_last = self._clock.boottime() >= end
             rows = await self._claim(links, max_tasks, length, thorough=is_last, receipts=receipts)
+            if (receipts or self._keep is None) and any(row.cancel_requested for row in rows):
+                rows = [row for row in rows if not await self._ended_canceled(links, row)]
+                if not rows:
+                    continue  # there may be others behind
             if rows:
                 return [self._delivery(links, row, length, served=bool(receipts)) for row in rows]
             if is_last:
@@ -229,6 +233,15 @@ class PostgresBackend:
             left = end - self._clock.boottime()
             poll = _POLL_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311 - so that many workers do not look in step
             await self._until(changed, min(left, links.claimer.next_due, poll))
+
+    async def _ended_canceled(self, links: Links, row: Leased) -> bool:
+        """End a claimed task that is to be canceled, whose worker would not know; tell whether it was one (S1)."""
+        if not row.cancel_requested:
+            return False
+        change = Change(row, ("complete canceled", None, "canceled", None, None, None))
+        with suppress(JobqError, NoAnswer):  # its lease runs out, and whoever claims it then ends it
+            await links.run("complete", change, 5.0)
+        return True
 
     async def _claim(
         self, links: Links, max_tasks: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID]

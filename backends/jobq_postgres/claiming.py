@@ -31,6 +31,7 @@ _SKEW: Final = timedelta(seconds=5)  # how late a commit may show what was to be
 _FORGET_SECONDS: Final = 60.0
 _ASK_AGAIN_SECONDS: Final = 1.0  # the statement may have been held up, and be done yet
 _SWEPT_AT_ONCE: Final = 500
+_FORGOTTEN_AT_ONCE: Final = 1000
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TAKE: Final = """
@@ -105,16 +106,17 @@ SWEEP: Final = f"""
     FROM jobq.version
     LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks FROM ready GROUP BY rank) AS ready ON true
 """  # noqa: S608
-FORGET_ATTEMPTS: Final = """
+FORGET_ATTEMPTS: Final = f"""
     DELETE FROM jobq.attempt WHERE (queue_id, id, attempt) IN (
         SELECT queue_id, id, attempt FROM jobq.attempt
-        WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval ORDER BY ended_at LIMIT 1000)
-"""
-FORGET: Final = """
+        WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval ORDER BY ended_at
+        LIMIT {_FORGOTTEN_AT_ONCE})
+"""  # noqa: S608 - constants of ours
+FORGET: Final = f"""
     DELETE FROM jobq.submission WHERE (queue_id, id) IN (
         SELECT queue_id, id FROM jobq.submission WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval
-        ORDER BY ended_at LIMIT 1000)
-"""
+        ORDER BY ended_at LIMIT {_FORGOTTEN_AT_ONCE})
+"""  # noqa: S608 - as above
 
 
 class Claimer:
@@ -138,7 +140,7 @@ class Claimer:
         self._last = 0  # the last position that was taken, at the last sweep
         self._full_look_after = 0.0  # restraint
         self._sent_lease = 0.0
-        self._forgot_at = time.monotonic()
+        self._forgot_at = -math.inf  # with the first sweep: many a worker ends within a minute
         self._sent: list[UUID] = []  # receipts of a claim that is not answered yet
         self._doubtful: dict[UUID, float] = {}  # receipts of claims without an answer, until when they may be leases
         self._ask_again_at = 0.0
@@ -291,9 +293,11 @@ class Claimer:
             self._floors[rank] = min(position, self._floors.get(rank, position))
         if now - self._forgot_at > _FORGET_SECONDS:
             self._forgot_at = now
-            await connection.execute(FORGET, queue, max(RETENTION, self._keep or RETENTION))
+            done = [await connection.execute(FORGET, queue, max(RETENTION, self._keep or RETENTION))]
             if self._keep is not None:
-                await connection.execute(FORGET_ATTEMPTS, queue, self._keep)
+                done.append(await connection.execute(FORGET_ATTEMPTS, queue, self._keep))
+            if f"DELETE {_FORGOTTEN_AT_ONCE}" in done:
+                self._forgot_at = -math.inf  # there is more: go on with the next sweep, or it would only grow
         return moved
 
 

@@ -33,7 +33,7 @@ FIND_ENDED: Final = """
     FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[]) AND ended_at IS NOT NULL
 """
 LAST: Final = """
-    SELECT DISTINCT ON (id) id, record FROM jobq.attempt WHERE queue_id = $1 AND id = ANY ($2::text[])
+    SELECT DISTINCT ON (id) id, record, attempt FROM jobq.attempt WHERE queue_id = $1 AND id = ANY ($2::text[])
     ORDER BY id, attempt DESC
 """
 COUNTS: Final = """
@@ -89,7 +89,8 @@ class PostgresJournal:
                 dead = await connection.fetch(FIND_DEAD, queue, list(ids))
                 ended = await connection.fetch(FIND_ENDED, queue, list(ids))
                 last = {
-                    row["id"]: Attempt.decode(row["record"]) for row in await connection.fetch(LAST, queue, list(ids))
+                    row["id"]: Attempt.decode(row["record"], row["attempt"])
+                    for row in await connection.fetch(LAST, queue, list(ids))
                 }
             found = {row["id"]: _ended(row, last.get(row["id"])) for row in ended}
             found |= {row["id"]: _dead(row, last.get(row["id"])) for row in dead}
@@ -114,10 +115,10 @@ class PostgresJournal:
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return those that were recorded."""
-        statement = "SELECT record FROM jobq.attempt WHERE queue_id = $1 AND id = $2 ORDER BY attempt"
+        statement = "SELECT record, attempt FROM jobq.attempt WHERE queue_id = $1 AND id = $2 ORDER BY attempt"
 
         async def work(connection: Any, queue: int) -> list[Attempt]:
-            return [Attempt.decode(row[0]) for row in await connection.fetch(statement, queue, task_id)]
+            return [Attempt.decode(row[0], row[1]) for row in await connection.fetch(statement, queue, task_id)]
 
         return await self._look(work)
 

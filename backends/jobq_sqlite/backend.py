@@ -19,7 +19,7 @@ from jobq_sqlite.leases import SqliteLeases
 from jobq_sqlite.opening import StoreFile
 from jobq_sqlite.store import ClaimedRow, NewRow, NothingReady, Now
 
-_FORGET_SECONDS: Final = 60.0
+_FORGET_SECONDS: Final = 1.0  # a worker forgets faster than it can complete
 _log: Final = logging.getLogger(__name__)
 
 _CAPABILITIES: Final = Capabilities(
@@ -208,8 +208,7 @@ class SqliteBackend:
     def _deliveries(
         self, link: _Link, rows: list[ClaimedRow], lease: timedelta, *, served: bool
     ) -> list[SqliteDelivery]:
-        # What is served to others is settled by their word, of which the journal is told nothing yet.
-        journaled = self._keep is not None and not served
+        journaled = self._keep is not None
         return [
             SqliteDelivery(
                 link.connection, row, lease, self._wake, queue=self.name, keeps_result=served, journaled=journaled

@@ -131,14 +131,14 @@ class SqliteDelivery:
 
     async def put_back(self, body: bytes, delay: timedelta, said: str) -> None:
         """As `requeue`, with the bytes as they are."""
-        row, seconds = self._row, delay.total_seconds()
-        await self._run(lambda database, now: store.requeue(database, row, body, seconds, said, now))
+        row, seconds, page = self._row, delay.total_seconds(), self.page
+        await self._run(lambda database, now: store.requeue(database, row, body, seconds, said, now, page))
         self._changed()
 
     async def bury(self, reason: str, description: str, said: str) -> None:
         """As `dead_letter`, with what tells it from another settle."""
-        row = self._row
-        await self._run(lambda database, now: store.dead_letter(database, row, reason, description, said, now))
+        row, page = self._row, self.page
+        await self._run(lambda database, now: store.dead_letter(database, row, reason, description, said, now, page))
 
     async def checkpoint(self, value: str) -> None:
         """Save the task's progress in its row (S9)."""

@@ -19,7 +19,7 @@ UNFINISHED: Final = (
     f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND id > ? AND state IN ('ready', 'scheduled', 'leased')"  # noqa: S608
     " ORDER BY id LIMIT ?"
 )
-_LAST: Final = "SELECT record FROM attempt WHERE seq = ? ORDER BY attempt DESC LIMIT 1"
+_LAST: Final = "SELECT record, attempt FROM attempt WHERE seq = ? ORDER BY attempt DESC LIMIT 1"
 _SEQ: Final = "SELECT seq FROM task WHERE queue_id = ? AND id = ?"
 _STATES: Final = {
     "ready": "state = 'ready'",
@@ -77,10 +77,10 @@ class SqliteJournal:
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return those that were recorded."""
-        statement = f"SELECT record FROM attempt WHERE seq = ({_SEQ}) ORDER BY attempt"  # noqa: S608 - constants of ours
+        statement = f"SELECT record, attempt FROM attempt WHERE seq = ({_SEQ}) ORDER BY attempt"  # noqa: S608 - constants of ours
         connection, queue = await self._link()
         return await connection.submit(
-            lambda database, _: [Attempt.decode(text) for (text,) in database.execute(statement, (queue, task_id))],
+            lambda database, _: [Attempt.decode(*row) for row in database.execute(statement, (queue, task_id))],
             writes=False,
         )
 
@@ -154,7 +154,7 @@ def _cancel(database: sqlite3.Connection, queue: int, task_id: str, now: Now) ->
     return Canceled.CANCELED
 
 
-def _record(row: tuple[Any, ...], now: Now, last: tuple[str] | None) -> TaskRecord:
+def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> TaskRecord:
     (
         _, id_, stored, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,
         cancel_requested, outcome, reason, description,
@@ -174,7 +174,7 @@ def _record(row: tuple[Any, ...], now: Now, last: tuple[str] | None) -> TaskReco
         cancel_requested=bool(cancel_requested),
         reason=reason,
         description=description,
-        last=None if last is None else Attempt.decode(last[0]),
+        last=None if last is None else Attempt.decode(*last),
     )
 
 

@@ -2,13 +2,14 @@
 
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from jobq.journal.page import Page
 from jobq.journal.records import RELEASED, Attempt, host_of
 from jobq.task import OutcomeKind
 
-_SWEEP_AT_ONCE: Final = 400
+SWEEP_AT_ONCE: Final = 2000
 _NOTE: Final = (
     "INSERT OR IGNORE INTO attempt (queue_id, seq, attempt, outcome, ended_at, record, output)"
     " SELECT queue_id, seq, ?, ?, ?, ?, ? FROM task WHERE seq = ?"
@@ -27,6 +28,7 @@ _CANCELED: Final = (
 )
 # What nobody runs; a leased one is left to its worker.
 CANCEL_IDLE: Final = f"{_CANCELED} WHERE seq = ? AND state IN ('ready', 'scheduled')"
+CANCEL_LEASED: Final = f"{_CANCELED} WHERE state = 'leased' AND cancel_requested"  # of another boot
 CANCEL_EXPIRED: Final = f"{_CANCELED} WHERE queue_id = ? AND state = 'leased' AND expires_at <= ? AND cancel_requested"
 
 
@@ -34,6 +36,9 @@ def note(database: sqlite3.Connection, seq: int, page: Page | None) -> None:
     """Write what an attempt came to, once its settle has been accepted in this transaction (S5)."""
     if page is not None and page.attempt is not None:
         attempt = page.attempt
+        if not attempt.attempt:
+            (number,) = database.execute("SELECT deliveries FROM task WHERE seq = ?", (seq,)).fetchone()
+            attempt = replace(attempt, attempt=number)
         values = (attempt.attempt, attempt.outcome, attempt.ended, attempt.encode(), page.output)
         database.execute(_NOTE, (*values, seq))
 
@@ -70,6 +75,6 @@ def note_lost(
         database.execute(_NOTE, (deliveries, record.outcome, record.ended, record.encode(), "", seq))
 
 
-def forget(database: sqlite3.Connection, queue: int, before: float) -> None:
-    """Delete some attempts that ended before a wall time; the next push deletes more."""
-    database.execute(FORGET_ATTEMPTS, (queue, before, _SWEEP_AT_ONCE))
+def forget(database: sqlite3.Connection, queue: int, before: float, most: int = SWEEP_AT_ONCE) -> None:
+    """Delete up to `most` attempts that ended before a wall time; the next push or claim deletes more."""
+    database.execute(FORGET_ATTEMPTS, (queue, before, most))

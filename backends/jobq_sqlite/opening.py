@@ -173,6 +173,7 @@ class StoreFile:
                     "SELECT seq, deliveries, holder, started_at, 0 FROM task WHERE state = 'leased'"
                 )
                 noting.note_lost(database, lost.fetchall(), None, self.clock.wall())
+                database.execute(noting.CANCEL_LEASED, (self.clock.wall(),))
                 database.execute(
                     "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL,"
                     " holder = NULL, beat = NULL WHERE state = 'leased'",

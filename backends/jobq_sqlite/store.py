@@ -137,9 +137,10 @@ def push(
     )
     if database.total_changes - before != len(rows):
         _refuse_other_payloads(database, queue, rows)
-    database.execute(FORGET, (queue, now.wall - max(RETENTION_SECONDS, keep or 0.0), _FORGET_AT_ONCE))
+    most = max(_FORGET_AT_ONCE, 2 * len(rows))  # more than is added, so that the file does not grow without end
+    database.execute(FORGET, (queue, now.wall - max(RETENTION_SECONDS, keep or 0.0), most))
     if keep is not None:
-        noting.forget(database, queue, now.wall - keep)
+        noting.forget(database, queue, now.wall - keep, 2 * most)
 
 
 def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> None:
@@ -237,7 +238,7 @@ def _promote_expired(database: sqlite3.Connection, queue: int, now: Now, *, jour
     if journaled:
         lost = database.execute(noting.LOST, (queue, now.boottime, PROMOTE_AT_ONCE)).fetchall()
         noting.note_lost(database, lost, now.boottime, now.wall)
-        database.execute(noting.CANCEL_EXPIRED, (now.wall, queue, now.boottime))
+    database.execute(noting.CANCEL_EXPIRED, (now.wall, queue, now.boottime))
     database.execute(PROMOTE_EXPIRED, (now.wall, queue, now.boottime, PROMOTE_AT_ONCE))
 
 

@@ -267,11 +267,19 @@ async def _awaited(backend: "Backend", echo: "Echo", push_all: "Callable[[], Awa
     """Push, and then, if that is wanted, wait for the end of what was pushed."""
     if echo.kept is None:
         return await push_all()
-    from jobq.cli.waiting import wait_for  # noqa: PLC0415 - most pushes do not wait
+    from jobq.cli.interrupts import Interrupted  # noqa: PLC0415 - most pushes do not wait
+    from jobq.cli.waiting import left, wait_for  # noqa: PLC0415 - as above
     from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
 
     journal_of(backend)  # before anything is queued
-    return await push_all() or await wait_for(backend, echo.kept, as_json=echo.as_json)
+    try:
+        if code := await push_all():
+            return code
+    except Interrupted as interrupted:  # it may come between the last acknowledgement and the wait
+        if not (queued := len(echo.kept)):
+            raise
+        raise Interrupted(f"{interrupted}; {left(queued, queued)}", interrupted.ids) from None
+    return await wait_for(backend, echo.kept, as_json=echo.as_json)
 
 
 def _push_resumably(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 from jobq.cli import shown, terminal
 from jobq.cli.interrupts import Interrupted
 from jobq.cli.progress import Bar
+from jobq.errors import BackendUnavailable
 from jobq.handle import result_of
 from jobq.journal.store import journal_of
-from jobq.journal.waiting import ended
+from jobq.journal.waiting import ended, patiently
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
@@ -27,15 +28,17 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool) -> 
     """
     journal = journal_of(backend)
     worst = done = failed = 0
+    away = _Away()
     try:
         with Bar("waiting", len(ids)) as bar:
-            async for id_, record in ended(journal, ids):
+            async for id_, record in ended(journal, ids, away=away.tell):
+                away.said = ""
                 done += 1
                 if record is None:
                     worst, failed = max(worst, 1), failed + 1
                     terminal.tell(f"{id_} is not known any more: it was cleared or purged", is_error=True)
                     continue
-                result = await result_of(journal, record)
+                result = await patiently(lambda: result_of(journal, record), away.tell)  # noqa: B023 - called at once
                 code = exit_code_of(result)
                 worst, failed = max(worst, code), failed + bool(code)
                 if as_json:
@@ -45,10 +48,27 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool) -> 
                     terminal.tell(_line(id_, result))
                 bar.show(done, f"{done} of {len(ids)}, {failed} failed")
     except asyncio.CancelledError:
-        raise Interrupted(f"{len(ids) - done} of {len(ids)} tasks have not ended, and go on without this") from None
+        raise Interrupted(left(len(ids) - done, len(ids))) from None
     if not as_json:
         terminal.tell(f"{done - failed} of {len(ids)} succeeded" + (f", {failed} did not" if failed else ""))
     return worst
+
+
+class _Away:
+    """Tells once that the service does not answer: the tasks are queued, a second push would run them twice."""
+
+    said = ""
+
+    def tell(self, error: BackendUnavailable) -> None:
+        """Tell, unless it was told already."""
+        if not self.said:
+            self.said = str(error)
+            terminal.tell(f"{error}; still waiting", is_error=True)
+
+
+def left(count: int, of: int) -> str:
+    """Return what to tell of tasks that nobody waits for any more."""
+    return f"{count} of {of} tasks have not ended as far as this knows, and go on without it"
 
 
 def exit_code_of(result: "TaskResult") -> int:

@@ -42,6 +42,7 @@ class TaskState(StrEnum):
 
 
 _FINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELED})
+_THEN: Final = {TaskState.SUCCEEDED: "done", TaskState.DEAD: "dead", TaskState.CANCELED: "canceled"}
 RELEASED: Final = "released"  # an attempt that was given back unstarted
 
 
@@ -50,7 +51,7 @@ class Attempt:
     """One attempt that has ended.
 
     Attributes:
-        attempt: its number, counted from 1: the delivery's.
+        attempt: its number, counted from 1: the delivery's; 0 = the queue's row knows it.
         outcome: an OutcomeKind, or `released`.
         then: what became of the task: `done`, `retry`, `dead`, `canceled`, or `lost` when its lease ran out.
         ended: wall time in seconds since the epoch.
@@ -82,9 +83,9 @@ class Attempt:
         return json.dumps(held)
 
     @classmethod
-    def decode(cls, text: str) -> "Attempt":
-        """Return what was encoded; what a newer jobq has added is left out."""
-        held = {name: value for name, value in json.loads(text).items() if name in _ATTEMPT}
+    def decode(cls, text: str, attempt: int) -> "Attempt":
+        """Return what was encoded, under its number; what a newer jobq has added is left out."""
+        held = {name: value for name, value in json.loads(text).items() if name in _ATTEMPT} | {"attempt": attempt}
         if "usage" in held:
             held["usage"] = Usage(**held["usage"])
         return cls(**held)
@@ -185,7 +186,8 @@ class TaskRecord:
         """Return what a task that has ended came to."""
         if self.state is TaskState.CANCELED and (self.last is None or self.last.outcome != OutcomeKind.CANCELED):
             return TaskResult(outcome=OutcomeKind.CANCELED, ended=self.at, attempt=self.attempt)
-        if self.last is not None and self.last.then != "lost":
+        # Only the attempt that ended it: a later end may be one that nobody told the journal.
+        if self.last is not None and self.last.attempt == self.attempt and self.last.then == _THEN.get(self.state):
             return self.last.result(output)
         if self.state is TaskState.DEAD:
             kind = self.reason if self.reason in set(OutcomeKind) else OutcomeKind.FAILED
@@ -194,7 +196,6 @@ class TaskRecord:
                 ended=self.at,
                 attempt=self.attempt,
                 detail=self.description or "",
-                output_tail=output,
             )
         return TaskResult(outcome=OutcomeKind.SUCCEEDED, ended=self.at, attempt=self.attempt)
 

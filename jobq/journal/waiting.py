@@ -2,23 +2,30 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Final, TypeVar
 
+from jobq.errors import BackendUnavailable
 from jobq.journal.records import TaskRecord
 from jobq.journal.store import MOST_IDS, Journal
 
+T = TypeVar("T")
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_AWAY_SECONDS: Final = 2.0
 _SHARE: Final = 5.0  # asking takes a fifth of the time at most, however many tasks there are
 
 
-async def ended(journal: Journal, ids: Iterable[str]) -> AsyncIterator[tuple[str, TaskRecord | None]]:
+async def ended(
+    journal: Journal, ids: Iterable[str], *, away: Callable[[BackendUnavailable], None] | None = None
+) -> AsyncIterator[tuple[str, TaskRecord | None]]:
     """Yield each task once it has ended, with where it is; None for one that is not known any more.
 
     Args:
         journal: of their queue.
         ids: the tasks, which were acknowledged (S1): one that is missing was cleared or purged.
+        away: is told each time that the service does not answer, and the wait goes on; None = BackendUnavailable is
+            raised.
     """
     left = dict.fromkeys(ids)
     pause = _FIRST_PAUSE_SECONDS
@@ -26,7 +33,7 @@ async def ended(journal: Journal, ids: Iterable[str]) -> AsyncIterator[tuple[str
         began = time.monotonic()
         some = False
         for batch in _batches(list(left)):
-            found = {record.id: record for record in await journal.find(batch)}
+            found = {record.id: record for record in await patiently(lambda: journal.find(batch), away)}  # noqa: B023 - called at once
             for id_ in batch:
                 record = found.get(id_)
                 if record is None or record.state.is_final:
@@ -36,6 +43,20 @@ async def ended(journal: Journal, ids: Iterable[str]) -> AsyncIterator[tuple[str
         if left:
             pause = _FIRST_PAUSE_SECONDS if some else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(max(pause, _SHARE * (time.monotonic() - began)))
+
+
+async def patiently(ask: Callable[[], Awaitable[T]], away: Callable[[BackendUnavailable], None] | None) -> T:
+    """Return the answer, however often the service is away before; see `ended`."""
+    pause = _LONGEST_PAUSE_SECONDS
+    while True:
+        try:
+            return await ask()
+        except BackendUnavailable as error:
+            if away is None:
+                raise
+            away(error)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_AWAY_SECONDS)
 
 
 def _batches(ids: list[str]) -> Iterable[list[str]]:

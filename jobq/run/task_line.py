@@ -20,6 +20,7 @@ from jobq.run.sync_context import checked_checkpoint
 from jobq.run.task_folder import TaskFolder
 
 _PATIENCE_SECONDS: Final = 10.0  # for a question; whoever connects and says nothing is hung up on
+_MOST_AT_ONCE: Final = 64  # connections: a task that opens thousands takes no descriptors from its neighbours (S11)
 _log: Final = logging.getLogger(__name__)
 
 
@@ -35,6 +36,7 @@ class TaskLine:
         self._server: asyncio.Server | None = None
         self._attempts: dict[str, tuple[LeaseKeeper, Page | None]] = {}
         self._opening = asyncio.Lock()
+        self._open = 0
 
     async def admit(self, keeper: LeaseKeeper, page: Page | None) -> str:
         """Return what JOBQ_TASK_SOCKET says to one attempt; raises OSError when there is no room for a socket.
@@ -62,6 +64,10 @@ class TaskLine:
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= _MOST_AT_ONCE:
+            writer.transport.abort()  # whoever asks is told that the worker hung up, and may ask again
+            return
+        self._open += 1
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 question = await reader.readline()
@@ -70,6 +76,7 @@ class TaskLine:
         except (OSError, ValueError, TimeoutError) as error:  # it has gone, says too much, or nothing
             _log.debug("a task's question was not answered: %r", error)
         finally:
+            self._open -= 1
             writer.close()
 
     async def _answer(self, question: bytes) -> dict[str, Any]:
@@ -77,7 +84,7 @@ class TaskLine:
             await self._do(strict_json.loads(question))
         except JobqError as error:
             return {"error": type(error).__name__, "text": str(error)}
-        except (KeyError, TypeError, ValueError) as error:  # a stranger's question harms nobody (S11)
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:  # a stranger's question harms nobody (S11)
             return {"error": ConfigurationError.__name__, "text": str(error)}
         return {}
 

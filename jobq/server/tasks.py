@@ -13,8 +13,9 @@ from uuid import uuid4
 
 from jobq import strict_json
 from jobq.errors import JobqError, LockLost, MalformedTask
+from jobq.journal.records import RELEASED
 from jobq.run import retry
-from jobq.server import wire
+from jobq.server import journaling, wire
 from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Handler, Parameter, Reply, whole
 from jobq.server.problems import Refused, refused_for
 from jobq.server.reading import aside
@@ -153,7 +154,17 @@ async def complete(call: Call) -> Reply:
     result = TaskResult(
         exit_code=wish.exit_code, value=wish.value, duration=wish.duration_seconds, output_tail=wish.output
     )
-    await (await _held(call)).complete(result)
+    delivery = await _held(call)
+    journaling.tell(
+        delivery,
+        OutcomeKind.SUCCEEDED,
+        "done",
+        duration=wish.duration_seconds,
+        exit_code=wish.exit_code,
+        value=wish.value,
+        output=wish.output,
+    )
+    await delivery.complete(result)
     return 202, _ACCEPTED
 
 
@@ -169,6 +180,16 @@ async def fail(call: Call) -> Reply:
         await delivery.put_back(b"", timedelta(0), said)  # stale, or said before: the fence tells
         return 202, _ACCEPTED
     verdict = _verdict(record, wish)
+    journaling.tell(
+        delivery,
+        OutcomeKind.FAILED,
+        "retry" if isinstance(verdict, retry.Requeue) else "dead",
+        record=record,
+        duration=wish.duration_seconds,
+        detail=wish.detail,
+        exit_code=wish.exit_code,
+        output=wish.output,
+    )
     if isinstance(verdict, retry.Requeue):
         await delivery.put_back(verdict.task.encode(), verdict.delay, said)
     else:
@@ -201,6 +222,7 @@ async def release(call: Call) -> Reply:
     body = b"" if record is None or record.state != "leased" or record.body is None else record.body
     with contextlib.suppress(MalformedTask):
         body = released_body(body)
+    journaling.tell(delivery, RELEASED, "retry", record=record)
     await delivery.put_back(body, timedelta(0), "release")
     return 202, _ACCEPTED
 
@@ -211,14 +233,19 @@ async def requeue(call: Call) -> Reply:
     task = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **wish.task}))
     if task.id != call.path["id"]:
         raise Refused(400, "malformed_request", "task.id: is another task's")
-    await (await _held(call)).requeue(task, timedelta(seconds=wish.delay_seconds))
+    delivery = await _held(call)
+    journaling.tell_requeue(delivery, await (await call.backend()).find(task.id), task)
+    await delivery.requeue(task, timedelta(seconds=wish.delay_seconds))
     return 202, _ACCEPTED
 
 
 async def dead_letter(call: Call) -> Reply:
     """Give a task up (S6)."""
     wish: wire.Burial = call.body
-    await (await _held(call)).dead_letter(wish.reason, wish.description)
+    delivery = await _held(call)
+    record = await (await call.backend()).find(call.path["id"])
+    journaling.tell(delivery, wish.reason, "dead", record=record, detail=wish.description.partition("\n")[0])
+    await delivery.dead_letter(wish.reason, wish.description)
     return 202, _ACCEPTED
 
 

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 import jobq as library
+from jobq.cli.batches import Echo
+from jobq.cli.interrupts import Interrupted
+from jobq.cli.push import _awaited
 from jobq.journal.records import TaskState
 from jobq.settings import Settings
+from jobq.spec import resolve
 from tests.cli.conftest import eventually
 
 from .conftest import Place
@@ -63,6 +67,18 @@ def test_whoever_waits_may_be_interrupted(place: Place) -> None:
     assert waiting.returncode == 130
     assert b"1 of 1 tasks have not ended" in told
     assert place.status(id_)["state"] == "ready"
+
+
+async def test_an_interrupt_between_push_and_wait_tells_of_both(tmp_path: Path) -> None:
+    """The ids are printed before the push has returned; a signal just then ends the push, not the wait."""
+    echo = Echo(ids=True, as_json=False, kept=["an-id"])
+
+    async def cut() -> int:
+        raise Interrupted("queued 1 task on demo")
+
+    async with resolve("demo", Settings(home=tmp_path)) as backend:
+        with pytest.raises(Interrupted, match=r"queued 1 task on demo; 1 of 1 tasks have not ended"):
+            await _awaited(backend, echo, cut)
 
 
 async def test_a_push_returns_ids_that_know_their_results(place: Place) -> None:

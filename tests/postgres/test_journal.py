@@ -54,3 +54,18 @@ async def test_what_is_cleared_or_purged_leaves_no_attempts(queue: PostgresBacke
     assert await queue.clear() == 1
     assert await journal.attempts(id_) == []
     assert await journal.find([id_]) == []
+
+
+async def test_what_is_old_is_forgotten_faster_than_it_comes(queue: PostgresBackend, database: Database) -> None:
+    """More than one look takes: the next one follows at once, not a minute later."""
+    await queue.stats()
+    database.run(
+        "INSERT INTO jobq.attempt (queue_id, id, attempt, outcome, ended_at, record, output)"
+        " SELECT queue_id, 'old-' || n, 1, 'succeeded', now() - interval '40 days', '{}', ''"
+        " FROM jobq.queue, generate_series(1, 2500) AS n"
+    )
+    for _ in range(5):
+        await queue.receive(1, LEASE, timedelta(seconds=1.1))
+        if database.run("SELECT count(*) FROM jobq.attempt") == [(0,)]:
+            return
+    raise AssertionError("it grows")

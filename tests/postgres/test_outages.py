@@ -3,12 +3,14 @@
 import asyncio
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
 from jobq.testing.tcp_proxy import TcpProxy
 from jobq_postgres import PostgresBackend
+from tests.cli.conftest import Jobq
 from tests.postgres.server import Database, PostgresServer
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
 
@@ -189,3 +191,25 @@ async def test_a_cancelled_statement_changed_nothing(own_postgres: PostgresServe
         await administrator.close()
         await held.renew(LEASE)
         await held.complete(DONE)
+
+
+def test_whoever_waits_outlasts_an_outage(database: Database, tmp_path: Path) -> None:
+    """What is waited for is queued: to end the wait would invite a second push, which would run it twice."""
+    line, spec = Jobq(tmp_path), database.spec()
+    name, others = database.url.rpartition("/")[2], database.named("postgres")
+    waiting = line.start(spec, "push", "--wait", "--ids", "-c", "true")
+    assert waiting.stdout is not None
+    assert waiting.stderr is not None
+    waiting.stdout.readline()
+    others.run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    try:
+        others.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        while b"still waiting" not in (told := waiting.stderr.readline()):
+            assert told, "it gave up"
+        others.run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        line(spec, "worker", "--quiet-output", env={"JOBQ_SCHEDULED_EVENTS": "off"})
+        _, told = waiting.communicate(timeout=30)
+        assert (waiting.returncode, b"1 of 1 succeeded" in told) == (0, True), told
+    finally:
+        waiting.kill()
+        waiting.communicate()

@@ -230,3 +230,17 @@ async def _given_back(queue: SqliteBackend) -> None:
     async with asyncio.timeout(20):
         while (await queue.stats()).visible != 3:  # each look is an answer of the thread: no time is guessed
             pass
+
+
+async def test_what_is_old_is_forgotten_faster_than_it_comes(tmp_path: Path) -> None:
+    """A push forgets more than it adds, so the file does not grow without end."""
+    async with SqliteBackend(virtual_file(tmp_path), "q", keep=timedelta(0)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        ask(
+            tmp_path / "jobs.db",
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 2500)"
+            " INSERT INTO attempt SELECT 1, -n, 1, 'succeeded', -1e9, '{}', '' FROM n",
+        )
+        await queue.push(tasks(1250, "n"))
+        assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM attempt") == [(0,)]

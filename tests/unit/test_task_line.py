@@ -1,0 +1,46 @@
+"""The worker's socket for its tasks: what a hostile one does with it costs the others nothing (S11)."""
+
+import asyncio
+from contextlib import suppress
+
+from jobq.journal.page import Page
+from jobq.lease.keeper import LeaseKeeper
+from jobq.lease.timing import LeaseTiming
+from jobq.run.task_folder import TaskFolder
+from jobq.run.task_line import TaskLine
+from jobq.testing.clock import VirtualClock
+
+from .scripted_delivery import ScriptedDelivery
+
+
+async def test_whoever_opens_many_connections_is_hung_up_on() -> None:
+    """And a share that is no number of a float's size is answered."""
+    clock = VirtualClock()
+    keeper = LeaseKeeper(ScriptedDelivery(clock), since=clock.boottime(), timing=LeaseTiming(lease=60.0), clock=clock)
+    folder = TaskFolder()
+    line = TaskLine(folder)
+    opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    try:
+        token, _, path = (await line.admit(keeper, page := Page())).partition("@")
+        opened += [await asyncio.open_unix_connection(path) for _ in range(100)]
+        ends = [asyncio.create_task(reader.read()) for reader, _ in opened]
+        while sum(end.done() for end in ends) < 36:
+            await asyncio.sleep(0.01)
+        for end in ends:
+            end.cancel()
+        for _, writer in opened:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+        told = b""
+        while not told:  # until the worker has seen that they are gone
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(b'{"token": "%s", "op": "progress", "share": 1%s}\n' % (token.encode(), b"0" * 390))
+            with suppress(OSError):
+                told = await reader.readline()
+            writer.close()
+        assert b"ConfigurationError" in told
+        assert page.progress == (None, "")
+    finally:
+        line.close()
+        folder.close()
