@@ -20,6 +20,9 @@ PREFIX: Final = "jobq-tasks-"  # of no other folder of jobq: `sweep` removes wha
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
 _LONGEST_NAME: Final = "/12345678.json"
 _TRIES: Final = 20
+# Where TMPDIR is a long path, or nothing can be written there; mkdtemp makes it safe. A container has the second, even
+# where all else is read-only.
+_ELSEWHERE: Final = ("/tmp", "/dev/shm")  # noqa: S108
 
 
 class TaskFolder:
@@ -52,9 +55,23 @@ class TaskFolder:
 
 def _made() -> tuple[Path, int]:
     """Make a folder and lock it; anew where a sweep of another process came in between."""
+    refused: OSError | None = None
+    for place in _places():
+        try:
+            return _made_in(place)
+        except OSError as error:  # read-only, full, not ours
+            refused = refused or error
+    raise refused or OSError(errno.ENAMETOOLONG, "no folder for temporary files has a path that is short enough")
+
+
+def _places() -> list[str]:
+    """Return where a folder may be, the first choice first: what leaves room for the path of a socket."""
     room = _PATH_BYTES - len(f"/{PREFIX}12345678{_LONGEST_NAME}")
-    own = tempfile.gettempdir()
-    place = own if len(os.fsencode(own)) <= room else "/tmp"  # noqa: S108 - mkdtemp makes it safe
+    places = dict.fromkeys((tempfile.gettempdir(), *_ELSEWHERE))
+    return [place for place in places if len(os.fsencode(place)) <= room]
+
+
+def _made_in(place: str) -> tuple[Path, int]:
     for _ in range(_TRIES):
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         with suppress(OSError):
@@ -67,7 +84,7 @@ def _made() -> tuple[Path, int]:
 
 def sweep() -> None:
     """Remove the folders of workers of this user that are dead."""
-    for place in {tempfile.gettempdir(), "/tmp"}:  # noqa: S108 - only what mkdtemp has made is touched
+    for place in _places():
         with suppress(OSError):
             for entry in os.scandir(place):
                 if entry.name.startswith(PREFIX) and _is_own_folder(entry):

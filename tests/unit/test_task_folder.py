@@ -56,3 +56,13 @@ def test_what_is_read_is_a_file() -> None:
     assert [read_result(path, 3) for path in (good, link, pipe, missing)] == [b"1234", None, None, None]
     assert list(folder.path.iterdir()) == []
     folder.close()
+
+
+@pytest.mark.parametrize("own", ["missing", "a-path-that-leaves-no-room-for-a-socket-in-it-" * 3])
+def test_it_is_elsewhere_where_it_cannot_be_here(place: Path, monkeypatch: pytest.MonkeyPatch, own: str) -> None:
+    """As in a container whose root is read-only: the tasks run all the same."""
+    monkeypatch.setattr(tempfile, "tempdir", str(place / own))
+    folder = TaskFolder()
+    assert folder.path.is_dir()
+    assert folder.path.parent != place / own
+    folder.close()
