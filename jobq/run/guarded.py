@@ -14,6 +14,7 @@ from jobq.run.environment import inherited_environment
 from jobq.run.guardian import OBEYED
 from jobq.run.guardian_spawner import GuardianSpawner, inherited_connection
 from jobq.run.process import Spawner
+from jobq.run.task_folder import remove_held
 from jobq.run.waiting import racing
 from jobq.settings import Settings
 
@@ -95,4 +96,5 @@ def _allow_descriptors() -> None:
 
 def _follow() -> None:
     """The guardian was killed and its tasks with it: a worker without one would break the promise (P2)."""
+    remove_held()  # the guardian would have done it (P5)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -23,6 +23,7 @@ _TRIES: Final = 20
 # Where TMPDIR is a long path, or nothing can be written there; mkdtemp makes it safe. A container has the second, even
 # where all else is read-only.
 _ELSEWHERE: Final = ("/tmp", "/dev/shm")  # noqa: S108
+_held: Final[set[Path]] = set()  # by this process
 
 
 class TaskFolder:
@@ -38,6 +39,7 @@ class TaskFolder:
         if self._path is None:
             sweep()
             self._path, self._lock = _made()
+            _held.add(self._path)
         return self._path
 
     def new_file(self) -> Path:
@@ -48,9 +50,16 @@ class TaskFolder:
         """Remove it, at any time and any number of times."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
+            _held.discard(self._path)
             with suppress(OSError):
                 os.close(self._lock)
             self._path, self._lock = None, -1
+
+
+def remove_held() -> None:
+    """Remove the folders of this process, which is about to kill itself; on any thread."""
+    for path in tuple(_held):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _made() -> tuple[Path, int]:

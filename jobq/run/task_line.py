@@ -48,7 +48,11 @@ class TaskLine:
         async with self._opening:
             path = self._folder.path / "line"
             if self._server is None:
-                self._server = await asyncio.start_unix_server(self._serve, path, limit=MAX_LINE_BYTES)
+                # Kept before anything is waited for: a start that is cancelled in between would leave it open for ever.
+                self._server = await asyncio.start_unix_server(
+                    self._serve, path, limit=MAX_LINE_BYTES, start_serving=False
+                )
+                await self._server.start_serving()
         token = secrets.token_hex(16)
         self._attempts[token] = keeper, page
         return f"{token}@{path}"

@@ -192,6 +192,8 @@ async def test_p5_what_begins_as_its_attempt_is_cancelled_is_ended(stage: Stage)
     with pytest.raises(asyncio.CancelledError):
         await spawner.attempt
     assert spawner._ended.is_set()  # it was killed
+    worker._line.close()  # as `run` does, which is not run here
+    worker._folder.close()
 
 
 class StartsInAMoment(StandIn):
