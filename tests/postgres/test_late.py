@@ -72,6 +72,9 @@ class Overtaken:
             await self._happens()
         return rows
 
+    async def execute(self, statement: str, *values: Any) -> str:
+        return str(await self._connection.execute(statement, *values))
+
 
 @pytest.fixture
 async def claims(database: Database) -> AsyncIterator[Any]:
