@@ -64,6 +64,7 @@ class Singleton:
         self._lease = lease_of(self._deadline.move)
         self._process: Process | None = None
         self._asked: list[signal.Signals] = []  # by which signals it is to end
+        self._early: list[signal.Signals] = []  # what asks for no end and came before the process was known
         self._asked_to_stop = asyncio.Event()
         self._asked_twice = asyncio.Event()
 
@@ -122,7 +123,7 @@ class Singleton:
         if process is None:
             return Ended(exit_code=None)
         self._process = process
-        for number in self._asked:
+        for number in (*self._early, *self._asked):
             process.signal(number)
         try:
             return self._judged(await self._until_ended(process))
@@ -193,6 +194,8 @@ class Singleton:
         if self._process is not None:
             self._process.signal(number)
         if number is signal.SIGUSR1:
+            if self._process is None:  # it may run already, and the word of that be under way
+                self._early.append(number)
             return
         if self._asked and number is signal.SIGINT:
             self._asked_twice.set()
