@@ -83,7 +83,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    # Trust whom this machine trusts, as pip does: an index may be a mirror with a certificate of its own.
+    trust = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
+    if "PIP_CERT" in os.environ:
+        trust["SSL_CERT_FILE"] = os.environ["PIP_CERT"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, **trust}
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
