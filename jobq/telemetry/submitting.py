@@ -1,26 +1,10 @@
 """The trace context that a push gives to its tasks: that of whoever pushes, or of a span of its own."""
 
-import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Literal
+from typing import Literal
 
-_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
-_MOST_STATE_CHARACTERS: Final = 512  # W3C Trace Context 3.3.1.5; it is stored with every task
-
-
-def inherited_context(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the context that the process was started with: TRACEPARENT and TRACESTATE, where they are valid.
-
-    Baggage is left out: it may be 8 KiB, and every task would carry it.
-    """
-    environment = os.environ if environment is None else environment
-    parent, state = environment.get("TRACEPARENT", ""), environment.get("TRACESTATE", "")
-    if not _TRACEPARENT.fullmatch(parent):
-        return {}
-    kept = {"tracestate": state} if state and len(state) <= _MOST_STATE_CHARACTERS else {}
-    return {"traceparent": parent, **kept}
+from jobq.trace_context import inherited_context
 
 
 @contextmanager
