@@ -26,17 +26,15 @@ def traced_push(queue: str, kind: str, telemetry: Literal["off", "otlp", "azure-
     from jobq.telemetry.exporting import exported  # noqa: PLC0415 - an extra
 
     with exported(telemetry):
-        from opentelemetry import propagate, trace  # noqa: PLC0415 - as above
+        from opentelemetry import trace  # noqa: PLC0415 - as above
 
-        from jobq.telemetry.tracing import messaging_attributes, tracer  # noqa: PLC0415 - as above
+        from jobq.telemetry.tracing import carried, context_of, messaging_attributes, tracer  # noqa: PLC0415 - as above
 
-        span = tracer().start_as_current_span(
+        sending = tracer().start_as_current_span(
             f"send {queue}",
-            context=propagate.extract(inherited),
+            context=context_of(inherited),
             kind=trace.SpanKind.PRODUCER,
             attributes=messaging_attributes(queue, kind, operation="send"),
         )
-        with span:
-            carrier: dict[str, str] = {}
-            propagate.inject(carrier)
-            yield carrier or inherited
+        with sending as span:
+            yield carried(span.get_span_context()) or inherited
