@@ -97,7 +97,7 @@ def _to_azure_monitor() -> "tuple[SpanExporter, MetricExporter]":
                 AzureMonitorTraceExporter(disable_offline_storage=True),
                 AzureMonitorMetricExporter(disable_offline_storage=True),
             )
-        except ValueError as error:
+        except ValueError:
             # Its words may hold the key (A5).
             raise ConfigurationError(f"{_AZURE_VARIABLE} is no connection string of Application Insights") from None
 
