@@ -56,6 +56,7 @@ TYPES: Final[dict[str, type | tuple[type, ...]]] = {
     **dict.fromkeys({"attempt", "max_attempts", "exit_code", "signal", "slots", "processes", "max_rss_bytes"}, int),
     **dict.fromkeys({"duration_s", "delay_s", "cpu_s", "in_s", "lease_s"}, (int, float)),
 }
+GIVEN_UP: Final = 4
 ENDS: Final = {"succeeded", "failed", "timeout", "cancelled", "lease_lost", "crashed", "preempted"}
 
 
@@ -93,7 +94,7 @@ def test_each_transition_is_one_line_of_the_promised_fields(jobq: Jobq) -> None:
     good, bad, slow, crashing, malformed, stolen, unwanted, waiting, long = jobq.fill(
         Task.new(command="echo hello", trace_context=context),
         Task.new(command="exit 3", budgets={"retries": 1}),
-        Task.new(command="sleep 60", timeout=0.2, budgets={"retries": 0}),
+        Task.new(command="sleep 60", timeout=2, budgets={"retries": 0}),
         Task.new(command="kill -9 $$", budgets={"crashes": 0}),
         Task.new(command="true"),
         Task.new(command="touch stolen; sleep 60"),
@@ -106,7 +107,7 @@ def test_each_transition_is_one_line_of_the_promised_fields(jobq: Jobq) -> None:
     log = jobq.folder / "log"
     with _metadata() as (url, notices), log.open("wb") as file:
         worker = jobq.start(
-            *("demo", "worker", "-n", "8", "--visibility-timeout", "5s", "--backoff", "10ms", "--idle-timeout", "60s"),
+            *("demo", "worker", "-n", "8", "--visibility-timeout", "8s", "--backoff", "10ms", "--idle-timeout", "60s"),
             env={"JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_SCHEDULED_EVENTS": "on", "JOBQ_IMDS_URL": url},
             stderr=file.fileno(),
         )
@@ -115,6 +116,7 @@ def test_each_transition_is_one_line_of_the_promised_fields(jobq: Jobq) -> None:
         _in_the_database(jobq.file, "UPDATE task SET receipt = 'another' WHERE id = ?", stolen)
         jobq("demo", "cancel", unwanted)
         eventually(lambda: {"task.lease_lost", "task.cancelled"} <= {line["event"] for line in _lines(log)})
+        eventually(lambda: log.read_text().count('"task.dead_lettered"') == GIVEN_UP)
         notices.append({"EventId": "e", "EventType": "Preempt", "EventStatus": "Scheduled", "Resources": ["me"]})
         eventually(lambda: "task.preempted" in log.read_text())
         worker.send_signal(signal.SIGTERM)
@@ -149,7 +151,7 @@ def test_each_transition_is_one_line_of_the_promised_fields(jobq: Jobq) -> None:
 
 
 def _lines(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    return [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _hold_to_the_schema(line: dict[str, Any]) -> None:
