@@ -15,6 +15,7 @@ from jobq.telemetry import probe
 
 _log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 1.0  # a change is written so soon
 
 
 class HealthFile:
@@ -33,11 +34,14 @@ class HealthFile:
         self._failed = False
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write after changes, and every so often, until cancelled."""
+        told, due = None, 0.0
         try:
             while True:
-                self.write()
-                await asyncio.sleep(self._seconds)
+                if (state := self._state()) != told or probe.now() >= due:
+                    self.write()
+                    told, due = state, probe.now() + self._seconds
+                await asyncio.sleep(min(_LOOK_SECONDS, self._seconds))
         finally:
             self._path.unlink(missing_ok=True)
 
