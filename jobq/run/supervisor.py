@@ -122,6 +122,7 @@ class _Attempt:
     async def run(self) -> Report:
         try:
             if not await self._keeper.confirm():
+                self._telling.leased()
                 return await self._let_go()
             async with self._keeper:
                 return await self._run()
@@ -129,11 +130,14 @@ class _Attempt:
             self._free_slot()
 
     async def _run(self) -> Report:
+        task: Task | None = None
         try:
             task = self._delivery.task
             retry.check_counters(task, self._delivery.deliveries)
         except MalformedTask as error:
+            self._telling.leased(task)
             return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
+        self._telling.leased(task)
         if self._journal.is_canceled:
             return await self._settle(Cancel(), None)
         refusal = retry.refusal(task, self._delivery.deliveries)

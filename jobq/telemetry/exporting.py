@@ -12,6 +12,7 @@ from jobq.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 _FLUSH_SECONDS: Final = 3.0  # a stop has little time (DESIGN section 11)
+_is_active = False
 _AZURE_VARIABLE: Final = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 
 
@@ -25,6 +26,20 @@ def exported(to: Literal["otlp", "azure-monitor"]) -> Iterator[None]:
     Raises:
         ConfigurationError: the extra is not installed, or nothing says where.
     """
+    global _is_active  # noqa: PLW0603 - as are OpenTelemetry's providers, which can be set once in a process
+    if _is_active:
+        yield
+        return
+    with _sent(to):
+        _is_active = True
+        try:
+            yield
+        finally:
+            _is_active = False
+
+
+@contextmanager
+def _sent(to: Literal["otlp", "azure-monitor"]) -> Iterator[None]:
     if to == "azure-monitor":
         _to_azure_monitor()
         yield

@@ -56,8 +56,9 @@ class WorkerMetrics(Collector):
         if event.name == "task.started":
             self._started += 1
         elif event.name in ENDS:
-            self._ended[ENDS[event.name]] += 1
-            self._observe(float(event.fields.get("duration_s", 0.0)))
+            if "duration_s" in event.fields:  # else it was canceled before it began
+                self._ended[ENDS[event.name]] += 1
+                self._observe(float(event.fields["duration_s"]))
         elif event.name in _SETTLED:
             self._settled[_SETTLED[event.name]] += 1
         elif event.name == "preemption.notice":
