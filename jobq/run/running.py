@@ -8,6 +8,7 @@ from jobq.backend import Delivery
 from jobq.inside import SOCKET_VARIABLE
 from jobq.journal.page import page_of
 from jobq.lease.keeper import LeaseKeeper
+from jobq.run.checkpoints import Archives, Checkpoints
 from jobq.run.command import CommandRunning
 from jobq.run.environment import argv_of, may_be_forked, task_environment
 from jobq.run.log_files import sink_of
@@ -17,6 +18,7 @@ from jobq.run.process import Deadline, Launch, Spawner, StartFailed
 from jobq.run.task_folder import TaskFolder
 from jobq.run.task_line import TaskLine
 from jobq.run.usage import UsageSampler
+from jobq.saved import Saved
 from jobq.settings import Settings
 from jobq.task import Outcome, Task
 
@@ -82,6 +84,7 @@ class CommandRunner:
         sampler: measures what they use, and finds those over the memory limit.
         folder: where their results are written; closed by its owner.
         line: hears what they have to say; closed by its owner.
+        archives: where their files are kept; None = nowhere.
         oom: counts what the kernel kills for want of memory; found by itself when None.
     """
 
@@ -96,6 +99,7 @@ class CommandRunner:
         sampler: UsageSampler,
         folder: TaskFolder,
         line: TaskLine,
+        archives: Archives | None = None,
         oom: OomCounter | None = None,
     ) -> None:
         self._spawner = spawner
@@ -106,6 +110,7 @@ class CommandRunner:
         self._sampler = sampler
         self._folder = folder
         self._line = line
+        self._archives = archives
         self._oom = OomWatch(oom_counter() if oom is None else oom)
 
     async def start(
@@ -120,10 +125,24 @@ class CommandRunner:
         if task.kwargs is not None and task.call is None:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
         forked = bool(self._settings.preload) and may_be_forked(task)
+        checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)
         try:
-            socket = await self._line.admit(keeper, page_of(delivery))
+            await checkpoints.restore()
+            socket = await self._line.admit(checkpoints, page_of(delivery))
         except OSError as error:
+            checkpoints.close()
             raise StartFailed(f"no socket for what it has to say: {error.strerror}", transient=True) from error
+        except BaseException:
+            checkpoints.close()
+            raise
+        variables = {SOCKET_VARIABLE: socket}
+        if checkpoints.folder is not None:
+            variables["JOBQ_CHECKPOINT_DIR"] = str(checkpoints.folder)
+
+        def end() -> None:
+            self._line.dismiss(socket)
+            checkpoints.close()
+
         try:
             return await self.launch(
                 task,
@@ -132,11 +151,12 @@ class CommandRunner:
                 argv=argv_of(task),
                 forked=forked,
                 has_result=True,
-                variables={SOCKET_VARIABLE: socket},
-                on_close=lambda: self._line.dismiss(socket),
+                variables=variables,
+                checkpoints=checkpoints,
+                on_close=end,
             )
         except BaseException:
-            self._line.dismiss(socket)
+            end()
             raise
 
     async def launch(
@@ -149,6 +169,7 @@ class CommandRunner:
         forked: bool = False,
         has_result: bool = False,
         variables: Mapping[str, str] | None = None,
+        checkpoints: Checkpoints | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> CommandRunning:
         """Spawn any program as an attempt of a task; raises StartFailed.
@@ -161,6 +182,7 @@ class CommandRunner:
             forked: see `Launch.forked`.
             has_result: tell it where to write its result.
             variables: more for its environment.
+            checkpoints: what it saves; None = it saves by other ways.
             on_close: called when all of it has ended.
         """
         environment = task_environment(
@@ -168,7 +190,7 @@ class CommandRunner:
             queue_name=self._queue_name,
             fencing=delivery.fencing,
             attempt=delivery.deliveries,
-            checkpoint=delivery.checkpoint_value,
+            checkpoint=Saved.decode(delivery.checkpoint_value).value,
             base=self._environment,
             mode=self._settings.task_env,
         )
@@ -210,7 +232,7 @@ class CommandRunner:
                 file.close()
 
         output.child_started()
-        return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end)
+        return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end, checkpoints)
 
     def _result_file(self) -> Path:
         try:

@@ -13,6 +13,7 @@ from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, SystemClock
 from jobq.events import Events
 from jobq.run.breaker import Breaker
+from jobq.run.checkpoints import Archives, archives_of
 from jobq.run.coming_back import ComingBack
 from jobq.run.guarded import preload, spawner_for
 from jobq.run.preemption import PreemptionWatch
@@ -82,6 +83,7 @@ class Worker:
         self._sampler = sampler or UsageSampler(settings.memory_limit)
         self._folder = TaskFolder()
         self._line = TaskLine(self._folder)
+        self._archives: Archives | None = None
         self._spawner = spawner
         self._own_runner = runner
         self._adapt = adapt
@@ -108,6 +110,7 @@ class Worker:
             stack.callback(self._folder.close)
             stack.callback(self._line.close)
             if self._own_runner is None:
+                self._archives = await stack.enter_async_context(archives_of(self._backend, self._settings))
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
             heard = stack.enter_context(heard_by(self._stopping))
             if self._settings.preload and self._own_runner is None:
@@ -176,6 +179,7 @@ class Worker:
             sampler=self._sampler,
             folder=self._folder,
             line=self._line,
+            archives=self._archives,
         )
         return self._adapt(commands)
 
