@@ -279,8 +279,12 @@ class Settings(BaseModel):
     ] = "auto"
     keep: Annotated[Duration, About("For how long the journal keeps what has ended.")] = timedelta(days=30)
     log_dir: Annotated[
-        Path | None,
-        About("Where a worker writes what tasks print, all of it.", unset="it is not written", accepts="a folder"),
+        PlaceText | None,
+        About(
+            "Where a worker writes what tasks print, all of it.",
+            unset="it is not written",
+            accepts="a folder, or az://ACCOUNT/CONTAINER",
+        ),
     ] = None
     checkpoint_store: Annotated[
         PlaceText | None,

@@ -11,7 +11,8 @@ from jobq.lease.keeper import LeaseKeeper
 from jobq.run.checkpoints import Archives, Checkpoints
 from jobq.run.command import CommandRunning
 from jobq.run.environment import argv_of, may_be_forked, task_environment
-from jobq.run.log_files import sink_of
+from jobq.run.log_files import nowhere
+from jobq.run.log_upload import Sinks
 from jobq.run.oom import OomCounter, OomWatch, oom_counter
 from jobq.run.output import OutputReader
 from jobq.run.process import Deadline, Launch, Spawner, StartFailed
@@ -85,6 +86,7 @@ class CommandRunner:
         folder: where their results are written; closed by its owner.
         line: hears what they have to say; closed by its owner.
         archives: where their files are kept; None = nowhere.
+        sinks: take the whole output of each attempt.
         oom: counts what the kernel kills for want of memory; found by itself when None.
     """
 
@@ -100,6 +102,7 @@ class CommandRunner:
         folder: TaskFolder,
         line: TaskLine,
         archives: Archives | None = None,
+        sinks: Sinks = lambda _id, _attempt: nowhere(),
         oom: OomCounter | None = None,
     ) -> None:
         self._spawner = spawner
@@ -111,6 +114,7 @@ class CommandRunner:
         self._folder = folder
         self._line = line
         self._archives = archives
+        self._sinks = sinks
         self._oom = OomWatch(oom_counter() if oom is None else oom)
 
     async def start(
@@ -198,12 +202,11 @@ class CommandRunner:
         result = self._result_file() if has_result else None
         if result is not None:
             environment["JOBQ_RESULT_FILE"] = str(result)
-        sink, file = sink_of(self._settings.log_dir, self._queue_name, task.id, delivery.deliveries)
+        sink = self._sinks(task.id, delivery.deliveries)
         try:
-            output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line), sink=sink)
+            output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line), sink=sink.write)
         except OSError as error:
-            if file is not None:
-                file.close()
+            sink.close()
             raise StartFailed(
                 f"no pipes for its output: {error.strerror}; raise `ulimit -n`", transient=True
             ) from error
@@ -222,14 +225,12 @@ class CommandRunner:
         except BaseException:
             oom.end()
             output.close()
-            if file is not None:
-                file.close()
+            sink.close()
             raise
 
         def end() -> None:
             on_close()
-            if file is not None:
-                file.close()
+            sink.close()
 
         output.child_started()
         return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end, checkpoints)
