@@ -22,6 +22,7 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_LEASE_TOKEN",
         "JOBQ_QUEUE_NAME",
         "JOBQ_CHECKPOINT",
+        "JOBQ_CHECKPOINT_DIR",
         "JOBQ_RESULT_FILE",
         "JOBQ_CALLBACK_SOCKET",
         "JOBQ_TASK_SOCKET",
@@ -39,6 +40,12 @@ def _duration(value: object) -> object:
 
 def _size(value: object) -> object:
     return sizes.parse(value) if isinstance(value, str) else value
+
+
+def _place(value: object) -> object:
+    from jobq.files.place import checked_place  # noqa: PLC0415 - it imports this module, and few need it
+
+    return checked_place(value) if isinstance(value, str) else value
 
 
 def _limit(size: int) -> int:
@@ -62,6 +69,8 @@ def _words(value: object) -> object:
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 MemoryLimit = Annotated[int, BeforeValidator(_size), AfterValidator(_limit)]
+Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]
+PlaceText = Annotated[str, AfterValidator(_place)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
@@ -270,9 +279,22 @@ class Settings(BaseModel):
     ] = "auto"
     keep: Annotated[Duration, About("For how long the journal keeps what has ended.")] = timedelta(days=30)
     log_dir: Annotated[
-        Path | None,
-        About("Where a worker writes what tasks print, all of it.", unset="it is not written", accepts="a folder"),
+        PlaceText | None,
+        About(
+            "Where a worker writes what tasks print, all of it.",
+            unset="it is not written",
+            accepts="a folder, or az://ACCOUNT/CONTAINER",
+        ),
     ] = None
+    checkpoint_store: Annotated[
+        PlaceText | None,
+        About(
+            "Where a worker keeps the files that tasks save from JOBQ_CHECKPOINT_DIR.",
+            unset="tasks have no such folder",
+            accepts="a folder that all workers share, or az://ACCOUNT/CONTAINER",
+        ),
+    ] = None
+    checkpoint_max: Annotated[Size, About("How much one task's checkpoint folder may hold.")] = 1024**3
     kill_margin: Annotated[
         Duration, About("K of the timing rule: to kill and confirm before a lease expires.", audience="tests")
     ] = timedelta(seconds=1)

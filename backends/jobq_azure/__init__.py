@@ -11,9 +11,10 @@ from jobq.spec import QueueSpec
 
 if TYPE_CHECKING:
     from jobq_azure.backend import StorageQueueBackend
+    from jobq_azure.blob_place import BlobPlace
     from jobq_azure.service_bus_backend import ServiceBusBackend
 
-__all__ = ["blobs", "connect", "connect_service_bus"]
+__all__ = ["blobs", "connect", "connect_service_bus", "container"]
 
 
 def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
@@ -57,3 +58,10 @@ def blobs(place: str, settings: Settings) -> Fetch[Mapping[str, str]]:
     from jobq_azure.listing import connect_listing  # noqa: PLC0415 - as in `connect`
 
     return connect_listing(place, settings)
+
+
+def container(account: str, name: str, prefix: str, suffix: str | None, settings: Settings) -> "BlobPlace":
+    """Return a container of blobs as a place for files; see `jobq_azure.blob_place.container`."""
+    from jobq_azure import blob_place  # noqa: PLC0415 - as in `connect`
+
+    return blob_place.container(account, name, prefix, suffix, settings)

@@ -164,6 +164,14 @@ def connection_string_of(given: str | None, azurite: bool, environment: Mapping[
     return given or environment.get("AZURE_STORAGE_CONNECTION_STRING") or None
 
 
+def account_in(connection_string: str) -> str | None:
+    """Return whose connection string it is, if it says so; of one for another service nothing is said."""
+    try:
+        return _parts_of(connection_string).get("accountname")
+    except ConfigurationError:
+        return None
+
+
 def _parts_of(text: str) -> dict[str, str]:
     pairs = (part.partition("=") for part in text.strip().strip(";").split(";"))
     parts = {name.strip().lower(): value.strip() for name, _, value in pairs if value.strip()}
