@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from jobq.backend import Backend
-from jobq.errors import BackendMissing, InvalidSpec
+from jobq.errors import BackendMissing, ConfigurationError, InvalidSpec
 from jobq.settings import Settings
 
 ENTRY_POINT_GROUP: Final = "jobq.backends"
@@ -15,6 +15,7 @@ EMBEDDED: Final = "embedded"
 STORAGE_QUEUE: Final = "storage-queue"
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # Which extra of the jobq package brings what a scheme needs; a third party's backend names its own.
+_OWN_JOURNAL: Final = frozenset({EMBEDDED, "sqlite", "postgresql", "postgres", "memory", "http", "https"})
 _EXTRA_OF: Final = {"postgresql": "postgres", "postgres": "postgres"}
 
 
@@ -94,6 +95,7 @@ def resolve(text: str, settings: Settings) -> Backend:
     Raises:
         InvalidSpec: see `parse`.
         BackendMissing: nothing serves the scheme; the message names what would.
+        ConfigurationError: JOBQ_JOURNAL names a place that is not for such a queue.
     """
     spec = parse(text)
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
@@ -110,6 +112,11 @@ def resolve(text: str, settings: Settings) -> Backend:
             f"the backend for {spec.scheme}:// ({found[spec.scheme].value}) needs the package {error.name!r}, which is"
             " not installed; its own documentation names the extra"
         ) from error
+    if settings.journal.startswith("tables") and spec.scheme in _OWN_JOURNAL:
+        raise ConfigurationError(
+            f"JOBQ_JOURNAL={settings.journal} is for Azure queues, and {_shown(text)} is none: SQL queues keep their"
+            " journal in their own database; unset it"
+        )
     return connect(spec, settings)
 
 
