@@ -33,7 +33,7 @@ _PHRASES: Final = {
 }
 _NO_DETAIL: Final = frozenset(
     {"task_id", "queue", "backend", "worker_id", "host", "detail", "trace_id", "span_id", "stream", "line", "fencing"}
-    | {"max_attempts", "error_type"}
+    | {"max_attempts", "error_type", "waited_s"}
 )
 # What becomes of the task: which attempt that was has been told.
 _AFTERWARDS: Final = frozenset({"task.retry_scheduled", "task.dead_lettered", "task.released"})

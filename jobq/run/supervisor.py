@@ -114,17 +114,18 @@ class _Attempt:
         self._delivery = delivery
         self._slot_taken = True
         self._deadline = Deadline(since)  # the keeper's, once it has confirmed the lease
+        self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
         self._keeper = LeaseKeeper(
             delivery,
             since=since,
             timing=timing_for(delivery.lease, supervisor.settings),
             clock=supervisor.clock,
             on_extended=self._deadline.move,
+            on_renewal=self._telling.renewed,
         )
         self._journal = Journaling(delivery)
         self._checkpoints: Checkpoints | None = None
         self._save_by = 0.0  # boottime in seconds
-        self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
 
     async def run(self) -> Report:
         try:

@@ -1,6 +1,7 @@
 """What an attempt tells the subscribers of events: its start, its end with what it used, and what was settled."""
 
 import logging
+import time
 from typing import Any, Final
 
 from jobq.backend import Delivery
@@ -40,6 +41,7 @@ class Telling:
         self._delivery = delivery
         self._known: dict[str, Any] = {"task_id": delivery.id, "queue": queue, "attempt": delivery.deliveries}
         self._has_ended = False
+        self._due: float | None = None  # wall time, of a first attempt
 
     def leased(self, task: Task | None = None) -> None:
         """Tell that a lease on it was granted; what is known of its task goes with all that is told later.
@@ -49,13 +51,19 @@ class Telling:
         """
         if task is not None:
             self._known["max_attempts"] = _last_attempt(task, self._delivery.deliveries)
+            if self._delivery.deliveries == 1 and task.created is not None:
+                self._due = max(task.created, task.not_before or 0.0)
             if (ids := ids_of(task.trace_context)) is not None:  # of its push; a traced attempt has its own
                 self._known |= {"trace_id": ids.trace_id, "span_id": ids.span_id}
         self._emit("task.leased")
 
     def started(self) -> None:
         """Tell that its process runs."""
-        self._emit("task.started", fencing=str(self._delivery.fencing))
+        self._emit("task.started", fencing=str(self._delivery.fencing), waited_s=self._waited())
+
+    def renewed(self, result: str) -> None:
+        """Tell what came of a renewal of its lease."""
+        self._emit("task.lease_renewed", logging.DEBUG, result=result)
 
     def ended(self, outcome: Outcome, keeper: LeaseKeeper) -> None:
         """Tell how it ended; `keeper` knows what became of its lease."""
@@ -100,6 +108,10 @@ class Telling:
     def released(self) -> None:
         """Tell that it was given back unstarted."""
         self._emit("task.released")
+
+    def _waited(self) -> float | None:
+        """Return seconds from a task's push, or from when it was due, to its first start; of two machines' clocks."""
+        return None if self._due is None else round(max(0.0, time.time() - self._due), 3)
 
     def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
         self._events.emit(name, level, **self._known, **fields)

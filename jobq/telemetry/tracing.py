@@ -166,6 +166,7 @@ class Tracing:
             attributes={
                 **self._attributes,
                 "messaging.message.id": task.id,
+                "jobq.task_id": task.id,  # once more: Azure Monitor keeps no attribute of the conventions
                 "jobq.attempt": delivery.deliveries,
                 "jobq.fencing": str(delivery.fencing),
             },
