@@ -158,7 +158,7 @@ class Store:
         return entry
 
     def _cancel(self, entry: Entry) -> None:
-        entry.canceled, entry.ended = True, self._clock.wall()
+        entry.final, entry.ended = "canceled", self._clock.wall()
         self._schedule.remove(entry, State.DONE)
         self._note("canceled", entry)
 
@@ -227,8 +227,8 @@ class Store:
 
     def _apply(self, entry: Entry, settlement: Settlement) -> None:
         match settlement:
-            case Complete(result, canceled):
-                entry.result, entry.canceled, entry.ended = result, canceled, self._clock.wall()
+            case Complete(result, final):
+                entry.result, entry.final, entry.ended = result, final, self._clock.wall()
                 self._schedule.remove(entry, State.DONE)
                 self._note("completed", entry)
             case Requeue(task, delay):

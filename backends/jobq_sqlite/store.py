@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from jobq.errors import DuplicateTask, LockLost, QueueNotFound
-from jobq.journal.page import Page
+from jobq.journal.page import Page, final_of
 from jobq_sqlite import noting
 
 RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
@@ -264,9 +264,8 @@ def complete(
     result: bytes | None = None,
     page: Page | None = None,
 ) -> None:
-    """End the task as done, or as canceled; its id stays known for RETENTION_SECONDS."""
-    canceled = page is not None and page.attempt is not None and page.attempt.then == "canceled"
-    _settle(database, row, now, _COMPLETE, (settlement, now.wall, result, "canceled" if canceled else None), page)
+    """End the task as done, or as canceled or moved; its id stays known for RETENTION_SECONDS."""
+    _settle(database, row, now, _COMPLETE, (settlement, now.wall, result, final_of(page)), page)
 
 
 def requeue(

@@ -16,16 +16,17 @@ from jobq.journal.records import (
     MAX_DETAIL_CHARACTERS,
     MAX_OUTPUT_BYTES,
     MAX_VALUE_BYTES,
+    MOVED,
     Attempt,
     Beat,
     host_of,
     this_holder,
 )
-from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Reason, Requeue, Verdict
+from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Reason, Requeue, SendOn, Verdict
 from jobq.run.usage import Reading
 from jobq.task import Outcome, OutcomeKind, Task
 
-_THEN: Final = {Complete: "done", Requeue: "retry", DeadLetter: "dead", Cancel: "canceled"}
+_THEN: Final = {Complete: "done", Requeue: "retry", DeadLetter: "dead", Cancel: "canceled", SendOn: MOVED}
 
 
 @runtime_checkable
@@ -112,6 +113,8 @@ class Journaling:
             self._page.attempt = replace(attempt, detail=detail[:MAX_DETAIL_CHARACTERS])
             return verdict
         value, lost = _kept(outcome)
+        if isinstance(verdict, SendOn):
+            lost += f"; sent on to queue {verdict.queue} as {verdict.task.id}"
         self._page.attempt = replace(
             attempt,
             started=self._started,

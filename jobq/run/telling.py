@@ -6,7 +6,7 @@ from typing import Final
 from jobq.backend import Delivery
 from jobq.events import Events
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.retry import Complete, DeadLetter, Leave, Requeue, Verdict
+from jobq.run.retry import Complete, DeadLetter, Leave, Requeue, SendOn, Verdict
 from jobq.run.settlement import Settled
 from jobq.task import Outcome, OutcomeKind, Usage
 
@@ -68,6 +68,8 @@ class Telling:
             self._emit("task.retry_scheduled", delay_s=round(verdict.delay.total_seconds(), 3))
         elif isinstance(verdict, DeadLetter):
             self._emit("task.dead_lettered", logging.ERROR, reason=str(verdict.reason), detail=verdict.description)
+        elif isinstance(verdict, SendOn):
+            self._emit("task.sent_on", to_queue=verdict.queue, to_id=verdict.task.id)
         elif isinstance(verdict, Complete):
             self._emit("task.completed", logging.DEBUG)
 

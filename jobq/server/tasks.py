@@ -211,6 +211,8 @@ def _verdict(record: TaskRecord, wish: wire.Failure) -> retry.Requeue | retry.De
             return verdict
     except MalformedTask as fault:
         return retry.DeadLetter(retry.Reason.MALFORMED, f"{wish.detail}; it cannot be put back: it {fault}")
+    if isinstance(verdict, retry.SendOn):
+        return retry.not_sent_on(verdict, outcome, "only a worker of jobq does that, and this one settled by `fail`")
     assert isinstance(verdict, retry.DeadLetter)
     return verdict
 
