@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from jobq.errors import DuplicateTask, LockLost, QueueNotFound
 from jobq.journal.page import Page, final_of
+from jobq.journal.trimming import Trimming
 from jobq_sqlite import noting
 
 RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
@@ -175,6 +176,7 @@ def claim(
     receipts: Sequence[str] = (),
     holder: str | None = None,
     forget: float | None = None,
+    trimming: Trimming | None = None,
 ) -> list[ClaimedRow] | NothingReady:
     """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready.
 
@@ -187,9 +189,12 @@ def claim(
         receipts: for the leases; random ones by default.
         holder: who asks, for the journal; None = there is none.
         forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
+        trimming: keeps it within its size.
     """
     if forget is not None:
         noting.forget(database, queue, now.wall - forget)
+        if trimming is not None and trimming.is_due(now.boottime):
+            noting.trim(database, queue, trimming, now.boottime)
     _, due, expiry = database.execute(LOOK, (queue,)).fetchone()
     if due is not None and due <= now.wall:
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))
