@@ -191,8 +191,10 @@ def push(
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None)
     if resume is not None:
-        if wait:
-            raise click.UsageError("--wait does not go with --resume, whose tasks may be of an earlier run")
+        if wait and accept_changes:
+            raise click.UsageError(
+                "--wait finds its tasks by the lines of the file, which --accept-changes lets change"
+            )
         code = _push_resumably(ctx, resume, file, template, settings, accept_changes, Pusher, echo, no_create)
         echo.check()
         return code
@@ -326,9 +328,18 @@ def _push_resumably(
             template=template,
             accepts_changes=accepts_changes,
         )
-        return await resumable.run()
+        if echo.kept is None:
+            return await resumable.run()
+        from jobq.cli.waiting import wait_for  # noqa: PLC0415 - most pushes do not wait
+        from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
 
-    return with_queue(ctx, work, settings)
+        journal_of(backend)  # before anything is queued
+        if code := await resumable.run():
+            return code
+        # Those of earlier runs too: the same command gives the same answer, however often it was interrupted.
+        return await wait_for(backend, await resumable.ids(), as_json=echo.as_json)
+
+    return with_queue(ctx, work, settings, interruptible=echo.kept is not None)
 
 
 def _check_sources(

@@ -248,6 +248,19 @@ def host_of(holder: str) -> tuple[str, int]:
     return host, int(pid) if pid.isdecimal() else 0
 
 
+def end_of(text: str, max_bytes: int) -> str:
+    """Return the end of a text, of so many bytes in UTF-8 at most."""
+    if len(text) <= max_bytes // 4:  # what no character can make longer
+        return text
+    written = text.encode("utf-8", "surrogatepass")
+    if len(written) <= max_bytes:
+        return text
+    end = written[-max_bytes:]
+    while end and end[0] & 0xC0 == 0x80:  # noqa: PLR2004 - the rest of a character that was cut
+        end = end[1:]
+    return end.decode("utf-8", "surrogatepass")
+
+
 def checked_progress(value: float) -> float:
     """Return a share from 0 to 1; raises ValueError."""
     if not (math.isfinite(value) and 0 <= value <= 1):

@@ -19,6 +19,7 @@ from jobq.journal.records import (
     MOVED,
     Attempt,
     Beat,
+    end_of,
     host_of,
     this_holder,
 )
@@ -88,7 +89,7 @@ class Journaling:
                 rss_bytes=reading.rss_bytes,
                 processes=reading.processes,
             )
-        return replace(beat, output=running.output_end(MAX_BEAT_OUTPUT_BYTES))
+        return replace(beat, output=end_of(running.output_end(MAX_BEAT_OUTPUT_BYTES), MAX_BEAT_OUTPUT_BYTES))
 
     def judged(self, verdict: Verdict, outcome: Outcome | None) -> Verdict:
         """Return the verdict to settle with, after what the attempt came to is on its way into the journal.
@@ -125,8 +126,7 @@ class Journaling:
             value=value,
             program=_program(self._delivery.task),
         )
-        output = outcome.output or outcome.output_tail
-        self._page.output = output if len(output) <= MAX_OUTPUT_BYTES else output[-MAX_OUTPUT_BYTES:]
+        self._page.output = end_of(outcome.output or outcome.output_tail, MAX_OUTPUT_BYTES)
         return verdict
 
 

@@ -9,7 +9,15 @@ from pydantic import JsonValue
 from jobq import strict_json
 from jobq.errors import MalformedTask
 from jobq.journal.page import page_of
-from jobq.journal.records import MAX_DETAIL_CHARACTERS, MAX_OUTPUT_BYTES, MAX_VALUE_BYTES, RELEASED, Attempt, Beat
+from jobq.journal.records import (
+    MAX_DETAIL_CHARACTERS,
+    MAX_OUTPUT_BYTES,
+    MAX_VALUE_BYTES,
+    RELEASED,
+    Attempt,
+    Beat,
+    end_of,
+)
 from jobq.server import wire
 from jobq.server.problems import Refused
 from jobq.serving import HeldDelivery, TaskRecord
@@ -61,7 +69,7 @@ def tell(
         exit_code=exit_code,
         value=value,
     )
-    page.output = output[-MAX_OUTPUT_BYTES:]
+    page.output = end_of(output, MAX_OUTPUT_BYTES)
 
 
 def tell_attempt(delivery: HeldDelivery, told: wire.AttemptTold, *then: str) -> None:
