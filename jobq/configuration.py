@@ -153,7 +153,7 @@ _OPTIONS: Final = frozenset(
         "on_exit",
     }
 )
-_SIZES: Final = frozenset({"memory_limit", "checkpoint_max"})
+_SIZES: Final = frozenset({"memory_limit", "checkpoint_max", "journal_max"})
 _PAGE: Final = """# Configuration
 
 *Made by `make docs` from `jobq/settings.py`; edit that instead.*

@@ -300,6 +300,9 @@ class Settings(BaseModel):
         ),
     ] = None
     keep: Annotated[Duration, About("For how long the journal keeps what has ended.")] = timedelta(days=30)
+    journal_max: Annotated[
+        Size, About("How much the journal of a queue may hold; the output of what ended first goes first.")
+    ] = 1024**3
     log_dir: Annotated[
         PlaceText | None,
         About(

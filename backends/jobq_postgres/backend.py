@@ -58,11 +58,15 @@ class PostgresBackend:
         server: where the database is.
         name: the queue's name.
         keep: for how long the journal keeps what has ended; None = no journal is kept.
+        most_bytes: how much it may hold.
     """
 
-    def __init__(self, server: Server, name: str, *, keep: timedelta | None = RETENTION) -> None:
+    def __init__(
+        self, server: Server, name: str, *, keep: timedelta | None = RETENTION, most_bytes: int = 1024**3
+    ) -> None:
         self.name = name
         self._keep = keep
+        self._most_bytes = most_bytes
         self._server = server
         self._clock = SystemClock()
         self._links: Links | None = None
@@ -339,5 +343,5 @@ class PostgresBackend:
                     raise faults.translate(error, self._server.place) from None
                 finally:
                     connection.terminate()
-                self._links = Links(self._server, number, self._wake, self._keep)
+                self._links = Links(self._server, number, self._wake, self._keep, self._most_bytes)
             return self._links

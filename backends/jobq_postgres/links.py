@@ -41,12 +41,20 @@ class Links:
         queue: the queue's number in the database.
         changed: called, on the event loop, when something may have become ready or a connection was lost.
         keep: for how long the journal keeps what has ended; None = there is none.
+        most_bytes: how much it may hold.
     """
 
-    def __init__(self, server: Server, queue: int, changed: Callable[[], None], keep: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        queue: int,
+        changed: Callable[[], None],
+        keep: timedelta | None = None,
+        most_bytes: int = 1024**3,
+    ) -> None:
         self.queue = queue
         self._changed = changed
-        self.claimer = Claimer(server.place, keep=keep)
+        self.claimer = Claimer(server.place, keep=keep, most_bytes=most_bytes)
         self._pushes = Lane(server, "push")
         self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")

@@ -24,7 +24,7 @@ class Journal(Protocol):
         ...
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
-        """Return up to `limit` tasks that have not ended, in the order of their ids, from the first above `after`."""
+        """Return up to `limit` tasks that have not ended, in the store's order of ids, from the first above `after`."""
         ...
 
     async def attempts(self, task_id: str) -> list[Attempt]:

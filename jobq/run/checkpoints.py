@@ -93,6 +93,10 @@ class Checkpoints:
         """What the task saved as text."""
         return self._saved.value
 
+    def nudge(self) -> None:
+        """Let the next renewal come soon: it tells of the task."""
+        self._keeper.nudge()
+
     async def restore(self) -> None:
         """Make the folder, with the files that were saved last.
 

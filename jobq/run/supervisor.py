@@ -18,9 +18,10 @@ from jobq.run import retry
 from jobq.run.breaker import Breaker
 from jobq.run.journaling import Journaling
 from jobq.run.process import Deadline, StartFailed, StatusLost
-from jobq.run.retry import Backoff, Cancel, Complete, DeadLetter, Judge, Leave, Reason, Requeue, Verdict
+from jobq.run.retry import Backoff, Cancel, Complete, DeadLetter, Judge, Leave, Reason, Requeue, SendOn, Verdict
 from jobq.run.running import Runner, Running
-from jobq.run.settlement import Settled, settle
+from jobq.run.sending_on import sent_on
+from jobq.run.settlement import Patience, Settled, settle
 from jobq.run.stopping import Stopping
 from jobq.run.telling import Telling
 from jobq.run.waiting import racing
@@ -307,6 +308,13 @@ class _Attempt:
         return verdict
 
     async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> Report:
+        if isinstance(verdict, SendOn):
+            seconds = self._delivery.lease.total_seconds()
+            patience = Patience(self._with.clock, seconds, self._with.stopping)
+            stopped = self._journal.is_canceled
+            verdict = (
+                Cancel() if stopped else await sent_on(self._with.backend, verdict, outcome, self._keeper, patience)
+            )
         verdict = self._journal.judged(verdict, outcome)
         settled = await settle(
             self._delivery,
@@ -319,7 +327,7 @@ class _Attempt:
             stopping=self._with.stopping,
         )
         self._telling.settled(verdict, settled)
-        if settled is Settled.YES and isinstance(verdict, Complete | Cancel) and self._checkpoints is not None:
+        if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
             await self._checkpoints.forget()
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
 

@@ -109,5 +109,6 @@ class TaskLine:
                 told = None if share is None else checked_progress(float(share)), str(question.get("text", ""))
                 if page is not None:
                     page.progress = told[0], told[1][:MAX_TEXT_CHARACTERS]
+                    checkpoints.nudge()
             case other:
                 raise ConfigurationError(f"this worker does not know {other!a}: it is of another version of jobq")
