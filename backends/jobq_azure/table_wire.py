@@ -1,45 +1,38 @@
-"""One Azure Table over REST: a look at rows, and writes in transactions; one method a request, nothing repeated.
+"""One Azure Table over REST: a look at rows, and writes in transactions; one method a request.
 
 Not by the SDK, which takes a millisecond of the worker's loop for each row of a transaction: a worker of quick tasks
-would spend more on its journal than on its tasks. Everything here may be repeated: rows are replaced by themselves.
+would spend more on its journal than on its tasks. Everything here may be repeated, and is only where
+a kept connection was found closed: rows are replaced by themselves.
 https://learn.microsoft.com/rest/api/storageservices/table-service-rest-api
 """
 
-import asyncio
-import base64
-import hashlib
-import hmac
 import json
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import formatdate, parsedate_to_datetime
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, Final, Self
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 from yarl import URL
 
-from jobq.errors import BackendUnavailable, ConfigurationError
-from jobq_azure.answers import NEVER_CONNECTED, NoAnswer, NoCredential, why_not_connected
-from jobq_azure.service_bus_tokens import Tokens, identified
+from jobq.errors import BackendUnavailable
+from jobq_azure.answers import NEVER_CONNECTED, NoAnswer, why_not_connected
 from jobq_azure.sessions import new_session, proxies_for
 from jobq_azure.table_answers import refusal
 from jobq_azure.table_place import TABLE, TablePlace
-
-if TYPE_CHECKING:
-    from jobq_azure.identity import Identity
+from jobq_azure.table_signing import Signing
 
 MOST_ROWS: Final = 100  # of one transaction, by the service
 PAGE_ROWS: Final = 1000  # of one look, by the service
-_SCOPE: Final = "https://storage.azure.com/.default"
-_VERSION: Final = "2019-02-02"
 _CONNECT_SECONDS: Final = 5.0
 _SKEW_SECONDS: Final = 2.0  # a date has whole seconds: less is no difference between two clocks
 _JSON: Final = "application/json;odata=nometadata"
+_CLOSED: Final = (aiohttp.ServerDisconnectedError, ConnectionResetError)
 _STATUS: Final = re.compile(rb"^HTTP/1\.1 (\d{3})", re.MULTILINE)
 _CODE: Final = re.compile(rb'"code": *"(\w+)"|<(?:m:)?code>(\w+)</', re.IGNORECASE)
 Row = dict[str, Any]
@@ -89,23 +82,17 @@ class TableWire:
         self.place = place
         self._seconds = seconds
         self._proxy = proxies_for(place.url).get(urlsplit(place.url).scheme)
-        self._key = None if place.key is None else base64.b64decode(place.key)
-        self._identity: Identity | None = None
-        self._tokens: Tokens | None = None
+        self._signing = Signing(place, seconds)
         self._ahead = 0.0
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
         self._session = await new_session()
-        if self._key is None and self.place.signature is None:
-            self._sign_in()
+        self._signing.begin(self._session)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._tokens is not None:
-            await self._tokens.aclose()
-        if self._identity is not None:
-            await self._identity.close()
+        await self._signing.aclose()
         await self._session.close()
 
     def now(self) -> float:
@@ -233,24 +220,15 @@ class TableWire:
         kind: str = "application/json",
         accept: str = _JSON,
     ) -> _Answer:
-        url, headers = await self._signed(path, query or {})
+        url, headers = await self._signing.signed(path, query or {})
         headers |= {"Accept": accept, "Accept-Encoding": "identity", "DataServiceVersion": "3.0"}
         if body:
             headers |= {"Content-Type": kind, "Prefer": "return-no-content"}
-        limit = aiohttp.ClientTimeout(total=self._seconds, sock_connect=_CONNECT_SECONDS)
         try:
-            async with self._session.request(
-                method,
-                URL(url, encoded=True),
-                data=body or None,
-                headers=headers,
-                timeout=limit,
-                proxy=self._proxy,
-                allow_redirects=False,
-            ) as found:
-                answer = _Answer(
-                    found.status, {name.lower(): value for name, value in found.headers.items()}, await found.read()
-                )
+            try:
+                answer = await self._sent(method, url, headers, body)
+            except _CLOSED:  # a kept connection that the service has given up meanwhile
+                answer = await self._sent(method, url, headers, body)
         except NEVER_CONNECTED as error:
             raise BackendUnavailable(f"{self.place}: {why_not_connected(error)}") from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -261,41 +239,18 @@ class TableWire:
         self._set_clock(answer)
         return answer
 
-    async def _signed(self, path: str, query: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-        date = formatdate(usegmt=True)
-        headers = {"x-ms-date": date, "x-ms-version": _VERSION}
-        text = urlencode(query, quote_via=quote)
-        if self.place.signature is not None:
-            text = f"{text}&{self.place.signature}" if text else self.place.signature
-        elif self._key is not None:
-            # "Shared Key Lite": the date, and the path as it stands in the address.
-            signed = f"{date}\n/{self.place.account}{urlsplit(self.place.url).path}{path}"
-            digest = base64.b64encode(hmac.new(self._key, signed.encode(), hashlib.sha256).digest()).decode()
-            headers["Authorization"] = f"SharedKeyLite {self.place.account}:{digest}"
-        else:
-            headers["Authorization"] = await self._token()
-        return f"{self.place.url}{path}?{text}" if text else f"{self.place.url}{path}", headers
-
-    async def _token(self) -> str:
-        assert self._tokens is not None
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await self._tokens.header()
-        except NoCredential:
-            raise
-        except (NoAnswer, TimeoutError):
-            raise BackendUnavailable(f"{self.place}: no token is to be had at the moment") from None
-
-    def _sign_in(self) -> None:
-        from azure.core.pipeline.transport import AioHttpTransport  # noqa: PLC0415 - as the next
-
-        from jobq_azure.identity import Identity, authority  # noqa: PLC0415 - 0.1 s that a key saves
-
-        if urlsplit(self.place.url).scheme != "https":
-            raise ConfigurationError(f"{self.place}: a token goes over https alone")
-        transport = AioHttpTransport(session=self._session, session_owner=False)
-        self._identity = Identity(self.place.account, transport=transport, proxies=proxies_for(authority()))
-        self._tokens = Tokens(identified(self._identity, str(self.place), _SCOPE))
+    async def _sent(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> _Answer:
+        async with self._session.request(
+            method,
+            URL(url, encoded=True),
+            data=body or None,
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=self._seconds, sock_connect=_CONNECT_SECONDS),
+            proxy=self._proxy,
+            allow_redirects=False,
+        ) as found:
+            named = {name.lower(): value for name, value in found.headers.items()}
+            return _Answer(found.status, named, await found.read())
 
     def _set_clock(self, answer: _Answer) -> None:
         try:
