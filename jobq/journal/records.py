@@ -5,7 +5,7 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from typing import Final
@@ -85,9 +85,10 @@ class Attempt:
 
     def encode(self) -> str:
         """Return it as JSON, without what is not known."""
-        held = {name: value for name in _ATTEMPT if (value := getattr(self, name)) not in (None, "")}
+        # Once for each attempt, so not by `asdict`, which takes three times as long as all the rest.
+        held = {name: value for name, value in vars(self).items() if value not in (None, "")}
         if self.usage is not None:
-            held["usage"] = asdict(self.usage)
+            held["usage"] = vars(self.usage)
         return json.dumps(held)
 
     @classmethod
@@ -144,7 +145,7 @@ class Beat:
 
     def encode(self) -> str:
         """Return it as JSON, without what is not known."""
-        return json.dumps({name: value for name in _BEAT if (value := getattr(self, name)) not in (None, "")})
+        return json.dumps({name: value for name, value in vars(self).items() if value not in (None, "")})
 
     @classmethod
     def decode(cls, text: str) -> "Beat":

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 import shutil
+import tarfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -61,6 +62,8 @@ async def archives_of(backend: Backend, settings: Settings) -> AsyncIterator[Arc
             f"the service of queue {backend.name!r} keeps no checkpoints, so nothing says which files are a task's:"
             " leave out --checkpoint-store (JOBQ_CHECKPOINT_STORE)"
         )
+    if not hasattr(tarfile, "data_filter"):
+        raise ConfigurationError("--checkpoint-store needs Python 3.11.4 or newer, which reads archives safely")
     async with place_at(settings.checkpoint_store, settings) as place:
         yield Archives(place, backend.name, settings.checkpoint_max)
 
@@ -165,6 +168,10 @@ class Checkpoints:
                     await self._archives.place.remove(name)
                 raise
             await self._tidy(self._archives, name)
+
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to save: no folder, or one that the task never used."""
+        return self.folder is None or (self._saved.archive is None and not any(self.folder.iterdir()))
 
     async def _put(self, archives: Archives, folder: Path) -> str:
         scratch = archives.place.scratch or self._make_folder()

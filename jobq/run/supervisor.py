@@ -184,7 +184,7 @@ class _Attempt:
 
     async def _save_folder(self) -> None:
         """Save the files of a task that was stopped: nothing of it runs any more, and it is still ours (S9, P8)."""
-        if self._checkpoints is None or self._checkpoints.folder is None:
+        if self._checkpoints is None or self._checkpoints.is_empty():
             return
         end = self._with.clock.sleep_until(self._save_by)
         hurry = self._with.stopping.at_once.wait()

@@ -24,6 +24,7 @@ MAX_WAIT_SECONDS: Final = 30.0
 MAX_LEASE_SECONDS: Final = 7 * 86400.0
 MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
 MAX_TEXT: Final = 64 * 1024
+MAX_MARK: Final = 1024  # what names the files of a checkpoint, beside its value
 MAX_OUTPUT: Final = 256 * 1024
 MAX_FIGURE: Final = 2**53  # what every reader of JSON takes
 MAX_TOKEN: Final = 2**63 - 1
@@ -178,7 +179,7 @@ class Checkpoint(Body):
     """How far the task has come."""
 
     receipt: Receipt
-    value: Text
+    value: Annotated[str, Field(max_length=MAX_TEXT + MAX_MARK, description="Of a task: 64 KiB at most.")]
 
 
 class _Item(Body):
