@@ -168,7 +168,7 @@ class Tracing:
                 "messaging.message.id": task.id,
                 "jobq.task_id": task.id,  # once more: Azure Monitor keeps no attribute of the conventions
                 "jobq.attempt": delivery.deliveries,
-                "jobq.fencing": str(delivery.fencing),
+                "jobq.fencing": f"{task.epoch}.{task.generation}.{delivery.deliveries}",  # S3; asking would decode anew
             },
         )
         self._end(task.id, "superseded", {})  # a lease that was lost can come back to this very worker
@@ -177,9 +177,8 @@ class Tracing:
         context = carried(span.get_span_context())
         if not context:
             return task
-        ids = ids_of(context)
-        assert ids is not None
-        self._ids[task.id] = {"trace_id": ids.trace_id, "span_id": ids.span_id}
+        _, trace_id, span_id, _ = context["traceparent"].split("-")
+        self._ids[task.id] = {"trace_id": trace_id, "span_id": span_id}
         if len(self._ids) > _MOST_IDS:
             self._forget()
         kept = {name: value for name, value in task.trace_context.items() if name.lower() == "baggage"}

@@ -73,6 +73,25 @@ def test_kubernetes_takes_it(overlay: str, tmp_path: Path) -> None:
     assert "Couldn't find schema" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_fresh_cluster_can_take_it_and_enforces_its_pods(overlay: str) -> None:
+    """The namespace comes with it and holds pods to the restricted profile, to which ours keep."""
+    found = resources(overlay)
+    namespace = found.pop("Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for document in found.values():
+        assert document["metadata"]["namespace"] == namespace["metadata"]["name"]
+    pod = pod_of(found)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert all(set(volume) <= {"name", "emptyDir"} for volume in pod["volumes"])
+    (container,) = pod["containers"]
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["image"] == "registry.example/jobq:latest"
+
+
 def test_a_mistyped_field_of_the_pod_is_found(tmp_path: Path) -> None:
     found = resources("storage-queue")
     pod_of(found)["restartPolcy"] = "Never"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def test_a_probe_imports_nothing_heavy(tmp_path: Path) -> None:
         check=True,
         env=os.environ | {"JOBQ_HEALTH_FILE": str(file)},
     )
-    assert done.stdout == "working: 1 of 2 slots busy, 0 s ago\n"
+    assert re.fullmatch(r"working: 1 of 2 slots busy, \d+ s ago\n", done.stdout)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "jobq.telemetry.probe" in imported
     heavy = ("click", "asyncio", "pydantic", "aiohttp", "azure", "psutil", "logging", "dataclasses", "jobq.cli")
@@ -102,5 +103,6 @@ def test_a_probe_says_the_same_with_options_and_without(jobq: Jobq) -> None:
     for code in (1, 0):
         short = jobq("healthcheck", env=environment, code=code)
         long = jobq("healthcheck", "--file", str(file), env=environment, code=code)
-        assert (short.out, short.err) == (long.out, long.err)
+        said = [re.sub(r"\d+ s ago", "N s ago", one.out) + one.err for one in (short, long)]
+        assert said[0] == said[1]
         HealthFile(file, lambda: ("working", 1, 2)).write()
