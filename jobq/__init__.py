@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, QueueStats
     from jobq.errors import JobqError
     from jobq.handle import TaskHandle
-    from jobq.inside import checkpoint, progress
+    from jobq.inside import checkpoint, checkpoint_directory, progress
     from jobq.lease.named import NamedLease
     from jobq.lease.traversal import Page, Traversal
     from jobq.queue import Queue, connect
@@ -44,6 +44,7 @@ _HOME_OF = {
     "Traversal": "jobq.lease.traversal",
     "WorkSpecification": "jobq.workspec",
     "checkpoint": "jobq.inside",
+    "checkpoint_directory": "jobq.inside",
     "connect": "jobq.queue",
     "progress": "jobq.inside",
 }
@@ -71,6 +72,7 @@ __all__ = [
     "Traversal",
     "WorkSpecification",
     "checkpoint",
+    "checkpoint_directory",
     "connect",
     "progress",
     "sync",

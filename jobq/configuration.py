@@ -84,7 +84,7 @@ def _text(name: str, value: Any) -> str | None:
             return ",".join(value) or None
         case timedelta():
             return durations.show(value)
-        case int() if name == "memory_limit":
+        case int() if name in _SIZES:
             return sizes.show(value)
     return str(value)
 
@@ -94,7 +94,7 @@ def _accepted(name: str, field: FieldInfo) -> str:
     for kind in kinds:
         if get_origin(kind) is Literal:
             return ", ".join(map(str, get_args(kind)))
-    if name == "memory_limit":
+    if name in _SIZES:
         return "a size: 512M, 2G"
     if timedelta in kinds or any(timedelta in get_args(kind) for kind in kinds):
         return "a duration: 90s, 10m, 1h30m"
@@ -149,9 +149,11 @@ _OPTIONS: Final = frozenset(
         "view",
         "keep",
         "log_dir",
+        "checkpoint_store",
         "on_exit",
     }
 )
+_SIZES: Final = frozenset({"memory_limit", "checkpoint_max", "journal_max"})
 _PAGE: Final = """# Configuration
 
 *Made by `make docs` from `jobq/settings.py`; edit that instead.*

@@ -15,6 +15,7 @@ from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
 SOCKET_VARIABLE: Final = "JOBQ_TASK_SOCKET"
 MAX_LINE_BYTES: Final = 1024 * 1024
 ANSWER_SECONDS: Final = 60.0  # a checkpoint waits for its turn behind a renewal
+FOLDER_SECONDS: Final = 1260.0  # two saves: this one, and one before it
 
 
 def checkpoint(value: str) -> None:
@@ -32,6 +33,16 @@ def checkpoint(value: str) -> None:
     _ask(op="checkpoint", value=value)
 
 
+def checkpoint_directory() -> None:
+    """Durably save the files in the folder that JOBQ_CHECKPOINT_DIR names; the next attempt finds them there (S9).
+
+    Raises:
+        ConfigurationError: this is no task of jobq, its worker keeps no files, or they are none that can be kept.
+        LockLost, SettlementUnknown, BackendUnavailable: as `checkpoint`; what was saved before counts.
+    """
+    _ask(seconds=FOLDER_SECONDS, op="checkpoint folder")
+
+
 def progress(share: float | None, text: str = "") -> None:
     """Tell how far the task has come; `jobq QUEUE ps` shows it after the next heartbeat.
 
@@ -45,13 +56,13 @@ def progress(share: float | None, text: str = "") -> None:
     _ask(op="progress", share=share, text=text)
 
 
-def _ask(**question: Any) -> None:
+def _ask(*, seconds: float = ANSWER_SECONDS, **question: Any) -> None:
     token, at, path = os.environ.get(SOCKET_VARIABLE, "").partition("@")
     if not at:
         raise ConfigurationError(f"this is not run by a jobq worker: there is no {SOCKET_VARIABLE}")
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(ANSWER_SECONDS)
+            connection.settimeout(seconds)
             connection.connect(path)
             connection.sendall(json.dumps({"token": token, **question}).encode() + b"\n")
             with connection.makefile("rb") as stream:

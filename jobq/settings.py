@@ -22,6 +22,7 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_LEASE_TOKEN",
         "JOBQ_QUEUE_NAME",
         "JOBQ_CHECKPOINT",
+        "JOBQ_CHECKPOINT_DIR",
         "JOBQ_RESULT_FILE",
         "JOBQ_CALLBACK_SOCKET",
         "JOBQ_TASK_SOCKET",
@@ -41,6 +42,12 @@ def _size(value: object) -> object:
     return sizes.parse(value) if isinstance(value, str) else value
 
 
+def _place(value: object) -> object:
+    from jobq.files.place import checked_place  # noqa: PLC0415 - it imports this module, and few need it
+
+    return checked_place(value) if isinstance(value, str) else value
+
+
 def _limit(size: int) -> int:
     if size < _LEAST_LIMIT_BYTES:
         raise ValueError(f"{sizes.show(size)} is too little for any program; was a unit left out, as in {size}M?")
@@ -56,13 +63,23 @@ def _switch(value: object) -> object:
     return word in _TRUE
 
 
+def _journal(value: str) -> str:
+    place = value.strip()
+    if place in ("auto", "off", "tables") or (place.startswith("tables://") and place != "tables://"):
+        return place.rstrip("/")
+    raise ValueError(f"{value!r} is no place for a journal: auto, off, tables, or tables://ACCOUNT")
+
+
 def _words(value: object) -> object:
     return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 MemoryLimit = Annotated[int, BeforeValidator(_size), AfterValidator(_limit)]
+Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]
+PlaceText = Annotated[str, AfterValidator(_place)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
+Journal = Annotated[str, AfterValidator(_journal)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
@@ -266,13 +283,43 @@ class Settings(BaseModel):
     ] = False
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
     journal: Annotated[
-        Literal["auto", "off"], About("Whether what becomes of tasks is kept; auto = where the queue's service can.")
+        Journal,
+        About(
+            "Whether what becomes of tasks is kept: auto = in the database of an SQL queue; tables = of an Azure queue,"
+            " in a table of its storage account; tables://ACCOUNT = of another.",
+            accepts="auto, off, tables or tables://ACCOUNT",
+        ),
     ] = "auto"
-    keep: Annotated[Duration, About("For how long the journal keeps what has ended.")] = timedelta(days=30)
-    log_dir: Annotated[
-        Path | None,
-        About("Where a worker writes what tasks print, all of it.", unset="it is not written", accepts="a folder"),
+    journal_connection_string: Annotated[
+        str | None,
+        About(
+            "Signs in to the storage account of tables://ACCOUNT.",
+            unset="the queue's own for its own account, else the identity of this machine or user",
+            accepts="a connection string",
+            is_secret=True,
+        ),
     ] = None
+    keep: Annotated[Duration, About("For how long the journal keeps what has ended.")] = timedelta(days=30)
+    journal_max: Annotated[
+        Size, About("How much the journal of a queue may hold; the output of what ended first goes first.")
+    ] = 1024**3
+    log_dir: Annotated[
+        PlaceText | None,
+        About(
+            "Where a worker writes what tasks print, all of it.",
+            unset="it is not written",
+            accepts="a folder, or az://ACCOUNT/CONTAINER",
+        ),
+    ] = None
+    checkpoint_store: Annotated[
+        PlaceText | None,
+        About(
+            "Where a worker keeps the files that tasks save from JOBQ_CHECKPOINT_DIR.",
+            unset="tasks have no such folder",
+            accepts="a folder that all workers share, or az://ACCOUNT/CONTAINER",
+        ),
+    ] = None
+    checkpoint_max: Annotated[Size, About("How much one task's checkpoint folder may hold.")] = 1024**3
     kill_margin: Annotated[
         Duration, About("K of the timing rule: to kill and confirm before a lease expires.", audience="tests")
     ] = timedelta(seconds=1)

@@ -1,13 +1,16 @@
 """From a queue spec such as `acct/q` to the backend that serves it (DESIGN section 3), through entry points."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
 
 from jobq.backend import Backend
-from jobq.errors import BackendMissing, InvalidSpec
+from jobq.errors import BackendMissing, ConfigurationError, InvalidSpec
 from jobq.settings import Settings
 
 ENTRY_POINT_GROUP: Final = "jobq.backends"
@@ -16,6 +19,9 @@ STORAGE_QUEUE: Final = "storage-queue"
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # Which extra of the jobq package brings what a scheme needs; a third party's backend names its own.
 _EXTRA_OF: Final = {"postgresql": "postgres", "postgres": "postgres"}
+
+_OWN_JOURNAL: Final = frozenset({EMBEDDED, "sqlite", "postgresql", "postgres", "memory", "http", "https"})
+_origins: Final[MutableMapping[Backend, tuple["QueueSpec", Settings]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +100,7 @@ def resolve(text: str, settings: Settings) -> Backend:
     Raises:
         InvalidSpec: see `parse`.
         BackendMissing: nothing serves the scheme; the message names what would.
+        ConfigurationError: JOBQ_JOURNAL names a place that is not for such a queue.
     """
     spec = parse(text)
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
@@ -110,7 +117,27 @@ def resolve(text: str, settings: Settings) -> Backend:
             f"the backend for {spec.scheme}:// ({found[spec.scheme].value}) needs the package {error.name!r}, which is"
             " not installed; its own documentation names the extra"
         ) from error
-    return connect(spec, settings)
+    if settings.journal.startswith("tables") and spec.scheme in _OWN_JOURNAL:
+        raise ConfigurationError(
+            f"JOBQ_JOURNAL={settings.journal} is for Azure queues, and {_shown(text)} is none: SQL queues keep their"
+            " journal in their own database; unset it"
+        )
+    backend = connect(spec, settings)
+    with suppress(TypeError):  # what cannot be remembered so is still a backend
+        _origins[backend] = spec, settings
+    return backend
+
+
+def sibling(backend: Backend, queue: str) -> Backend:
+    """Return the backend of another queue of the same location, not yet connected.
+
+    Raises:
+        ConfigurationError: nobody knows where this one is, since no spec led to it; or there can be no such queue.
+    """
+    if backend not in _origins:
+        raise ConfigurationError(f"queue {backend.name!r} was not opened by a spec, so no other is known beside it")
+    spec, settings = _origins[backend]
+    return resolve(str(replace(spec, queue=queue)), settings)
 
 
 def _unknown_scheme(spec: QueueSpec, known: list[str]) -> str:

@@ -23,6 +23,7 @@ from jobq.errors import MalformedTask
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
+_SENT_ON: Final = re.compile(r"(.+)\+([0-9]{1,3})")
 _WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
 _FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 
@@ -257,6 +258,20 @@ class Task(_Frozen):
         """Return the same task with one more end recorded: a delivery that was never started is not a crash (S7)."""
         ends = self.counters.ends + 1
         return self.model_copy(update={"counters": self.counters.model_copy(update={"ends": ends})})
+
+    def sent_on(self, queue: str) -> "Task":
+        """Return the same work as it is pushed to another queue: fresh budgets, a new id that is always the same.
+
+        Rules that send it there have been used up, so the way through the queues ends. The id holds a count, since a
+        queue that it comes back to would take its former one for a repetition (S8).
+        """
+        base, count = found.groups() if (found := _SENT_ON.fullmatch(self.id)) else (self.id, "0")
+        id_ = f"{base}+{int(count) + 1}"
+        if not _ID.fullmatch(id_):
+            id_ = f"{hashlib.blake2b(self.id.encode(), digest_size=16).hexdigest()}+1"
+        rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
+        fresh = {"id": id_, "epoch": 0, "generation": 0, "counters": Counters(), "not_before": None}
+        return self.model_copy(update={**fresh, "on_exit": rules or None})
 
     def redriven(self, *, deliveries: int) -> "Task":
         """Return the next epoch with fresh budgets (S3).

@@ -1,7 +1,7 @@
 """A task that the service has leased to us; every verb is fenced by its receipt, at the service (S4)."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask, SettlementUnknown
+from jobq.journal.page import Page
+from jobq.journal.records import Attempt, Beat
 from jobq.task import Task, TaskResult
 from jobq_http.connection import Connection, NoAnswer
 from jobq_http.settling import Settles
@@ -44,6 +46,7 @@ class HttpDelivery:
         self, connection: Connection, settles: Settles, queue: str, claimed: Claimed, lease: timedelta
     ) -> None:
         self.lease = lease
+        self.page = Page()  # the service drops what is told where its queue keeps no journal
         self._settles = settles
         self._connection = connection
         self._queue = queue
@@ -87,7 +90,12 @@ class HttpDelivery:
 
     async def renew(self, lease: timedelta) -> None:
         """Extend the lease from now, by the service's clock."""
-        await self._put("heartbeat", {"lease_seconds": lease.total_seconds()})
+        fields: dict[str, Any] = {"lease_seconds": lease.total_seconds()}
+        if self.page.beat is not None:
+            fields["told"] = _beat(self.page.beat())
+        answer = await self._put("heartbeat", fields)
+        if isinstance(answer, dict) and answer.get("cancel") is True:
+            self.page.cancel.set()
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done."""
@@ -116,18 +124,50 @@ class HttpDelivery:
         await self._put("checkpoint", {"value": value})
 
     async def _settle(self, verb: str, fields: dict[str, Any], task: bytes = b"") -> None:
+        if verb != "release" and self.page.attempt is not None:
+            fields["attempt"] = _attempt(self.page.attempt, self.page.output)
         item = json.dumps({"verb": verb, "id": self.id, "receipt": self._claimed.receipt, **fields}).encode()
         if task:
             item = item[:-1] + b',"task":' + task + b"}"
         await self._settles.send(item, self._seconds)
 
-    async def _put(self, verb: str, fields: dict[str, Any]) -> None:
+    async def _put(self, verb: str, fields: dict[str, Any]) -> Any:
         body = {"receipt": self._claimed.receipt, **fields}
         path = f"/api/tasks/{quote(self.id, safe='')}/{verb}"
         try:
-            await self._connection.request("PUT", path, body, query={"queue": self._queue}, seconds=self._seconds)
+            return await self._connection.request(
+                "PUT", path, body, query={"queue": self._queue}, seconds=self._seconds
+            )
         except NoAnswer as error:
             raise SettlementUnknown(str(error)) from None
+
+
+def _beat(beat: Beat) -> dict[str, Any]:
+    """Return what a running attempt tells; clocks differ, so times go as spans."""
+    fields = asdict(beat)
+    at, started = fields.pop("at"), fields.pop("started")
+    fields["running_seconds"] = None if started is None else max(0.0, at - started)
+    fields["text"], fields["output"] = _clean(beat.text), _clean(beat.output)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _attempt(attempt: Attempt, output: str) -> dict[str, Any]:
+    """Return what an attempt came to; see `_beat`."""
+    fields: dict[str, Any] = {
+        "outcome": str(attempt.outcome),
+        "then": attempt.then,
+        "running_seconds": None if attempt.started is None else max(0.0, attempt.ended - attempt.started),
+        "host": attempt.host,
+        "pid": attempt.pid,
+        "detail": _clean(attempt.detail),
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "usage": None if attempt.usage is None else asdict(attempt.usage),
+        "value": attempt.value,
+        "program": _clean(attempt.program),
+        "output": _clean(output),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _clean(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Self
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats
 from jobq.errors import ConfigurationError
-from jobq.journal.page import Page
+from jobq.journal.page import Page, final_of
 from jobq.task import Task, TaskResult
 from jobq_memory.entry import Bury, Complete, Release, Requeue, Settlement
 from jobq_memory.journal import MemoryJournal
@@ -196,8 +196,7 @@ class MemoryDelivery:
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done."""
-        attempt = self.page.attempt
-        self._settle(Complete(result, canceled=attempt is not None and attempt.then == "canceled"))
+        self._settle(Complete(result, final_of(self.page)))
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with changed counters and generation, visible after `delay`, in one step (S6)."""

@@ -27,7 +27,7 @@ class Complete:
 
     verb: ClassVar[str] = "complete"
     result: TaskResult
-    canceled: bool = False
+    final: str | None = None  # what it came to instead: `canceled`, `moved`
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Entry:
         expires: boottime at which the lease ends.
         ended: wall time at which it was done or canceled; leased_at: of the grant.
         holder, beat: what the journal knows of the running attempt.
-        canceled: it was ended because somebody wanted it to.
+        final: what it came to where that is not success: `canceled`, `moved`.
         attempts: those that have ended, each with the end of its output.
         settled: the accepted settlement of each recent receipt (S5).
     """
@@ -103,7 +103,7 @@ class Entry:
     holder: str = ""
     beat: str | None = None
     cancel_requested: bool = False
-    canceled: bool = False
+    final: str | None = None
     attempts: list[tuple[Attempt, str]] = field(default_factory=list)
 
     @property

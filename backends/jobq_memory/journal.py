@@ -90,14 +90,14 @@ class MemoryJournal:
     def _record(self, entry: Entry) -> TaskRecord:
         is_leased = entry.state is State.LEASED
         left = entry.expires - self._router.clock.boottime()
-        state = TaskState.CANCELED if entry.canceled else _STATES[entry.state]
+        state = TaskState(entry.final) if entry.final else _STATES[entry.state]
         now, wall = self._router.clock.boottime(), self._router.clock.wall()
         since = wall - (now - entry.scheduled)  # `scheduled` is boottime
         return TaskRecord(
             id=entry.id,
             state=TaskState.EXPIRED if is_leased and left <= 0 else state,
             attempt=entry.deliveries,
-            body=entry.body if state not in (TaskState.SUCCEEDED, TaskState.CANCELED) else b"",
+            body=entry.body if state not in (TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED) else b"",
             at=entry.died or entry.ended or (entry.leased_at if is_leased else since),
             holder=entry.holder if is_leased else None,
             leased_at=entry.leased_at if is_leased else None,
@@ -115,6 +115,6 @@ def _cancel(store: Store, task_id: str) -> Canceled:
     entry = store.cancel(task_id)
     if entry is None:
         return Canceled.UNKNOWN
-    if entry.canceled:
+    if entry.final == "canceled":
         return Canceled.CANCELED
     return Canceled.STOPPING if entry.state is State.LEASED else Canceled.ENDED

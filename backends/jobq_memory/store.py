@@ -1,6 +1,7 @@
 """One queue of the router: every verb as one step, to be called under the router's lock."""
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,11 +11,12 @@ from jobq.backend import DeadLetter, FencingNumber, Peeked, QueueStats
 from jobq.clock import Clock
 from jobq.errors import DuplicateTask, LockLost, MalformedTask
 from jobq.journal.page import Page
-from jobq.journal.records import this_holder
+from jobq.journal.records import Attempt, this_holder
 from jobq.task import Task
 from jobq_memory.entry import Bury, Complete, Entry, Release, Requeue, Settlement, State
 from jobq_memory.schedule import Schedule
 
+MOST_OUTPUT_CHARACTERS: Final = 256 * 1024 * 1024  # of a queue; what ended first loses its output
 _OUTPUT_CHARACTERS: Final = 4096  # of each attempt, for as long as the process lives
 _RECEIPTS_REMEMBERED: Final = 8  # per task, for repeats of a settle (S5)
 
@@ -56,6 +58,8 @@ class Store:
         self._schedule = Schedule()
         self._dead: dict[str, Entry] = {}  # oldest first
         self._added = 0
+        self._outputs: deque[tuple[Entry, int, int]] = deque()  # entry, number and length, in the order of their ends
+        self._output_characters = 0
         self.entries: dict[str, Entry] = {}
 
     def push(self, tasks: Sequence[Task]) -> list[str]:
@@ -140,12 +144,22 @@ class Store:
         self._fence(grant, settlement.verb)
         self._apply(entry, settlement)
         if page is not None and page.attempt is not None:
-            entry.attempts.append((page.attempt, page.output[-_OUTPUT_CHARACTERS:]))
+            self._remember(entry, page.attempt, page.output[-_OUTPUT_CHARACTERS:])
         if entry.cancel_requested and entry.state in (State.READY, State.SCHEDULED):
             self._cancel(entry)
         entry.settled[grant.receipt] = settlement
         if len(entry.settled) > _RECEIPTS_REMEMBERED:
             del entry.settled[next(iter(entry.settled))]
+
+    def _remember(self, entry: Entry, attempt: Attempt, output: str) -> None:
+        """Keep what an attempt came to; the oldest outputs go where there are too many (JOBQ_JOURNAL_MAX elsewhere)."""
+        entry.attempts.append((attempt, output))
+        self._outputs.append((entry, len(entry.attempts) - 1, len(output)))
+        self._output_characters += len(output)
+        while self._output_characters > MOST_OUTPUT_CHARACTERS:
+            oldest, number, length = self._outputs.popleft()
+            oldest.attempts[number] = oldest.attempts[number][0], ""
+            self._output_characters -= length
 
     def cancel(self, task_id: str) -> Entry | None:
         """End a task that waits, ask for the end of one that runs; return it, None for one that is not known."""
@@ -158,7 +172,7 @@ class Store:
         return entry
 
     def _cancel(self, entry: Entry) -> None:
-        entry.canceled, entry.ended = True, self._clock.wall()
+        entry.final, entry.ended = "canceled", self._clock.wall()
         self._schedule.remove(entry, State.DONE)
         self._note("canceled", entry)
 
@@ -227,8 +241,8 @@ class Store:
 
     def _apply(self, entry: Entry, settlement: Settlement) -> None:
         match settlement:
-            case Complete(result, canceled):
-                entry.result, entry.canceled, entry.ended = result, canceled, self._clock.wall()
+            case Complete(result, final):
+                entry.result, entry.final, entry.ended = result, final, self._clock.wall()
                 self._schedule.remove(entry, State.DONE)
                 self._note("completed", entry)
             case Requeue(task, delay):

@@ -17,7 +17,7 @@ _LAST_PORT: Final = 65535
 
 def connect(spec: QueueSpec, settings: Settings) -> PostgresBackend:
     """Return the backend for `postgresql://[USER@][HOST][:PORT]/DATABASE[?OPTIONS]/QUEUE`; raises InvalidSpec."""
-    return PostgresBackend(server_of(spec), spec.queue, keep=settings.kept)
+    return PostgresBackend(server_of(spec), spec.queue, keep=settings.kept, most_bytes=settings.journal_max)
 
 
 def server_of(spec: QueueSpec) -> Server:

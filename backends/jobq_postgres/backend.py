@@ -11,7 +11,7 @@ from uuid import UUID
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clock import SystemClock
-from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, PushUnknown
+from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
 from jobq.serving import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
 from jobq.task import Task
 from jobq_postgres import faults, inspection, migrations, showing
@@ -58,11 +58,15 @@ class PostgresBackend:
         server: where the database is.
         name: the queue's name.
         keep: for how long the journal keeps what has ended; None = no journal is kept.
+        most_bytes: how much it may hold.
     """
 
-    def __init__(self, server: Server, name: str, *, keep: timedelta | None = RETENTION) -> None:
+    def __init__(
+        self, server: Server, name: str, *, keep: timedelta | None = RETENTION, most_bytes: int = 1024**3
+    ) -> None:
         self.name = name
         self._keep = keep
+        self._most_bytes = most_bytes
         self._server = server
         self._clock = SystemClock()
         self._links: Links | None = None
@@ -157,7 +161,7 @@ class PostgresBackend:
             try:
                 rows = await links.take_over(len(receipts), length, receipts, [prefix_of(each) for each in former])
             except NoAnswer as error:
-                raise BackendUnavailable(str(error)) from None
+                raise AnswerLost(str(error)) from None
             if rows:
                 return [self._delivery(links, row, length, served=True) for row in rows]
         return await self._receive(len(receipts), lease, wait, receipts)
@@ -208,7 +212,7 @@ class PostgresBackend:
         try:
             return await self._lane.submit(work, seconds=10.0)
         except NoAnswer as error:
-            raise BackendUnavailable(str(error)) from None
+            raise AnswerLost(str(error)) from None
 
     async def _receive(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, receipts: Sequence[UUID] = ()
@@ -251,7 +255,7 @@ class PostgresBackend:
             return await asyncio.shield(claiming)
         except NoAnswer as error:
             # What it may have claimed comes back when its lease has run out.
-            raise BackendUnavailable(str(error)) from None
+            raise AnswerLost(str(error)) from None
         except asyncio.CancelledError:
             self._spawn(self._give_back(links, claiming))
             raise
@@ -339,5 +343,5 @@ class PostgresBackend:
                     raise faults.translate(error, self._server.place) from None
                 finally:
                     connection.terminate()
-                self._links = Links(self._server, number, self._wake, self._keep)
+                self._links = Links(self._server, number, self._wake, self._keep, self._most_bytes)
             return self._links

@@ -20,6 +20,7 @@ from jobq.errors import StoreUnusable
 from jobq.journal.records import this_holder
 from jobq_postgres import migrations
 from jobq_postgres.settling import Leased
+from jobq_postgres.trimming import Trimming
 
 RETENTION: Final = timedelta(days=30)  # how long the id of a task that is done is remembered
 SWEEP_SECONDS: Final = 1.0  # how late a due or expired task is seen at the latest, while something is asked for
@@ -125,14 +126,16 @@ class Claimer:
     Args:
         place: HOST/DATABASE, for messages.
         keep: for how long the journal keeps what has ended; None = there is none.
+        most_bytes: how much it may hold.
 
     Attributes:
         next_due: seconds until the next scheduled task is due, as of the last sweep; infinite for none.
     """
 
-    def __init__(self, place: str, *, keep: timedelta | None = None) -> None:
+    def __init__(self, place: str, *, keep: timedelta | None = None, most_bytes: int = 1024**3) -> None:
         self.next_due = math.inf
         self._keep = keep
+        self._trimming = Trimming(most_bytes)
         self._holder = None if keep is None else this_holder()
         self._place = place
         self._notes = 0  # how often it was told of tasks; and at the last sweep
@@ -296,7 +299,8 @@ class Claimer:
             done = [await connection.execute(FORGET, queue, max(RETENTION, self._keep or RETENTION))]
             if self._keep is not None:
                 done.append(await connection.execute(FORGET_ATTEMPTS, queue, self._keep))
-            if f"DELETE {_FORGOTTEN_AT_ONCE}" in done:
+                await self._trimming.step(connection, queue)
+            if f"DELETE {_FORGOTTEN_AT_ONCE}" in done or self._trimming.goes_on:
                 self._forgot_at = -math.inf  # there is more: go on with the next sweep, or it would only grow
         return moved
 

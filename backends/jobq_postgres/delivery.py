@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
-from jobq.journal.page import Page
+from jobq.journal.page import Page, final_of
 from jobq.journal.records import RELEASED, Attempt
 from jobq.serving import packed, result_json
 from jobq.task import Task, TaskResult
@@ -107,9 +107,7 @@ class PostgresDelivery:
     async def complete(self, result: TaskResult) -> None:
         """End the task as done."""
         kept = result_json(result) if self._keeps_result else None  # for the service; the journal has its own
-        attempt = None if self.page is None else self.page.attempt
-        final = "canceled" if attempt is not None and attempt.then == "canceled" else None
-        await self._run("complete", said("complete", result), kept, final, *noted(self.page))
+        await self._run("complete", said("complete", result), kept, final_of(self.page), *noted(self.page))
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body, in one UPDATE (S6)."""

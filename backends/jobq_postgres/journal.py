@@ -23,7 +23,8 @@ _TASK: Final = """
 """
 FIND: Final = f"{_TASK} WHERE queue_id = $1 AND id = ANY ($2::text[])"
 RUNNING: Final = f"{_TASK} WHERE queue_id = $1 AND expires_at IS NOT NULL ORDER BY task.started_at, seq LIMIT $2"
-UNFINISHED: Final = f'{_TASK} WHERE queue_id = $1 AND id COLLATE "C" > $2 ORDER BY id COLLATE "C" LIMIT $3'
+# In the order of the index on ids, whatever the database's collation makes of that: a page costs what it holds.
+UNFINISHED: Final = f"{_TASK} WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3"
 FIND_DEAD: Final = """
     SELECT id, deliveries, body, checkpoint, reason, description, extract(epoch FROM died_at)::float8 AS at
     FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[])
@@ -43,7 +44,8 @@ COUNTS: Final = """
         (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp()) AS running,
         (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND expires_at <= statement_timestamp()) AS expired,
         (SELECT count(*) FROM jobq.submission WHERE queue_id = $1 AND ended_at IS NOT NULL) AS ended,
-        (SELECT count(*) FROM jobq.submission WHERE queue_id = $1 AND outcome IS NOT NULL) AS canceled,
+        (SELECT count(*) FROM jobq.submission WHERE queue_id = $1 AND outcome = 'canceled') AS canceled,
+        (SELECT count(*) FROM jobq.submission WHERE queue_id = $1 AND outcome = 'moved') AS moved,
         (SELECT count(*) FROM jobq.dead WHERE queue_id = $1) AS dead
 """
 ENDED: Final = """
@@ -146,9 +148,10 @@ class PostgresJournal:
                 TaskState.SCHEDULED: counts["scheduled"],
                 TaskState.RUNNING: counts["running"],
                 TaskState.EXPIRED: counts["expired"],
-                TaskState.SUCCEEDED: counts["ended"] - counts["canceled"],
+                TaskState.SUCCEEDED: counts["ended"] - counts["canceled"] - counts["moved"],
                 TaskState.DEAD: counts["dead"],
                 TaskState.CANCELED: counts["canceled"],
+                TaskState.MOVED: counts["moved"],
             }
             return JournalStats(
                 states={str(state): count for state, count in states.items()},
@@ -172,7 +175,9 @@ class PostgresJournal:
                 await connection.fetch(settling.CANCEL_IDLE, idle)
                 ended = {row["id"]: row["outcome"] for row in await connection.fetch(FIND_ENDED, queue, list(ids))}
                 dead = {row["id"] for row in await connection.fetch(FIND_DEAD, queue, list(ids))}
-            answers = {id_: Canceled.CANCELED if outcome else Canceled.ENDED for id_, outcome in ended.items()}
+            answers = {
+                id_: Canceled.CANCELED if outcome == "canceled" else Canceled.ENDED for id_, outcome in ended.items()
+            }
             answers |= dict.fromkeys(dead, Canceled.ENDED)
             answers |= {row["id"]: Canceled.STOPPING for row in held if row["is_live"]}
             return [answers.get(id_, Canceled.UNKNOWN) for id_ in ids]
@@ -225,7 +230,7 @@ def _dead(row: Any, last: Attempt | None) -> TaskRecord:
 def _ended(row: Any, last: Attempt | None) -> TaskRecord:
     return TaskRecord(
         id=row["id"],
-        state=TaskState.SUCCEEDED if row["outcome"] is None else TaskState.CANCELED,
+        state=TaskState.SUCCEEDED if row["outcome"] is None else TaskState(row["outcome"]),
         attempt=0 if last is None else last.attempt,
         at=row["at"],
         last=last,

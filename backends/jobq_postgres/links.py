@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from jobq.errors import BackendUnavailable, JobqError, QueueNotFound, SettlementUnknown
+from jobq.errors import AnswerLost, JobqError, QueueNotFound, SettlementUnknown
 from jobq_postgres import settling
 from jobq_postgres.claiming import Claimer
 from jobq_postgres.connection import Lane, Server, Work
@@ -41,12 +41,20 @@ class Links:
         queue: the queue's number in the database.
         changed: called, on the event loop, when something may have become ready or a connection was lost.
         keep: for how long the journal keeps what has ended; None = there is none.
+        most_bytes: how much it may hold.
     """
 
-    def __init__(self, server: Server, queue: int, changed: Callable[[], None], keep: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        queue: int,
+        changed: Callable[[], None],
+        keep: timedelta | None = None,
+        most_bytes: int = 1024**3,
+    ) -> None:
         self.queue = queue
         self._changed = changed
-        self.claimer = Claimer(server.place, keep=keep)
+        self.claimer = Claimer(server.place, keep=keep, most_bytes=most_bytes)
         self._pushes = Lane(server, "push")
         self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
@@ -70,11 +78,11 @@ class Links:
         self._changed()
 
     async def look(self, work: Work[Any], seconds: float = 60.0) -> Any:
-        """Run an administrator's verb; raises BackendUnavailable where the answer was lost."""
+        """Run an administrator's verb; raises AnswerLost."""
         try:
             return await self._pushes.submit(work, seconds=seconds)
         except NoAnswer as error:
-            raise BackendUnavailable(str(error)) from None
+            raise AnswerLost(str(error)) from None
 
     def tell(self, lowest: Mapping[int, int]) -> None:
         """Tell everyone who waits what became ready, by rank."""

@@ -24,6 +24,7 @@ def connect(spec: QueueSpec, settings: Settings) -> SqliteBackend:
         StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt),
         spec.queue,
         keep=settings.kept,
+        most_bytes=settings.journal_max,
     )
 
 
@@ -31,4 +32,4 @@ def connect_embedded(spec: QueueSpec, settings: Settings) -> SqliteBackend:
     """Return the backend for a bare queue name: the file `queues.db` in the user's data folder."""
     path = user_home(settings) / "queues.db"
     file = StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt, private=True)
-    return SqliteBackend(file, spec.queue, keep=settings.kept)
+    return SqliteBackend(file, spec.queue, keep=settings.kept, most_bytes=settings.journal_max)

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Self
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
 from jobq.journal.records import this_holder
+from jobq.journal.trimming import Trimming
 from jobq.serving import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
 from jobq.task import Task
 from jobq_sqlite import inspection, showing, store
@@ -55,14 +56,21 @@ class SqliteBackend:
         file: the file and who may use it.
         name: the queue's name.
         keep: for how long the journal keeps what has ended; None = no journal is kept.
+        most_bytes: how much it may hold.
     """
 
     def __init__(
-        self, file: StoreFile, name: str, *, keep: timedelta | None = timedelta(seconds=store.RETENTION_SECONDS)
+        self,
+        file: StoreFile,
+        name: str,
+        *,
+        keep: timedelta | None = timedelta(seconds=store.RETENTION_SECONDS),
+        most_bytes: int = 1024**3,
     ) -> None:
         self.name = name
         self._keep = None if keep is None else keep.total_seconds()
         self._file = file
+        self._trimming = Trimming(most_bytes)
         self._forget_at = 0.0  # boottime in seconds
         self._connection: Connection | None = None
         self._link: _Link | None = None
@@ -235,7 +243,9 @@ class SqliteBackend:
                 self._give_back(connection, claimed)
 
         claimed = connection.submit(
-            lambda database, now: store.claim(database, queue, max_tasks, seconds, now, receipts, holder, forget),
+            lambda database, now: store.claim(
+                database, queue, max_tasks, seconds, now, receipts, holder, forget, self._trimming
+            ),
             look_first=(lambda database, now: store.nothing_ready(database, queue, now)) if look_first else None,
             abandoned=give_back,
         )

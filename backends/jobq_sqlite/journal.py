@@ -28,7 +28,8 @@ _STATES: Final = {
     "running": "state = 'leased' AND expires_at > :boottime",
     "expired": "state = 'leased' AND expires_at <= :boottime",
     "done": "state = 'done'",
-    "canceled": "outcome IS NOT NULL",
+    "canceled": "outcome = 'canceled'",
+    "moved": "outcome = 'moved'",
     "dead": "state = 'dead'",
 }
 _COUNT: Final = "(SELECT count(*) FROM task WHERE queue_id = :queue AND {})"
@@ -111,9 +112,10 @@ class SqliteJournal:
                 TaskState.SCHEDULED: counts["scheduled"],
                 TaskState.RUNNING: counts["running"],
                 TaskState.EXPIRED: counts["expired"],
-                TaskState.SUCCEEDED: counts["done"] - counts["canceled"],
+                TaskState.SUCCEEDED: counts["done"] - counts["canceled"] - counts["moved"],
                 TaskState.DEAD: counts["dead"],
                 TaskState.CANCELED: counts["canceled"],
+                TaskState.MOVED: counts["moved"],
             }
             return JournalStats(
                 states={str(state): count for state, count in states.items()},
@@ -185,5 +187,5 @@ def _state(stored: str, outcome: str | None, *, is_due: bool, is_live: bool) -> 
         case "scheduled":
             return TaskState.READY if is_due else TaskState.SCHEDULED
         case "done":
-            return TaskState.CANCELED if outcome == "canceled" else TaskState.SUCCEEDED
+            return TaskState.SUCCEEDED if outcome is None else TaskState(outcome)
     return TaskState(stored)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from jobq.journal.page import Page
 from jobq.journal.records import RELEASED, Attempt, host_of
+from jobq.journal.trimming import BYTES_AT_ONCE, ROWS_AT_ONCE, Trimming
 from jobq.task import OutcomeKind
 
 SWEEP_AT_ONCE: Final = 2000
@@ -21,6 +22,10 @@ LOST: Final = (
 FORGET_ATTEMPTS: Final = (
     "DELETE FROM attempt WHERE rowid IN (SELECT rowid FROM attempt WHERE queue_id = ? AND ended_at < ?"
     " ORDER BY ended_at LIMIT ?)"
+)
+NEWEST: Final = (
+    "SELECT rowid, ended_at, length(CAST(record AS BLOB)), length(CAST(output AS BLOB)) FROM attempt"
+    " WHERE queue_id = ? AND ended_at < ? ORDER BY ended_at DESC LIMIT ?"
 )
 _CANCELED: Final = (
     "UPDATE task SET state = 'done', outcome = 'canceled', body = x'', checkpoint = NULL, finished_at = ?,"
@@ -73,6 +78,26 @@ def note_lost(
             detail="its lease ran out without a word: the worker died, or lost it",
         )
         database.execute(_NOTE, (deliveries, record.outcome, record.ended, record.encode(), "", seq))
+
+
+def trim(database: sqlite3.Connection, queue: int, trimming: Trimming, now: float) -> None:
+    """Take one bounded step of keeping the journal within its size.
+
+    A transaction that is rolled back after it is made up for by the next walk.
+    """
+    rows: list[tuple[int, int, int]] = []
+    read, last = 0, None
+    for rowid, ended_at, record, output in database.execute(
+        NEWEST, (queue, float("inf") if trimming.after is None else trimming.after, ROWS_AT_ONCE)
+    ):
+        rows.append((rowid, record, output))
+        read += record + output
+        if len(rows) == ROWS_AT_ONCE or read > BYTES_AT_ONCE:
+            last = ended_at
+            break
+    strip, drop = trimming.step([row[1:] for row in rows], now, last=last)
+    database.executemany("UPDATE attempt SET output = '' WHERE rowid = ?", [rows[number][:1] for number in strip])
+    database.executemany("DELETE FROM attempt WHERE rowid = ?", [rows[number][:1] for number in drop])
 
 
 def forget(database: sqlite3.Connection, queue: int, before: float, most: int = SWEEP_AT_ONCE) -> None:

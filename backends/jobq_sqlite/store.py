@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from jobq.errors import DuplicateTask, LockLost, QueueNotFound
-from jobq.journal.page import Page
+from jobq.journal.page import Page, final_of
+from jobq.journal.trimming import Trimming
 from jobq_sqlite import noting
 
 RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
@@ -175,6 +176,7 @@ def claim(
     receipts: Sequence[str] = (),
     holder: str | None = None,
     forget: float | None = None,
+    trimming: Trimming | None = None,
 ) -> list[ClaimedRow] | NothingReady:
     """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready.
 
@@ -187,9 +189,12 @@ def claim(
         receipts: for the leases; random ones by default.
         holder: who asks, for the journal; None = there is none.
         forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
+        trimming: keeps it within its size.
     """
     if forget is not None:
         noting.forget(database, queue, now.wall - forget)
+        if trimming is not None and trimming.is_due(now.boottime):
+            noting.trim(database, queue, trimming, now.boottime)
     _, due, expiry = database.execute(LOOK, (queue,)).fetchone()
     if due is not None and due <= now.wall:
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))
@@ -264,9 +269,8 @@ def complete(
     result: bytes | None = None,
     page: Page | None = None,
 ) -> None:
-    """End the task as done, or as canceled; its id stays known for RETENTION_SECONDS."""
-    canceled = page is not None and page.attempt is not None and page.attempt.then == "canceled"
-    _settle(database, row, now, _COMPLETE, (settlement, now.wall, result, "canceled" if canceled else None), page)
+    """End the task as done, or as canceled or moved; its id stays known for RETENTION_SECONDS."""
+    _settle(database, row, now, _COMPLETE, (settlement, now.wall, result, final_of(page)), page)
 
 
 def requeue(

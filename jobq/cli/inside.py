@@ -11,15 +11,23 @@ from jobq.errors import ConfigurationError
 
 @click.command(
     cls=ExampleCommand,
-    examples=("jobq checkpoint 'epoch 3'", "date | jobq checkpoint -"),
+    examples=("jobq checkpoint 'epoch 3'", "date | jobq checkpoint -", "jobq checkpoint --dir"),
 )
-@click.argument("value")
-def checkpoint(value: str) -> int:
+@click.argument("value", required=False)
+@click.option(
+    "--dir", "files", is_flag=True, help="Save the files in JOBQ_CHECKPOINT_DIR; the next attempt finds them."
+)
+def checkpoint(value: str | None, files: bool) -> int:
     """Save how far this task is: its next attempt, on any machine, finds VALUE in JOBQ_CHECKPOINT; `-` reads it.
 
     It is saved for good when this command ends with 0. Anything else: 1 = the task has lost its lease, 75 = it may or
     may not be saved, and may be saved again. At most 64 KiB.
     """
+    if (value is None) != files:
+        raise click.UsageError("give a VALUE, or --dir for the files in JOBQ_CHECKPOINT_DIR")
+    if value is None:
+        inside.checkpoint_directory()
+        return 0
     inside.checkpoint(sys.stdin.read().rstrip("\n") if value == "-" else value)
     return 0
 

@@ -107,8 +107,8 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
     return terminal.put_report(map(_object, reports), code) if as_json else code
 
 
-def _result(report: "Report") -> str:
-    from jobq.run.retry import Cancel, Complete, DeadLetter, Requeue  # noqa: PLC0415 - as above
+def _result(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
+    from jobq.run.retry import Cancel, Complete, DeadLetter, Requeue, SendOn  # noqa: PLC0415 - as above
     from jobq.run.settlement import Settled  # noqa: PLC0415 - as above
 
     if report.settled is not Settled.YES:
@@ -122,11 +122,13 @@ def _result(report: "Report") -> str:
             return "requeued"
         case Cancel():
             return "canceled"
+        case SendOn():
+            return "sent_on"
     return "given_back"
 
 
 def _fate(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
-    from jobq.run.retry import DeadLetter, Requeue  # noqa: PLC0415 - as above
+    from jobq.run.retry import DeadLetter, Requeue, SendOn  # noqa: PLC0415 - as above
 
     outcome = report.outcome
     what = f" ({outcome.detail}, after {durations.show(round(outcome.duration, 1))})" if outcome is not None else ""
@@ -137,6 +139,8 @@ def _fate(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
             return f"did not succeed{what}; it may run again in {durations.show(round(delay.total_seconds(), 1))}"
         case "given_up", DeadLetter(_, description):
             return f"was given up, see `jobq QUEUE dead list`: {description}"
+        case "sent_on", SendOn(queue, task):
+            return f"did not succeed{what}; it was sent on to queue {queue} as {task.id}"
         case "canceled", _:
             return f"was canceled{what}"
         case "given_back", _:

@@ -115,7 +115,8 @@ def _object(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--on-exit",
     multiple=True,
     metavar="WHEN=THEN",
-    help="After this end do that: WHEN is a code, a signal, oom or timeout; THEN is retry, fail or delay:10m.",
+    help="After this end do that: WHEN is a code, a signal, oom or timeout; THEN is retry, fail, delay:10m or"
+    " queue:NAME.",
 )
 @click.option("--max-crashes", type=click.IntRange(min=0), metavar="N", help="Runs after a crash. Default: 3.")
 @click.option(
@@ -168,7 +169,7 @@ def push(
     settings = read_settings(
         num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions, on_exit=on_exit or None
     )
-    _check_rules(settings.on_exit)
+    _check_rules(settings.on_exit, spec_of(ctx, settings), settings)
     queue = parse(spec_of(ctx, settings))  # before anything is read
     template = Template(
         env=_variables(variables),
@@ -190,8 +191,10 @@ def push(
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None)
     if resume is not None:
-        if wait:
-            raise click.UsageError("--wait does not go with --resume, whose tasks may be of an earlier run")
+        if wait and accept_changes:
+            raise click.UsageError(
+                "--wait finds its tasks by the lines of the file, which --accept-changes lets change"
+            )
         code = _push_resumably(ctx, resume, file, template, settings, accept_changes, Pusher, echo, no_create)
         echo.check()
         return code
@@ -253,13 +256,27 @@ def push(
     return code
 
 
-def _check_rules(rules: Sequence[str]) -> None:
+def _check_rules(rules: Sequence[str], text: str, settings: "Settings") -> None:
+    from dataclasses import replace  # noqa: PLC0415 - --help must not pay for it
+
+    from jobq.errors import InvalidSpec  # noqa: PLC0415 - as above
     from jobq.run.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.spec import parse as parse_spec  # noqa: PLC0415 - as above
+    from jobq.spec import resolve  # noqa: PLC0415 - as above
 
     for rule in rules:
         try:
-            parse(rule)
+            _, action = parse(rule)
         except ValueError as error:
+            raise click.UsageError(f"--on-exit: {error}") from None
+        if not action.queue:
+            continue
+        spec = parse_spec(text)
+        if action.queue == spec.queue:
+            raise click.UsageError(f"--on-exit: {rule} names the queue itself; to run it again there write retry")
+        try:
+            resolve(str(replace(spec, queue=action.queue)), settings)  # what the service takes as a name
+        except InvalidSpec as error:
             raise click.UsageError(f"--on-exit: {error}") from None
 
 
@@ -311,9 +328,18 @@ def _push_resumably(
             template=template,
             accepts_changes=accepts_changes,
         )
-        return await resumable.run()
+        if echo.kept is None:
+            return await resumable.run()
+        from jobq.cli.waiting import wait_for  # noqa: PLC0415 - most pushes do not wait
+        from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
 
-    return with_queue(ctx, work, settings)
+        journal_of(backend)  # before anything is queued
+        if code := await resumable.run():
+            return code
+        # Those of earlier runs too: the same command gives the same answer, however often it was interrupted.
+        return await wait_for(backend, await resumable.ids(), as_json=echo.as_json)
+
+    return with_queue(ctx, work, settings, interruptible=echo.kept is not None)
 
 
 def _check_sources(

@@ -104,6 +104,17 @@ class Resumable:
         terminal.tell(self._pusher.summary())
         return 0
 
+    async def ids(self) -> list[str]:
+        """Return the ids of all tasks of the file, also of those that an earlier run has queued."""
+        found: list[str] = []
+        fetch, after = sources.lines(self._path), None
+        while True:
+            page = await fetch(after, BATCH_TASKS)
+            found += [task.id for line in page.items if (task := self._task(line)) is not None]
+            if page.is_last:
+                return found
+            after = page.after
+
     async def _push(self, page: Page[Line]) -> None:
         tasks: list[Task] = []
         for line in page.items:

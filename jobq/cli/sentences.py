@@ -23,6 +23,7 @@ _PHRASES: Final = {
     "task.output": "wrote a line",
     "task.timeout": "ran too long and was ended",
     "task.retry_scheduled": "will run again",
+    "task.sent_on": "goes on in another queue",
     "task.dead_lettered": "was given up, see `jobq QUEUE dead list`",
     "task.lease_lost": "lost its lease and was stopped",
     "task.cancelled": "was canceled",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jobq import durations, sizes
 from jobq.cli import describe
 from jobq.cli.terminal import shortened, visible
+from jobq.saved import Saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,8 @@ def record_as_json(record: "TaskRecord") -> dict[str, Any]:
         "leased": _moment(record.leased_at),
         "lease_left_s": None if record.lease_left is None else round(record.lease_left, 1),
         "cancel_requested": record.cancel_requested,
-        "checkpoint": record.checkpoint,
+        "checkpoint": Saved.decode(record.checkpoint).value,
+        "checkpoint_files": Saved.decode(record.checkpoint).archive,
         "reason": record.reason,
         "description": record.description,
         "running": None,
@@ -91,7 +93,7 @@ def result_as_json(task_id: str, state: str, result: "TaskResult") -> dict[str, 
 
 def details(record: "TaskRecord") -> list[tuple[str, str]]:
     """Return where a task is, as labels and printable texts."""
-    last = record.last
+    last, saved = record.last, Saved.decode(record.checkpoint)
     rows: list[tuple[str, str | None]] = [
         ("id", visible(record.id)),
         ("state", state_of(record)),
@@ -101,7 +103,8 @@ def details(record: "TaskRecord") -> list[tuple[str, str]]:
         ("lease", None if record.lease_left is None else lease_of(record)),
         ("progress", progress_of(record)),
         ("uses", usage_of(record)),
-        ("checkpoint", record.checkpoint and visible(record.checkpoint[:200])),
+        ("checkpoint", visible((saved.value or "")[:200])),
+        ("files", saved.archive and visible(saved.archive)),
         ("last attempt", None if last is None else attempt_line(last)),
         ("value", None if last is None or last.value is None else visible(json.dumps(last.value))[:500]),
         ("reason", record.reason and visible(record.reason)),

@@ -91,8 +91,14 @@ def _time(name: str, *, text: str, default: str) -> Callable[[Any], Any]:
 )  # fmt: skip
 @_time("--keep", text="For how long the journal keeps what has ended.", default="30d")
 @_option(
-    "--log-dir", metavar="FOLDER", default="it is not written",
-    text="Write all that tasks print to FOLDER/QUEUE/ID.ATTEMPT.log; `logs` finds it there.",
+    "--log-dir", metavar="PLACE", default="it is not written",
+    text="Write all that tasks print to PLACE/QUEUE/ID.ATTEMPT.log, a folder or az://ACCOUNT/CONTAINER; `logs` finds it"
+    " there.",
+)  # fmt: skip
+@_option(
+    "--checkpoint-store", metavar="PLACE", default="tasks have no such folder",
+    text="Give each task a JOBQ_CHECKPOINT_DIR, whose files `jobq checkpoint --dir` saves there: a folder that all"
+    " workers share, or az://ACCOUNT/CONTAINER.",
 )  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.option(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from jobq.journal.records import Attempt, Beat
+from jobq.journal.records import MOVED, Attempt, Beat
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -44,6 +44,12 @@ class HasPage(Protocol):
     def page(self) -> Page | None:
         """What is told of it; None = the journal is off."""
         ...
+
+
+def final_of(page: Page | None) -> str | None:
+    """Return what a task that is completed now has come to, where that is not success: `canceled` or `moved`."""
+    then = None if page is None or page.attempt is None else page.attempt.then
+    return then if then in ("canceled", MOVED) else None
 
 
 def page_of(delivery: object) -> Page | None:

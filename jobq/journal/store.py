@@ -24,7 +24,7 @@ class Journal(Protocol):
         ...
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
-        """Return up to `limit` tasks that have not ended, in the order of their ids, from the first above `after`."""
+        """Return up to `limit` tasks that have not ended, in the store's order of ids, from the first above `after`."""
         ...
 
     async def attempts(self, task_id: str) -> list[Attempt]:
@@ -66,7 +66,8 @@ def journal_of(backend: object) -> Journal:
     if not isinstance(backend, KeepsJournal):
         raise ConfigurationError(
             f"the service of queue {getattr(backend, 'name', '?')!r} keeps no journal, so nothing is known of a task"
-            " but that it waits or is dead; embedded, SQLite and PostgreSQL queues keep one"
+            " but that it waits or is dead; embedded, SQLite and PostgreSQL queues keep one, and Azure queues where"
+            " JOBQ_JOURNAL=tables says so, for whoever pushes and works: see docs/journal.md"
         )
     if backend.journal is None:
         raise ConfigurationError("the journal is off: JOBQ_JOURNAL says so")

@@ -20,6 +20,7 @@ from jobq.lease.timing import LeaseTiming
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 STOPPING_ATTEMPT_SECONDS: Final = 2.0  # rule 4: one attempt while stopping
+NUDGED_SECONDS: Final = 2.0
 TICK_SECONDS: Final = 1.0
 FREEZE_SECONDS: Final = 1.0  # rule 8: how far the wall clock may get ahead of CLOCK_BOOTTIME between two ticks,
 FREEZE_RATE: Final = 0.01  # and for each second between them
@@ -101,6 +102,7 @@ class LeaseKeeper:
         self._serial = asyncio.Lock()
         self._saves: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
+        self._nudged = asyncio.Event()
 
     @property
     def last_success(self) -> float:
@@ -158,6 +160,10 @@ class LeaseKeeper:
 
     def _is_stale(self) -> bool:
         return self._clock.boottime() - self._since > self._timing.stale
+
+    def nudge(self) -> None:
+        """Renew sooner than is due, since there is something to tell with it; every NUDGED_SECONDS at most."""
+        self._nudged.set()
 
     async def settle(self, verb: Callable[[], Awaitable[None]], *, attempt: float | None = None) -> None:
         """Run a settle, one at a time with renewals, for at most one attempt.
@@ -224,11 +230,24 @@ class LeaseKeeper:
     async def _renew_for_ever(self) -> None:
         due = self._since + self._timing.period
         while not (self.lock_lost_event.is_set() or self._settled or self._in_doubt):
-            await self._clock.sleep_until(due)
+            await self._until(due)
             if await self._renew_once():
                 due = self._since + self._timing.period
             else:
                 due = self._clock.boottime() + self._timing.backoff
+
+    async def _until(self, due: float) -> None:
+        """Wait until a renewal is due, or wanted sooner."""
+        asleep = asyncio.ensure_future(self._clock.sleep_until(due))
+        nudged = asyncio.ensure_future(self._nudged.wait())
+        try:
+            await asyncio.wait({asleep, nudged}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asleep.cancel()
+            nudged.cancel()
+        if self._nudged.is_set():
+            self._nudged.clear()
+            await self._clock.sleep_until(min(due, self._since + NUDGED_SECONDS))
 
     async def _renew_once(self) -> bool:
         """Send one renewal; a definite answer moves the deadline or ends the lease, anything else changes nothing."""

@@ -17,6 +17,7 @@ from jobq.run.callback_runner import Ended
 from jobq.run.journaling import Glimpsed
 from jobq.run.process import Deadline, StartFailed
 from jobq.run.running import CommandRunner, Running
+from jobq.saved import Saved
 from jobq.task import Outcome, OutcomeKind, Task
 
 
@@ -145,5 +146,5 @@ def _told_of(task: Task, delivery: Delivery) -> dict[str, Any]:
         "id": task.id,
         "attempt": delivery.deliveries,
         "fencing": list(delivery.fencing),
-        "checkpoint": delivery.checkpoint_value,
+        "checkpoint": Saved.decode(delivery.checkpoint_value).value,
     }

@@ -10,6 +10,7 @@ from typing import Final
 
 from jobq import sizes, strict_json
 from jobq.errors import MalformedTask
+from jobq.run.checkpoints import Checkpoints
 from jobq.run.oom import OomWitness
 from jobq.run.output import OutputReader
 from jobq.run.process import ExitStatus, Process, StatusLost
@@ -33,8 +34,10 @@ class CommandRunning:
         oom: OomWitness,
         result_file: Path | None,
         on_close: Callable[[], None],
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.pid = process.pid
+        self.checkpoints = checkpoints
         self._process = process
         self._output = output
         self._watch = watch

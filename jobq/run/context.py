@@ -6,6 +6,7 @@ from jobq.backend import Delivery
 from jobq.errors import LockLost
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.sync_context import SyncTaskContext, checked_checkpoint
+from jobq.saved import Saved
 from jobq.task import Task
 
 
@@ -26,7 +27,7 @@ class TaskContext:
         self.attempt = delivery.deliveries
         self.fencing_number = delivery.fencing
         self.task = task.model_copy(deep=True)  # what a callback does to it must not travel on with a retry
-        self.checkpoint = delivery.checkpoint_value
+        self.checkpoint = Saved.decode(delivery.checkpoint_value).value
         self.lock_lost_event = keeper.lock_lost_event
         self._keeper = keeper
 
@@ -70,6 +71,6 @@ def thread_context(task: Task, delivery: Delivery, keeper: LeaseKeeper) -> SyncT
         task_id=task.id,
         attempt=delivery.deliveries,
         fencing_number=delivery.fencing,
-        checkpoint=delivery.checkpoint_value,
+        checkpoint=Saved.decode(delivery.checkpoint_value).value,
         link=_ThreadLink(keeper),
     )

@@ -55,6 +55,7 @@ _RESERVED: Final = frozenset(
         "JOBQ_LEASE_TOKEN",
         "JOBQ_QUEUE_NAME",
         "JOBQ_CHECKPOINT",
+        "JOBQ_CHECKPOINT_DIR",
         "JOBQ_RESULT_FILE",
         "JOBQ_TASK_SOCKET",
     }

@@ -16,16 +16,18 @@ from jobq.journal.records import (
     MAX_DETAIL_CHARACTERS,
     MAX_OUTPUT_BYTES,
     MAX_VALUE_BYTES,
+    MOVED,
     Attempt,
     Beat,
+    end_of,
     host_of,
     this_holder,
 )
-from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Reason, Requeue, Verdict
+from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Reason, Requeue, SendOn, Verdict
 from jobq.run.usage import Reading
 from jobq.task import Outcome, OutcomeKind, Task
 
-_THEN: Final = {Complete: "done", Requeue: "retry", DeadLetter: "dead", Cancel: "canceled"}
+_THEN: Final = {Complete: "done", Requeue: "retry", DeadLetter: "dead", Cancel: "canceled", SendOn: MOVED}
 
 
 @runtime_checkable
@@ -87,7 +89,7 @@ class Journaling:
                 rss_bytes=reading.rss_bytes,
                 processes=reading.processes,
             )
-        return replace(beat, output=running.output_end(MAX_BEAT_OUTPUT_BYTES))
+        return replace(beat, output=end_of(running.output_end(MAX_BEAT_OUTPUT_BYTES), MAX_BEAT_OUTPUT_BYTES))
 
     def judged(self, verdict: Verdict, outcome: Outcome | None) -> Verdict:
         """Return the verdict to settle with, after what the attempt came to is on its way into the journal.
@@ -112,6 +114,8 @@ class Journaling:
             self._page.attempt = replace(attempt, detail=detail[:MAX_DETAIL_CHARACTERS])
             return verdict
         value, lost = _kept(outcome)
+        if isinstance(verdict, SendOn):
+            lost += f"; sent on to queue {verdict.queue} as {verdict.task.id}"
         self._page.attempt = replace(
             attempt,
             started=self._started,
@@ -122,8 +126,7 @@ class Journaling:
             value=value,
             program=_program(self._delivery.task),
         )
-        output = outcome.output or outcome.output_tail
-        self._page.output = output if len(output) <= MAX_OUTPUT_BYTES else output[-MAX_OUTPUT_BYTES:]
+        self._page.output = end_of(outcome.output or outcome.output_tail, MAX_OUTPUT_BYTES)
         return verdict
 
 

@@ -2,30 +2,40 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _log: Final = logging.getLogger(__name__)
 
 
-def log_file(folder: Path, queue: str, task_id: str, attempt: int) -> Path:
-    """Return where the output of an attempt is written; ids and queue names hold no slash and begin with no dot."""
-    return folder / queue / f"{task_id}.{attempt}.log"
+@dataclass(frozen=True)
+class Sink:
+    """What takes the output of an attempt.
+
+    Attributes:
+        write: takes a chunk; never blocks for long, and never raises.
+        close: ends it.
+    """
+
+    write: Callable[[bytes], None]
+    close: Callable[[], None]
 
 
-def latest_log_file(folder: Path, queue: str, task_id: str) -> tuple[int, Path] | None:
-    """Return the number of the last attempt that has a file, and the file."""
+def log_name(queue: str, task_id: str, attempt: int) -> str:
+    """Return how the output of an attempt is called; ids and queue names hold no slash and begin with no dot."""
+    return f"{queue}/{task_id}.{attempt}.log"
+
+
+def latest_log(names: Iterable[str], queue: str, task_id: str) -> tuple[int, str] | None:
+    """Return the number of the last attempt that has a log among these, and its name."""
     found = []
-    for path in (folder / queue).glob(f"{_literal(task_id)}.*.log"):
-        number = path.name.removeprefix(f"{task_id}.").removesuffix(".log")
-        if number.isdecimal():
-            found.append((int(number), path))
+    for name in names:
+        number = name.removeprefix(f"{queue}/{task_id}.").removesuffix(".log")
+        if number.isdecimal() and name == log_name(queue, task_id, int(number)):
+            found.append((int(number), name))
     return max(found, default=None)
-
-
-def _literal(text: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
 
 
 class LogFile:
@@ -65,15 +75,12 @@ class LogFile:
         self.close()
 
 
-def sink_of(
-    folder: Path | None, queue: str, task_id: str, attempt: int
-) -> tuple[Callable[[bytes], None], "LogFile | None"]:
-    """Return what takes the output of an attempt, and the file to close at its end; without a folder, nothing does."""
-    if folder is None:
-        return _nowhere, None
-    file = LogFile(log_file(folder, queue, task_id, attempt))
-    return file.write, file
+def file_sink(folder: str, queue: str, task_id: str, attempt: int) -> Sink:
+    """Return a file as a sink."""
+    file = LogFile(Path(folder).expanduser() / log_name(queue, task_id, attempt))
+    return Sink(file.write, file.close)
 
 
-def _nowhere(_chunk: bytes) -> None:
-    """Take nothing."""
+def nowhere() -> Sink:
+    """Return a sink that takes nothing."""
+    return Sink(lambda _chunk: None, lambda: None)

@@ -14,7 +14,9 @@ from jobq.events import Events
 from jobq.run.callback import Callback, Convention
 from jobq.run.callback_process import ProcessRunner, portable
 from jobq.run.callback_runner import CallbackRunner, ThreadRunner
+from jobq.run.checkpoints import archives_of
 from jobq.run.guarded import spawner_for
+from jobq.run.log_upload import LOG_SECONDS, sinks_of
 from jobq.run.receiving import GIVE_BACK_SECONDS, RECEIVE_SECONDS
 from jobq.run.running import CommandRunner, OnLine, Runner
 from jobq.run.stopping import Stopping
@@ -126,7 +128,11 @@ async def _runner(backend: Backend, settings: Settings, way: Way, on_line: OnLin
     sampler = UsageSampler(settings.memory_limit)
     folder = TaskFolder()
     line = TaskLine(folder)
-    async with spawner_for(settings) as spawner:
+    async with (
+        archives_of(backend, settings) as archives,
+        sinks_of(backend.name, settings, lambda: LOG_SECONDS) as sinks,
+        spawner_for(settings) as spawner,
+    ):
         sampling = asyncio.create_task(sampler.run(), name="usage")
         try:
             commands = CommandRunner(
@@ -138,6 +144,8 @@ async def _runner(backend: Backend, settings: Settings, way: Way, on_line: OnLin
                 sampler=sampler,
                 folder=folder,
                 line=line,
+                archives=archives,
+                sinks=sinks,
             )
             yield way.adapt(commands)
         finally:

@@ -56,11 +56,19 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class SendOn:
+    """Settle: the task goes on as `task` in another queue of the same location; in this one it has ended."""
+
+    queue: str
+    task: Task
+
+
+@dataclass(frozen=True)
 class Leave:
     """Do not settle: the lease is not ours any more."""
 
 
-Verdict = Complete | Requeue | DeadLetter | Cancel | Leave
+Verdict = Complete | Requeue | DeadLetter | Cancel | SendOn | Leave
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,8 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
 def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> Verdict:
     """Return what an exit rule makes of the task; its retries stay bounded (S7)."""
     failures = task.counters.failures
+    if action.queue:
+        return SendOn(action.queue, task.sent_on(action.queue))
     if action.kind == "fail" or failures >= task.budgets.retries:
         return DeadLetter(_failure(outcome), _told("failed", failures + 1, outcome))
     delay = backoff.delay(failures + 1) if action.delay is None else action.delay
@@ -176,6 +186,14 @@ def outgrown(outcome: Outcome | None, fault: MalformedTask) -> DeadLetter | Leav
     if outcome is None or outcome.kind not in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT}:
         return Leave()
     return DeadLetter(_failure(outcome), f"{outcome.detail}; it cannot be put back: it {fault}")
+
+
+def not_sent_on(verdict: SendOn, outcome: Outcome | None, cause: str) -> DeadLetter:
+    """Return the verdict on a task that cannot go on in another queue."""
+    told = outcome or Outcome(kind=OutcomeKind.FAILED)
+    return DeadLetter(
+        _failure(told), f"{_told('failed', 1, told)}; it could not be sent on to queue {verdict.queue}: {cause}"
+    )
 
 
 def unspent(task: Task) -> Requeue:

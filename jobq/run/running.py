@@ -8,15 +8,18 @@ from jobq.backend import Delivery
 from jobq.inside import SOCKET_VARIABLE
 from jobq.journal.page import page_of
 from jobq.lease.keeper import LeaseKeeper
+from jobq.run.checkpoints import Archives, Checkpoints
 from jobq.run.command import CommandRunning
 from jobq.run.environment import argv_of, may_be_forked, task_environment
-from jobq.run.log_files import sink_of
+from jobq.run.log_files import nowhere
+from jobq.run.log_upload import Sinks
 from jobq.run.oom import OomCounter, OomWatch, oom_counter
 from jobq.run.output import OutputReader
 from jobq.run.process import Deadline, Launch, Spawner, StartFailed
 from jobq.run.task_folder import TaskFolder
 from jobq.run.task_line import TaskLine
 from jobq.run.usage import UsageSampler
+from jobq.saved import Saved
 from jobq.settings import Settings
 from jobq.task import Outcome, Task
 
@@ -82,6 +85,8 @@ class CommandRunner:
         sampler: measures what they use, and finds those over the memory limit.
         folder: where their results are written; closed by its owner.
         line: hears what they have to say; closed by its owner.
+        archives: where their files are kept; None = nowhere.
+        sinks: take the whole output of each attempt.
         oom: counts what the kernel kills for want of memory; found by itself when None.
     """
 
@@ -96,6 +101,8 @@ class CommandRunner:
         sampler: UsageSampler,
         folder: TaskFolder,
         line: TaskLine,
+        archives: Archives | None = None,
+        sinks: Sinks = lambda _id, _attempt: nowhere(),
         oom: OomCounter | None = None,
     ) -> None:
         self._spawner = spawner
@@ -106,6 +113,8 @@ class CommandRunner:
         self._sampler = sampler
         self._folder = folder
         self._line = line
+        self._archives = archives
+        self._sinks = sinks
         self._oom = OomWatch(oom_counter() if oom is None else oom)
 
     async def start(
@@ -120,10 +129,24 @@ class CommandRunner:
         if task.kwargs is not None and task.call is None:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
         forked = bool(self._settings.preload) and may_be_forked(task)
+        checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)
         try:
-            socket = await self._line.admit(keeper, page_of(delivery))
+            await checkpoints.restore()
+            socket = await self._line.admit(checkpoints, page_of(delivery))
         except OSError as error:
+            checkpoints.close()
             raise StartFailed(f"no socket for what it has to say: {error.strerror}", transient=True) from error
+        except BaseException:
+            checkpoints.close()
+            raise
+        variables = {SOCKET_VARIABLE: socket}
+        if checkpoints.folder is not None:
+            variables["JOBQ_CHECKPOINT_DIR"] = str(checkpoints.folder)
+
+        def end() -> None:
+            self._line.dismiss(socket)
+            checkpoints.close()
+
         try:
             return await self.launch(
                 task,
@@ -132,11 +155,12 @@ class CommandRunner:
                 argv=argv_of(task),
                 forked=forked,
                 has_result=True,
-                variables={SOCKET_VARIABLE: socket},
-                on_close=lambda: self._line.dismiss(socket),
+                variables=variables,
+                checkpoints=checkpoints,
+                on_close=end,
             )
         except BaseException:
-            self._line.dismiss(socket)
+            end()
             raise
 
     async def launch(
@@ -149,6 +173,7 @@ class CommandRunner:
         forked: bool = False,
         has_result: bool = False,
         variables: Mapping[str, str] | None = None,
+        checkpoints: Checkpoints | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> CommandRunning:
         """Spawn any program as an attempt of a task; raises StartFailed.
@@ -161,6 +186,7 @@ class CommandRunner:
             forked: see `Launch.forked`.
             has_result: tell it where to write its result.
             variables: more for its environment.
+            checkpoints: what it saves; None = it saves by other ways.
             on_close: called when all of it has ended.
         """
         environment = task_environment(
@@ -168,7 +194,7 @@ class CommandRunner:
             queue_name=self._queue_name,
             fencing=delivery.fencing,
             attempt=delivery.deliveries,
-            checkpoint=delivery.checkpoint_value,
+            checkpoint=Saved.decode(delivery.checkpoint_value).value,
             base=self._environment,
             mode=self._settings.task_env,
         )
@@ -176,12 +202,11 @@ class CommandRunner:
         result = self._result_file() if has_result else None
         if result is not None:
             environment["JOBQ_RESULT_FILE"] = str(result)
-        sink, file = sink_of(self._settings.log_dir, self._queue_name, task.id, delivery.deliveries)
+        sink = self._sinks(task.id, delivery.deliveries)
         try:
-            output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line), sink=sink)
+            output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line), sink=sink.write)
         except OSError as error:
-            if file is not None:
-                file.close()
+            sink.close()
             raise StartFailed(
                 f"no pipes for its output: {error.strerror}; raise `ulimit -n`", transient=True
             ) from error
@@ -200,17 +225,15 @@ class CommandRunner:
         except BaseException:
             oom.end()
             output.close()
-            if file is not None:
-                file.close()
+            sink.close()
             raise
 
         def end() -> None:
             on_close()
-            if file is not None:
-                file.close()
+            sink.close()
 
         output.child_started()
-        return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end)
+        return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end, checkpoints)
 
     def _result_file(self) -> Path:
         try:

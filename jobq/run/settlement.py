@@ -17,7 +17,7 @@ from jobq.errors import (
     SettlementUnknown,
 )
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Requeue, Verdict, outgrown
+from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Requeue, SendOn, Verdict, outgrown
 from jobq.run.stopping import Stopping
 from jobq.run.waiting import first_of
 from jobq.task import Outcome, TaskResult
@@ -67,7 +67,7 @@ async def settle(
     """
     if isinstance(verdict, Leave):
         return Settled.LOST
-    patience = _Patience(clock, delivery.lease.total_seconds(), stopping)
+    patience = Patience(clock, delivery.lease.total_seconds(), stopping)
 
     async def told(verdict: Verdict) -> Settled:
         async def send() -> None:
@@ -86,7 +86,7 @@ async def settle(
 async def _repeated(
     delivery: Delivery,
     send: Callable[[], Awaitable[None]],
-    patience: "_Patience",
+    patience: "Patience",
     keeper: LeaseKeeper,
     *,
     repeats_doubt: bool,
@@ -120,7 +120,7 @@ async def _repeated(
         pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
 
-class _Patience:
+class Patience:
     """How long a settle is repeated: for some time, and much less once the worker has to stop."""
 
     def __init__(self, clock: Clock, seconds: float, stopping: Stopping | None) -> None:
@@ -130,6 +130,7 @@ class _Patience:
         self._hurried = self._pressed = False
 
     def is_over(self) -> bool:
+        """Tell whether it is time to give up."""
         now = self._clock.boottime()
         if self._stopping.interrupted.is_set() and not self._hurried:
             self._hurried, self._end = True, min(self._end, now + STOPPING_SECONDS)
@@ -146,7 +147,7 @@ class _Patience:
 
 async def _send(delivery: Delivery, verdict: Verdict, outcome: Outcome | None) -> None:
     match verdict:
-        case Complete() | Cancel():
+        case Complete() | Cancel() | SendOn():
             await delivery.complete(_result(outcome))
         case Requeue(task, delay):
             await delivery.requeue(task, max(delay, timedelta(0)))

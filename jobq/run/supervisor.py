@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from jobq import durations
 from jobq.backend import Backend, Delivery
@@ -17,16 +18,21 @@ from jobq.run import retry
 from jobq.run.breaker import Breaker
 from jobq.run.journaling import Journaling
 from jobq.run.process import Deadline, StartFailed, StatusLost
-from jobq.run.retry import Backoff, Cancel, DeadLetter, Judge, Leave, Reason, Requeue, Verdict
+from jobq.run.retry import Backoff, Cancel, Complete, DeadLetter, Judge, Leave, Reason, Requeue, SendOn, Verdict
 from jobq.run.running import Runner, Running
-from jobq.run.settlement import Settled, settle
+from jobq.run.sending_on import sent_on
+from jobq.run.settlement import Patience, Settled, settle
 from jobq.run.stopping import Stopping
 from jobq.run.telling import Telling
 from jobq.run.waiting import racing
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task
 
+if TYPE_CHECKING:
+    from jobq.run.checkpoints import Checkpoints
+
 _log = logging.getLogger(__name__)
+SAVE_SECONDS = 3.0  # after the grace, for the files of a task that was stopped: all within 30 s (P8)
 START_SECONDS = 3.0  # how long a start may still take once the worker has to stop
 
 
@@ -119,6 +125,8 @@ class _Attempt:
             on_renewal=self._telling.renewed,
         )
         self._journal = Journaling(delivery)
+        self._checkpoints: Checkpoints | None = None
+        self._save_by = 0.0  # boottime in seconds
 
     async def run(self) -> Report:
         try:
@@ -165,10 +173,29 @@ class _Attempt:
             return Outcome(kind=OutcomeKind.LOCK_LOST, detail=f"not started: {detail}")
         self._journal.started(running)
         self._telling.started()
+        self._checkpoints = getattr(running, "checkpoints", None)
         try:
-            return await self._until_ended(running, task)
+            outcome = await self._until_ended(running, task)
+            if outcome.kind is OutcomeKind.PREEMPTED:
+                await self._save_folder()
+            return outcome
         finally:
             await running.close()
+
+    async def _save_folder(self) -> None:
+        """Save the files of a task that was stopped: nothing of it runs any more, and it is still ours (S9, P8)."""
+        if self._checkpoints is None or self._checkpoints.is_empty():
+            return
+        end = self._with.clock.sleep_until(self._save_by)
+        hurry = self._with.stopping.at_once.wait()
+        with racing(self._checkpoints.checkpoint_folder(), self._keeper.lock_lost_event.wait(), end, hurry) as waits:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not waits[0].done():
+                _log.warning("task %s: no time was left to save its files", self._delivery.id)
+            elif (error := waits[0].exception()) is not None:
+                if not isinstance(error, JobqError):
+                    raise error
+                _log.warning("task %s: its files were not saved: %s", self._delivery.id, error)
 
     async def _started(self, task: Task) -> Running | None:
         """Start it, however long that takes while the lease is kept.
@@ -243,6 +270,7 @@ class _Attempt:
             grace = self._with.stopping.grace if why is OutcomeKind.PREEMPTED else None
             kill_at = clock.boottime() + (self._with.settings.stop_grace.total_seconds() if grace is None else grace)
             hurry.append(keeper.lock_lost_event.wait())
+            self._save_by = kill_at + SAVE_SECONDS
         with racing(*hurry, clock.sleep_until(kill_at)) as waits:
             if kill_at > clock.boottime():
                 running.terminate()
@@ -280,6 +308,13 @@ class _Attempt:
         return verdict
 
     async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> Report:
+        if isinstance(verdict, SendOn):
+            seconds = self._delivery.lease.total_seconds()
+            patience = Patience(self._with.clock, seconds, self._with.stopping)
+            stopped = self._journal.is_canceled
+            verdict = (
+                Cancel() if stopped else await sent_on(self._with.backend, verdict, outcome, self._keeper, patience)
+            )
         verdict = self._journal.judged(verdict, outcome)
         settled = await settle(
             self._delivery,
@@ -292,6 +327,8 @@ class _Attempt:
             stopping=self._with.stopping,
         )
         self._telling.settled(verdict, settled)
+        if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
+            await self._checkpoints.forget()
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
 
     async def _let_go(self) -> Report:

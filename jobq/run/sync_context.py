@@ -67,6 +67,8 @@ def checked_checkpoint(value: str) -> str:
     """Return the value; raises TypeError or ValueError for one that the next attempt could not be given."""
     if not isinstance(value, str):
         raise TypeError(f"a checkpoint is text, not {type(value).__name__}; json.dumps makes text of most things")
+    if value.startswith("\x1d"):
+        raise ValueError("a checkpoint does not begin with the control character U+001D, which jobq uses itself")
     if "\0" in value:
         raise ValueError("a checkpoint holds no NUL: an environment variable could not")
     try:

@@ -46,6 +46,12 @@ class TaskFolder:
         """Return a path for one attempt's result; the file is the task's to make."""
         return self.path / f"{secrets.token_hex(4)}.json"
 
+    def new_folder(self) -> Path:
+        """Return a new, empty folder in it; raises OSError."""
+        path = self.path / secrets.token_hex(4)
+        path.mkdir(mode=0o700)
+        return path
+
     def close(self) -> None:
         """Remove it, at any time and any number of times."""
         if self._path is not None:

@@ -15,7 +15,7 @@ from jobq.errors import ConfigurationError, JobqError, LockLost, MalformedTask
 from jobq.inside import MAX_LINE_BYTES
 from jobq.journal.page import Page
 from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
-from jobq.lease.keeper import LeaseKeeper
+from jobq.run.checkpoints import Checkpoints
 from jobq.run.sync_context import checked_checkpoint
 from jobq.run.task_folder import TaskFolder
 
@@ -34,15 +34,15 @@ class TaskLine:
     def __init__(self, folder: TaskFolder) -> None:
         self._folder = folder
         self._server: asyncio.Server | None = None
-        self._attempts: dict[str, tuple[LeaseKeeper, Page | None]] = {}
+        self._attempts: dict[str, tuple[Checkpoints, Page | None]] = {}
         self._opening = asyncio.Lock()
         self._open = 0
 
-    async def admit(self, keeper: LeaseKeeper, page: Page | None) -> str:
+    async def admit(self, checkpoints: Checkpoints, page: Page | None) -> str:
         """Return what JOBQ_TASK_SOCKET says to one attempt; raises OSError when there is no room for a socket.
 
         Args:
-            keeper: keeps its lease, and saves its checkpoints in order with renewals.
+            checkpoints: saves what it wants saved, fenced.
             page: takes its progress; None = nobody wants to know.
         """
         async with self._opening:
@@ -54,7 +54,7 @@ class TaskLine:
                 )
                 await self._server.start_serving()
         token = secrets.token_hex(16)
-        self._attempts[token] = keeper, page
+        self._attempts[token] = checkpoints, page
         return f"{token}@{path}"
 
     def dismiss(self, admitted: str) -> None:
@@ -98,14 +98,17 @@ class TaskLine:
         admitted = self._attempts.get(question["token"])
         if admitted is None:
             raise LockLost("this attempt has ended: nothing that it says counts any more")
-        keeper, page = admitted
+        checkpoints, page = admitted
         match question.get("op"):
             case "checkpoint":
-                await keeper.checkpoint(checked_checkpoint(question["value"]))
+                await checkpoints.checkpoint(checked_checkpoint(question["value"]))
+            case "checkpoint folder":
+                await checkpoints.checkpoint_folder()
             case "progress":
                 share = question.get("share")
                 told = None if share is None else checked_progress(float(share)), str(question.get("text", ""))
                 if page is not None:
                     page.progress = told[0], told[1][:MAX_TEXT_CHARACTERS]
+                    checkpoints.nudge()
             case other:
                 raise ConfigurationError(f"this worker does not know {other!a}: it is of another version of jobq")

@@ -7,7 +7,7 @@ from typing import Any, Final
 from jobq.backend import Delivery
 from jobq.events import Events
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Requeue, Verdict
+from jobq.run.retry import Cancel, Complete, DeadLetter, Leave, Requeue, SendOn, Verdict
 from jobq.run.settlement import Settled
 from jobq.task import Outcome, OutcomeKind, Task, Usage
 from jobq.trace_context import ids_of
@@ -100,6 +100,8 @@ class Telling:
                 reason=str(verdict.reason),
                 detail=verdict.description,
             )
+        elif isinstance(verdict, SendOn):
+            self._emit("task.sent_on", to_queue=verdict.queue, to_id=verdict.task.id)
         elif isinstance(verdict, Complete):
             self._emit("task.completed", logging.DEBUG)
         elif isinstance(verdict, Cancel) and not self._has_ended:

@@ -13,8 +13,11 @@ from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, SystemClock
 from jobq.events import Events
 from jobq.run.breaker import Breaker
+from jobq.run.checkpoints import Archives, archives_of
 from jobq.run.coming_back import ComingBack
 from jobq.run.guarded import preload, spawner_for
+from jobq.run.log_files import nowhere
+from jobq.run.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
 from jobq.run.preemption import PreemptionWatch
 from jobq.run.process import Spawner
 from jobq.run.receiving import Receiving
@@ -82,6 +85,8 @@ class Worker:
         self._sampler = sampler or UsageSampler(settings.memory_limit)
         self._folder = TaskFolder()
         self._line = TaskLine(self._folder)
+        self._archives: Archives | None = None
+        self._sinks: Sinks = lambda _id, _attempt: nowhere()
         self._spawner = spawner
         self._own_runner = runner
         self._adapt = adapt
@@ -108,6 +113,10 @@ class Worker:
             stack.callback(self._folder.close)
             stack.callback(self._line.close)
             if self._own_runner is None:
+                self._archives = await stack.enter_async_context(archives_of(self._backend, self._settings))
+                self._sinks = await stack.enter_async_context(
+                    sinks_of(self._backend.name, self._settings, self._patience_for_logs)
+                )
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
             heard = stack.enter_context(heard_by(self._stopping))
             if self._settings.preload and self._own_runner is None:
@@ -165,6 +174,9 @@ class Worker:
             judge=self._judge,
         )
 
+    def _patience_for_logs(self) -> float:
+        return LOG_STOPPING_SECONDS if self._stopping.interrupted.is_set() else LOG_SECONDS
+
     def _process_runner(self) -> Runner:
         assert self._spawner is not None
         commands = CommandRunner(
@@ -176,6 +188,8 @@ class Worker:
             sampler=self._sampler,
             folder=self._folder,
             line=self._line,
+            archives=self._archives,
+            sinks=self._sinks,
         )
         return self._adapt(commands)
 

@@ -1,6 +1,7 @@
 """What the journal is told of the settles that come over HTTP: what their callers say, and nothing that nobody said."""
 
 import time
+from dataclasses import replace
 from typing import Final
 
 from pydantic import JsonValue
@@ -8,9 +9,19 @@ from pydantic import JsonValue
 from jobq import strict_json
 from jobq.errors import MalformedTask
 from jobq.journal.page import page_of
-from jobq.journal.records import MAX_DETAIL_CHARACTERS, MAX_OUTPUT_BYTES, MAX_VALUE_BYTES, RELEASED, Attempt
+from jobq.journal.records import (
+    MAX_DETAIL_CHARACTERS,
+    MAX_OUTPUT_BYTES,
+    MAX_VALUE_BYTES,
+    RELEASED,
+    Attempt,
+    Beat,
+    end_of,
+)
+from jobq.server import wire
+from jobq.server.problems import Refused
 from jobq.serving import HeldDelivery, TaskRecord
-from jobq.task import OutcomeKind, Task
+from jobq.task import OutcomeKind, Task, Usage
 
 _LOST: Final = "its value is not kept: {} bytes, at most {} are"
 
@@ -58,7 +69,59 @@ def tell(
         exit_code=exit_code,
         value=value,
     )
-    page.output = output[-MAX_OUTPUT_BYTES:]
+    page.output = end_of(output, MAX_OUTPUT_BYTES)
+
+
+def tell_attempt(delivery: HeldDelivery, told: wire.AttemptTold, *then: str) -> None:
+    """Write what a worker of jobq tells of an attempt; times are this clock's.
+
+    Args:
+        delivery: whose.
+        told: by the worker.
+        then: what can become of the task by this settle; raises Refused for anything else.
+    """
+    if told.then not in then:
+        raise Refused(400, "malformed_request", f"attempt.then: {told.then} does not go with this settle")
+    page = page_of(delivery)
+    if page is None:
+        return
+    tell(
+        delivery,
+        told.outcome,
+        told.then,
+        detail=told.detail,
+        exit_code=told.exit_code,
+        value=told.value,
+        output=told.output,
+    )
+    assert page.attempt is not None
+    usage = None if told.usage is None else Usage(**told.usage.model_dump())
+    page.attempt = replace(
+        page.attempt,
+        started=None if told.running_seconds is None else page.attempt.ended - told.running_seconds,
+        host=told.host,
+        pid=told.pid,
+        signal=told.signal,
+        usage=usage,
+        program=told.program,
+    )
+
+
+def tell_beat(delivery: HeldDelivery, told: wire.Told | None) -> None:
+    """Write what a running attempt tells of itself, with the renewal that is accepted."""
+    page = page_of(delivery)
+    if page is None or told is None:
+        return
+    now = time.time()
+    fields = told.model_dump(exclude={"running_seconds"})
+    started = None if told.running_seconds is None else now - told.running_seconds
+    page.beat = lambda: Beat(at=now, started=started, **fields)
+
+
+def is_canceled(delivery: HeldDelivery) -> bool:
+    """Tell whether somebody wants the task to end, as the last renewal has heard."""
+    page = page_of(delivery)
+    return page is not None and page.cancel.is_set()
 
 
 def tell_requeue(delivery: HeldDelivery, record: TaskRecord | None, task: Task) -> None:

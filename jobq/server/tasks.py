@@ -144,8 +144,9 @@ async def heartbeat(call: Call) -> Reply:
     """Renew a lease."""
     wish: wire.Heartbeat = call.body
     delivery = await _held(call)
+    journaling.tell_beat(delivery, wish.told)
     await delivery.renew(delivery.lease if wish.lease_seconds is None else timedelta(seconds=wish.lease_seconds))
-    return 202, _ACCEPTED
+    return 202, _ACCEPTED | {"cancel": journaling.is_canceled(delivery)}
 
 
 async def complete(call: Call) -> Reply:
@@ -155,6 +156,10 @@ async def complete(call: Call) -> Reply:
         exit_code=wish.exit_code, value=wish.value, duration=wish.duration_seconds, output_tail=wish.output
     )
     delivery = await _held(call)
+    if wish.attempt is not None:
+        journaling.tell_attempt(delivery, wish.attempt, "done", "canceled", "moved")
+        await delivery.complete(result)
+        return 202, _ACCEPTED
     journaling.tell(
         delivery,
         OutcomeKind.SUCCEEDED,
@@ -211,6 +216,8 @@ def _verdict(record: TaskRecord, wish: wire.Failure) -> retry.Requeue | retry.De
             return verdict
     except MalformedTask as fault:
         return retry.DeadLetter(retry.Reason.MALFORMED, f"{wish.detail}; it cannot be put back: it {fault}")
+    if isinstance(verdict, retry.SendOn):
+        return retry.not_sent_on(verdict, outcome, "only a worker of jobq does that, and this one settled by `fail`")
     assert isinstance(verdict, retry.DeadLetter)
     return verdict
 
@@ -234,7 +241,10 @@ async def requeue(call: Call) -> Reply:
     if task.id != call.path["id"]:
         raise Refused(400, "malformed_request", "task.id: is another task's")
     delivery = await _held(call)
-    journaling.tell_requeue(delivery, await (await call.backend()).find(task.id), task)
+    if wish.attempt is not None:
+        journaling.tell_attempt(delivery, wish.attempt, "retry")
+    else:
+        journaling.tell_requeue(delivery, await (await call.backend()).find(task.id), task)
     await delivery.requeue(task, timedelta(seconds=wish.delay_seconds))
     return 202, _ACCEPTED
 
@@ -243,8 +253,11 @@ async def dead_letter(call: Call) -> Reply:
     """Give a task up (S6)."""
     wish: wire.Burial = call.body
     delivery = await _held(call)
-    record = await (await call.backend()).find(call.path["id"])
-    journaling.tell(delivery, wish.reason, "dead", record=record, detail=wish.description.partition("\n")[0])
+    if wish.attempt is not None:
+        journaling.tell_attempt(delivery, wish.attempt, "dead")
+    else:
+        record = await (await call.backend()).find(call.path["id"])
+        journaling.tell(delivery, wish.reason, "dead", record=record, detail=wish.description.partition("\n")[0])
     await delivery.dead_letter(wish.reason, wish.description)
     return 202, _ACCEPTED
 
@@ -444,7 +457,7 @@ ENDPOINTS: Final = (
             scope=scope,
             handler=fenced(handler),
             body=model,
-            answers=_SETTLED,
+            answers={202: wire.Kept} if verb == "heartbeat" else _SETTLED,
             summary=summary,
             changes=True,
         )

@@ -7,6 +7,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from jobq.journal.records import (
+    MAX_BEAT_OUTPUT_BYTES,
+    MAX_DETAIL_CHARACTERS,
+    MAX_OUTPUT_BYTES,
+    MAX_TEXT_CHARACTERS,
+)
+
 API_VERSION: Final = "1"
 SERVICE_HEADER: Final = "Jobq-Service"  # without it an answer is not this service's: a proxy's, or a stranger's
 MAX_TASKS: Final = 10_000
@@ -17,7 +24,9 @@ MAX_WAIT_SECONDS: Final = 30.0
 MAX_LEASE_SECONDS: Final = 7 * 86400.0
 MAX_DELAY_SECONDS: Final = 10 * 365 * 86400.0
 MAX_TEXT: Final = 64 * 1024
+MAX_MARK: Final = 1024  # what names the files of a checkpoint, beside its value
 MAX_OUTPUT: Final = 256 * 1024
+MAX_FIGURE: Final = 2**53  # what every reader of JSON takes
 MAX_TOKEN: Final = 2**63 - 1
 
 # Values of any shape are `Any`: they are JSON already (`strict_json`), and to look at each again takes seconds.
@@ -72,11 +81,53 @@ class Claim(Body):
     raw: Annotated[bool, Field(description="Give bodies as they are stored instead of tasks.")] = False
 
 
+class Told(Body):
+    """What a running attempt tells of itself, for those who look on; all by its own word."""
+
+    running_seconds: Annotated[Seconds | None, Field(description="For how long it has run.")] = None
+    progress: Annotated[float | None, Field(ge=0, le=1)] = None
+    text: Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)] = ""
+    cpu_seconds: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
+    cores: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
+    rss_bytes: Annotated[int | None, Field(ge=0, le=MAX_FIGURE)] = None
+    processes: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
+    output: Annotated[str, Field(max_length=MAX_BEAT_OUTPUT_BYTES, description="The end of what it has printed.")] = ""
+
+
 class Heartbeat(Body):
     """A renewal."""
 
     receipt: Receipt
     lease_seconds: LeaseSeconds | None = None
+    told: Told | None = None
+
+
+class UsageTold(Body):
+    """What an attempt's processes used."""
+
+    cpu_seconds: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
+    max_rss_bytes: Annotated[int | None, Field(ge=0, le=MAX_FIGURE)] = None
+    processes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+
+
+class AttemptTold(Body):
+    """What an attempt came to, for the journal, by the word of the worker."""
+
+    outcome: Annotated[Shown, Field(min_length=1, max_length=40, description="Such as succeeded, failed, canceled.")]
+    then: Annotated[
+        Literal["done", "retry", "dead", "canceled", "moved"],
+        Field(description="What becomes of the task: done, canceled or moved go with complete."),
+    ]
+    running_seconds: Annotated[Seconds | None, Field(description="How long it ran; None = it never did.")] = None
+    host: Annotated[Shown, Field(max_length=255)] = ""
+    pid: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    detail: Annotated[str, Field(max_length=MAX_DETAIL_CHARACTERS)] = ""
+    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1)] = None
+    signal: Annotated[int | None, Field(ge=0, le=1000)] = None
+    usage: UsageTold | None = None
+    value: Any = None
+    program: Annotated[str, Field(max_length=100)] = ""
+    output: Annotated[str, Field(max_length=MAX_OUTPUT_BYTES)] = ""
 
 
 class Completion(Body):
@@ -87,6 +138,7 @@ class Completion(Body):
     value: Any = None
     duration_seconds: Seconds = 0.0
     output: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
+    attempt: AttemptTold | None = None
 
 
 class Failure(Body):
@@ -111,6 +163,7 @@ class Requeue(Body):
     receipt: Receipt
     task: Annotated[dict[str, Any], Field(description="The task with its counters and generation raised.")]
     delay_seconds: Seconds = 0.0
+    attempt: AttemptTold | None = None
 
 
 class Burial(Body):
@@ -119,13 +172,14 @@ class Burial(Body):
     receipt: Receipt
     reason: Annotated[Shown, Field(min_length=1, max_length=100)]
     description: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
+    attempt: AttemptTold | None = None
 
 
 class Checkpoint(Body):
     """How far the task has come."""
 
     receipt: Receipt
-    value: Text
+    value: Annotated[str, Field(max_length=MAX_TEXT + MAX_MARK, description="Of a task: 64 KiB at most.")]
 
 
 class _Item(Body):
@@ -251,6 +305,12 @@ class Accepted(Answer):
     """It is done, and stays so."""
 
     accepted: bool = True
+
+
+class Kept(Accepted):
+    """The lease is renewed."""
+
+    cancel: Annotated[bool, Field(description="Somebody wants the task to end: stop it, and settle.")] = False
 
 
 class Pushed(Answer):

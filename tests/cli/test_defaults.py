@@ -61,6 +61,7 @@ SECTION_11: Final = (
     Row("restart", 0, ("worker", "--restart"), "0"),
     Row("guardian", "on", ("worker", "--guardian"), "on"),
     Row("log_dir", None, ("worker", "--log-dir"), "it is not written"),
+    Row("checkpoint_store", None, ("worker", "--checkpoint-store"), "tasks have no such folder"),
     Row("preload", (), ("worker", "--preload"), "none"),
 )
 

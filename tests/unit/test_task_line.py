@@ -6,6 +6,7 @@ from contextlib import suppress
 from jobq.journal.page import Page
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
+from jobq.run.checkpoints import Checkpoints
 from jobq.run.task_folder import TaskFolder
 from jobq.run.task_line import TaskLine
 from jobq.testing.clock import VirtualClock
@@ -18,10 +19,11 @@ async def test_whoever_opens_many_connections_is_hung_up_on() -> None:
     clock = VirtualClock()
     keeper = LeaseKeeper(ScriptedDelivery(clock), since=clock.boottime(), timing=LeaseTiming(lease=60.0), clock=clock)
     folder = TaskFolder()
+    checkpoints = Checkpoints(ScriptedDelivery(clock), keeper, None, folder.new_folder)
     line = TaskLine(folder)
     opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     try:
-        token, _, path = (await line.admit(keeper, page := Page())).partition("@")
+        token, _, path = (await line.admit(checkpoints, page := Page())).partition("@")
         opened += [await asyncio.open_unix_connection(path) for _ in range(100)]
         ends = [asyncio.create_task(reader.read()) for reader, _ in opened]
         while sum(end.done() for end in ends) < 36:

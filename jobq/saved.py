@@ -1,0 +1,36 @@
+"""What a queue keeps as a task's checkpoint: the value that the task gave, and beside it the archive of its files.
+
+Both stand in one text, so one fenced write changes both (S4, S9). A value alone is stored as it is.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+MARK: Final = "\x1djobq files "  # begins no value: `checked_checkpoint` refuses the first character there
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint.
+
+    Attributes:
+        value: what the task saved as text; None = nothing.
+        archive: the name of its files in the checkpoint store; None = none were saved.
+    """
+
+    value: str | None = None
+    archive: str | None = None
+
+    @classmethod
+    def decode(cls, stored: str | None) -> "Saved":
+        """Return what was stored."""
+        if stored is None or not stored.startswith(MARK):
+            return cls(stored)
+        archive, newline, value = stored.removeprefix(MARK).partition("\n")
+        return cls(value if newline else None, archive)
+
+    def encode(self) -> str:
+        """Return it as it is stored."""
+        if self.archive is None:
+            return self.value or ""
+        return f"{MARK}{self.archive}" + ("" if self.value is None else f"\n{self.value}")

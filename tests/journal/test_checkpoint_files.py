@@ -1,0 +1,264 @@
+"""A task's files, saved by `jobq checkpoint --dir` or when it is stopped, found by its next attempt (S9, S4, P8)."""
+
+import asyncio
+import io
+import os
+import signal
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
+from jobq.files import folder as folder_module
+from jobq.files.archive import Unfit, _digest, pack, unpack
+from jobq.files.folder import FolderPlace
+from jobq.files.place import checked_place, place_at
+from jobq.lease.keeper import LeaseKeeper
+from jobq.lease.timing import LeaseTiming
+from jobq.run.checkpoints import Archives, Checkpoints
+from jobq.run.process import StartFailed
+from jobq.run.task_folder import TaskFolder
+from jobq.saved import Saved
+from jobq.settings import Settings
+from jobq.task import new_id
+from jobq.testing.clock import VirtualClock
+from tests.azure.emulator import ACCOUNT, Azurite
+from tests.cli.conftest import Jobq, eventually
+from tests.unit.scripted_delivery import ScriptedDelivery
+
+from .conftest import SHORT, Place
+
+if TYPE_CHECKING:
+    import subprocess
+
+JOBQ = f"{sys.executable} -m jobq"
+LIMIT = 1024 * 1024
+# What an attempt finds goes into `seen`; the first saves one file and loses the next; the second is asked to stop.
+SCRIPT = f"""
+cd "$JOBQ_CHECKPOINT_DIR"; ls | tr '\\n' ' ' >> "$OLDPWD/seen"; echo "$JOBQ_CHECKPOINT" >> "$OLDPWD/seen"
+case $(ls | wc -l) in
+0) mkdir one; {JOBQ} checkpoint text && {JOBQ} checkpoint --dir && touch lost "$OLDPWD/saved"; sleep 60;;
+1) trap 'touch two; exit 1' TERM; touch "$OLDPWD/running"; sleep 60 & wait;;
+esac
+"""
+
+
+@pytest.fixture(params=["sqlite and a folder", "Azurite"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Place, str, dict[str, str]]]:
+    """A queue, a store, and what signs in."""
+    jobq = Jobq(tmp_path)
+    spec, store, variables = "demo", str(tmp_path / "shared"), dict[str, str]()
+    if request.param == "Azurite":
+        azurite: Azurite = request.getfixturevalue("azurite")
+        variables = {"JOBQ_CONNECTION_STRING": azurite.connection_string, "JOBQ_VISIBILITY_TIMEOUT": "4s"}
+        spec, store = f"{ACCOUNT}/q{new_id()[-12:]}", f"az://{ACCOUNT}/c{new_id()[-12:]}/below"
+    yield Place(jobq, spec), store, variables
+    for process in jobq.running:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def test_files_outlive_a_kill_and_a_stop(stage: tuple[Place, str, dict[str, str]]) -> None:
+    """What was acknowledged before a SIGKILL is there; so is what a stopped task left; nothing is once it is done."""
+    place, store, variables = stage
+    env = SHORT | {"JOBQ_CHECKPOINT_STORE": store} | variables
+    place("push", "-c", SCRIPT, env=variables)
+    seen = place.jobq.folder / "seen"
+
+    def start() -> "subprocess.Popen[bytes]":
+        return place.jobq.start(place.spec, "worker", "--idle-timeout", "1m", env=env, stdout=-3, stderr=-3)
+
+    guardian = start()
+    eventually((place.jobq.folder / "saved").exists)
+    place.kill_worker(guardian)
+    worker = start()
+    eventually((place.jobq.folder / "running").exists)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 143
+    place("worker", "--quiet-output", env=env)
+    assert seen.read_text().splitlines() == ["", "one text", "one two text"]
+
+    async def left() -> list[str]:
+        async with place_at(store, Settings.from_environment(variables)) as files:
+            found = await files.names("")
+            queues = [name for name in found if not name.startswith(".")]
+            return [name for queue in queues for name in await files.names(queue + "/")]
+
+    assert asyncio.run(left()) == []
+
+
+class Slow(FolderPlace):
+    """A store that takes a file and answers never."""
+
+    async def put(self, name: str, source: Path) -> None:
+        await super().put(name, source)
+        await asyncio.Event().wait()
+
+
+class Held:
+    """One attempt with a folder, on a clock of its own."""
+
+    def __init__(self, tmp_path: Path, place: FolderPlace, *, checkpoint: str | None = None) -> None:
+        clock = VirtualClock()
+        self.delivery = ScriptedDelivery(clock)
+        if checkpoint is not None:
+            self.delivery.checkpoint_value = checkpoint
+        self.keeper = LeaseKeeper(self.delivery, since=clock.boottime(), timing=LeaseTiming(lease=60.0), clock=clock)
+        self.folder = TaskFolder()
+        archives = Archives(place, "q", LIMIT)
+        self.checkpoints = Checkpoints(self.delivery, self.keeper, archives, self.folder.new_folder)
+
+
+def _archives(root: Path) -> list[str]:
+    return [path.name for path in root.rglob("*.tar")]
+
+
+async def test_a_stale_attempt_saves_nothing(tmp_path: Path) -> None:
+    """Its archive is put, its record is refused, and the archive goes again (S4)."""
+    async with FolderPlace(tmp_path / "store") as place:
+        held = Held(tmp_path, place)
+        try:
+            await held.checkpoints.restore()
+            held.keeper.lock_lost_event.set()
+            with pytest.raises(LockLost):
+                await held.checkpoints.checkpoint_folder()
+            assert _archives(tmp_path) == []
+        finally:
+            held.folder.close()
+
+
+async def test_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told so in bounded time, and a full disk too; nothing is recorded."""
+    monkeypatch.setattr("jobq.run.checkpoints.SAVE_SECONDS", 0.1)
+    async with Slow(tmp_path / "store") as place:
+        held = Held(tmp_path, place)
+        try:
+            await held.checkpoints.restore()
+            with pytest.raises(BackendUnavailable, match="took longer"):
+                await held.checkpoints.checkpoint_folder()
+
+            def full(_path: Path) -> None:
+                raise OSError(28, os.strerror(28))
+
+            monkeypatch.setattr(folder_module, "_sync", full)
+            with pytest.raises(BackendUnavailable, match="No space left"):
+                await held.checkpoints.checkpoint_folder()
+            assert held.checkpoints.value is None
+        finally:
+            held.folder.close()
+
+
+async def test_files_that_are_gone_start_no_task(tmp_path: Path) -> None:
+    """An acknowledged checkpoint is never taken for none (S9), and no other task's files are."""
+    async with FolderPlace(tmp_path / "store") as place:
+        for name, told in (("q/{id}/0.0.1-000001-00.tar", "are gone"), ("q/other/0.0.1-000001-00.tar", "another")):
+            held = Held(tmp_path, place)
+            stored = Saved("v", name.format(id=held.delivery.id)).encode()
+            held = Held(tmp_path, place, checkpoint=stored)
+            try:
+                assert held.checkpoints.value == "v"
+                with pytest.raises(StartFailed, match=told):
+                    await held.checkpoints.restore()
+            finally:
+                held.folder.close()
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    """Pipes, links that lead out, and too much: said with its name, and nothing is left behind half."""
+    made: tuple[Callable[[Path], object], ...] = (
+        lambda folder: os.mkfifo(folder / "x"),
+        lambda folder: (folder / "x").symlink_to("/etc/passwd"),
+        lambda folder: (folder / "x").symlink_to("../../up"),
+        lambda folder: (folder / "x").write_bytes(bytes(LIMIT)),
+    )
+    for number, make in enumerate(made):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        make(folder)
+        with pytest.raises(Unfit, match=r"'x'|more than 1 MiB"):
+            pack(folder, tmp_path / f"{number}.tar", LIMIT)
+
+
+def test_links_and_modes_come_back(tmp_path: Path) -> None:
+    source, target = tmp_path / "from", tmp_path / "to"
+    (source / "sub").mkdir(parents=True)
+    target.mkdir()
+    (source / "sub" / "run").write_text("x")
+    (source / "sub" / "run").chmod(0o700)
+    os.link(source / "sub" / "run", source / "again")
+    (source / "latest").symlink_to("sub")
+    (source / "empty").write_text("")
+    digest = pack(source, tmp_path / "a", LIMIT)
+    unpack(tmp_path / "a", target, LIMIT, digest)
+    assert (target / "latest" / "run").read_text() == (target / "again").read_text() == "x"
+    assert os.access(target / "sub" / "run", os.X_OK)
+    assert (target / "empty").read_text() == ""
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, size
+    return info
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [_member("../out")],
+        [_member("/tmp/out")],
+        [_member("a", tarfile.SYMTYPE, "/")],
+        [_member("a", tarfile.SYMTYPE, ".."), _member("a/out")],
+        [_member("d", tarfile.DIRTYPE), _member("l", tarfile.SYMTYPE, "d"), _member("l/x", tarfile.SYMTYPE, "y")],
+        [_member("a", tarfile.LNKTYPE, "/etc/passwd")],
+        [_member("a", tarfile.CHRTYPE)],
+        [_member("a", tarfile.FIFOTYPE)],
+        [_member("big", size=LIMIT + 1)],
+    ],
+    ids=lambda members: members[-1].name,
+)
+def test_hostile_archives(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
+    """Nothing is written outside of the folder, no device is made, no more than the cap comes out."""
+    archive, folder = tmp_path / "a", tmp_path / "in" / "side"
+    folder.mkdir(parents=True)
+    with tarfile.open(archive, "w") as made:
+        for member in members:
+            made.addfile(member, io.BytesIO(bytes(member.size)))
+    with archive.open("rb") as stream:
+        digest = _digest(stream)
+    try:
+        unpack(archive, folder, LIMIT, digest)
+    except Unfit:
+        pass
+    else:  # tarfile makes a relative path of an absolute one
+        assert members[0].name == "/tmp/out"
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["side"]
+    assert not Path("/tmp/out").exists()
+    with pytest.raises(Unfit, match="hash"):
+        unpack(archive, folder, LIMIT, "0" * 32)
+
+
+def test_places() -> None:
+    for text in ("/mnt/x", "rel", "az://acct/logs", "https://acct.blob.core.windows.net/logs/below"):
+        assert checked_place(text) == text
+    for text in ("az://acct", "s3://x/y", "https://acct.blob.core.windows.net/c?sig=x", "", "http://acct/c"):
+        with pytest.raises(ValueError, match=r"signature|container|folder"):
+            checked_place(text)
+    with pytest.raises(ConfigurationError, match="CHECKPOINT_STORE"):
+        Settings.from_environment({"JOBQ_CHECKPOINT_STORE": "s3://x/y"})
+
+
+def test_no_store(tmp_path: Path) -> None:
+    """Without one there is no folder, and saving it is refused in plain words."""
+    jobq = Jobq(tmp_path)
+    jobq("demo", "push", "-c", f'echo "${{JOBQ_CHECKPOINT_DIR-none}}"; {JOBQ} checkpoint --dir; echo $? > code')
+    told = jobq("demo", "worker", env={"JOBQ_SCHEDULED_EVENTS": "off"})
+    assert (tmp_path / "code").read_text() == "3\n"
+    assert "none" in told.out
+    assert "--checkpoint-store" in told.out + told.err

@@ -1,0 +1,69 @@
+"""Whole outputs in a container: followed while they come, whole after the end, and no task waits for the store."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from jobq.errors import BackendUnavailable
+from jobq.files.folder import FolderPlace
+from jobq.run.log_upload import BLOCK_BYTES, LogUpload
+from jobq.task import new_id
+from tests.azure.emulator import ACCOUNT, Azurite
+
+from .conftest import Place
+
+LINES = 3000
+PRINTS = f"sleep 0.2; i=0; while [ $i -lt {LINES} ]; do echo line $i of some words; i=$((i+1)); done"
+
+
+def test_output_goes_to_a_container(place: Place, azurite: Azurite) -> None:
+    """All of it, more than the journal keeps; `logs -f` says that the task waits, follows it and ends with it."""
+    store = f"az://{ACCOUNT}/logs{new_id()[-12:]}/here"
+    env = {"JOBQ_LOG_DIR": store, "JOBQ_CONNECTION_STRING": azurite.connection_string}
+    (id_,) = place.push(PRINTS)
+    follower = place.jobq.start(place.spec, "logs", id_, "-f", env=env)
+    assert follower.stderr is not None
+    assert b"has not run yet" in follower.stderr.readline()
+    place.work(env=env)
+    out, _ = follower.communicate(timeout=20)
+    whole = [f"line {number} of some words" for number in range(LINES)]
+    assert out.decode().splitlines() == whole
+    assert place("logs", id_, env=env).lines == whole
+
+
+class Flaky(FolderPlace):
+    """A store that loses every second answer, and answers nothing until it is let."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.open = asyncio.Event()
+        self.calls = 0
+
+    async def append(self, name: str, offset: int, chunk: bytes) -> None:
+        await self.open.wait()
+        await super().append(name, offset, chunk)
+        self.calls += 1
+        if self.calls % 2:
+            raise BackendUnavailable("the answer was lost")
+
+
+async def test_a_slow_store_costs_no_task_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is over the cap is dropped and told of; what was kept comes once and in order."""
+    monkeypatch.setattr("jobq.run.log_upload._PAUSE_SECONDS", 0.01)
+    async with Flaky(tmp_path) as place:
+        upload = LogUpload(place, "q/x.1.log", most_bytes=3 * BLOCK_BYTES)
+        sending = asyncio.create_task(upload.run())
+        kept = b""
+        for number in range(5):
+            chunk = bytes([48 + number]) * (BLOCK_BYTES - 100)
+            upload.write(chunk)
+            kept += chunk if number < 3 else b""
+            await asyncio.sleep(0)
+        place.open.set()
+        upload.close()
+        await sending
+    found = (tmp_path / "q/x.1.log").read_bytes()
+    lost = 2 * (BLOCK_BYTES - 100)
+    assert found.startswith(kept)
+    assert f"[jobq: {lost} bytes are missing here" in found[len(kept) :].decode()

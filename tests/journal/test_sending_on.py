@@ -1,0 +1,113 @@
+"""`--on-exit WHEN=queue:NAME`: the task goes on in another queue; nothing is lost, and here it has ended."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobq.backend import Backend
+from jobq.errors import PushUnknown
+from jobq.queue import Queue
+from jobq.run.exit_rules import parse
+from jobq.settings import Settings
+from jobq.spec import parse as parse_spec
+from jobq.spec import resolve
+from jobq.task import Task, new_id
+from tests.azure.emulator import ACCOUNT, Azurite
+from tests.cli.conftest import Jobq
+
+from .conftest import SHORT, Place
+
+
+def _other(place: Place, name: str) -> Place:
+    return Place(place.jobq, str(replace(parse_spec(place.spec), queue=name)))
+
+
+def test_a_task_goes_on_in_another_queue(place: Place) -> None:
+    """With fresh budgets and its own variables; whoever waits hears where it went, and its exit code."""
+    big = _other(place, "big")
+    big("create")
+    task = 'echo "$JOBQ_QUEUE_NAME $SIZE"; test "$JOBQ_QUEUE_NAME" = big || exit 9'
+    waiting = place.jobq.start(
+        place.spec, "push", "--wait", "--json", "--num-retries", "0", "--on-exit", "9=queue:big", "--env", "SIZE=7",
+        "-c", task, stderr=-3,
+    )  # fmt: skip
+    assert waiting.stdout is not None
+    id_ = place.until_line(waiting.stdout)
+    place.work()
+    assert waiting.wait(20) == 9
+    told = json.loads(waiting.stdout.readline())
+    assert (told["state"], told["exit_code"], told["outcome"]) == ("moved", 9, "failed")
+    assert f"sent on to queue big as {id_}+1" in told["detail"]
+    big.work()
+    there = big.record(f"{id_}+1")
+    assert (there.state, there.attempt) == ("succeeded", 1)
+    assert big("logs", f"{id_}+1").lines == ["big 7"]
+    stats = place("stats", "--json").objects[0]["states"]
+    assert (stats["moved"], stats["succeeded"], stats["canceled"]) == (1, 0, 0)
+
+
+def test_a_queue_that_is_not_there(place: Place) -> None:
+    """Makes a dead letter that says so, with retries left; what cannot be a queue is refused at the push."""
+    (id_,) = place.push("exit 9", more=("--on-exit", "9=queue:nowhere"))
+    place.work()
+    record = place.record(id_)
+    assert record.state == "dead"
+    assert "could not be sent on to queue nowhere" in (record.description or "")
+    for rule, told in (("9=queue:a/b", "no name of a queue"), (f"9=queue:{place.spec.rpartition('/')[2]}", "itself")):
+        assert told in place("push", "-c", "true", "--on-exit", rule, code=2).err
+
+
+async def test_a_lost_answer_queues_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push that was done but not answered is repeated, and known again (S1, S8)."""
+    settings = Settings(home=tmp_path, guardian="off")
+    async with resolve("small", settings) as small, resolve("big", settings) as big:
+        await small.create()
+        await big.create()
+        lost: list[str] = []
+        push = type(big).push
+
+        async def unanswered(self: Backend, tasks: list[Task]) -> list[str]:
+            ids: list[str] = await push(self, tasks)
+            if self.name == "big" and not lost:
+                lost.extend(ids)
+                raise PushUnknown("the answer was lost", ids)
+            return ids
+
+        monkeypatch.setattr(type(big), "push", unanswered)
+        id_ = await Queue(small, settings).push(Task.new(command="exit 9", on_exit=["9=queue:big"], env={"A": "1"}))
+        await Queue(small, settings).pull_and_execute()
+        assert lost == [f"{id_}+1"]
+        assert (await big.stats()).visible == 1
+        assert (await small.stats()).visible == 0
+
+
+@pytest.fixture
+def azure(azurite: Azurite, tmp_path: Path) -> tuple[Jobq, dict[str, str], str]:
+    return Jobq(tmp_path), {"JOBQ_CONNECTION_STRING": azurite.connection_string}, f"q{new_id()[-12:]}"
+
+
+def test_on_a_storage_queue(azure: tuple[Jobq, dict[str, str], str]) -> None:
+    """It is not lost there either: pushed to the other queue before it ends in this one."""
+    jobq, env, name = azure
+    env = SHORT | {"JOBQ_VISIBILITY_TIMEOUT": "4s"} | env
+    big = f"{ACCOUNT}/{name}-big"
+    jobq(big, "create", env=env)
+    refused = jobq(f"{ACCOUNT}/{name}", "push", "--on-exit", "9=queue:Big", "-c", "true", env=env, code=2)
+    assert "Big" in refused.err
+    jobq(f"{ACCOUNT}/{name}", "push", "--on-exit", f"9=queue:{name}-big", "-c", "exit 9", env=env)
+    jobq(f"{ACCOUNT}/{name}", "worker", env=env)
+    assert jobq(big, "peek", "--json", env=env).objects[0]["task"]["command"] == "exit 9"
+
+
+def test_rules_and_ids() -> None:
+    """A rule is used up by going there, and coming back gives another id, so a chain of queues ends."""
+    assert parse("oom=queue:big")[1].queue == "big"
+    task = Task.new(command="x", id="a", on_exit=["9=queue:b", "8=queue:c", "7=fail"], budgets={"retries": 1})
+    there = task.requeued(failures=1).sent_on("b")
+    assert (there.id, there.on_exit, there.counters.ends, there.generation) == ("a+1", ("8=queue:c", "7=fail"), 0, 0)
+    assert there.sent_on("c").id == "a+2"
+    long = Task.new(command="x", id="a" * 100)
+    assert long.sent_on("b").id == long.sent_on("b").id
+    assert len(long.sent_on("b").id) <= 100
