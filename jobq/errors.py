@@ -11,6 +11,7 @@ JobqError
 ├── QueueNotFound             the queue does not exist                                                exit 4
 ├── TaskNotFound              the journal knows no such task                                          exit 4
 ├── BackendUnavailable        the store did not do it, as far as is known; repeating is safe          exit 75
+│   └── AnswerLost            it may or may not have done it; repeating is safe                       exit 75
 ├── PushError
 │   ├── DuplicateTask         the id is taken by a task with another payload (S8)                      exit 1
 │   └── PushUnknown           the answer was lost; the tasks may or may not be queued (S8)             exit 75
@@ -94,6 +95,10 @@ class BackendUnavailable(JobqError):
     """The store did not do what was asked, and repeating it is safe; `jobq.backend` tells how sure that is."""
 
     exit_code = 75
+
+
+class AnswerLost(BackendUnavailable):
+    """The request was sent, and no one can say whether it took effect; repeating it is safe."""
 
 
 class PushError(JobqError):

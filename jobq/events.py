@@ -27,6 +27,8 @@ class Event:
 
 
 Subscriber = Callable[[Event], None]
+# Returns more fields for an event, by its name and its fields; they win over the event's own.
+Annotator = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Events:
@@ -34,13 +36,23 @@ class Events:
 
     def __init__(self, *subscribers: Subscriber) -> None:
         self._subscribers = list(subscribers)
+        self._annotators: list[Annotator] = []
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Add a subscriber; it is called on the event loop and must not block."""
         self._subscribers.append(subscriber)
 
+    def annotate(self, annotator: Annotator) -> None:
+        """Add what knows more of some events than who emits them, such as the span of an attempt."""
+        self._annotators.append(annotator)
+
     def emit(self, name: str, level: int = logging.INFO, **fields: Any) -> None:
         """Tell all subscribers; fields that are None are left out."""
+        for annotator in self._annotators:
+            try:
+                fields.update(annotator(name, fields))
+            except Exception:  # noqa: BLE001 - as below
+                _log.exception("what is to be added to %s is not known", name)
         event = Event(name=name, level=level, fields={key: value for key, value in fields.items() if value is not None})
         for subscriber in self._subscribers:
             try:

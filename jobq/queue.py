@@ -24,6 +24,7 @@ from jobq.run.worker import Worker
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
+from jobq.trace_context import current_context
 from jobq.workspec import enqueue
 
 _T = TypeVar("_T")
@@ -99,6 +100,10 @@ class Queue:
         return [TaskHandle.of(id_, self.backend) for id_ in ids]
 
     async def _push(self, batch: list[Task]) -> list[str]:
+        if context := current_context():  # the attempts are linked to whoever pushes
+            batch = [
+                task if task.trace_context else task.model_copy(update={"trace_context": context}) for task in batch
+            ]
         try:
             return await self.backend.push(batch)
         except QueueNotFound:

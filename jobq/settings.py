@@ -63,6 +63,13 @@ def _switch(value: object) -> object:
     return word in _TRUE
 
 
+def _journal(value: str) -> str:
+    place = value.strip()
+    if place in ("auto", "off", "tables") or (place.startswith("tables://") and place != "tables://"):
+        return place.rstrip("/")
+    raise ValueError(f"{value!r} is no place for a journal: auto, off, tables, or tables://ACCOUNT")
+
+
 def _words(value: object) -> object:
     return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
 
@@ -72,6 +79,7 @@ MemoryLimit = Annotated[int, BeforeValidator(_size), AfterValidator(_limit)]
 Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]
 PlaceText = Annotated[str, AfterValidator(_place)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
+Journal = Annotated[str, AfterValidator(_journal)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
@@ -275,8 +283,22 @@ class Settings(BaseModel):
     ] = False
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
     journal: Annotated[
-        Literal["auto", "off"], About("Whether what becomes of tasks is kept; auto = where the queue's service can.")
+        Journal,
+        About(
+            "Whether what becomes of tasks is kept: auto = in the database of an SQL queue; tables = of an Azure queue,"
+            " in a table of its storage account; tables://ACCOUNT = of another.",
+            accepts="auto, off, tables or tables://ACCOUNT",
+        ),
     ] = "auto"
+    journal_connection_string: Annotated[
+        str | None,
+        About(
+            "Signs in to the storage account of tables://ACCOUNT.",
+            unset="the queue's own for its own account, else the identity of this machine or user",
+            accepts="a connection string",
+            is_secret=True,
+        ),
+    ] = None
     keep: Annotated[Duration, About("For how long the journal keeps what has ended.")] = timedelta(days=30)
     journal_max: Annotated[
         Size, About("How much the journal of a queue may hold; the output of what ended first goes first.")

@@ -20,6 +20,7 @@ _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # Which extra of the jobq package brings what a scheme needs; a third party's backend names its own.
 _EXTRA_OF: Final = {"postgresql": "postgres", "postgres": "postgres"}
 
+_OWN_JOURNAL: Final = frozenset({EMBEDDED, "sqlite", "postgresql", "postgres", "memory", "http", "https"})
 _origins: Final[MutableMapping[Backend, tuple["QueueSpec", Settings]]] = WeakKeyDictionary()
 
 
@@ -99,6 +100,7 @@ def resolve(text: str, settings: Settings) -> Backend:
     Raises:
         InvalidSpec: see `parse`.
         BackendMissing: nothing serves the scheme; the message names what would.
+        ConfigurationError: JOBQ_JOURNAL names a place that is not for such a queue.
     """
     spec = parse(text)
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
@@ -115,6 +117,11 @@ def resolve(text: str, settings: Settings) -> Backend:
             f"the backend for {spec.scheme}:// ({found[spec.scheme].value}) needs the package {error.name!r}, which is"
             " not installed; its own documentation names the extra"
         ) from error
+    if settings.journal.startswith("tables") and spec.scheme in _OWN_JOURNAL:
+        raise ConfigurationError(
+            f"JOBQ_JOURNAL={settings.journal} is for Azure queues, and {_shown(text)} is none: SQL queues keep their"
+            " journal in their own database; unset it"
+        )
     backend = connect(spec, settings)
     with suppress(TypeError):  # what cannot be remembered so is still a backend
         _origins[backend] = spec, settings

@@ -12,13 +12,14 @@ from jobq.spec import QueueSpec
 if TYPE_CHECKING:
     from jobq_azure.backend import StorageQueueBackend
     from jobq_azure.blob_place import BlobPlace
+    from jobq_azure.journaled import JournaledQueue
     from jobq_azure.service_bus_backend import ServiceBusBackend
 
 __all__ = ["blobs", "connect", "connect_service_bus", "container"]
 
 
-def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
-    """Return the backend for ACCOUNT/QUEUE.
+def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend | JournaledQueue":
+    """Return the backend for ACCOUNT/QUEUE; with a journal in a table, where JOBQ_JOURNAL says so.
 
     Raises:
         InvalidSpec: the service takes no such names.
@@ -26,6 +27,7 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
     """
     from jobq_azure.backend import StorageQueueBackend  # noqa: PLC0415 - 0.4 s for the SDK, which few commands need
     from jobq_azure.connection import AZURITE, Account, check_names, connection_string_of  # noqa: PLC0415 - as above
+    from jobq_azure.table_place import place_of as place_of_journal  # noqa: PLC0415 - as above
 
     check_names(spec.location, spec.queue)
     if settings.azurite and spec.location != AZURITE:
@@ -35,11 +37,16 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend":
         )
     given = connection_string_of(settings.connection_string, settings.azurite, os.environ)
     account = Account(spec.location, given, settings.endpoint_suffix)
-    return StorageQueueBackend(account, spec.queue, settings.poll_max)
+    queue = StorageQueueBackend(account, spec.queue, settings.poll_max)
+    if (journal := place_of_journal(spec, settings)) is None:
+        return queue
+    from jobq_azure.journaled import JournaledStorageQueue  # noqa: PLC0415 - as above
+
+    return JournaledStorageQueue(queue, journal, settings.keep)
 
 
-def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBackend":
-    """Return the backend for sb://NAMESPACE/QUEUE.
+def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBackend | JournaledQueue":
+    """Return the backend for sb://NAMESPACE/QUEUE; with a journal in a table, where JOBQ_JOURNAL says so.
 
     Raises:
         InvalidSpec: the service takes no such names.
@@ -48,9 +55,15 @@ def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBacke
     from jobq_azure.service_bus_backend import ServiceBusBackend  # noqa: PLC0415 - 0.2 s that few commands need
     from jobq_azure.service_bus_namespace import Namespace, place_of  # noqa: PLC0415 - as above
     from jobq_azure.service_bus_options import Options  # noqa: PLC0415 - as above
+    from jobq_azure.table_place import place_of as place_of_journal  # noqa: PLC0415 - as above
 
     place = place_of(spec.location, spec.queue, settings.connection_string, settings.endpoint_suffix)
-    return ServiceBusBackend(Namespace(place), Options.of(settings))
+    queue = ServiceBusBackend(Namespace(place), Options.of(settings))
+    if (journal := place_of_journal(spec, settings)) is None:
+        return queue
+    from jobq_azure.journaled import JournaledQueue  # noqa: PLC0415 - as above
+
+    return JournaledQueue(queue, journal, settings.keep)
 
 
 def blobs(place: str, settings: Settings) -> Fetch[Mapping[str, str]]:

@@ -55,7 +55,7 @@ class Account:
     def __init__(self, name: str, connection_string: str | None, suffix: str) -> None:
         self.name = name
         self._suffix = suffix
-        self._parts = None if connection_string is None else _parts_of(connection_string)
+        self._parts = None if connection_string is None else parts_of(connection_string)
         self._credential: Any = None
         self._session: aiohttp.ClientSession | None = None
         if self._parts is not None and (owner := self._parts.get("accountname", name)) != name:
@@ -167,12 +167,13 @@ def connection_string_of(given: str | None, azurite: bool, environment: Mapping[
 def account_in(connection_string: str) -> str | None:
     """Return whose connection string it is, if it says so; of one for another service nothing is said."""
     try:
-        return _parts_of(connection_string).get("accountname")
+        return parts_of(connection_string).get("accountname")
     except ConfigurationError:
         return None
 
 
-def _parts_of(text: str) -> dict[str, str]:
+def parts_of(text: str) -> dict[str, str]:
+    """Return what a connection string of storage holds, by names in small letters; raises ConfigurationError."""
     pairs = (part.partition("=") for part in text.strip().strip(";").split(";"))
     parts = {name.strip().lower(): value.strip() for name, _, value in pairs if value.strip()}
     if parts.get("usedevelopmentstorage", "").lower() == "true":
@@ -182,10 +183,11 @@ def _parts_of(text: str) -> dict[str, str]:
             "accountkey": _AZURITE_KEY,
             "queueendpoint": f"{host}:10001/{AZURITE}",
             "blobendpoint": f"{host}:10000/{AZURITE}",
+            "tableendpoint": f"{host}:10002/{AZURITE}",
         }
     if not _is_base64(parts.get("accountkey", "")):
         raise ConfigurationError("the AccountKey in the connection string is broken: it is not base64 (nor shown here)")
-    for endpoint in ("QueueEndpoint", "BlobEndpoint"):
+    for endpoint in ("QueueEndpoint", "BlobEndpoint", "TableEndpoint"):
         if not _is_address(parts.get(endpoint.lower(), "https://-")):
             raise ConfigurationError(
                 f"the {endpoint} in the connection string is no address, as https://HOST or https://HOST:PORT is"

@@ -86,7 +86,7 @@ class Tokens:
 
     def _renewal(self) -> "asyncio.Task[Token]":
         if self._coming is None:
-            self._coming = asyncio.create_task(self._renew(), name="a token for Service Bus")
+            self._coming = asyncio.create_task(self._renew(), name="a token of Azure")
             self._coming.add_done_callback(self._came)
         return self._coming
 
@@ -103,7 +103,7 @@ class Tokens:
             return
         self._due = time.monotonic() + _AGAIN_SECONDS
         if isinstance(error, JobqError | NoAnswer):
-            _log.warning("no new token for Service Bus yet: %s", error)
+            _log.warning("no new token of Azure yet: %s", error)
 
 
 def signing(resource: str, policy: str, key: str, server_ahead: Callable[[], float]) -> Obtain:
@@ -137,16 +137,17 @@ def given(signature: str) -> Obtain:
     return obtain
 
 
-def identified(credential: Credential, place: str) -> Obtain:
+def identified(credential: Credential, place: str, scope: str = SCOPE) -> Obtain:
     """Return what signs in as this machine or user.
 
     Args:
         credential: gives tokens.
         place: for messages.
+        scope: what the token is to be good for.
     """
 
     async def obtain() -> Token:
-        found = await answered(credential.get_token(SCOPE), place)
+        found = await answered(credential.get_token(scope), place)
         return Token(f"Bearer {found.token}", max(0.0, found.expires_on - time.time()))
 
     return obtain

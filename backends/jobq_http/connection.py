@@ -15,6 +15,7 @@ import aiohttp
 
 from jobq.errors import (
     AccessDenied,
+    AnswerLost,
     BackendUnavailable,
     ConfigurationError,
     ConfirmationDiffers,
@@ -205,4 +206,4 @@ def _told(error: BaseException) -> str:
 
 def unavailable(error: NoAnswer) -> JobqError:
     """Return what a lost answer is to a verb that may be repeated at will."""
-    return BackendUnavailable(str(error))
+    return AnswerLost(str(error))

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clock import SystemClock
-from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, PushUnknown
+from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
 from jobq.serving import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
 from jobq.task import Task
 from jobq_postgres import faults, inspection, migrations, showing
@@ -161,7 +161,7 @@ class PostgresBackend:
             try:
                 rows = await links.take_over(len(receipts), length, receipts, [prefix_of(each) for each in former])
             except NoAnswer as error:
-                raise BackendUnavailable(str(error)) from None
+                raise AnswerLost(str(error)) from None
             if rows:
                 return [self._delivery(links, row, length, served=True) for row in rows]
         return await self._receive(len(receipts), lease, wait, receipts)
@@ -212,7 +212,7 @@ class PostgresBackend:
         try:
             return await self._lane.submit(work, seconds=10.0)
         except NoAnswer as error:
-            raise BackendUnavailable(str(error)) from None
+            raise AnswerLost(str(error)) from None
 
     async def _receive(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, receipts: Sequence[UUID] = ()
@@ -255,7 +255,7 @@ class PostgresBackend:
             return await asyncio.shield(claiming)
         except NoAnswer as error:
             # What it may have claimed comes back when its lease has run out.
-            raise BackendUnavailable(str(error)) from None
+            raise AnswerLost(str(error)) from None
         except asyncio.CancelledError:
             self._spawn(self._give_back(links, claiming))
             raise

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from jobq.errors import BackendUnavailable, JobqError, QueueNotFound, SettlementUnknown
+from jobq.errors import AnswerLost, JobqError, QueueNotFound, SettlementUnknown
 from jobq_postgres import settling
 from jobq_postgres.claiming import Claimer
 from jobq_postgres.connection import Lane, Server, Work
@@ -78,11 +78,11 @@ class Links:
         self._changed()
 
     async def look(self, work: Work[Any], seconds: float = 60.0) -> Any:
-        """Run an administrator's verb; raises BackendUnavailable where the answer was lost."""
+        """Run an administrator's verb; raises AnswerLost."""
         try:
             return await self._pushes.submit(work, seconds=seconds)
         except NoAnswer as error:
-            raise BackendUnavailable(str(error)) from None
+            raise AnswerLost(str(error)) from None
 
     def tell(self, lowest: Mapping[int, int]) -> None:
         """Tell everyone who waits what became ready, by rank."""

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Literal, Self
 
@@ -31,7 +31,7 @@ class Console:
     """Shows a worker's events and its tasks' output; a context manager that flushes at the end, for a limited time.
 
     Args:
-        queue: the queue's name, a field of every JSON line.
+        common: fields of every JSON line, such as the queue's name.
         log_format: auto is text where standard error is a terminal, else JSON.
         echo_output: whether to show what tasks print.
         is_data: whether the events are what was asked for: then they go to standard output, as JSON.
@@ -45,14 +45,14 @@ class Console:
     def __init__(
         self,
         *,
-        queue: str,
+        common: Mapping[str, str],
         log_format: LogFormat,
         echo_output: bool,
         is_data: bool = False,
         is_live: bool = False,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
-        self._queue = queue
+        self._common = dict(common)
         self._as_json = is_data or log_format == "json" or (log_format == "auto" and not os.isatty(_ERR))
         self._events_to = _OUT if is_data else _ERR
         self._least_level = least_event_level()
@@ -94,6 +94,8 @@ class Console:
         """Show an event, if it is grave enough to be told; a subscriber of `jobq.events.Events`."""
         if event.level < self._least_level:
             return
+        if event.name == "task.leased" and not self._as_json and self._least_level > logging.DEBUG:
+            return  # for people, "started" says it with the next line
         self._logs.put(self._events_to, self._formatted(event), important=True)
 
     def on_line(self, task_id: str, stream: str, line: str) -> None:
@@ -130,7 +132,7 @@ class Console:
 
     def _formatted(self, event: Event) -> bytes:
         if self._as_json:
-            return _encoded(json_line(event, queue=self._queue))
+            return _encoded(json_line(event, **self._common))
         color = _RED if event.level >= logging.ERROR else _YELLOW if event.level >= logging.WARNING else _FAINT
         return _encoded(paint(text_line(event), color, sys.stderr))
 

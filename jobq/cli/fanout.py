@@ -87,13 +87,16 @@ def fanout(
     from jobq.cli.records_of import blob_records, line_records, row_records  # noqa: PLC0415 - as above
     from jobq.cli.spreading import Fanout  # noqa: PLC0415 - as above
     from jobq.cli.templates import CommandTemplate  # noqa: PLC0415 - as above
+    from jobq.spec import parse  # noqa: PLC0415 - as above
+    from jobq.telemetry.submitting import traced_push  # noqa: PLC0415 - as above
 
     settings = read_settings(num_retries=num_retries)
-    spec_of(ctx, settings)
+    queue = parse(spec_of(ctx, settings))
     command = CommandTemplate(template)
     options: dict[str, Any] = {
         "timeout": timeout.total_seconds() if timeout is not None else None,
         "priority": priority,
+        "trace_context": ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
         "budgets": {
             "retries": settings.num_retries,
             "crashes": settings.max_crashes,

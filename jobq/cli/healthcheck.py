@@ -1,17 +1,14 @@
-"""`jobq healthcheck`: whether the worker of this container is alive; nothing heavy is imported, for frequent probes."""
+"""`jobq healthcheck`: whether the worker of this container is alive. Without options `jobq.__main__` answers it."""
 
 import os
 from pathlib import Path
-from typing import Final
 
 import click
 
 from jobq.cli import terminal
 from jobq.cli.parts import ExampleCommand, duration, json_option
 from jobq.errors import ConfigurationError
-from jobq.telemetry.health import MAX_AGE_SECONDS, Unhealthy, check
-
-_VARIABLE: Final = "JOBQ_HEALTH_FILE"
+from jobq.telemetry.probe import MAX_AGE_SECONDS, VARIABLE, Unhealthy, check, sentence
 
 
 @click.command(
@@ -30,10 +27,10 @@ def healthcheck(file: str | None, max_age: object, as_json: bool) -> int:
     """
     from datetime import timedelta  # noqa: PLC0415 - for the type alone
 
-    path = file or os.environ.get(_VARIABLE)  # not by `Settings`: pydantic would take most of a probe's time
+    path = file or os.environ.get(VARIABLE)  # not by `Settings`: pydantic would take most of a probe's time
     if not path:
         raise ConfigurationError(
-            f"no health file is named: set {_VARIABLE} for the worker and for this command, or give --file"
+            f"no health file is named: set {VARIABLE} for the worker and for this command, or give --file"
         )
     seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else MAX_AGE_SECONDS
     try:
@@ -48,5 +45,5 @@ def healthcheck(file: str | None, max_age: object, as_json: bool) -> int:
         told = {"healthy": True, "state": found.state, "busy": found.busy, "slots": found.slots}
         terminal.put_json({**told, "age_s": round(found.age, 3)})
     else:
-        terminal.put(f"{found.state}: {found.busy} of {found.slots} slots busy, {found.age:.0f} s ago")
+        terminal.put(sentence(found))
     return 0

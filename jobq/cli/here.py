@@ -20,6 +20,7 @@ from jobq.run.supervisor import Report
 from jobq.run.usage import UsageSampler
 from jobq.run.worker import Worker
 from jobq.settings import Settings
+from jobq.telemetry.attach import Adapt
 
 LISTED: Final = 10  # how many failures are told one by one
 _LOOK_SECONDS: Final = 1.0  # how often the queue is counted, at least, when it should soon be done
@@ -82,8 +83,14 @@ class Here:
         more = "" if self.input_is_queued else "+"
         return f"{self.done + self.failed} of {total}{more}" + (f", {self.failed} failed" if self.failed else "")
 
-    async def run(self, screen: Screen) -> None:
-        """Work until all is done, or until told to stop."""
+    async def run(self, screen: Screen, events: Events, adapt: Adapt) -> None:
+        """Work until all is done, or until told to stop.
+
+        Args:
+            screen: shows it.
+            events: told of each transition.
+            adapt: makes the worker's runner of something else from the runner of commands.
+        """
         stats = await self._backend.stats()
         self.failed_earlier = stats.dead or 0
         self._left_at_start = await self._count()
@@ -97,7 +104,8 @@ class Here:
         worker = Worker(
             self._backend,
             self._settings,
-            events=Events(screen.on_event),
+            events=events,
+            adapt=adapt,
             on_line=screen.on_line,
             stopping=self._stopping,
             judge=verdict_of_caller,

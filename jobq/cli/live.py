@@ -37,7 +37,7 @@ _RATE_SECONDS: Final = 60.0
 _LEAVE_SECONDS: Final = 1.0  # how long the view's connection is waited for at the end
 _OUT: Final = 1
 _ERR: Final = 2
-_FAILURES: Final = frozenset({"task.failed", "task.timed_out", "task.crashed"})
+_FAILURES: Final = frozenset({"task.failed", "task.timeout", "task.crashed"})
 
 
 def why_not(*, log_format: str = "auto") -> str | None:

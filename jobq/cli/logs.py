@@ -1,6 +1,7 @@
 """`jobq QUEUE logs`: what a task has printed, and what it prints while it runs."""
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ _LOOK_SECONDS: Final = 0.5
 _CHUNK_BYTES: Final = 1024 * 1024
 _KNOWN_CHARACTERS: Final = 200  # of the journal's end, by which a log is known to be whole
 _TRIES: Final = 8
+_RECENT_SECONDS: Final = 60.0  # since an end: a worker sends the log within that time, or gives it up
 
 
 @click.command(
@@ -66,10 +68,15 @@ def logs(ctx: click.Context, id_: str, attempt: int | None, follow: bool, log_di
 async def _show(
     journal: "Journal", store: "_Store | None", printer: "_Printer", attempt: int | None, *, follow: bool
 ) -> int:
-    waiting = False
+    waiting, looks = False, 0
     while True:
-        record, number, text = await _now(journal, printer.task_id, attempt)
-        if not (store is not None and await store.show(attempt)):
+        record, number, text, is_recent = await _now(journal, printer.task_id, attempt)
+        is_stored = store is not None and await store.show(attempt)
+        looks += 1
+        if store is not None and not is_stored and text and is_recent and looks <= _TRIES:
+            await asyncio.sleep(_LOOK_SECONDS)  # the log is on its way, perhaps: all of it is better than its end
+            continue
+        if not is_stored:
             printer.show(number, text)
         if record is None and store is not None:
             await store.show_rest(number, text)
@@ -133,14 +140,20 @@ class _Store:
             await self._read()
 
 
-async def _now(journal: "Journal", id_: str, attempt: int | None) -> tuple["TaskRecord | None", int, str]:
-    """Return the task's record unless it has ended, the number of the attempt, and the end of what that printed."""
+async def _now(journal: "Journal", id_: str, attempt: int | None) -> tuple["TaskRecord | None", int, str, bool]:
+    """Look at a task.
+
+    Returns:
+        Its record unless it has ended, the number of the attempt, the end of what that printed, and whether it prints
+        still or has just ended.
+    """
     found = await journal.find([id_])
     record = found[0] if found and not found[0].state.is_final else None
     if attempt is None and record is not None and record.beat is not None:
-        return record, record.attempt, record.beat.output
+        return record, record.attempt, record.beat.output, True
+    ended = found[0].last.ended if found and found[0].last is not None else 0.0
     output = await journal.output(id_, attempt)
-    return record, *(output or (0, ""))
+    return record, *(output or (0, "")), record is not None or time.time() - ended < _RECENT_SECONDS
 
 
 class _Printer:

@@ -4,6 +4,7 @@ import asyncio
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -167,6 +168,9 @@ class _Run:
         from jobq.cli.lines import Input  # noqa: PLC0415 - as above
         from jobq.cli.run_queue import NamedQueue, temporary_queue  # noqa: PLC0415 - as above
         from jobq.cli.screen import Screen  # noqa: PLC0415 - as above
+        from jobq.events import Events  # noqa: PLC0415 - as above
+        from jobq.telemetry.attach import traced  # noqa: PLC0415 - as above
+        from jobq.telemetry.submitting import traced_push  # noqa: PLC0415 - as above
 
         began = time.monotonic()
         async with AsyncExitStack() as stack:
@@ -190,11 +194,14 @@ class _Run:
             feed = None
             if source is not None:
                 on_end = None if named is None else named.input_is_queued
-                feed = Feed(backend, source, self._template(), keeps_known=resume, on_end=on_end)
+                context = stack.enter_context(traced_push(backend.name, "sqlite", self._settings.telemetry))
+                feed = Feed(backend, source, self._template(context), keeps_known=resume, on_end=on_end)
             here = Here(backend, self._settings, feed, joblog)
             is_live = not as_json and live.is_wanted(self._settings.view)
             with Screen(echo=self._echo, is_live=is_live) as screen:
-                await here.run(screen)
+                events = Events(screen.on_event)
+                with traced(events, self._settings, backend.name, "sqlite") as adapt:
+                    await here.run(screen, events, adapt)
         if feed is not None and feed.kept:
             terminal.warn(
                 f"{feed.kept} lines were queued before with other options or content; they stay as they were then"
@@ -203,12 +210,13 @@ class _Run:
         self._tell(here, time.monotonic() - began)
         return terminal.put_report([_summary(here, time.monotonic() - began)], exit_code) if as_json else exit_code
 
-    def _template(self) -> Any:
+    def _template(self, trace_context: Mapping[str, str]) -> Any:
         from jobq.cli.lines import Template  # noqa: PLC0415 - as above
 
         settings = self._settings
         return Template(
             timeout=self._timeout.total_seconds() if self._timeout is not None else None,
+            trace_context=trace_context,
             cwd=str(Path.cwd()) if self._queue_file is not None else None,  # it may be resumed from elsewhere
             budgets={
                 "retries": settings.num_retries,

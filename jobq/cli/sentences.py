@@ -19,12 +19,14 @@ _PHRASES: Final = {
     "worker.stopped": "worker stopped",
     "worker.receive_failed": "cannot receive tasks",
     "worker.breaker_tripped": "too many failures in a row, so the worker ends",
+    "task.leased": "is leased",
     "task.output": "wrote a line",
-    "task.timed_out": "ran too long and was ended",
+    "task.timeout": "ran too long and was ended",
     "task.retry_scheduled": "will run again",
     "task.sent_on": "goes on in another queue",
     "task.dead_lettered": "was given up, see `jobq QUEUE dead list`",
-    "task.lock_lost": "lost its lease and was stopped",
+    "task.lease_lost": "lost its lease and was stopped",
+    "task.cancelled": "was canceled",
     "task.preempted": "was interrupted",
     "task.released": "was given back unstarted",
     "task.settlement_unknown": "ended, but whether the queue knows is unknown",
@@ -32,7 +34,10 @@ _PHRASES: Final = {
 }
 _NO_DETAIL: Final = frozenset(
     {"task_id", "queue", "backend", "worker_id", "host", "detail", "trace_id", "span_id", "stream", "line", "fencing"}
+    | {"max_attempts", "error_type", "waited_s"}
 )
+# What becomes of the task: which attempt that was has been told.
+_AFTERWARDS: Final = frozenset({"task.retry_scheduled", "task.dead_lettered", "task.released"})
 _RESERVED: Final = ("ts", "level", "event", "msg")
 _SGR: Final = re.compile("\x1b\\[[0-9;:]*m")
 _RESET: Final = "\x1b[0m"
@@ -50,7 +55,8 @@ def sentence(name: str, fields: Mapping[str, Any]) -> str:
     elif name not in _PHRASES and verb:
         subject = f"{family} "
     told = str(fields.get("detail", ""))
-    shown = [_detail(field, value) for field, value in fields.items() if field not in _NO_DETAIL]
+    hidden = _NO_DETAIL | {"attempt"} if name in _AFTERWARDS else _NO_DETAIL
+    shown = [_detail(field, value) for field, value in fields.items() if field not in hidden]
     details = [detail for detail in shown if detail and detail not in told]
     text = subject + phrase + (f" ({', '.join(details)})" if details else "")
     return f"{text}: {told}" if told else text

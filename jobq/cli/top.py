@@ -1,10 +1,11 @@
 """`jobq QUEUE top`: a queue as it lives, on a terminal: how many tasks are where, how fast they end, what runs now."""
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ import click
 from jobq import durations
 from jobq.cli import shown, terminal
 from jobq.cli.parts import ExampleCommand, duration, json_option, with_queue
-from jobq.errors import JobqError
+from jobq.errors import BackendUnavailable, JobqError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _DEFAULT: Final = timedelta(seconds=2)
 _LEAST: Final = timedelta(milliseconds=100)
+_ANSWER_SECONDS: Final = 30.0
 _MOST_ROWS: Final = 200
 _HOUR_SECONDS: Final = 3600.0
 _COUNTS: Final = ("visible", "leased", "scheduled", "dead", "total")
@@ -55,8 +57,8 @@ class Look:
 def top(ctx: click.Context, interval: timedelta | None, once: bool, as_json: bool) -> int:
     """Show a queue as it lives: tasks by state, what ended lately, what runs now. Ctrl-C ends it.
 
-    Where there is no terminal it looks once. A queue without a journal shows its counts alone; each look is a request
-    that Azure bills.
+    Where there is no terminal, or one that cannot move its cursor, it looks once. A queue without a journal shows its
+    counts and how they change; each look is a request that Azure bills.
     """
     pause = interval or _DEFAULT
     if pause < _LEAST:
@@ -66,12 +68,17 @@ def top(ctx: click.Context, interval: timedelta | None, once: bool, as_json: boo
         found = await _look(backend)
         if as_json:
             await _as_json(backend, found, pause, once=once)
-        elif once or not sys.stdout.isatty():
-            _print(_drawn(backend.name, found, None))
+        elif once or not _is_screen():
+            _print(_drawn(backend.name, found))
         else:
             await _live(backend, found, pause)
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, interruptible=True)  # SIGTERM too leaves the terminal as it was
+
+
+def _is_screen() -> bool:
+    """Tell whether standard output can be drawn on: a terminal whose cursor moves."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in {"", "dumb"}
 
 
 async def _look(backend: "Backend", before: Look | None = None) -> Look:
@@ -79,16 +86,18 @@ async def _look(backend: "Backend", before: Look | None = None) -> Look:
     from jobq.journal.store import KeepsJournal  # noqa: PLC0415 - --help must not pay for pydantic
 
     try:
-        journal = backend.journal if isinstance(backend, KeepsJournal) else None
-        stats = await backend.stats()
-        if journal is None:
-            return Look(at=time.monotonic(), stats=stats)
-        told = await journal.stats(_HOUR_SECONDS)
-        return Look(at=time.monotonic(), stats=stats, journal=told, running=await journal.running(_MOST_ROWS))
-    except JobqError as error:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            journal = backend.journal if isinstance(backend, KeepsJournal) else None
+            stats = await backend.stats()
+            if journal is None:
+                return Look(at=time.monotonic(), stats=stats)
+            told = await journal.stats(_HOUR_SECONDS)
+            return Look(at=time.monotonic(), stats=stats, journal=told, running=await journal.running(_MOST_ROWS))
+    except (JobqError, TimeoutError) as error:
+        fault = str(error) or f"no answer within {_ANSWER_SECONDS:.3g} s"
         if before is None:
-            raise
-        return Look(at=before.at, stats=before.stats, journal=before.journal, running=before.running, fault=str(error))
+            raise error if isinstance(error, JobqError) else BackendUnavailable(fault) from None
+        return replace(before, fault=fault)
 
 
 async def _as_json(backend: "Backend", found: Look, pause: timedelta, *, once: bool) -> None:
@@ -116,12 +125,12 @@ def _object(found: Look) -> dict[str, Any]:
 async def _live(backend: "Backend", found: Look, pause: timedelta) -> None:
     from rich.live import Live  # noqa: PLC0415 - only a terminal needs it
 
-    before: Look | None = None
-    with Live(_drawn(backend.name, found, None), screen=True, auto_refresh=False) as live:
+    first, before = found, None
+    with Live(screen=True, auto_refresh=False) as live:
         while True:
+            live.update(_drawn(backend.name, found, before, first, height=live.console.height), refresh=True)
             await asyncio.sleep(pause.total_seconds())
             before, found = found, await _look(backend, found)
-            live.update(_drawn(backend.name, found, before), refresh=True)
 
 
 def _print(drawn: "RenderableType") -> None:
@@ -134,7 +143,18 @@ def _print(drawn: "RenderableType") -> None:
         terminal.put(line.rstrip())
 
 
-def _drawn(queue: str, found: Look, before: Look | None) -> "RenderableType":
+def _drawn(
+    queue: str, found: Look, before: Look | None = None, first: Look | None = None, *, height: int = 0
+) -> "RenderableType":
+    """Return what to show.
+
+    Args:
+        queue: its name.
+        found: what was seen now.
+        before: and in the look before.
+        first: and when it began.
+        height: of the screen in lines; 0 = nothing is cut.
+    """
     from rich.console import Group  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
 
@@ -149,14 +169,37 @@ def _drawn(queue: str, found: Look, before: Look | None) -> "RenderableType":
         if (rate := _rate(found, before)) is not None:
             lines.append(Text(f"ending now: {rate:.3g}/s"))
     else:
+        if first is not None and first is not found:
+            lines.append(Text(_change(found, first)))
         lines.append(Text("this queue keeps no journal: what runs is not known", style="dim"))
     if found.fault:
         lines.append(Text(f"the last look failed: {terminal.visible(found.fault)}", style="red"))
     if found.journal is not None:
-        lines += [Text(""), *map(Text, shown.running(found.running, 0) if found.running else ["nothing runs"])]
+        lines += [Text(""), *map(Text, _running(found, height - len(lines) - 1 if height else 0))]
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
     return Group(*lines)
+
+
+def _running(found: Look, height: int) -> list[str]:
+    """Return what runs, in as many lines as there are; what has no room is counted."""
+    if not found.running:
+        return ["nothing runs"]
+    lines = shown.running(found.running, 0)
+    if not height or len(lines) <= height:
+        return lines
+    room = max(0, height - 1)
+    return [*lines[:room], f"... {len(lines) - max(1, room)} more"]
+
+
+def _change(found: Look, first: Look) -> str:
+    """Return what has changed since the first look: all that the counts alone can tell of a pace."""
+    seconds = max(found.at - first.at, 0.001)
+    left = found.stats.unfinished - first.stats.unfinished
+    text = f"in {durations.show(round(seconds))}: {left:+} unfinished ({left / seconds:+.2g}/s)"
+    if found.stats.dead is not None and first.stats.dead is not None:
+        text += f", {found.stats.dead - first.stats.dead:+} dead"
+    return text
 
 
 def _counts(stats: "QueueStats") -> dict[str, int]:

@@ -125,16 +125,18 @@ def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: 
 
 async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: bool) -> int:
     from jobq.cli import live  # noqa: PLC0415 - `jobq worker --help` needs none of it
+    from jobq.journal.records import host_of, this_holder  # noqa: PLC0415 - as above
     from jobq.run.usage import UsageSampler  # noqa: PLC0415 - as above
     from jobq.run.worker import Worker  # noqa: PLC0415 - as above
     from jobq.spec import parse, resolve  # noqa: PLC0415 - as above
     from jobq.telemetry.attach import attached  # noqa: PLC0415 - as above
 
     backend = resolve(spec, settings)
+    kind, holder = parse(spec).scheme, this_holder()
     is_live = live.is_wanted(settings.view, log_format=settings.log_format)
     sampler = UsageSampler(settings.memory_limit)
     console = Console(
-        queue=backend.name,
+        common={"queue": backend.name, "backend": kind, "worker_id": holder, "host": host_of(holder)[0]},
         log_format=settings.log_format,
         echo_output=echo_output,
         is_data=is_data,
@@ -145,7 +147,7 @@ async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: 
         async with backend, AsyncExitStack() as stack:
             if is_live:
                 await stack.enter_async_context(live.of_worker(console.show, events, spec, settings, sampler))
-            adapt = await stack.enter_async_context(attached(events, settings, backend, parse(spec).scheme))
+            adapt = await stack.enter_async_context(attached(events, settings, backend, kind))
             worker = Worker(backend, settings, events=events, on_line=console.on_line, adapt=adapt, sampler=sampler)
             report = await worker.run()
     return report.exit_code or int(console.lost_output)

@@ -70,6 +70,7 @@ class LeaseKeeper:
         clock: the clock `since` was read from.
         on_extended: called with each new deadline, for whoever else enforces it (rule 7).
         kind: what is leased, for messages; "lease" for a named one.
+        on_renewal: told what came of each renewal: extended, unknown (nothing that decides) or lost; must not block.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class LeaseKeeper:
         clock: Clock,
         on_extended: Callable[[float], None] | None = None,
         kind: str = "task",
+        on_renewal: Callable[[str], None] = lambda _result: None,
     ) -> None:
         self.lock_lost_event = asyncio.Event()
         self.loss: Loss | None = None
@@ -94,6 +96,7 @@ class LeaseKeeper:
         self._clock = clock
         self._since = since
         self._on_extended = on_extended
+        self._on_renewal = on_renewal
         self._last_trouble = "no renewal was tried"
         # Receipts rotate: renew, checkpoint and settle of one lease never overlap.
         self._serial = asyncio.Lock()
@@ -258,14 +261,17 @@ class LeaseKeeper:
                 )
             except LockLost as error:
                 self._lose(str(error), refused=True)
+                self._on_renewal("lost")
                 return False
             except Exception as error:  # noqa: BLE001 - rule 3: unknown is no extension; the deadline decides
                 self._last_trouble = f"{type(error).__name__}: {error}"
                 _log.warning("renewal of %s failed: %s", self._what, self._last_trouble)
+                self._on_renewal("unknown")
                 return False
             if not answered:
                 self._last_trouble = f"no answer within {self._timing.attempt:.3g} s"
                 _log.warning("renewal of %s: %s", self._what, self._last_trouble)
+                self._on_renewal("unknown")
                 return False
             if self.lock_lost_event.is_set():
                 return False  # it was given up while the answer was on its way; that stands
@@ -273,6 +279,7 @@ class LeaseKeeper:
             self.renewals += 1
             if self._on_extended is not None:
                 self._on_extended(self.deadline)
+            self._on_renewal("extended")
             return True
 
     def _lose(self, cause: str, *, refused: bool) -> None:

@@ -92,6 +92,7 @@ class Receiving:
                     "worker.receive_failed",
                     logging.WARNING,
                     queue=self._backend.name,
+                    error_type=type(error).__name__,
                     detail=str(error),
                     again_in_s=pause,
                 )

@@ -115,21 +115,23 @@ class _Attempt:
         self._delivery = delivery
         self._slot_taken = True
         self._deadline = Deadline(since)  # the keeper's, once it has confirmed the lease
+        self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
         self._keeper = LeaseKeeper(
             delivery,
             since=since,
             timing=timing_for(delivery.lease, supervisor.settings),
             clock=supervisor.clock,
             on_extended=self._deadline.move,
+            on_renewal=self._telling.renewed,
         )
         self._journal = Journaling(delivery)
         self._checkpoints: Checkpoints | None = None
         self._save_by = 0.0  # boottime in seconds
-        self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
 
     async def run(self) -> Report:
         try:
             if not await self._keeper.confirm():
+                self._telling.leased()
                 return await self._let_go()
             async with self._keeper:
                 return await self._run()
@@ -137,11 +139,14 @@ class _Attempt:
             self._free_slot()
 
     async def _run(self) -> Report:
+        task: Task | None = None
         try:
             task = self._delivery.task
             retry.check_counters(task, self._delivery.deliveries)
         except MalformedTask as error:
+            self._telling.leased(task)
             return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
+        self._telling.leased(task)
         if self._journal.is_canceled:
             return await self._settle(Cancel(), None)
         refusal = retry.refusal(task, self._delivery.deliveries)

@@ -229,13 +229,16 @@ class Worker:
             self._stopping.now("the worker was cancelled")
             raise
         finally:
+            was_told = self._stopping.receiving.is_set()
             self._stopping.drain("nothing is left to do")
             self._breaker.queue_is_empty(empty=True)  # also when an error ended the loop
-            if self._attempts:
-                self._emit("worker.draining", cause=self._stopping.cause, running=len(self._attempts))
+            if self._attempts or was_told:
                 await self._see_to_the_end()
 
     async def _see_to_the_end(self) -> None:
+        self._emit("worker.draining", cause=self._stopping.cause, running=len(self._attempts))
+        if not self._attempts:
+            return
         try:
             await asyncio.wait(self._attempts)
         except asyncio.CancelledError:  # while it drains or stops: as above

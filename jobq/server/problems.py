@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from jobq.errors import (
     AccessDenied,
+    AnswerLost,
     BackendUnavailable,
     ConfigurationError,
     ConfirmationDiffers,
@@ -50,6 +51,7 @@ _OF_ERRORS: Final[tuple[tuple[type[JobqError], int, str], ...]] = (
     (QueueNotFound, 404, "queue_not_found"),
     (PushUnknown, 504, "unknown"),
     (SettlementUnknown, 504, "unknown"),
+    (AnswerLost, 504, "unknown"),
     (BackendUnavailable, 503, "unavailable"),
     (StoreUnusable, 503, "store_unusable"),
     (AccessDenied, 503, "store_refuses"),  # the service's own rights, none of the caller's

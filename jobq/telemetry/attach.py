@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ async def attached(events: Events, settings: Settings, backend: Backend, kind: s
     _check_grace(settings)
     async with AsyncExitStack() as stack:
         await _watched(stack, events, settings, backend, kind)
-        yield _traced(stack, events, settings, backend, kind)
+        yield stack.enter_context(traced(events, settings, backend.name, kind))
 
 
 async def _watched(stack: AsyncExitStack, events: Events, settings: Settings, backend: Backend, kind: str) -> None:
@@ -58,18 +58,34 @@ async def _watched(stack: AsyncExitStack, events: Events, settings: Settings, ba
         await _serve_metrics(stack, events, settings, backend, kind, state)
 
 
-def _traced(stack: AsyncExitStack, events: Events, settings: Settings, backend: Backend, kind: str) -> Adapt:
+@contextmanager
+def traced(events: Events, settings: Settings, queue: str, kind: str) -> Iterator[Adapt]:
+    """Trace the attempts of a worker while the context lasts; yields what makes its runner a traced one.
+
+    Args:
+        events: of the worker, which must not have begun.
+        settings: what is wanted.
+        queue: its name.
+        kind: the word for its kind of service.
+
+    Raises:
+        ConfigurationError: what is wanted cannot be had here.
+    """
     if settings.telemetry == "off":
-        return lambda runner: runner
+        yield lambda runner: runner
+        return
     from jobq.telemetry.exporting import exported  # noqa: PLC0415 - an extra
 
-    stack.enter_context(exported(settings.telemetry))
-    from jobq.telemetry.tracing import Tracing  # noqa: PLC0415 - as above; `exported` tells what is missing
+    with exported(settings.telemetry):
+        from jobq.telemetry.tracing import Tracing  # noqa: PLC0415 - as above; `exported` tells what is missing
 
-    tracing = Tracing(backend.name, kind, settings.trace_parent)
-    stack.callback(tracing.close)
-    events.subscribe(tracing.on_event)
-    return tracing.runner
+        tracing = Tracing(queue, kind, settings.trace_parent)
+        events.subscribe(tracing.on_event)
+        events.annotate(tracing.ids)
+        try:
+            yield tracing.runner
+        finally:
+            tracing.close()
 
 
 async def _serve_metrics(

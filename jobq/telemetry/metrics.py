@@ -4,8 +4,9 @@ Counts with plain numbers, since events are frequent and scrapes are not; promet
 into text. No figure has a label by task, whose number has no bound (facts: operations 3.4).
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -31,6 +32,36 @@ _SETTLED: Final = {
 _STATES: Final = ("visible", "leased", "scheduled", "dead")
 
 
+class Histogram:
+    """Counts durations by the bounds of this package.
+
+    Args:
+        name: of the metric.
+        text: what it tells.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+        self._buckets = [0] * (len(DURATION_BOUNDS) + 1)
+        self._seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self._seconds += seconds
+        self._buckets[bisect_left(DURATION_BOUNDS, seconds)] += 1  # what lies on a bound is below it
+
+    def family(self, labels: Sequence[str]) -> Metric:
+        """Return it as a metric."""
+        family = HistogramMetricFamily(self._name, self._text, labels=_LABELS)
+        total, buckets = 0, []
+        for bound, count in zip([*map(str, DURATION_BOUNDS), "+Inf"], self._buckets, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        family.add_metric(labels, buckets, self._seconds)
+        return family
+
+
 class WorkerMetrics(Collector):
     """Counts a worker's events; subscribe `on_event`.
 
@@ -48,26 +79,29 @@ class WorkerMetrics(Collector):
         self._settled: Counter[str] = Counter()
         self._notices: Counter[str] = Counter()
         self._receive_failures = 0
-        self._buckets = [0] * (len(DURATION_BOUNDS) + 1)
-        self._seconds = 0.0
+        self._renewals: Counter[str] = Counter()
+        self._durations = Histogram("jobq_task_duration_seconds", "How long attempts ran.")
+        text = "How long tasks waited for their first attempt, from their push or from when they were due."
+        self._waits = Histogram("jobq_task_queue_wait_seconds", text)
 
     def on_event(self, event: Event) -> None:
         """Count one event."""
         if event.name == "task.started":
             self._started += 1
+            if "waited_s" in event.fields:
+                self._waits.observe(float(event.fields["waited_s"]))
+        elif event.name == "task.lease_renewed":
+            self._renewals[str(event.fields["result"])] += 1
         elif event.name in ENDS:
-            self._ended[ENDS[event.name]] += 1
-            self._observe(float(event.fields.get("duration_s", 0.0)))
+            if "duration_s" in event.fields:  # else it was canceled before it began
+                self._ended[ENDS[event.name]] += 1
+                self._durations.observe(float(event.fields["duration_s"]))
         elif event.name in _SETTLED:
             self._settled[_SETTLED[event.name]] += 1
         elif event.name == "preemption.notice":
             self._notices[str(event.fields["type"])] += 1
         elif event.name == "worker.receive_failed":
             self._receive_failures += 1
-
-    def _observe(self, seconds: float) -> None:
-        self._seconds += seconds
-        self._buckets[sum(seconds > bound for bound in DURATION_BOUNDS)] += 1
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics of the worker."""
@@ -86,7 +120,9 @@ class WorkerMetrics(Collector):
         yield self._by("jobq_preemption_notices", "Notices of this machine's end.", "type", self._notices)
         failures = "Receives that the queue's service refused or did not answer."
         yield self._counter("jobq_receive_failures", failures, self._receive_failures)
-        yield self._durations()
+        yield self._by("jobq_lease_renewals", "Renewals of tasks' leases.", "result", self._renewals)
+        yield self._durations.family(self._labels)
+        yield self._waits.family(self._labels)
 
     def _counter(self, name: str, text: str, value: int) -> Metric:
         family = CounterMetricFamily(name, text, labels=_LABELS)
@@ -97,15 +133,6 @@ class WorkerMetrics(Collector):
         family = CounterMetricFamily(name, text, labels=(*_LABELS, label))
         for value, count in sorted(counts.items()):
             family.add_metric([*self._labels, value], count)
-        return family
-
-    def _durations(self) -> Metric:
-        family = HistogramMetricFamily("jobq_task_duration_seconds", "How long attempts ran.", labels=_LABELS)
-        total, buckets = 0, []
-        for bound, count in zip([*map(str, DURATION_BOUNDS), "+Inf"], self._buckets, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        family.add_metric(self._labels, buckets, self._seconds)
         return family
 
 

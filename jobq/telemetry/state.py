@@ -8,9 +8,9 @@ from jobq.events import Event
 ENDS: Final = {
     "task.succeeded": "succeeded",
     "task.failed": "failed",
-    "task.timed_out": "timed_out",
-    "task.lock_lost": "lock_lost",
-    "task.canceled": "canceled",
+    "task.timeout": "timed_out",
+    "task.lease_lost": "lock_lost",
+    "task.cancelled": "canceled",
     "task.preempted": "preempted",
     "task.crashed": "crashed",
 }

@@ -2,16 +2,30 @@
 
 Semantic conventions for messaging, version 1.44, status Development (facts: operations 3.1). The process of a task gets
 its attempt's context as TRACEPARENT, so that what it traces hangs below its attempt.
+
+It has to be cheap, for it runs on the event loop beside every short task: the W3C text is read and written here rather
+than by propagators, and the count of attempts is a number that the exporter asks for.
 """
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-from opentelemetry import metrics, propagate, trace
+from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
 
 from jobq import __version__
 from jobq.backend import Delivery
@@ -22,6 +36,7 @@ from jobq.run.running import Runner, Running
 from jobq.task import Task
 from jobq.telemetry.bounds import DURATION_BOUNDS
 from jobq.telemetry.state import ENDS, UNSETTLED
+from jobq.trace_context import ids_of, written
 
 _log = logging.getLogger(__name__)
 _SCOPE: Final = "jobq"
@@ -34,6 +49,8 @@ _SYSTEMS: Final = {
 }
 _FAILURES: Final = frozenset({"failed", "timed_out", "crashed", "lock_lost"})
 _WORD: Final = re.compile(r"[^a-z0-9]+")
+_NOWHERE: Final = Context()
+_MOST_IDS: Final = 1024  # of attempts that have ended, for what is told of them afterwards
 
 
 def tracer() -> trace.Tracer:
@@ -57,8 +74,36 @@ def messaging_attributes(queue: str, kind: str, *, operation: str) -> dict[str, 
     }
 
 
+def origin_of(context: Mapping[str, str]) -> SpanContext | None:
+    """Return the remote span that a W3C context names; None where it names none."""
+    ids = ids_of(context)
+    if ids is None:
+        return None
+    state = context.get("tracestate") or context.get("TRACESTATE")
+    return SpanContext(
+        int(ids.trace_id, 16),
+        int(ids.span_id, 16),
+        is_remote=True,
+        trace_flags=TraceFlags(int(ids.flags, 16)),
+        trace_state=TraceState.from_header([state]) if state else None,
+    )
+
+
+def context_of(context: Mapping[str, str]) -> Context:
+    """Return a W3C context as one in which spans begin: below the span that it names, if any."""
+    origin = origin_of(context)
+    return _NOWHERE if origin is None else trace.set_span_in_context(NonRecordingSpan(origin), _NOWHERE)
+
+
+def carried(context: SpanContext) -> dict[str, str]:
+    """Return a span's context as W3C text; nothing for one that is not valid."""
+    if not context.is_valid:
+        return {}
+    return written(context.trace_id, context.span_id, context.trace_flags, context.trace_state.to_header())
+
+
 class Tracing:
-    """Traces the attempts of a worker; subscribe `on_event`, run tasks by `runner`.
+    """Traces the attempts of a worker; subscribe `on_event`, annotate by `ids`, run tasks by `runner`.
 
     Args:
         queue: the queue's name.
@@ -67,12 +112,17 @@ class Tracing:
     """
 
     def __init__(self, queue: str, kind: str, parent: Literal["link", "parent"] = "link") -> None:
-        self._queue = queue
+        self._name = f"process {queue}"
         self._parent = parent
         self._tracer = tracer()
         self._attributes = messaging_attributes(queue, kind, operation="process")
+        self._failed: dict[str, dict[str, str]] = {}  # by error.type
+        self._begun = 0
+        self._has_failed = False
         meter = metrics.get_meter(_SCOPE, __version__)
-        self._consumed = meter.create_counter("messaging.client.consumed.messages", "{message}", "Attempts started.")
+        meter.create_observable_counter(
+            "messaging.client.consumed.messages", [self._consumed], "{message}", "Attempts started."
+        )
         self._duration = meter.create_histogram(
             "messaging.process.duration",
             "s",
@@ -80,35 +130,66 @@ class Tracing:
             explicit_bucket_boundaries_advisory=DURATION_BOUNDS,
         )
         self._spans: dict[str, Span] = {}
+        self._ids: dict[str, dict[str, str]] = {}
 
     def runner(self, inner: Runner) -> Runner:
         """Return a runner that gives each attempt its span."""
         return _TracedRunner(inner, self)
 
+    def ids(self, name: str, fields: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the span of the attempt that an event is about; an annotator of `Events`."""
+        if name == "task.leased":
+            self._ids.pop(str(fields["task_id"]), None)  # of an earlier attempt
+        return self._ids.get(str(fields.get("task_id")), {})
+
     def begun(self, task: Task, delivery: Delivery) -> Task:
-        """Begin the span of an attempt; return the task with the span as its trace context."""
-        origin = propagate.extract(_lower(task.trace_context))
-        created = trace.get_current_span(origin).get_span_context()
+        """Begin the span of an attempt; return the task with the span as its trace context.
+
+        A fault of what traces is told once: the task is what matters, and runs as it was pushed.
+        """
+        try:
+            return self._begin(task, delivery)
+        except Exception:  # noqa: BLE001 - whatever it is, the task must start (L4)
+            if not self._has_failed:
+                _log.exception("attempts cannot be traced")
+            self._has_failed = True
+            return task
+
+    def _begin(self, task: Task, delivery: Delivery) -> Task:
+        origin = origin_of(task.trace_context)
+        is_child = self._parent == "parent"
         span = self._tracer.start_span(
-            f"process {self._queue}",
-            context=origin if self._parent == "parent" else Context(),
+            self._name,
+            context=context_of(task.trace_context) if is_child else _NOWHERE,
             kind=SpanKind.CONSUMER,
-            links=[Link(created)] if created.is_valid and self._parent == "link" else [],
+            links=[Link(origin)] if origin is not None and not is_child else [],
             attributes={
                 **self._attributes,
                 "messaging.message.id": task.id,
+                "jobq.task_id": task.id,  # once more: Azure Monitor keeps no attribute of the conventions
                 "jobq.attempt": delivery.deliveries,
                 "jobq.fencing": str(delivery.fencing),
             },
         )
         self._end(task.id, "superseded", {})  # a lease that was lost can come back to this very worker
         self._spans[task.id] = span
-        self._consumed.add(1, self._attributes)
-        if not span.get_span_context().is_valid:
+        self._begun += 1
+        context = carried(span.get_span_context())
+        if not context:
             return task
-        carrier: dict[str, str] = {}
-        propagate.inject(carrier, context=trace.set_span_in_context(span, origin))
-        return task.model_copy(update={"trace_context": carrier})
+        ids = ids_of(context)
+        assert ids is not None
+        self._ids[task.id] = {"trace_id": ids.trace_id, "span_id": ids.span_id}
+        if len(self._ids) > _MOST_IDS:
+            self._forget()
+        kept = {name: value for name, value in task.trace_context.items() if name.lower() == "baggage"}
+        return task.model_copy(update={"trace_context": {**kept, **context}})
+
+    def _forget(self) -> None:
+        self._ids = {id_: ids for id_, ids in self._ids.items() if id_ in self._spans}
+
+    def _consumed(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(self._begun, self._attributes)]
 
     def on_event(self, event: Event) -> None:
         """End the span that an event tells the end of."""
@@ -120,18 +201,23 @@ class Tracing:
         span = self._spans.pop(task_id, None)
         if span is None:
             return
-        span.set_attribute("jobq.outcome", outcome)
-        for name, attribute in (("exit_code", "process.exit.code"), ("signal", "jobq.signal")):
-            if name in fields:
-                span.set_attribute(attribute, fields[name])
-        failed = outcome in _FAILURES
-        if failed:
-            span.set_attribute("error.type", outcome)
-            span.set_status(Status(StatusCode.ERROR, str(fields.get("detail", ""))))
-        span.end()
+        failed, error = outcome in _FAILURES, str(fields.get("error_type", outcome))
         if "duration_s" in fields:
-            error = {"error.type": outcome} if failed else {}
-            self._duration.record(float(fields["duration_s"]), {**self._attributes, **error})
+            attributes = self._with_error(error) if failed else self._attributes
+            self._duration.record(float(fields["duration_s"]), attributes, _NOWHERE)
+        if span.is_recording():
+            told: dict[str, Any] = {"jobq.outcome": outcome}
+            for name, attribute in (("exit_code", "process.exit.code"), ("signal", "jobq.signal")):
+                if name in fields:
+                    told[attribute] = fields[name]
+            if failed:
+                told["error.type"] = error
+                span.set_status(Status(StatusCode.ERROR, str(fields.get("detail", ""))))
+            span.set_attributes(told)
+        span.end()
+
+    def _with_error(self, error: str) -> dict[str, str]:
+        return self._failed.setdefault(error, {**self._attributes, "error.type": error})
 
     def close(self) -> None:
         """End what has not ended."""
@@ -147,7 +233,3 @@ class _TracedRunner:
     async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:
         task = self._tracing.begun(task, delivery)
         return await self._inner.start(task, delivery, deadline=deadline, keeper=keeper)
-
-
-def _lower(context: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in context.items()}

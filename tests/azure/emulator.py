@@ -1,4 +1,4 @@
-"""Azurite's queue and blob services, each a process: on free ports, their data in a folder, killed by id."""
+"""Azurite's queue, blob and table services, each a process: on free ports, their data in a folder, killed by id."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import pytest
 
 ACCOUNT: Final = "devstoreaccount1"
 _PROGRAMS: Final = Path(__file__).parent / "azurite/node_modules/azurite/dist/src"
-_SERVICES: Final = ("queue", "blob")
+_SERVICES: Final = ("queue", "blob", "table")
 # Published with Azurite: the same on every machine, and no secret.
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _START_SECONDS: Final = 60.0
@@ -30,16 +30,17 @@ class Azurite:
         self.folder = folder
         self.port = _free_port()
         self.blob_port = _free_port()
+        self.table_port = _free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def connection_string(self) -> str:
         """What signs in to it."""
-        return connection_string(self.port, blob_port=self.blob_port)
+        return connection_string(self.port, blob_port=self.blob_port, table_port=self.table_port)
 
     def start(self) -> None:
         """Start it, and return once it takes connections."""
-        ports = (self.port, self.blob_port)
+        ports = (self.port, self.blob_port, self.table_port)
         with (self.folder / "azurite.log").open("ab") as log:
             self._processes = [
                 subprocess.Popen(self._command(service, port), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -75,12 +76,13 @@ class Azurite:
         ]
 
 
-def connection_string(port: int, key: str = KEY, blob_port: int | None = None) -> str:
-    """Return what signs in to an emulator, or proxies before one, on these ports; without blobs where none is given."""
+def connection_string(port: int, key: str = KEY, blob_port: int | None = None, table_port: int | None = None) -> str:
+    """Return what signs in to an emulator, or proxies before one, on these ports; without what has none."""
     host = f"http://127.0.0.1:{{}}/{ACCOUNT}"
     blobs = "" if blob_port is None else f"BlobEndpoint={host.format(blob_port)};"
+    tables = "" if table_port is None else f"TableEndpoint={host.format(table_port)};"
     signed = f"AccountName={ACCOUNT};AccountKey={key};QueueEndpoint={host.format(port)};"
-    return f"DefaultEndpointsProtocol=http;{signed}{blobs}"
+    return f"DefaultEndpointsProtocol=http;{signed}{blobs}{tables}"
 
 
 def _answers(port: int) -> bool:

@@ -52,6 +52,7 @@ class Stage:
         azurite: the service.
         proxy: before its queues.
         blobs: a proxy before its blobs.
+        tables: a proxy before its tables.
         backend: entered, through the proxy.
         behind: entered, not through the proxy: what the service really holds.
         folder: HOME of command lines.
@@ -60,6 +61,7 @@ class Stage:
     azurite: Azurite
     proxy: HttpProxy
     blobs: HttpProxy
+    tables: HttpProxy
     backend: StorageQueueBackend
     behind: StorageQueueBackend
     folder: Path
@@ -76,7 +78,7 @@ class Stage:
     @property
     def signed(self) -> str:
         """What signs in through the proxies."""
-        return connection_string(self.proxy.port, blob_port=self.blobs.port)
+        return connection_string(self.proxy.port, blob_port=self.blobs.port, table_port=self.tables.port)
 
     async def pushed(self, count: int = 1, command: str = "true") -> list[Task]:
         tasks = [Task.new(command=command) for _ in range(count)]
@@ -142,6 +144,7 @@ async def staged(azurite: Azurite, folder: Path, poll_max: float = 1.0) -> Async
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(HttpProxy(azurite.port))
         blobs = await stack.enter_async_context(HttpProxy(azurite.blob_port))
+        tables = await stack.enter_async_context(HttpProxy(azurite.table_port))
         queue = f"q-{new_id()[-12:]}"
 
         async def reached(signed: str) -> StorageQueueBackend:
@@ -151,7 +154,7 @@ async def staged(azurite: Azurite, folder: Path, poll_max: float = 1.0) -> Async
         behind = await reached(azurite.connection_string)
         await behind.create()
         backend = await reached(connection_string(proxy.port, blob_port=blobs.port))
-        yield Stage(azurite, proxy, blobs, backend, behind, folder, stack)
+        yield Stage(azurite, proxy, blobs, tables, backend, behind, folder, stack)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:

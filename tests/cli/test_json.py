@@ -15,7 +15,7 @@ from jobq.task import Task
 
 from .conftest import Jobq
 
-EVENT: Final = {"ts", "level", "event", "msg", "queue"}
+EVENT: Final = {"ts", "level", "event", "msg", "queue", "backend", "worker_id", "host"}
 DEAD: Final = {"id", "reason", "description", "deliveries", "died", "task"}
 LEASE: Final = {
     "name",
@@ -138,7 +138,7 @@ def test_a_worker_tells_all_of_it_on_one_stream(jobq: Jobq) -> None:
     assert names[0] == "worker.started"
     assert names[-1] == "worker.stopped"
     own = [one for one in result.objects if one.get("task_id") == id_]
-    assert {one["event"] for one in own} == {"task.started", "task.output", "task.succeeded"}
+    assert {one["event"] for one in own} == {"task.leased", "task.started", "task.output", "task.succeeded"}
     assert "contradict" in jobq("demo", "worker", "--json", "--log-format", "text", code=2).error["message"]
 
 

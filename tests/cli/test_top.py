@@ -45,3 +45,35 @@ def test_a_queue_without_a_journal_shows_its_counts(jobq: Jobq) -> None:
 
 def test_too_short_an_interval_is_refused(jobq: Jobq) -> None:
     assert "at least 0.1s" in json.loads(jobq("demo", "top", "--interval", "1ms", "--json", code=2).err)["message"]
+
+
+def test_a_small_terminal_is_told_what_it_does_not_show_and_sigterm_restores_it(jobq: Jobq) -> None:
+    jobq.fill(*(Task.new(command=f"echo {number}") for number in range(12)))
+    for _ in range(10):
+        jobq.hold()
+    argv = jobq.argv("demo", "top", "--interval", "100ms")
+    with Terminal(argv, jobq.environment, jobq.folder, columns=60, rows=9) as terminal:
+        terminal.until_shows("2 visible", "10 leased", "ID", "... 8 more")
+        terminal.process.terminate()
+        assert terminal.wait() == 143
+    assert terminal.raw.rindex(b"\x1b[?1049l") > terminal.raw.rindex(b"\x1b[?1049h")
+    assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l"), "the cursor is back"
+
+
+def test_a_terminal_without_a_cursor_gets_one_look(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="true"))
+    with Terminal(jobq.argv("demo", "top"), jobq.environment | {"TERM": "dumb"}, jobq.folder) as terminal:
+        assert terminal.wait() == 0
+        terminal.until_shows("1 visible", "nothing runs")
+
+
+def test_without_a_journal_the_counts_tell_the_pace(jobq: Jobq) -> None:
+    """As on a Storage Queue that has none: what the counts tell, and how they change."""
+    jobq.fill(Task.new(command="true"), Task.new(command="true"))
+    argv = jobq.argv("demo", "top", "--interval", "100ms")
+    with Terminal(argv, jobq.environment | {"JOBQ_JOURNAL": "off"}, jobq.folder, columns=100) as terminal:
+        terminal.until_shows("2 visible", "+0 unfinished", "keeps no journal")
+        jobq.inside(lambda backend: backend.clear())
+        terminal.until_shows("0 visible", "-2 unfinished", "+0 dead")
+        terminal.type("\x03")
+        assert terminal.wait() == 130

@@ -51,6 +51,7 @@ def _shown() -> dict[str, dict[str, set[str]]]:
         "task.not_settled",
     ):
         events.emit(name, task_id="t", duration_s=1.0)
+    events.emit("task.lease_renewed", task_id="t", result="extended")
     events.emit("task.settlement_unknown", task_id="t")
     queue = QueueMetrics("q", "sqlite", Look(QueueStats(visible=1, leased=1, scheduled=1, dead=1), 1.0))
     found: dict[str, dict[str, set[str]]] = {}

@@ -1,10 +1,11 @@
 """A queue with a journal on each store that keeps one, driven by the real command line."""
 
+import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,10 @@ from jobq.backend import Backend
 from jobq.cli.shown import record_as_json
 from jobq.journal.records import TaskRecord
 from jobq.journal.store import journal_of
+from jobq.settings import Settings, variable_of
+from jobq.spec import resolve
+from jobq.task import new_id
+from tests.azure.emulator import ACCOUNT
 from tests.cli.conftest import Jobq, Result, eventually
 
 if TYPE_CHECKING:
@@ -38,6 +43,17 @@ class Place:
 
     jobq: Jobq
     spec: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the queue and its journal are in one file."""
+        return self.spec == "demo"
+
+    @property
+    def is_azure(self) -> bool:
+        """Whether the journal is beside the queue: what it hears comes a little later."""
+        return bool(self.settings)
 
     def __call__(self, *arguments: str, code: int | None = 0, env: dict[str, str] | None = None) -> Result:
         return self.jobq(self.spec, *arguments, code=code, env=SHORT | (env or {}))
@@ -67,7 +83,11 @@ class Place:
         eventually(lambda: not Path(f"/proc/{worker}").exists() or "Z" in _status(worker))
 
     def inside(self, work: Callable[[Backend], Awaitable[T]]) -> T:
-        return self.jobq.inside(work, self.spec)
+        async def connected() -> T:
+            async with resolve(self.spec, Settings(home=self.jobq.home, **self.settings)) as backend:
+                return await work(backend)
+
+        return asyncio.run(connected())
 
     def record(self, id_: str) -> TaskRecord:
         async def work(backend: Backend) -> list[TaskRecord]:
@@ -118,14 +138,25 @@ def _status(pid: int) -> str:
         return "Z"
 
 
+# For tests that a journal beside its queue must pass, too: each of its command lines imports Azure's SDK.
+everywhere = pytest.mark.parametrize("place", ["sqlite", "postgres", "azurite"], indirect=True)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     line = Jobq(tmp_path)
     database: Database | None = None
     if request.param == "postgres":
         database = request.getfixturevalue("postgres").fresh()
+    settings: dict[str, Any] = {}
+    spec = "demo" if database is None else database.spec()
+    if request.param == "azurite":
+        azurite = request.getfixturevalue("azurite")
+        spec = f"{ACCOUNT}/q-{new_id()[-12:]}"
+        settings = {"connection_string": azurite.connection_string, "journal": "tables"}
+        line.environment |= {variable_of(name): value for name, value in settings.items()} | {"JOBQ_POLL_MAX": "500ms"}
     try:
-        yield Place(line, "demo" if database is None else database.spec())
+        yield Place(line, spec, settings)
     finally:
         for process in line.running:
             process.kill()

@@ -4,22 +4,27 @@ import time
 
 from jobq.journal.records import TaskState
 
-from .conftest import Place
+from .conftest import Place, everywhere
 
 
+@everywhere
 def test_what_waits_is_canceled(place: Place) -> None:
     one, two, later = *place.push("touch ran", "touch ran"), *place.push("touch ran", more=("--delay", "1h"))
     assert "canceled 2 tasks" in place("cancel", one, later).out
     assert place("cancel", one, "--json").objects == [{"id": one, "canceled": "canceled"}], "it may be repeated"
-    assert place.status(one)["state"] == place.status(later)["state"] == "canceled"
+    if place.is_azure:  # only a worker can take it out of the queue, when it is due
+        assert "ready, to be canceled" in place("status", one).out
+    else:
+        assert place.status(one)["state"] == place.status(later)["state"] == "canceled"
     assert place.status(two)["state"] == "ready"
-    assert "canceled 1 task " in place("cancel", "--all", "--yes").out
+    assert ("canceled 3 tasks" if place.is_azure else "canceled 1 task ") in place("cancel", "--all", "--yes").out
     place.work()
     assert not (place.jobq.folder / "ran").exists()
     assert place("dead", "list").out == "", "it is no dead letter"
-    assert place("stats", "--json").objects[0]["states"]["canceled"] == 3
+    assert place("stats", "--json").objects[0]["states"]["canceled"] == (2 if place.is_azure else 3)
 
 
+@everywhere
 def test_what_runs_is_stopped_within_a_heartbeat_and_the_grace(place: Place) -> None:
     """Its tree too, though it ignores SIGTERM; the neighbour goes on (S11); whoever waits sees it."""
     place("create")
@@ -46,6 +51,7 @@ def test_what_runs_is_stopped_within_a_heartbeat_and_the_grace(place: Place) -> 
     assert (place.jobq.folder / "done").exists()
 
 
+@everywhere
 def test_a_wish_outlives_the_worker(place: Place) -> None:
     """The worker dies before it hears of it: the task does not start again."""
     (id_,) = place.push("touch ran-$JOBQ_ATTEMPT; sleep 60")

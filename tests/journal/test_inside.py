@@ -7,11 +7,12 @@ import pytest
 
 from tests.cli.conftest import Jobq, eventually
 
-from .conftest import Place
+from .conftest import Place, everywhere
 
 JOBQ = f"{sys.executable} -m jobq"
 
 
+@everywhere
 def test_a_checkpoint_is_found_by_the_next_attempt(place: Place) -> None:
     """Also when the worker is killed right after it was acknowledged."""
     (id_,) = place.push(
@@ -21,7 +22,8 @@ def test_a_checkpoint_is_found_by_the_next_attempt(place: Place) -> None:
     worker = place.start_worker()
     eventually((place.jobq.folder / "saved").exists)
     place.kill_worker(worker)
-    assert place.status(id_)["checkpoint"] == "epoch 3"
+    if not place.is_azure:  # there it rides in the message, which nobody can look into while it is leased
+        assert place.status(id_)["checkpoint"] == "epoch 3"
     place.until(id_, lambda record: record.state == "expired")
     place.work()
     assert (place.jobq.folder / "seen").read_text() == "\nepoch 3\n"

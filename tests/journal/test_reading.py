@@ -4,9 +4,10 @@ import time
 
 from jobq.journal.records import TaskState
 
-from .conftest import Place
+from .conftest import Place, everywhere
 
 
+@everywhere
 def test_what_runs_is_seen(place: Place) -> None:
     (id_,) = place.push("echo started; sleep 60")
     worker = place.start_worker()
@@ -26,6 +27,7 @@ def test_what_runs_is_seen(place: Place) -> None:
     assert [(one["outcome"], one["then"]) for one in found] == [("preempted", "retry")]
 
 
+@everywhere
 def test_a_killed_worker_leaves_the_truth(place: Place) -> None:
     """Not "running" for ever: expired when the lease is over, and a lost attempt once another has begun."""
     (id_,) = place.push("test $JOBQ_ATTEMPT = 2 || sleep 60")

@@ -15,9 +15,10 @@ from jobq.settings import Settings
 from jobq.spec import resolve
 from tests.cli.conftest import eventually
 
-from .conftest import Place
+from .conftest import Place, everywhere
 
 
+@everywhere
 def test_what_each_attempt_came_to_is_kept(place: Place) -> None:
     good, bad = place.push(
         "echo out; echo err >&2; echo '{\"n\": 1}' > $JOBQ_RESULT_FILE", "echo no; exit 3", more=("--num-retries", "1")
@@ -81,8 +82,9 @@ async def test_an_interrupt_between_push_and_wait_tells_of_both(tmp_path: Path) 
             await _awaited(backend, echo, cut)
 
 
+@everywhere
 async def test_a_push_returns_ids_that_know_their_results(place: Place) -> None:
-    settings = Settings(home=place.jobq.home, scheduled_events="off", num_retries=0)
+    settings = Settings(home=place.jobq.home, scheduled_events="off", num_retries=0, **place.settings)
     async with library.connect(place.spec, settings=settings) as queue:
         handle = await queue.push("echo hello; echo [1] > $JOBQ_RESULT_FILE")
         assert isinstance(handle, str)
@@ -197,7 +199,7 @@ def test_what_has_ended_is_forgotten_in_time(place: Place) -> None:
     (id_,) = place.push("true")
     place.work()
     assert place("history", id_, "--json").objects
-    if place.spec == "demo":  # PostgreSQL looks once a minute, which tests/postgres/test_journal.py does not wait for
+    if place.is_embedded:  # PostgreSQL looks once a minute, which tests/postgres/test_journal.py does not wait for
         place.work("--keep", "0s")
         assert place("history", id_, "--json").objects == []
         assert place.status(id_)["state"] == "succeeded"

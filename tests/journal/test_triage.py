@@ -4,7 +4,7 @@ import pytest
 
 from jobq.journal.fingerprint import error_of, exit_of, folded
 
-from .conftest import Place
+from .conftest import Place, everywhere
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,7 @@ def test_what_a_description_tells() -> None:
     assert len(error_of("x\nlast output:\n" + "y" * 10_000)) <= 160
 
 
+@everywhere
 def test_one_group_is_put_back(place: Place) -> None:
     commands = [f"echo 'KeyError: {n}'; test -e mended || exit 3" for n in range(3)] + ["echo 'disk full'; exit 5"]
     ids = place.push(*commands, more=("--num-retries", "0"))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
+from jobq.errors import AnswerLost, BackendUnavailable, PushUnknown, SettlementUnknown
+from jobq.server.problems import refused_for
 from jobq.testing.tcp_proxy import Strike, TcpProxy
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
@@ -207,3 +208,23 @@ async def test_lost_notifications_are_made_up_for_by_looking(
             except BackendUnavailable:
                 found = await far.receive(1, LEASE, timedelta(seconds=30))
             assert [delivery.id for delivery in found] == [f"n{number}-00000"]
+
+
+@pytest.mark.parametrize("lost", [Strike.LOSE_ANSWER, Strike.BREAK])
+async def test_a_verb_of_an_administrator_without_an_answer_is_not_told_as_refused(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, lost: Strike
+) -> None:
+    """S5: whether it was done or not, nobody claims that nothing was changed; the service says 504, not 503."""
+    async with far:
+        await far.clear()  # the statement is known to the server: what is struck is its execution
+        await far.push(tasks(2))
+        proxy.strike(lost, lambda sent: len(sent) > 0)
+        with pytest.raises(AnswerLost) as caught:
+            await far.clear()
+        assert proxy.struck == 1
+        assert (await queue.stats()).visible == (0 if lost is Strike.LOSE_ANSWER else 2)
+        await far.clear()  # a repetition is safe
+    assert (await queue.stats()).visible == 0
+    refusal = refused_for(caught.value)
+    assert (refusal.status, refusal.code) == (504, "unknown")
+    assert "nothing was changed" not in refusal.message

@@ -69,7 +69,7 @@ async def test_p1_lock_loss(stage: Stage, behavior: str) -> None:
     worker = asyncio.create_task(stage.work(**SETTINGS, lock_lost_behavior=behavior))
     await until_grown(marks)
     stage.faults.always("renew", Fault.HANG)
-    await stage.until(lambda: len(stage.told("task.lock_lost")) == len(KINDS), 30)
+    await stage.until(lambda: len(stage.told("task.lease_lost")) == len(KINDS), 30)
     stage.faults.clear("renew")
     assert survivors(marks) == {}
     stage.faults.release()
@@ -84,7 +84,7 @@ async def test_p1_a_receipt_that_is_refused(stage: Stage) -> None:
     with sqlite3.connect(stage.folder / "queue.db") as database:
         database.execute("UPDATE task SET receipt = 'another'")
     database.close()
-    await stage.until(lambda: len(stage.told("task.lock_lost")) == len(KINDS), 30)
+    await stage.until(lambda: len(stage.told("task.lease_lost")) == len(KINDS), 30)
     assert survivors(marks) == {}
     await worker
 
@@ -93,7 +93,7 @@ async def test_p3_timeout(stage: Stage) -> None:
     marks = await push_trees(stage, timeout=3.0, budgets={"retries": 0})
     worker = asyncio.create_task(stage.work(**SETTINGS, max_consecutive_failures=0))
     await until_grown(marks)
-    await stage.until(lambda: len(stage.told("task.timed_out")) == len(KINDS), 30)
+    await stage.until(lambda: len(stage.told("task.timeout")) == len(KINDS), 30)
     assert survivors(marks) == {}
     report = await worker
     assert report.dead_lettered == len(KINDS)

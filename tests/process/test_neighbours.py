@@ -46,8 +46,8 @@ async def test_s11_lock_loss_of_one_of_eight_leaves_seven_undisturbed(stage: Sta
     before = pids(stage)
     loser = ids[3]
     steal(stage, loser)
-    await stage.until(lambda: stage.told("task.lock_lost"))
-    (lost,) = stage.told("task.lock_lost")
+    await stage.until(lambda: stage.told("task.lease_lost"))
+    (lost,) = stage.told("task.lease_lost")
     assert lost.fields["task_id"] == loser
     assert not alive(before[loser])
     # Two whole leases later the seven still run, each the process that it was, renewed and not restarted.

@@ -92,7 +92,7 @@ async def test_p1_it_is_left_to_its_lease(stage: Stage, case: str, reason: str) 
         ).run()
     )
     if reason == "stop":
-        await stage.until(lambda: stage.told("task.started") or stage.told("task.lock_lost"))
+        await stage.until(lambda: stage.told("task.started") or stage.told("task.lease_lost"))
         stopping.stop("the test says so")
     report = await worker
     assert (report.lost, report.failed, report.given_back) == (1, 0, 0)
@@ -152,7 +152,7 @@ async def test_p1_a_lock_that_is_lost_during_the_start_ends_it(stage: Stage) -> 
     report = await stage.worker(spawner=spawner, max_tasks=1).run()
     assert (report.lost, spawner.was_cancelled) == (1, True)
     assert not stage.told("task.started")
-    assert stage.told("task.lock_lost")
+    assert stage.told("task.lease_lost")
 
 
 @pytest.mark.parametrize("reason", ["stop", "timeout"])

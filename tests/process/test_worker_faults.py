@@ -143,7 +143,7 @@ async def test_the_group_is_dead_before_its_lease_can_expire(stage: Stage, fault
     stage.faults.clear()
     report = await worker
     assert (report.lost, report.exit_code) == (1, 0)
-    (lost,) = stage.told("task.lock_lost")
+    (lost,) = stage.told("task.lease_lost")
     assert {"cause", "last_success", "deadline"} <= lost.fields.keys()
 
 
@@ -158,7 +158,7 @@ async def test_losing_one_lease_leaves_the_neighbours_alone(stage: Stage) -> Non
     database.close()
     report = await worker
     assert (report.succeeded, report.failed, report.lost) == (3, 0, 1)
-    (lost,) = stage.told("task.lock_lost")
+    (lost,) = stage.told("task.lease_lost")
     assert lost.fields["task_id"] == "victim"
     assert sorted((stage.folder / "ran").read_text().split()) == ["0", "1", "2"]
 
@@ -252,7 +252,7 @@ async def test_a_task_whose_guardian_died_is_left_to_its_lease(stage: Stage) -> 
     spawner._child.kill()
     report = await worker
     assert (report.lost, report.failed) == (1, 0)
-    assert stage.told("task.lock_lost")
+    assert stage.told("task.lease_lost")
     assert stage.faults.count("requeue") == 0
 
 
@@ -261,7 +261,7 @@ async def test_a_lost_lock_of_the_only_task_does_not_end_the_worker(stage: Stage
     await stage.push("[ $JOBQ_ATTEMPT -gt 1 ] || sleep 1000")
     stage.faults.always("renew", Fault.REFUSE)
     worker = asyncio.create_task(stage.work())
-    await stage.until(lambda: stage.told("task.lock_lost"))
+    await stage.until(lambda: stage.told("task.lease_lost"))
     stage.faults.clear("renew")
     report = await worker
     assert (report.lost, report.succeeded) == (1, 1)

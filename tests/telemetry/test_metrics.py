@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -152,11 +153,12 @@ def test_a_port_in_use_is_told_plainly(jobq: Jobq) -> None:
 def test_off_imports_nothing() -> None:
     code = (
         "import asyncio, sys\n"
+        "from types import SimpleNamespace\n"
         "from jobq.telemetry.attach import attached\n"
         "from jobq.events import Events\n"
         "from jobq.settings import Settings\n"
         "async def main():\n"
-        "    async with attached(Events(), Settings(), None, 'sqlite'): pass\n"
+        "    async with attached(Events(), Settings(), SimpleNamespace(name='q'), 'sqlite'): pass\n"
         "asyncio.run(main())\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry', 'prometheus_client', 'aiohttp'))])"
     )
@@ -175,3 +177,30 @@ def test_warns_where_the_platform_kills_too_early(jobq: Jobq, grace: str) -> Non
 def test_says_nothing_of_a_grace_that_suffices(jobq: Jobq) -> None:
     jobq.fill()
     assert "the platform kills" not in jobq("demo", "worker", env={"JOBQ_TERMINATION_GRACE": "30s"}).err
+
+
+def test_waits_and_renewals_of_a_real_worker_are_counted(jobq: Jobq) -> None:
+    """A wait is of the first attempt; renewals are counted while the task runs, not when it ends."""
+    now = time.time()
+    jobq.fill(
+        Task.new(command="until [ -e gate ]; do sleep 0.05; done", created=now - 500),
+        Task.new(command="exit 3", budgets={"retries": 1}, created=now - 5000, not_before=now - 5),
+    )
+    port = free_port()
+    worker = jobq.start(
+        *("demo", "worker", "-n", "2", "--visibility-timeout", "4s", "--backoff", "10ms", "--idle-timeout", "60s"),
+        env={"JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_METRICS_PORT": str(port)},
+    )
+
+    def was_renewed(found: Figures) -> bool:
+        renewed = value(found, "jobq_lease_renewals_total", result="extended") or 0
+        return renewed >= 1 and value(found, "jobq_tasks_started_total") == 3
+
+    found = until(port, worker, was_renewed)
+    assert value(found, "jobq_task_queue_wait_seconds_count") == 2
+    assert value(found, "jobq_task_queue_wait_seconds_bucket", le="60.0") == 1
+    assert value(found, "jobq_task_queue_wait_seconds_bucket", le="900.0") == 2
+    assert value(found, "jobq_worker_slots", state="busy") == 1
+    (jobq.folder / "gate").touch()
+    worker.terminate()
+    worker.wait(20)

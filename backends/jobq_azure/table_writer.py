@@ -1,0 +1,267 @@
+"""What a journal writes into its table: notes wait in a bounded buffer, and one loop writes them, off the tasks' path.
+
+A table that is slow, away or refusing delays nothing and fails nothing: notes wait for it, the newest of each row; when
+there are too many, some are dropped, and the log says how many, once a minute and at the end.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jobq.errors import JobqError
+from jobq_azure.answers import NoAnswer
+from jobq_azure.table_answers import WriteRefused
+from jobq_azure.table_wire import MOST_ROWS, TableWire, Verb, Write
+
+MOST_NOTES: Final = 20_000
+MOST_BYTES: Final = 16 * 1024 * 1024
+FLUSH_SECONDS: Final = 3.0  # at the end, for what is still to be written; within the 30 s of a stop (P8)
+_LINGER_SECONDS: Final = 0.1  # a note waits so long for company
+_TRANSACTION_BYTES: Final = 3 * 1024 * 1024  # the service takes 4 MiB
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 15.0
+_TELL_SECONDS: Final = 60.0
+_ROW_BYTES: Final = 400  # of a row, beside its values
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Note:
+    """One row to be written.
+
+    Attributes:
+        partition, row: its key.
+        make: returns its values when it is written; None = it is not worth writing any more.
+        bytes: about how much memory it takes.
+        verb: what to do with the row.
+        is_spare: whether it may be dropped first: what a later note tells anyway.
+    """
+
+    partition: str
+    row: str
+    make: Callable[[], Mapping[str, Any] | None]
+    bytes: int
+    verb: Verb = Verb.REPLACE
+    is_spare: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from others."""
+        return self.partition, self.row
+
+
+def fixed(
+    partition: str, row: str, values: Mapping[str, Any], verb: Verb = Verb.REPLACE, *, spare: bool = False
+) -> Note:
+    """Return a note whose values are known."""
+    size = sum(len(value) if isinstance(value, str) else 16 for value in values.values())
+    return Note(partition=partition, row=row, make=lambda: values, bytes=size + _ROW_BYTES, verb=verb, is_spare=spare)
+
+
+# Returns notes to be written before, when that has to be looked up first.
+Inquiry = Callable[[], Awaitable[list[Note]]]
+
+
+class Writer:
+    """The buffer, and the loop that empties it.
+
+    Args:
+        wire: entered, until after `aclose`.
+        most_notes, most_bytes: of the buffer.
+    """
+
+    def __init__(self, wire: TableWire, most_notes: int = MOST_NOTES, most_bytes: int = MOST_BYTES) -> None:
+        self._wire = wire
+        self._most_notes = most_notes
+        self._most_bytes = most_bytes
+        self._notes: dict[tuple[str, str], Note] = {}
+        self._inquiries: dict[tuple[str, str], Inquiry] = {}
+        self._bytes = 0
+        self._waiting = asyncio.Event()  # something is to be written
+        self._closing = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self._dropped = 0  # since it was last told
+        self._told = 0.0  # when, by the monotonic clock
+        self._trouble = ""
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the last request was answered."""
+        return not self._trouble
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory the notes take."""
+        return self._bytes
+
+    def add(self, notes: Iterable[Note], inquiry: Inquiry | None = None) -> None:
+        """Take notes, and return at once; one of a row takes the place of an earlier one.
+
+        Args:
+            notes: in the order in which they are to be written.
+            inquiry: made before the first of them is written.
+        """
+        first: Note | None = None
+        for note in notes:
+            first = first or note
+            self._remove(note.key)
+            if self._has_room(note):
+                self._notes[note.key] = note
+                self._bytes += note.bytes
+            else:
+                self._dropped += 1
+        if first is not None and inquiry is not None and first.key in self._notes:
+            self._inquiries[first.key] = inquiry
+        if self._notes and self._loop is None:
+            self._loop = asyncio.create_task(self._write_for_ever(), name="journal writer")
+        self._waiting.set()
+
+    def _has_room(self, note: Note) -> bool:
+        """Make room, at the cost of what is worth less."""
+        while len(self._notes) >= self._most_notes or self._bytes + note.bytes > self._most_bytes:
+            if note.is_spare:
+                return False
+            spare = next((each.key for each in self._notes.values() if each.is_spare), None)
+            if spare is None:
+                return False
+            self._remove(spare)
+            self._inquiries.pop(spare, None)
+            self._dropped += 1
+        return True
+
+    def _remove(self, key: tuple[str, str]) -> None:
+        if (note := self._notes.pop(key, None)) is not None:
+            self._bytes -= note.bytes
+
+    async def aclose(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Write what is left, for so long at most and while that succeeds; then say what was not written."""
+        self._closing.set()
+        self._waiting.set()
+        if self._loop is not None:
+            await asyncio.wait({self._loop}, timeout=seconds)
+            self._loop.cancel()
+            await asyncio.wait({self._loop})
+        self._dropped += len(self._notes)
+        self._notes.clear()
+        if self._dropped:
+            self._tell(f"{self._dropped} notes were not written; the tasks themselves are not concerned")
+
+    async def _write_for_ever(self) -> None:
+        while True:
+            if not self._notes:
+                if self._closing.is_set():
+                    return
+                self._waiting.clear()
+                await self._waiting.wait()
+                await _either(self._closing, _LINGER_SECONDS)
+                continue
+            try:
+                await self._write_some()
+            except (JobqError, NoAnswer) as error:
+                self._failed(str(error))
+                if self._closing.is_set():
+                    return
+                await _either(self._closing, self._pause)
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+            except Exception:  # noqa: BLE001 - a fault of ours in one note: told, and not repeated for ever
+                _log.exception("the journal of %s: internal error; what was to be written is dropped", self._place)
+                self._dropped += len(self._notes)
+                self._notes.clear()
+                self._inquiries.clear()
+                self._bytes = 0
+
+    async def _write_some(self) -> None:
+        batch = self._next()
+        for note in batch:
+            if (inquiry := self._inquiries.get(note.key)) is not None:
+                found = await inquiry()
+                self._inquiries.pop(note.key, None)
+                self.add(found)
+        made = [(note, values) for note in batch if (values := note.make()) is not None]
+        for note in batch:
+            if self._notes.get(note.key) is note and all(note is not each for each, _ in made):
+                self._remove(note.key)
+        while made:
+            writes = [Write(note.verb, note.row, values) for note, values in made]
+            try:
+                await self._wire.write(made[0][0].partition, writes)
+            except WriteRefused as refused:
+                made = await self._without(made, refused)
+                continue
+            self._written([note for note, _ in made])
+            self._recovered()
+            return
+        self._recovered()
+
+    def _next(self) -> list[Note]:
+        """Return what goes into one transaction, oldest first: of one partition, and not too much."""
+        batch: list[Note] = []
+        size = 0
+        for note in self._notes.values():
+            if batch and note.partition != batch[0].partition:
+                continue
+            if batch and (len(batch) >= MOST_ROWS or size + note.bytes > _TRANSACTION_BYTES):
+                break
+            batch.append(note)
+            size += note.bytes
+        return batch
+
+    async def _without(
+        self, made: list[tuple[Note, Mapping[str, Any]]], refused: WriteRefused
+    ) -> list[tuple[Note, Mapping[str, Any]]]:
+        """Return a transaction without the write that was refused; one of which nobody says which, halved."""
+        if len(made) == 1 or (refused.index is not None and refused.index < len(made)):
+            note, values = made.pop(0 if len(made) == 1 else refused.index or 0)
+            self._written([note])
+            # What is there already, or gone already, has been told by somebody who knew more.
+            if not refused.is_conflict:
+                self._dropped += 1
+                self._tell(f"a row of {len(json.dumps(dict(values)))} bytes was refused: {refused}")
+            return made
+        return made[: len(made) // 2]  # the rest stays in the buffer
+
+    def _written(self, notes: Iterable[Note]) -> None:
+        for note in notes:
+            if self._notes.get(note.key) is note:  # else there is a newer one by now
+                self._remove(note.key)
+
+    @property
+    def _place(self) -> str:
+        return self._wire.place.spec
+
+    def _failed(self, why: str) -> None:
+        is_news = not self._trouble
+        self._trouble = why
+        if is_news or time.monotonic() - self._told >= _TELL_SECONDS:
+            dropped = f", {self._dropped} were dropped" if self._dropped else ""
+            self._dropped = 0
+            self._tell(f"cannot be written, and the tasks go on: {why}; {len(self._notes)} notes wait{dropped}")
+
+    def _recovered(self) -> None:
+        self._pause = _FIRST_PAUSE_SECONDS
+        if self._trouble:
+            self._trouble = ""
+            dropped = f"; {self._dropped} notes were dropped meanwhile" if self._dropped else ""
+            self._dropped = 0
+            self._tell(f"is written again{dropped}")
+
+    def _tell(self, what: str) -> None:
+        self._told = time.monotonic()
+        _log.warning("the journal of %s %s", self._place, what)
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, or for so long."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
