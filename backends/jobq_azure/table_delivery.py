@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from jobq.backend import Delivery, FencingNumber
 from jobq.clock import SystemClock
 from jobq.errors import LockLost, MalformedTask
-from jobq.journal.page import Page
+from jobq.journal.page import Page, final_of
 from jobq.journal.records import RELEASED, Attempt
 from jobq.task import OutcomeKind, Task, TaskResult
 from jobq_azure.table_checkpoints import Checkpoints
@@ -110,12 +110,11 @@ class JournaledDelivery:
         self._tell_held()
 
     async def complete(self, result: TaskResult) -> None:
-        """End the task as done, or as canceled where that was judged."""
+        """End the task as done, or as canceled or moved where that was judged."""
 
         def tell() -> None:
             attempt = self.page.attempt or _attempt_of(result)
-            then = attempt.then if attempt.then in ("done", "canceled") else "done"
-            self._tell_ended(replace(attempt, then=then), None)
+            self._tell_ended(replace(attempt, then=final_of(self.page) or "done"), None)
 
         await self._settle(self._completed(result), tell)
 

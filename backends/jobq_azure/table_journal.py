@@ -181,9 +181,7 @@ class TableJournal:
         for row in await self._wire.all(self._queue, begin, end, select="Outcome,Then", most=_MOST_COUNTED):
             if row["RowKey"] >= since:
                 ended[row["Outcome"]] = ended.get(row["Outcome"], 0) + 1
-            name = {"done": TaskState.SUCCEEDED, "canceled": TaskState.CANCELED, "dead": TaskState.DEAD}.get(
-                row["Then"]
-            )
+            name = rows.FINAL.get(row["Then"])
             if name is not None:
                 states[name] += 1
         dead = await self._dead()

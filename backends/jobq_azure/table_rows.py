@@ -32,7 +32,12 @@ _MOST_CHUNKS: Final = 10  # of one text; a row is 1 MiB at most
 _MOST_BODY_BYTES: Final = 8 * 1024
 _MOST_COMMAND: Final = 2000
 _NUMBER: Final = 10**10 - 1
-_FINAL: Final = {"done": TaskState.SUCCEEDED, "dead": TaskState.DEAD, "canceled": TaskState.CANCELED}
+FINAL: Final = {
+    "done": TaskState.SUCCEEDED,
+    "dead": TaskState.DEAD,
+    "canceled": TaskState.CANCELED,
+    "moved": TaskState.MOVED,
+}
 
 
 def safe(text: str) -> str:
@@ -197,7 +202,7 @@ def ended_record(task_id: str, row: Row) -> TaskRecord:
     description = taken(row, "Description").decode(errors="replace")
     return TaskRecord(
         id=task_id,
-        state=_FINAL.get(then, TaskState.READY),
+        state=FINAL.get(then, TaskState.READY),
         attempt=attempt.attempt,
         at=attempt.ended,
         reason=str(row["Reason"]) if "Reason" in row else None,
@@ -208,7 +213,7 @@ def ended_record(task_id: str, row: Row) -> TaskRecord:
 
 def done_record(task_id: str, row: Row) -> TaskRecord:
     """Return where a task is that has ended, and of whose last attempt nothing else is known."""
-    state, number = _FINAL[str(row["Then"])], fencing_in(row["Fencing"]).delivery
+    state, number = FINAL[str(row["Then"])], fencing_in(row["Fencing"]).delivery
     return TaskRecord(id=task_id, state=state, attempt=number, at=float(row["At"]))
 
 
@@ -224,4 +229,4 @@ def fencing_of(row: Row) -> FencingNumber:
 
 def is_final(then: str) -> bool:
     """Tell whether an attempt that ended so was the task's last."""
-    return then in _FINAL
+    return then in FINAL

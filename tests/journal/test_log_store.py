@@ -17,6 +17,7 @@ LINES = 3000
 PRINTS = f"sleep 0.2; i=0; while [ $i -lt {LINES} ]; do echo line $i of some words; i=$((i+1)); done"
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)  # which store keeps the queue is no matter here
 def test_output_goes_to_a_container(place: Place, azurite: Azurite) -> None:
     """All of it, more than the journal keeps; `logs -f` says that the task waits, follows it and ends with it."""
     store = f"az://{ACCOUNT}/logs{new_id()[-12:]}/here"

@@ -17,20 +17,22 @@ from jobq.task import Task, new_id
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq
 
-from .conftest import SHORT, Place
+from .conftest import SHORT, Place, everywhere
 
 
 def _other(place: Place, name: str) -> Place:
-    return Place(place.jobq, str(replace(parse_spec(place.spec), queue=name)))
+    return replace(place, spec=str(replace(parse_spec(place.spec), queue=name)))
 
 
+@everywhere
 def test_a_task_goes_on_in_another_queue(place: Place) -> None:
     """With fresh budgets and its own variables; whoever waits hears where it went, and its exit code."""
-    big = _other(place, "big")
+    name = f"big-{new_id()[-12:]}"
+    big = _other(place, name)
     big("create")
-    task = 'echo "$JOBQ_QUEUE_NAME $SIZE"; test "$JOBQ_QUEUE_NAME" = big || exit 9'
+    task = f'echo "$SIZE"; test "$JOBQ_QUEUE_NAME" = {name} || exit 9'
     waiting = place.jobq.start(
-        place.spec, "push", "--wait", "--json", "--num-retries", "0", "--on-exit", "9=queue:big", "--env", "SIZE=7",
+        place.spec, "push", "--wait", "--json", "--num-retries", "0", "--on-exit", f"9=queue:{name}", "--env", "SIZE=7",
         "-c", task, stderr=-3,
     )  # fmt: skip
     assert waiting.stdout is not None
@@ -39,11 +41,11 @@ def test_a_task_goes_on_in_another_queue(place: Place) -> None:
     assert waiting.wait(20) == 9
     told = json.loads(waiting.stdout.readline())
     assert (told["state"], told["exit_code"], told["outcome"]) == ("moved", 9, "failed")
-    assert f"sent on to queue big as {id_}+1" in told["detail"]
+    assert f"sent on to queue {name} as {id_}+1" in told["detail"]
     big.work()
     there = big.record(f"{id_}+1")
     assert (there.state, there.attempt) == ("succeeded", 1)
-    assert big("logs", f"{id_}+1").lines == ["big 7"]
+    assert big("logs", f"{id_}+1").lines == ["7"]
     stats = place("stats", "--json").objects[0]["states"]
     assert (stats["moved"], stats["succeeded"], stats["canceled"]) == (1, 0, 0)
 

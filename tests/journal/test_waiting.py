@@ -3,6 +3,8 @@
 import signal
 import time
 
+import pytest
+
 from jobq.journal.records import MAX_OUTPUT_BYTES, TaskState, end_of
 
 from .conftest import SHORT, Place
@@ -20,6 +22,7 @@ def test_wait_and_resume(place: Place) -> None:
     assert "--accept-changes" in place("push", "--resume", "x", "--wait", "--accept-changes", "lines", code=2).err
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)  # which store it is is no matter here
 def test_two_interrupts_end_the_wait_at_once(place: Place) -> None:
     """And not the task (S1)."""
     waiting = place.jobq.start(place.spec, "push", "--wait", "--json", "-c", "true")
@@ -34,6 +37,7 @@ def test_two_interrupts_end_the_wait_at_once(place: Place) -> None:
     assert place.record(id_).state is TaskState.SUCCEEDED
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)  # as above
 def test_progress_comes_soon(place: Place) -> None:
     """Within some seconds, though a heartbeat is due each quarter of an hour only."""
     env = SHORT | {"JOBQ_VISIBILITY_TIMEOUT": "1h"}
