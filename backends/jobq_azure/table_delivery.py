@@ -13,8 +13,9 @@ from jobq.errors import LockLost, MalformedTask
 from jobq.journal.page import Page
 from jobq.journal.records import RELEASED, Attempt
 from jobq.task import OutcomeKind, Task, TaskResult
-from jobq_azure.table_checkpoints import Checkpoints
+from jobq_azure.table_checkpoints import Checkpoints, Claim
 from jobq_azure.table_notes import After, Held, Notebook, numbered
+from jobq_azure.table_rows import born
 
 if TYPE_CHECKING:
     from collections.abc import MutableSet
@@ -121,7 +122,7 @@ class JournaledDelivery:
 
     async def _completed(self, result: TaskResult) -> None:
         await self._inner.complete(result)
-        if self._checkpoints is not None and self._checkpoint is not None:
+        if self._checkpoints is not None and (self._checkpoint is not None or has_been_delivered(self._inner)):
             self._checkpoints.forget(self.id)
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
@@ -164,7 +165,7 @@ class JournaledDelivery:
         else:
             # The fence of the queue first: who has lost the lock saves nothing (S4). Then that of the row.
             await self._inner.renew(self._inner.lease)
-            await self._checkpoints.save(self.id, self.fencing, value)
+            await self._checkpoints.save(claim_of(self._inner), value)
             self._checkpoint = value
         self._tell_held()
 
@@ -217,6 +218,16 @@ class JournaledDelivery:
         self._on_their_way.discard(settling)
         if not settling.cancelled() and isinstance(settling.exception(), LockLost):
             self._is_settled = True
+
+
+def has_been_delivered(inner: Delivery) -> bool:
+    """Tell whether others may have held this task before."""
+    return inner.fencing > FencingNumber(0, 0, 1)
+
+
+def claim_of(inner: Delivery) -> Claim:
+    """Return who holds a task, for its checkpoint."""
+    return Claim(id=inner.id, born=born(inner.task), fencing=inner.fencing)
 
 
 def _attempt_of(result: TaskResult) -> Attempt:

@@ -92,7 +92,8 @@ class TableJournal:
             ended = await self._wire.get(self._queue, rows.attempt_key(id_, fencing))
             return rows.done_record(id_, row) if ended is None else rows.ended_record(id_, ended)
         record = rows.live_record(row, self._wire.now(), wished=wished)
-        last = await self._last(id_) if fencing.delivery > 1 or record.state is not TaskState.RUNNING else None
+        has_ended = fencing.delivery - (record.state is TaskState.RUNNING)  # so many attempts, or fewer
+        last = await self._last(id_) if has_ended > 0 else None
         if last is None:
             return record
         if record.state is TaskState.EXPIRED and rows.fencing_of(last) >= fencing:
@@ -218,6 +219,7 @@ class TableJournal:
         """Return all rows of tasks."""
 
         async def of(id_: str) -> list[Row]:
+            self._pushed.pop(id_, None)
             found = [{"RowKey": rows.live(id_)}] if await self._wire.get(self._queue, rows.live(id_)) else list[Row]()
             for attempt in await self._attempt_rows(id_):
                 ended, fencing = rows.decoded(attempt).ended, rows.fencing_of(attempt)

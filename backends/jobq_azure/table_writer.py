@@ -217,16 +217,27 @@ class Writer:
     async def _without(
         self, made: list[tuple[Note, Mapping[str, Any]]], refused: WriteRefused
     ) -> list[tuple[Note, Mapping[str, Any]]]:
-        """Return a transaction without the write that was refused; one of which nobody says which, halved."""
-        if len(made) == 1 or (refused.index is not None and refused.index < len(made)):
-            note, values = made.pop(0 if len(made) == 1 else refused.index or 0)
-            self._written([note])
-            # What is there already, or gone already, has been told by somebody who knew more.
-            if not refused.is_conflict:
-                self._dropped += 1
-                self._tell(f"a row of {len(json.dumps(dict(values)))} bytes was refused: {refused}")
+        """Return a transaction without what was refused; where nobody says which it was, the first half of it."""
+        if refused.index is None and len(made) > 1:
+            return made[: len(made) // 2]  # the rest stays in the buffer
+        note, values = made.pop(min(refused.index or 0, len(made) - 1))
+        self._written([note])
+        if not refused.is_conflict:
+            self._dropped += 1
+            self._tell(f"a row of {len(json.dumps(dict(values)))} bytes was refused: {refused}")
             return made
-        return made[: len(made) // 2]  # the rest stays in the buffer
+        # What is there already, or gone already, was told by somebody who knew more; and it is seldom alone.
+        keys = sorted(each.row for each, _ in made if each.verb is not Verb.REPLACE)
+        if not keys:
+            return made
+        found, more = await self._wire.look(note.partition, keys[0], f"{keys[-1]}!", select="At")
+        if more is not None:
+            return made
+        there = {row["RowKey"] for row in found}
+        told = [each for each, _ in made if each.row in there and each.verb is Verb.INSERT]
+        told += [each for each, _ in made if each.row not in there and each.verb is Verb.DELETE]
+        self._written(told)
+        return [pair for pair in made if pair[0] not in told]
 
     def _written(self, notes: Iterable[Note]) -> None:
         for note in notes:
