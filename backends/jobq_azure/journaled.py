@@ -31,7 +31,7 @@ from jobq_azure.table_writer import Writer
 _CLOCK: Final = SystemClock()
 ANSWER_SECONDS: Final = 5.0  # of the table
 _LEAVE_SECONDS: Final = 5.0  # for settles that are still on their way
-_CHECKPOINT_SHARE: Final = 1 / 16  # of a lease: for the checkpoint of a task that was delivered before
+_CHECKPOINT_SHARE: Final = 1 / 8  # of a lease: for the checkpoint of a task that was delivered before
 _CHECKPOINT_SECONDS: Final = 2.0
 _PUT_OFF: Final = timedelta(seconds=30)  # a task whose checkpoint cannot be had now
 _log: Final = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class JournaledQueue:
             return inner, await self._checkpoints.taken_over(claim, seconds)
         except MalformedTask:
             return inner, None  # it is no task, and goes to the dead letters
-        except (JobqError, NoAnswer, TimeoutError) as error:
+        except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError) as error:
             why = str(error) or "no answer in time"
         # It must not start from nothing, which would forget what was acknowledged (S9).
         _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)

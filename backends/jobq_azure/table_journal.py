@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from jobq.errors import BackendUnavailable
+from jobq.errors import BackendUnavailable, StoreUnusable
 from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, TaskState
 from jobq.task import Task
 from jobq_azure import table_rows as rows
@@ -264,3 +264,5 @@ async def _answered(call: Awaitable[_T]) -> _T:
         return await call
     except NoAnswer as error:
         raise BackendUnavailable(str(error)) from None
+    except (LookupError, ValueError, TypeError) as error:  # whoever may write there may write anything
+        raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error

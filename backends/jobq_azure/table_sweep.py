@@ -53,7 +53,7 @@ class Sweep:
         while True:
             try:
                 await self.once()
-            except (JobqError, NoAnswer) as error:
+            except (JobqError, NoAnswer, LookupError, ValueError, TypeError) as error:  # its rows may be anybody's
                 _log.debug("the journal of %s is not swept: %s", self._wire.place.spec, error)
             await asyncio.sleep(_EVERY_SECONDS * random.uniform(1 - _SPREAD, 1 + _SPREAD))  # noqa: S311 - no secret
 

@@ -93,11 +93,6 @@ class Writer:
         return len(self._notes)
 
     @property
-    def is_well(self) -> bool:
-        """Whether the last request was answered."""
-        return not self._trouble
-
-    @property
     def bytes(self) -> int:
         """About how much memory the notes take."""
         return self._bytes

@@ -21,6 +21,12 @@ GOOD = TaskResult(exit_code=0)
 PLACE = f"tables://{ACCOUNT}"
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is short here, and this machine may be busy."""
+    monkeypatch.setattr("jobq_azure.journaled._CHECKPOINT_SHARE", 0.5)
+
+
 async def _journaled(stage: Stage, azurite: Azurite) -> tuple[JournaledQueue, HttpProxy]:
     proxy = await stage.stack.enter_async_context(HttpProxy(azurite.table_port))
     signed = connection_string(1, table_port=proxy.port)
