@@ -31,6 +31,7 @@ from jobq_azure.table_writer import Writer
 _CLOCK: Final = SystemClock()
 ANSWER_SECONDS: Final = 5.0  # of the table
 _LEAVE_SECONDS: Final = 5.0  # for settles that are still on their way
+_ROOM_SECONDS: Final = 2.0  # for which a push waits that is faster than the table
 _CHECKPOINT_SHARE: Final = 1 / 8  # of a lease: for the checkpoint of a task that was delivered before
 _CHECKPOINT_SECONDS: Final = 2.0
 _PUT_OFF: Final = timedelta(seconds=30)  # a task whose checkpoint cannot be had now
@@ -112,6 +113,7 @@ class JournaledQueue:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks; the journal is told once they are acknowledged (S1)."""
+        await self.writer.room(_ROOM_SECONDS)  # before, for whoever is cancelled afterwards has pushed
         ids = await self._inner.push(tasks)
         self._journal.pushed(tasks)
         self._notebook.pushed(tasks)

@@ -82,6 +82,7 @@ class Writer:
         self._inquiries: dict[tuple[str, str], Inquiry] = {}
         self._bytes = 0
         self._waiting = asyncio.Event()  # something is to be written
+        self._moved = asyncio.Event()  # notes were written, or cannot be
         self._closing = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._dropped = 0  # since it was last told
@@ -135,6 +136,16 @@ class Writer:
     def _remove(self, key: tuple[str, str]) -> None:
         if (note := self._notes.pop(key, None)) is not None:
             self._bytes -= note.bytes
+
+    async def room(self, seconds: float) -> None:
+        """Wait for room for many notes: for so long at most, and while the table answers."""
+        try:
+            async with asyncio.timeout(seconds):
+                while len(self._notes) > self._most_notes // 2 and not self._trouble:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            pass
 
     async def aclose(self, seconds: float = FLUSH_SECONDS) -> None:
         """Write what is left, for so long at most and while that succeeds; then say what was not written."""
@@ -235,6 +246,7 @@ class Writer:
         return [pair for pair in made if pair[0] not in told]
 
     def _written(self, notes: Iterable[Note]) -> None:
+        self._moved.set()
         for note in notes:
             if self._notes.get(note.key) is note:  # else there is a newer one by now
                 self._remove(note.key)
@@ -246,6 +258,7 @@ class Writer:
     def _failed(self, why: str) -> None:
         is_news = not self._trouble
         self._trouble = why
+        self._moved.set()
         if is_news or time.monotonic() - self._told >= _TELL_SECONDS:
             dropped = f", {self._dropped} were dropped" if self._dropped else ""
             self._dropped = 0

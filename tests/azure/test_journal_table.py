@@ -97,6 +97,34 @@ async def test_what_nobody_could_record_is_found_by_the_next(stage: Stage) -> No
     assert await queue.journal.output(id_, 1) == (1, "")
 
 
+async def test_what_a_task_costs(stage: Stage) -> None:
+    """docs/deployment.md: a look, and a transaction each for its push, start and end; many tasks share them."""
+    queue = await journaled(stage)
+    queue._sweep.start = lambda: None  # type: ignore[method-assign] # its looks are an hour's, not a task's
+    before = len(stage.tables.requests)
+    for _ in range(10):
+        await queue.push([Task.new(command="true") for _ in range(3)])
+    await written(queue)
+    deliveries = await queue.receive(30, LEASE, NOW)
+    await written(queue)
+    await asyncio.gather(*(delivery.complete(GOOD) for delivery in deliveries))
+    await written(queue)
+    asked = [(each.method, each.path.rpartition("/")[2]) for each in stage.tables.requests[before:]]
+    assert asked.count(("GET", "jobqjournal()")) == 1
+    assert 3 <= asked.count(("POST", "$batch")) == len(asked) - 1 <= 12, "for thirty tasks"
+
+
+async def test_a_push_that_is_faster_than_the_table_waits_for_it(stage: Stage) -> None:
+    queue = await journaled(stage)
+    queue.writer._most_notes = 400
+    ids = [id_ for _ in range(10) for id_ in await queue.push([Task.new(command="true") for _ in range(100)])]
+    await written(queue)
+    assert queue.writer._dropped == 0
+    found = await queue.journal.find(ids[:500])
+    assert len(found) == 500
+    assert {each.attempt for each in found} == {0}
+
+
 async def test_any_id_is_a_key(stage: Stage) -> None:
     """Those of tasks, and those of messages that are none."""
     for strange in ("/\\#?%'\x00\x7f\x9fé\U0001f600!=", "a b"):
