@@ -115,8 +115,11 @@ class JournaledQueue:
         """Add the tasks; the journal is told once they are acknowledged (S1)."""
         await self.writer.room(_ROOM_SECONDS)  # before, for whoever is cancelled afterwards has pushed
         ids = await self._inner.push(tasks)
-        self._journal.pushed(tasks)
-        self._notebook.pushed(tasks)
+        try:
+            self._journal.pushed(tasks)
+            self._notebook.pushed(tasks)
+        except Exception:  # noqa: BLE001 - told with its traceback; the tasks are queued, which must not look otherwise
+            _log.exception("%s: internal error of the journal", self.name)
         return ids
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:

@@ -1,6 +1,7 @@
 """A delivery of an Azure queue that tells the journal of itself: after the queue has answered, and never on its way."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import MutableSet
 
 _CLOCK: Final = SystemClock()
+_log: Final = logging.getLogger(__name__)
 
 
 class JournaledDelivery:
@@ -170,9 +172,16 @@ class JournaledDelivery:
         self._tell_held()
 
     def _tell_held(self) -> None:
-        self._notebook.held(self._held())
+        self._safely(lambda: self._notebook.held(self._held(self.page.told())))
 
-    def _held(self) -> Held:
+    def _safely(self, tell: Callable[[], None]) -> None:
+        """Tell, and let no fault of that pass for one of the queue: a confirmed renewal or settle stays what it is."""
+        try:
+            tell()
+        except Exception:  # noqa: BLE001 - told with its traceback
+            _log.exception("task %s: internal error of the journal", self.id)
+
+    def _held(self, beat: str | None = None) -> Held:
         try:
             task: Task | None = self._inner.task
         except MalformedTask:
@@ -185,7 +194,7 @@ class JournaledDelivery:
             since=self._since,
             lease_seconds=self._seconds,
             leased=self._leased,
-            beat=self.page.told(),
+            beat=beat,
         )
 
     def _tell_ended(
@@ -207,7 +216,7 @@ class JournaledDelivery:
         async def settled() -> None:
             await request
             self._is_settled = True
-            tell()
+            self._safely(tell)
 
         settling = asyncio.ensure_future(settled())
         self._on_their_way.add(settling)

@@ -79,6 +79,7 @@ class Writer:
         self._most_notes = most_notes
         self._most_bytes = most_bytes
         self._notes: dict[tuple[str, str], Note] = {}
+        self._spare: dict[tuple[str, str], None] = {}  # the keys of those that are, oldest first
         self._inquiries: dict[tuple[str, str], Inquiry] = {}
         self._bytes = 0
         self._waiting = asyncio.Event()  # something is to be written
@@ -112,6 +113,8 @@ class Writer:
             if self._has_room(note):
                 self._notes[note.key] = note
                 self._bytes += note.bytes
+                if note.is_spare:
+                    self._spare[note.key] = None
             else:
                 self._dropped += 1
         if first is not None and inquiry is not None and first.key in self._notes:
@@ -123,11 +126,9 @@ class Writer:
     def _has_room(self, note: Note) -> bool:
         """Make room, at the cost of what is worth less."""
         while len(self._notes) >= self._most_notes or self._bytes + note.bytes > self._most_bytes:
-            if note.is_spare:
+            if note.is_spare or not self._spare:
                 return False
-            spare = next((each.key for each in self._notes.values() if each.is_spare), None)
-            if spare is None:
-                return False
+            spare = next(iter(self._spare))
             self._remove(spare)
             self._inquiries.pop(spare, None)
             self._dropped += 1
@@ -136,6 +137,7 @@ class Writer:
     def _remove(self, key: tuple[str, str]) -> None:
         if (note := self._notes.pop(key, None)) is not None:
             self._bytes -= note.bytes
+            self._spare.pop(key, None)
 
     async def room(self, seconds: float) -> None:
         """Wait for room for many notes: for so long at most, and while the table answers."""
@@ -155,10 +157,18 @@ class Writer:
             await asyncio.wait({self._loop}, timeout=seconds)
             self._loop.cancel()
             await asyncio.wait({self._loop})
+        self._drop_all()
+        if self._dropped:
+            self._tell(
+                f"{self._dropped} notes were not written, as far as is known; the tasks themselves are not concerned"
+            )
+
+    def _drop_all(self) -> None:
         self._dropped += len(self._notes)
         self._notes.clear()
-        if self._dropped:
-            self._tell(f"{self._dropped} notes were not written; the tasks themselves are not concerned")
+        self._spare.clear()
+        self._inquiries.clear()
+        self._bytes = 0
 
     async def _write_for_ever(self) -> None:
         while True:
@@ -179,10 +189,7 @@ class Writer:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
             except Exception:  # noqa: BLE001 - a fault of ours in one note: told, and not repeated for ever
                 _log.exception("the journal of %s: internal error; what was to be written is dropped", self._place)
-                self._dropped += len(self._notes)
-                self._notes.clear()
-                self._inquiries.clear()
-                self._bytes = 0
+                self._drop_all()
 
     async def _write_some(self) -> None:
         batch = self._next()
@@ -192,20 +199,19 @@ class Writer:
                 self._inquiries.pop(note.key, None)
                 self.add(found)
         made = [(note, values) for note in batch if (values := note.make()) is not None]
-        for note in batch:
-            if self._notes.get(note.key) is note and all(note is not each for each, _ in made):
-                self._remove(note.key)
+        wanted = {id(note) for note, _ in made}
+        self._written(note for note in batch if id(note) not in wanted)
         while made:
             writes = [Write(note.verb, note.row, values) for note, values in made]
             try:
                 await self._wire.write(made[0][0].partition, writes)
             except WriteRefused as refused:
                 made = await self._without(made, refused)
-                continue
+                if made:
+                    continue
             self._written([note for note, _ in made])
-            self._recovered()
+            self._recovered()  # it was answered, if only by a refusal
             return
-        self._recovered()
 
     def _next(self) -> list[Note]:
         """Return what goes into one transaction, oldest first: of one partition, and not too much."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from jobq.errors import AccessDenied, ConfigurationError, SettlementUnknown
+from jobq.errors import AccessDenied, ConfigurationError, SettlementUnknown, StoreUnusable
 from jobq.fencing import FencingNumber
 from jobq.journal.page import page_of
 from jobq.journal.records import Attempt, TaskState
@@ -240,3 +240,34 @@ def test_what_is_no_place_for_a_journal() -> None:
     for wrong in ("table", "tables://", "tables:/x", "blobs"):
         with pytest.raises(ConfigurationError, match=r"JOBQ_JOURNAL: .* is no place for a journal"):
             Settings.from_environment({"JOBQ_JOURNAL": wrong})
+
+
+async def test_a_fault_of_the_journal_is_none_of_the_queue(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push, a renewal and a settle that the service has confirmed stay so."""
+    queue = await journaled(stage)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("of ours")
+
+    for verb in ("pushed", "held", "ended"):
+        monkeypatch.setattr(queue._notebook, verb, fail)
+    (id_,) = await queue.push([Task.new(command="true")])
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    assert delivery.id == id_
+    await delivery.renew(LEASE)
+    await delivery.complete(GOOD)
+    assert await stage.total() == 0
+
+
+async def test_rows_of_a_stranger_are_said_to_be_unreadable(stage: Stage) -> None:
+    """Whoever may write to the table may write anything there; a worker goes on (L4)."""
+    queue = await journaled(stage)
+    task = Task.new(command="true")
+    for values in ({"State": "running", "Fencing": "x"}, {"Fencing": 7}, {}):
+        await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, rows.live(task.id), values)])
+        with pytest.raises(StoreUnusable, match="cannot read"):
+            await queue.journal.find([task.id])
+    await queue.push([task])
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    await delivery.complete(GOOD)
+    assert await state(queue, task.id) == "succeeded"
