@@ -119,13 +119,10 @@ class JournaledDelivery:
             attempt = self.page.attempt or _attempt_of(result)
             then = attempt.then if attempt.then in ("done", "canceled") else "done"
             self._tell_ended(replace(attempt, then=then), None)
+            if self._checkpoints is not None and (self._checkpoint is not None or has_been_delivered(self._inner)):
+                self._checkpoints.forget(self.id)
 
-        await self._settle(self._completed(result), tell)
-
-    async def _completed(self, result: TaskResult) -> None:
-        await self._inner.complete(result)
-        if self._checkpoints is not None and (self._checkpoint is not None or has_been_delivered(self._inner)):
-            self._checkpoints.forget(self.id)
+        await self._settle(self._inner.complete(result), tell)
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back."""

@@ -51,9 +51,9 @@ def order(fencing: FencingNumber) -> str:
     return ".".join(f"{min(number, _NUMBER):010d}" for number in fencing)
 
 
-def fencing_in(text: str) -> FencingNumber:
-    """Return the fencing number in a part of a key."""
-    epoch, generation, delivery = map(int, text.split("."))
+def fencing_in(text: object) -> FencingNumber:
+    """Return the fencing number in a part of a key; raises ValueError."""
+    epoch, generation, delivery = map(int, str(text).split("."))
     return FencingNumber(epoch, generation, delivery)
 
 
