@@ -15,12 +15,11 @@ from typing import Any, Final, Self
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clock import SystemClock
 from jobq.errors import BackendUnavailable, JobqError, MalformedTask
-from jobq.fencing import FencingNumber
 from jobq.lease.store import KeepsLeases, LeaseStore
-from jobq.task import Task
+from jobq.task import Task, TaskResult
 from jobq_azure.answers import NoAnswer
 from jobq_azure.table_checkpoints import Checkpoints
-from jobq_azure.table_delivery import JournaledDelivery
+from jobq_azure.table_delivery import JournaledDelivery, claim_of, has_been_delivered
 from jobq_azure.table_journal import TableJournal
 from jobq_azure.table_notes import Notebook
 from jobq_azure.table_place import TablePlace
@@ -32,7 +31,8 @@ from jobq_azure.table_writer import Writer
 _CLOCK: Final = SystemClock()
 ANSWER_SECONDS: Final = 5.0  # of the table
 _LEAVE_SECONDS: Final = 5.0  # for settles that are still on their way
-_CHECKPOINT_SHARE: Final = 1 / 16  # of a lease: for the checkpoint of a task that was delivered before
+_ROOM_SECONDS: Final = 2.0  # for which a push waits that is faster than the table
+_CHECKPOINT_SHARE: Final = 1 / 8  # of a lease: for the checkpoint of a task that was delivered before
 _CHECKPOINT_SECONDS: Final = 2.0
 _PUT_OFF: Final = timedelta(seconds=30)  # a task whose checkpoint cannot be had now
 _log: Final = logging.getLogger(__name__)
@@ -113,9 +113,13 @@ class JournaledQueue:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks; the journal is told once they are acknowledged (S1)."""
+        await self.writer.room(_ROOM_SECONDS)  # before, for whoever is cancelled afterwards has pushed
         ids = await self._inner.push(tasks)
-        self._journal.pushed(tasks)
-        self._notebook.pushed(tasks)
+        try:
+            self._journal.pushed(tasks)
+            self._notebook.pushed(tasks)
+        except Exception:  # noqa: BLE001 - told with its traceback; the tasks are queued, which must not look otherwise
+            _log.exception("%s: internal error of the journal", self.name)
         return ids
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
@@ -125,33 +129,43 @@ class JournaledQueue:
         if not granted:
             return []
         self._sweep.start()
+        deliveries: list[JournaledDelivery] = []
         try:
             found = [each for each in await asyncio.gather(*map(self._opened, granted)) if each is not None]
             deliveries = [self._delivery(inner, since, checkpoint) for inner, checkpoint in found]
             await self._wishes.hear(deliveries)
         except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
-            await asyncio.wait([asyncio.ensure_future(_given_back(each)) for each in granted], timeout=_LEAVE_SECONDS)
+            back = [asyncio.ensure_future(_given_back(each)) for each in deliveries or granted]
+            await asyncio.wait(back, timeout=_LEAVE_SECONDS)
             raise
-        if not deliveries:
-            raise BackendUnavailable(f"{self._wire.place}: no task can be handed out without its checkpoint")
+        if not deliveries:  # it was put off, or not to be run: what waits behind it must not pass for an empty queue
+            raise BackendUnavailable(f"{self.name}: nothing of what was received can be handed out")
         return list(deliveries)
 
     def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
         return JournaledDelivery(inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint)
 
     async def _opened(self, inner: Delivery) -> tuple[Delivery, str | None] | None:
-        """Return a delivery with its checkpoint; None = put off, for it must not start from nothing (S9)."""
-        if self._checkpoints is None or inner.fencing <= FencingNumber(0, 0, 1):
+        """Return a delivery with its checkpoint; None = it is not to be run, or not now."""
+        if self._checkpoints is None or not has_been_delivered(inner):
             return inner, None
         seconds = min(_CHECKPOINT_SECONDS, inner.lease.total_seconds() * _CHECKPOINT_SHARE)
         try:
-            return inner, await self._checkpoints.find(inner.id, seconds)
-        except JobqError as error:
-            _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, error)
-        try:
-            await inner.requeue(inner.task.released(), _PUT_OFF)
+            claim = claim_of(inner)
+            async with asyncio.timeout(seconds):
+                if await self._notebook.was_replaced(inner):
+                    _log.info("%s: %s is back beside its copy, and is done with", self.name, inner.id)
+                    await inner.complete(TaskResult())
+                    return None
+            return inner, await self._checkpoints.taken_over(claim, seconds)
         except MalformedTask:
             return inner, None  # it is no task, and goes to the dead letters
+        except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError) as error:
+            why = str(error) or "no answer in time"
+        # It must not start from nothing, which would forget what was acknowledged (S9).
+        _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
+        try:
+            await inner.requeue(inner.task.requeued(), _PUT_OFF)
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
         return None

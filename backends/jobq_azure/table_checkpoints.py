@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost, MalformedTask, SettlementUnknown
@@ -13,6 +14,21 @@ from jobq_azure.table_answers import WriteRefused
 from jobq_azure.table_wire import Row, TableWire, Verb, Write
 
 _TRIES: Final = 3  # a row that changes under our hands is another attempt's, which one more look shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Who holds a task.
+
+    Attributes:
+        id: the task's.
+        born: what tells it from another that had this id before: when it was created, as text.
+        fencing: of the delivery.
+    """
+
+    id: str
+    born: str
+    fencing: FencingNumber
 
 
 class Checkpoints:
@@ -28,24 +44,24 @@ class Checkpoints:
         self._queue = wire.place.queue
         self._forget = forget
 
-    async def find(self, task_id: str, seconds: float) -> str | None:
-        """Return what was saved last; None = nothing was.
+    async def taken_over(self, held: Claim, seconds: float) -> str | None:
+        """Return what was saved last, and keep out whoever held the task before; None = nothing was saved.
 
         Raises:
             BackendUnavailable: nobody knows within so long.
         """
         try:
             async with asyncio.timeout(seconds):
-                row = await self._wire.get(self._queue, rows.checkpoint_key(task_id))
+                row = await self._replaced(held, lambda row: None if row is None else rows.taken(row, "Value"))
         except (NoAnswer, TimeoutError) as error:
             raise BackendUnavailable(str(error) or f"{self._wire.place}: no answer in time") from None
-        return None if row is None else rows.taken(row, "Value").decode(errors="replace")
+        return row.decode(errors="replace") if row else None
 
-    async def save(self, task_id: str, fencing: FencingNumber, value: str) -> None:
-        """Save durably, unless a later attempt has saved.
+    async def save(self, held: Claim, value: str) -> None:
+        """Save durably, unless a later attempt holds the task.
 
         Raises:
-            LockLost: one has.
+            LockLost: one does.
             SettlementUnknown: the answer was lost; it may be repeated.
             MalformedTask: it cannot be kept.
         """
@@ -53,27 +69,33 @@ class Checkpoints:
             data = value.encode()
         except UnicodeEncodeError:  # what could not be read again would take the task with it
             raise MalformedTask("holds half a surrogate pair, which is no text", "checkpoint") from None
-        values: dict[str, Any] = {"Fencing": rows.order(fencing), "At": time.time()}
-        rows.put(values, "Value", data)
-        key = rows.checkpoint_key(task_id)
         try:
-            for _ in range(_TRIES):
-                row = await self._wire.get(self._queue, key)
-                if row is not None and rows.fencing_in(row["Fencing"]) > fencing:
-                    raise LockLost("a later attempt has saved its checkpoint")
-                etag = "" if row is None else str(row["odata.etag"])
-                try:
-                    await self._wire.write(
-                        self._queue, [Write(Verb.REPLACE if etag else Verb.INSERT, key, values, etag)]
-                    )
-                except WriteRefused as refused:
-                    if not refused.is_conflict:
-                        raise ConfigurationError(str(refused)) from None
-                    continue
-                return
+            await self._replaced(held, lambda _: data)
         except NoAnswer as error:
             raise SettlementUnknown(str(error)) from None
-        raise BackendUnavailable(f"{self._wire.place}: the checkpoint of {task_id} is written by another, too")
+
+    async def _replaced(self, held: Claim, change: Callable[[Row | None], bytes | None]) -> bytes | None:
+        """Write what `change` makes of the row, one compare on what it was; return that."""
+        key = rows.checkpoint_key(held.id)
+        for _ in range(_TRIES):
+            row = await self._wire.get(self._queue, key)
+            etag = "" if row is None else str(row["odata.etag"])
+            if row is not None and row.get("Born") != held.born:
+                row = None  # another task's, which had this id before
+            if row is not None and rows.fencing_in(row["Fencing"]) > held.fencing:
+                raise LockLost("a later attempt holds this task")
+            data = change(row)
+            values: dict[str, Any] = {"Fencing": rows.order(held.fencing), "At": time.time(), "Born": held.born}
+            rows.put(values, "Value", data or b"")
+            verb = Verb.REPLACE if etag else Verb.INSERT
+            try:
+                await self._wire.write(self._queue, [Write(verb, key, values, etag)])
+            except WriteRefused as refused:
+                if not refused.is_conflict:
+                    raise ConfigurationError(str(refused)) from None
+                continue
+            return data
+        raise BackendUnavailable(f"{self._wire.place}: the checkpoint of {held.id} is written by another, too")
 
     def forget(self, task_id: str) -> None:
         """Delete it, some time: its task has ended."""

@@ -1,6 +1,7 @@
 """A delivery of an Azure queue that tells the journal of itself: after the queue has answered, and never on its way."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -13,13 +14,15 @@ from jobq.errors import LockLost, MalformedTask
 from jobq.journal.page import Page, final_of
 from jobq.journal.records import RELEASED, Attempt
 from jobq.task import OutcomeKind, Task, TaskResult
-from jobq_azure.table_checkpoints import Checkpoints
+from jobq_azure.table_checkpoints import Checkpoints, Claim
 from jobq_azure.table_notes import After, Held, Notebook, numbered
+from jobq_azure.table_rows import born
 
 if TYPE_CHECKING:
     from collections.abc import MutableSet
 
 _CLOCK: Final = SystemClock()
+_log: Final = logging.getLogger(__name__)
 
 
 class JournaledDelivery:
@@ -115,13 +118,10 @@ class JournaledDelivery:
         def tell() -> None:
             attempt = self.page.attempt or _attempt_of(result)
             self._tell_ended(replace(attempt, then=final_of(self.page) or "done"), None)
+            if self._checkpoints is not None and (self._checkpoint is not None or has_been_delivered(self._inner)):
+                self._checkpoints.forget(self.id)
 
-        await self._settle(self._completed(result), tell)
-
-    async def _completed(self, result: TaskResult) -> None:
-        await self._inner.complete(result)
-        if self._checkpoints is not None and self._checkpoint is not None:
-            self._checkpoints.forget(self.id)
+        await self._settle(self._inner.complete(result), tell)
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back."""
@@ -163,14 +163,21 @@ class JournaledDelivery:
         else:
             # The fence of the queue first: who has lost the lock saves nothing (S4). Then that of the row.
             await self._inner.renew(self._inner.lease)
-            await self._checkpoints.save(self.id, self.fencing, value)
+            await self._checkpoints.save(claim_of(self._inner), value)
             self._checkpoint = value
         self._tell_held()
 
     def _tell_held(self) -> None:
-        self._notebook.held(self._held())
+        self._safely(lambda: self._notebook.held(self._held(self.page.told())))
 
-    def _held(self) -> Held:
+    def _safely(self, tell: Callable[[], None]) -> None:
+        """Tell, and let no fault of that pass for one of the queue: a confirmed renewal or settle stays what it is."""
+        try:
+            tell()
+        except Exception:  # noqa: BLE001 - told with its traceback
+            _log.exception("task %s: internal error of the journal", self.id)
+
+    def _held(self, beat: str | None = None) -> Held:
         try:
             task: Task | None = self._inner.task
         except MalformedTask:
@@ -183,7 +190,7 @@ class JournaledDelivery:
             since=self._since,
             lease_seconds=self._seconds,
             leased=self._leased,
-            beat=self.page.told(),
+            beat=beat,
         )
 
     def _tell_ended(
@@ -205,7 +212,7 @@ class JournaledDelivery:
         async def settled() -> None:
             await request
             self._is_settled = True
-            tell()
+            self._safely(tell)
 
         settling = asyncio.ensure_future(settled())
         self._on_their_way.add(settling)
@@ -216,6 +223,16 @@ class JournaledDelivery:
         self._on_their_way.discard(settling)
         if not settling.cancelled() and isinstance(settling.exception(), LockLost):
             self._is_settled = True
+
+
+def has_been_delivered(inner: Delivery) -> bool:
+    """Tell whether others may have held this task before."""
+    return inner.fencing > FencingNumber(0, 0, 1)
+
+
+def claim_of(inner: Delivery) -> Claim:
+    """Return who holds a task, for its checkpoint."""
+    return Claim(id=inner.id, born=born(inner.task), fencing=inner.fencing)
 
 
 def _attempt_of(result: TaskResult) -> Attempt:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from jobq.errors import BackendUnavailable
+from jobq.errors import BackendUnavailable, StoreUnusable
 from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, TaskState
 from jobq.task import Task
 from jobq_azure import table_rows as rows
@@ -92,7 +92,8 @@ class TableJournal:
             ended = await self._wire.get(self._queue, rows.attempt_key(id_, fencing))
             return rows.done_record(id_, row) if ended is None else rows.ended_record(id_, ended)
         record = rows.live_record(row, self._wire.now(), wished=wished)
-        last = await self._last(id_) if fencing.delivery > 1 or record.state is not TaskState.RUNNING else None
+        has_ended = fencing.delivery - (record.state is TaskState.RUNNING)  # so many attempts, or fewer
+        last = await self._last(id_) if has_ended > 0 else None
         if last is None:
             return record
         if record.state is TaskState.EXPIRED and rows.fencing_of(last) >= fencing:
@@ -216,6 +217,7 @@ class TableJournal:
         """Return all rows of tasks."""
 
         async def of(id_: str) -> list[Row]:
+            self._pushed.pop(id_, None)
             found = [{"RowKey": rows.live(id_)}] if await self._wire.get(self._queue, rows.live(id_)) else list[Row]()
             for attempt in await self._attempt_rows(id_):
                 ended, fencing = rows.decoded(attempt).ended, rows.fencing_of(attempt)
@@ -260,3 +262,5 @@ async def _answered(call: Awaitable[_T]) -> _T:
         return await call
     except NoAnswer as error:
         raise BackendUnavailable(str(error)) from None
+    except (LookupError, ValueError, TypeError) as error:  # whoever may write there may write anything
+        raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error

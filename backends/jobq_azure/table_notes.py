@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from jobq.backend import Delivery
 from jobq.clock import SystemClock
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, host_of, this_holder
@@ -95,11 +96,28 @@ class Notebook:
         is_first = held.beat is not None or held.fencing == FencingNumber(0, 0, 1)
         self._writer.add([note], None if is_first else lambda: self._lost_before(held))
 
+    async def was_replaced(self, inner: Delivery) -> bool:
+        """Tell whether a delivery is of a message in whose place another was sent, as the journal was told.
+
+        Service Bus sends a copy of what goes back to the queue, and then completes the original; a crash between leaves
+        both (S6). Who has received the copy has told of its generation: then the original is to be completed, not run.
+        """
+        row = await self._wire.get(self._queue, rows.live(inner.id))
+        if row is None or not row.get("Born") or row["Born"] != rows.born(inner.task):
+            return False
+        return rows.fencing_in(row["Fencing"])[:2] > inner.fencing[:2]
+
     async def _lost_before(self, held: Held) -> list[Note]:
         """Return what to write of a former attempt that nobody could record: its worker died, or lost it."""
         row = await self._wire.get(self._queue, rows.live(held.id))
         if row is None or row.get("State") != "running":
             return []
+        try:
+            return self._lost(held, row)
+        except (LookupError, ValueError, TypeError):  # whoever may write there may write anything
+            return []
+
+    def _lost(self, held: Held, row: Row) -> list[Note]:
         fencing = rows.fencing_in(row["Fencing"])
         if fencing >= held.fencing:
             return []
@@ -146,6 +164,7 @@ class Notebook:
                 "Fencing": rows.order(held.fencing),
                 "At": attempt.ended,
                 "Then": attempt.then,
+                "Born": rows.born(held.task),
             }
         else:
             values = _waiting(held.task, after.fencing, after.due)
@@ -187,6 +206,7 @@ class Notebook:
 
 def _waiting(task: Task | None, fencing: FencingNumber, due: float) -> dict[str, Any]:
     values: dict[str, Any] = {"State": "ready", "Fencing": rows.order(fencing), "At": float(due), "Due": float(due)}
+    values["Born"] = rows.born(task)
     rows.put(values, "Body", rows.shown_body(task))
     return values
 
@@ -201,6 +221,7 @@ def _running(held: Held) -> dict[str, Any] | None:
         "At": held.leased,
         "LeaseLeft": float(left),
         "Holder": this_holder(),
+        "Born": rows.born(held.task),
     }
     rows.put(values, "Body", rows.shown_body(held.task))
     if held.beat is not None:

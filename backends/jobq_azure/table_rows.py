@@ -56,9 +56,9 @@ def order(fencing: FencingNumber) -> str:
     return ".".join(f"{min(number, _NUMBER):010d}" for number in fencing)
 
 
-def fencing_in(text: str) -> FencingNumber:
-    """Return the fencing number in a part of a key."""
-    epoch, generation, delivery = map(int, text.split("."))
+def fencing_in(text: object) -> FencingNumber:
+    """Return the fencing number in a part of a key; raises ValueError."""
+    epoch, generation, delivery = map(int, str(text).split("."))
     return FencingNumber(epoch, generation, delivery)
 
 
@@ -134,6 +134,11 @@ def shown_body(task: Task | None) -> bytes:
     return b""  # its row would cost more than it tells
 
 
+def born(task: Task | None) -> str:
+    """Return what tells a task from another that had its id before."""
+    return "" if task is None or task.created is None else f"{task.created:.6f}"
+
+
 def age(row: Mapping[str, Any], now: float) -> float:
     """Return how many seconds ago a row was written, all by the service's clock.
 
@@ -182,7 +187,7 @@ def live_record(row: Row, now: float, *, wished: bool) -> TaskRecord:
         attempt=fencing_in(row["Fencing"]).delivery,
         body=taken(row, "Body"),
         at=due if found is TaskState.SCHEDULED else float(row.get("At", 0.0)),
-        holder=str(row["Holder"]) if is_leased else None,
+        holder=str(row.get("Holder", "")) if is_leased else None,
         leased_at=float(row["At"]) if is_leased else None,
         lease_left=left,
         beat=Beat.decode(beat.decode()) if beat and is_leased else None,

@@ -53,7 +53,7 @@ class Sweep:
         while True:
             try:
                 await self.once()
-            except (JobqError, NoAnswer) as error:
+            except (JobqError, NoAnswer, LookupError, ValueError, TypeError) as error:  # its rows may be anybody's
                 _log.debug("the journal of %s is not swept: %s", self._wire.place.spec, error)
             await asyncio.sleep(_EVERY_SECONDS * random.uniform(1 - _SPREAD, 1 + _SPREAD))  # noqa: S311 - no secret
 
@@ -90,7 +90,7 @@ class Sweep:
         met: list[Row] = []
         for row in found:
             task = await self._wire.get(self._queue, rows.live(rows.id_of(row)))
-            is_old = now - float(row["At"]) > min(_NOBODYS_SECONDS, max(self._keep_seconds, _WISH_SECONDS))
+            is_old = now - float(row["At"]) > _NOBODYS_SECONDS
             if (task is not None and task["State"] == rows.DONE) or (task is None and is_old):
                 met.append(row)
         self._notebook.forget(met, partition)

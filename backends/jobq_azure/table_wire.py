@@ -262,9 +262,11 @@ class TableWire:
     def _rows(self, answer: _Answer) -> list[Row]:
         try:
             rows: list[Row] = json.loads(answer.body)["value"]
-        except (ValueError, KeyError, TypeError):
-            raise NoAnswer(f"{self.place}: the answer cannot be read") from None
-        return rows
+            if all(isinstance(row["RowKey"], str) for row in rows):
+                return rows
+        except (ValueError, LookupError, TypeError):
+            pass
+        raise NoAnswer(f"{self.place}: the answer cannot be read")
 
 
 def _code(answer: _Answer) -> str:

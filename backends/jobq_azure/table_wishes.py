@@ -17,7 +17,7 @@ from jobq_azure.answers import NoAnswer
 from jobq_azure.table_wire import TableWire, Verb, Write
 
 _BEFORE_START_SECONDS: Final = 1.0  # a look before a start, at most; and a share of the lease
-_BEFORE_START_SHARE: Final = 1 / 16
+_BEFORE_START_SHARE: Final = 1 / 4  # then the keeper renews once before the start (RELIABILITY 1.3, rule 5)
 _AGAIN_SECONDS: Final = 15.0  # a table that did not answer holds up no start for so long
 _PERIOD_SHARE: Final = 1 / 4  # of a lease: as often as it is renewed
 _ASKED_AT_ONCE: Final = 32
@@ -91,6 +91,7 @@ class Wishes:
         try:
             async with asyncio.timeout(seconds):
                 await self._tell(deliveries)
+            self._away_until = 0.0
         except (JobqError, NoAnswer, TimeoutError) as error:
             self._is_away(error)
 

@@ -79,9 +79,11 @@ class Writer:
         self._most_notes = most_notes
         self._most_bytes = most_bytes
         self._notes: dict[tuple[str, str], Note] = {}
+        self._spare: dict[tuple[str, str], None] = {}  # the keys of those that are, oldest first
         self._inquiries: dict[tuple[str, str], Inquiry] = {}
         self._bytes = 0
         self._waiting = asyncio.Event()  # something is to be written
+        self._moved = asyncio.Event()  # notes were written, or cannot be
         self._closing = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._dropped = 0  # since it was last told
@@ -91,11 +93,6 @@ class Writer:
 
     def __len__(self) -> int:
         return len(self._notes)
-
-    @property
-    def is_well(self) -> bool:
-        """Whether the last request was answered."""
-        return not self._trouble
 
     @property
     def bytes(self) -> int:
@@ -116,6 +113,8 @@ class Writer:
             if self._has_room(note):
                 self._notes[note.key] = note
                 self._bytes += note.bytes
+                if note.is_spare:
+                    self._spare[note.key] = None
             else:
                 self._dropped += 1
         if first is not None and inquiry is not None and first.key in self._notes:
@@ -127,11 +126,9 @@ class Writer:
     def _has_room(self, note: Note) -> bool:
         """Make room, at the cost of what is worth less."""
         while len(self._notes) >= self._most_notes or self._bytes + note.bytes > self._most_bytes:
-            if note.is_spare:
+            if note.is_spare or not self._spare:
                 return False
-            spare = next((each.key for each in self._notes.values() if each.is_spare), None)
-            if spare is None:
-                return False
+            spare = next(iter(self._spare))
             self._remove(spare)
             self._inquiries.pop(spare, None)
             self._dropped += 1
@@ -140,6 +137,17 @@ class Writer:
     def _remove(self, key: tuple[str, str]) -> None:
         if (note := self._notes.pop(key, None)) is not None:
             self._bytes -= note.bytes
+            self._spare.pop(key, None)
+
+    async def room(self, seconds: float) -> None:
+        """Wait for room for many notes: for so long at most, and while the table answers."""
+        try:
+            async with asyncio.timeout(seconds):
+                while len(self._notes) > self._most_notes // 2 and not self._trouble:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            pass
 
     async def aclose(self, seconds: float = FLUSH_SECONDS) -> None:
         """Write what is left, for so long at most and while that succeeds; then say what was not written."""
@@ -149,10 +157,18 @@ class Writer:
             await asyncio.wait({self._loop}, timeout=seconds)
             self._loop.cancel()
             await asyncio.wait({self._loop})
+        self._drop_all()
+        if self._dropped:
+            self._tell(
+                f"{self._dropped} notes were not written, as far as is known; the tasks themselves are not concerned"
+            )
+
+    def _drop_all(self) -> None:
         self._dropped += len(self._notes)
         self._notes.clear()
-        if self._dropped:
-            self._tell(f"{self._dropped} notes were not written; the tasks themselves are not concerned")
+        self._spare.clear()
+        self._inquiries.clear()
+        self._bytes = 0
 
     async def _write_for_ever(self) -> None:
         while True:
@@ -173,10 +189,7 @@ class Writer:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
             except Exception:  # noqa: BLE001 - a fault of ours in one note: told, and not repeated for ever
                 _log.exception("the journal of %s: internal error; what was to be written is dropped", self._place)
-                self._dropped += len(self._notes)
-                self._notes.clear()
-                self._inquiries.clear()
-                self._bytes = 0
+                self._drop_all()
 
     async def _write_some(self) -> None:
         batch = self._next()
@@ -186,20 +199,19 @@ class Writer:
                 self._inquiries.pop(note.key, None)
                 self.add(found)
         made = [(note, values) for note in batch if (values := note.make()) is not None]
-        for note in batch:
-            if self._notes.get(note.key) is note and all(note is not each for each, _ in made):
-                self._remove(note.key)
+        wanted = {id(note) for note, _ in made}
+        self._written(note for note in batch if id(note) not in wanted)
         while made:
             writes = [Write(note.verb, note.row, values) for note, values in made]
             try:
                 await self._wire.write(made[0][0].partition, writes)
             except WriteRefused as refused:
                 made = await self._without(made, refused)
-                continue
+                if made:
+                    continue
             self._written([note for note, _ in made])
-            self._recovered()
+            self._recovered()  # it was answered, if only by a refusal
             return
-        self._recovered()
 
     def _next(self) -> list[Note]:
         """Return what goes into one transaction, oldest first: of one partition, and not too much."""
@@ -217,18 +229,30 @@ class Writer:
     async def _without(
         self, made: list[tuple[Note, Mapping[str, Any]]], refused: WriteRefused
     ) -> list[tuple[Note, Mapping[str, Any]]]:
-        """Return a transaction without the write that was refused; one of which nobody says which, halved."""
-        if len(made) == 1 or (refused.index is not None and refused.index < len(made)):
-            note, values = made.pop(0 if len(made) == 1 else refused.index or 0)
-            self._written([note])
-            # What is there already, or gone already, has been told by somebody who knew more.
-            if not refused.is_conflict:
-                self._dropped += 1
-                self._tell(f"a row of {len(json.dumps(dict(values)))} bytes was refused: {refused}")
+        """Return a transaction without what was refused; where nobody says which it was, the first half of it."""
+        if refused.index is None and len(made) > 1:
+            return made[: len(made) // 2]  # the rest stays in the buffer
+        note, values = made.pop(min(refused.index or 0, len(made) - 1))
+        self._written([note])
+        if not refused.is_conflict:
+            self._dropped += 1
+            self._tell(f"a row of {len(json.dumps(dict(values)))} bytes was refused: {refused}")
             return made
-        return made[: len(made) // 2]  # the rest stays in the buffer
+        # What is there already, or gone already, was told by somebody who knew more; and it is seldom alone.
+        keys = sorted(each.row for each, _ in made if each.verb is not Verb.REPLACE)
+        if not keys:
+            return made
+        found, more = await self._wire.look(note.partition, keys[0], f"{keys[-1]}!", select="At")
+        if more is not None:
+            return made
+        there = {row["RowKey"] for row in found}
+        told = [each for each, _ in made if each.row in there and each.verb is Verb.INSERT]
+        told += [each for each, _ in made if each.row not in there and each.verb is Verb.DELETE]
+        self._written(told)
+        return [pair for pair in made if pair[0] not in told]
 
     def _written(self, notes: Iterable[Note]) -> None:
+        self._moved.set()
         for note in notes:
             if self._notes.get(note.key) is note:  # else there is a newer one by now
                 self._remove(note.key)
@@ -240,6 +264,7 @@ class Writer:
     def _failed(self, why: str) -> None:
         is_news = not self._trouble
         self._trouble = why
+        self._moved.set()
         if is_news or time.monotonic() - self._told >= _TELL_SECONDS:
             dropped = f", {self._dropped} were dropped" if self._dropped else ""
             self._dropped = 0

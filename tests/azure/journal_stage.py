@@ -1,0 +1,39 @@
+"""A queue with its journal in a table of Azurite, behind the fault-injecting proxy of tables."""
+
+import asyncio
+from typing import Any
+
+from jobq.journal.records import TaskRecord
+from jobq.settings import Settings
+from jobq.spec import resolve
+from jobq_azure.journaled import JournaledQueue
+from tests.azure.stage import Stage
+
+
+async def journaled(stage: Stage, **settings: Any) -> JournaledQueue:
+    """Return the queue of a stage with a journal, entered; left with the stage."""
+    given = Settings(connection_string=stage.signed, journal="tables", **settings)
+    found = resolve(stage.spec, given)
+    assert isinstance(found, JournaledQueue)
+    await stage.stack.enter_async_context(found)
+    await found.create()
+    return found
+
+
+async def written(queue: JournaledQueue) -> None:
+    """Wait until all that the journal was told is in the table."""
+    async with asyncio.timeout(20):
+        while len(queue.writer):
+            await asyncio.sleep(0.02)
+
+
+async def state(queue: JournaledQueue, id_: str) -> str:
+    """Return where a task is, as the table tells."""
+    return (await record(queue, id_)).state
+
+
+async def record(queue: JournaledQueue, id_: str) -> TaskRecord:
+    """Return what the table tells of a task."""
+    await written(queue)
+    (found,) = await queue.journal.find([id_])
+    return found

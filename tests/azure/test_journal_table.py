@@ -1,0 +1,272 @@
+"""What the table of a journal holds is true: late words change nothing, and only what was confirmed is told."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+
+from jobq.errors import AccessDenied, ConfigurationError, SettlementUnknown, StoreUnusable
+from jobq.fencing import FencingNumber
+from jobq.journal.page import page_of
+from jobq.journal.records import Attempt, TaskState
+from jobq.settings import Settings
+from jobq.spec import resolve
+from jobq.task import Task, TaskResult
+from jobq.testing.http_proxy import Strike
+from jobq_azure import table_rows as rows
+from jobq_azure import table_wire
+from jobq_azure.journaled import JournaledQueue
+from jobq_azure.table_wire import MOST_ROWS, Verb, Write
+from tests.azure.journal_stage import journaled, record, state, written
+from tests.azure.stage import LEASE, NOW, Stage, eventually
+
+GOOD = TaskResult(exit_code=0)
+
+
+async def _done(queue: JournaledQueue) -> Task:
+    task = Task.new(command="true")
+    await queue.push([task])
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    await delivery.complete(GOOD)
+    await written(queue)
+    return task
+
+
+async def test_late_words_change_nothing(stage: Stage) -> None:
+    """Of its push, of an attempt whose lease is over, of a worker that is behind the times (S3)."""
+    queue = await journaled(stage)
+    task = await _done(queue)
+    assert await state(queue, task.id) == "succeeded"
+    queue._notebook.pushed([task])
+    assert await state(queue, task.id) == "succeeded", "a push that is told late"
+    place = queue._wire.place
+    stale = {"State": "running", "Fencing": rows.order(FencingNumber(0, 0, 1)), "At": 1.0, "LeaseLeft": -1.0}
+    await queue._wire.write(place.queue, [Write(Verb.REPLACE, rows.live(task.id), stale | {"Holder": "elsewhere:1"})])
+    assert await state(queue, task.id) == "succeeded", "a heartbeat that lands after the end"
+    assert await queue.journal.running(10) == await queue.journal.unfinished("", 10) == []
+    states = (await queue.journal.stats(60)).states
+    assert (states["running"], states["expired"], states["succeeded"]) == (0, 0, 1)
+
+
+async def test_a_heartbeat_is_not_written_once_the_lease_is_over(stage: Stage) -> None:
+    queue = await journaled(stage)
+    (id_,) = await queue.push([Task.new(command="true")])
+    await written(queue)
+    stage.tables.strike(Strike.BUSY, "POST", count=2)
+    await queue.receive(1, timedelta(seconds=1), NOW)
+    assert await state(queue, id_) == "ready", "by the time the table was back another could have held it"
+
+
+async def test_only_what_was_confirmed_is_told(stage: Stage) -> None:
+    """S5: a settle without an answer is none; one that is answered after its caller gave up is one."""
+    queue = await journaled(stage)
+    one, two = await queue.push([Task.new(command="true") for _ in range(2)])
+    first, second = await queue.receive(2, LEASE, NOW)
+    assert {first.id, second.id} == {one, two}
+    stage.proxy.strike(Strike.LOSE_ANSWER, "DELETE")
+    with pytest.raises(SettlementUnknown):
+        await first.complete(GOOD)
+    assert await state(queue, first.id) == "running"
+    settling = asyncio.ensure_future(second.complete(GOOD))
+    await stage.proxy.until(lambda: len(stage.proxy.seen("DELETE")) == 2)
+    settling.cancel()
+    await eventually(lambda: not queue._on_their_way)
+    assert await state(queue, second.id) == "succeeded"
+
+
+async def test_what_nobody_could_record_is_found_by_the_next(stage: Stage) -> None:
+    """An attempt whose worker vanished; its own late word of its end would not be lost either."""
+    queue = await journaled(stage)
+    (id_,) = await queue.push([Task.new(command="true")])
+    await queue.receive(1, timedelta(seconds=1), NOW)
+    await written(queue)
+    assert await queue.journal.attempts(id_) == []
+    (second,) = await queue.receive(1, LEASE, timedelta(seconds=5))
+    assert [each.state for each in await queue.journal.running(5)] == [TaskState.EXPIRED] or len(queue.writer) == 0
+    page = page_of(second)
+    assert page is not None
+    page.attempt = Attempt(attempt=2, outcome="failed", then="retry", ended=time.time(), exit_code=3)
+    page.output = "é\0\U0001f600" * 60_000
+    await second.requeue(second.task.requeued(failures=1), timedelta(hours=1))
+    found = await record(queue, id_)
+    assert found.state is TaskState.SCHEDULED
+    told = [(one.attempt, one.outcome, one.then) for one in await queue.journal.attempts(id_)]
+    assert told == [(1, "lock_lost", "lost"), (2, "failed", "retry")]
+    assert await queue.journal.output(id_) == (2, page.output), "of any characters, and over a property's 64 KiB"
+    assert await queue.journal.output(id_, 1) == (1, "")
+
+
+async def test_what_a_task_costs(stage: Stage) -> None:
+    """docs/deployment.md: a look, and a transaction each for its push, start and end; many tasks share them."""
+    queue = await journaled(stage)
+    queue._sweep.start = lambda: None  # type: ignore[method-assign] # its looks are an hour's, not a task's
+    before = len(stage.tables.requests)
+    await queue.push([Task.new(command="true") for _ in range(30)])
+    await written(queue)
+    deliveries = await queue.receive(30, LEASE, NOW)
+    await written(queue)
+    await asyncio.gather(*(delivery.complete(GOOD) for delivery in deliveries))
+    await written(queue)
+    asked = [(each.method, each.path.rpartition("/")[2]) for each in stage.tables.requests[before:]]
+    assert asked.count(("GET", "jobqjournal()")) == 1
+    assert 3 <= asked.count(("POST", "$batch")) == len(asked) - 1 <= 15, "for thirty tasks"
+
+
+async def test_a_push_that_is_faster_than_the_table_waits_for_it(stage: Stage) -> None:
+    queue = await journaled(stage)
+    queue.writer._most_notes = 400
+    ids = [id_ for _ in range(10) for id_ in await queue.push([Task.new(command="true") for _ in range(100)])]
+    await written(queue)
+    assert queue.writer._dropped == 0
+    found = await queue.journal.find(ids[:500])
+    assert len(found) == 500
+    assert {each.attempt for each in found} == {0}
+
+
+async def test_any_id_is_a_key(stage: Stage) -> None:
+    """Those of tasks, and those of messages that are none."""
+    for strange in ("/\\#?%'\x00\x7f\x9fé\U0001f600!=", "a b"):
+        assert rows.unsafe(rows.safe(strange)) == strange
+    queue = await journaled(stage)
+    ids = ["a", "A", "a:b@c+d=e_f.g-h", "a:", "x" * 100, "a.b", "a-b", "aa"]
+    await queue.push([Task.new(command="true", id=id_) for id_ in ids])
+    await written(queue)
+    assert {found.id for found in await queue.journal.find(ids)} == set(ids)
+    seen: list[str] = []
+    while page := await queue.journal.unfinished(seen[-1] if seen else "", 3):
+        seen += [found.id for found in page]
+    assert sorted(seen) == sorted(ids)
+    many = [Task.new(command="true") for _ in range(40)]
+    queue._notebook.pushed(many)
+    await written(queue)
+    assert len(await queue.journal.find([task.id for task in many] + ids)) == 48
+
+
+async def test_a_thousand_wishes_hide_none(stage: Stage) -> None:
+    queue = await journaled(stage)
+    ids = [f"wish-{number:04}" for number in range(1010)]
+    for start in range(0, len(ids), MOST_ROWS):
+        await queue._wishes.record(ids[start : start + MOST_ROWS])
+    (id_,) = await queue.push([Task.new(command="true", id="wish-zzzz")])
+    assert await queue.journal.cancel([id_, "nobody-s"]) == ["canceled", "unknown"]
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    page = page_of(delivery)
+    assert page is not None
+    assert page.cancel.is_set()
+
+
+async def test_what_is_cleared_purged_and_put_back_is_known(stage: Stage) -> None:
+    queue = await journaled(stage)
+    one, two = await queue.push([Task.new(command="true") for _ in range(2)])
+    for delivery in await queue.receive(2, LEASE, NOW):
+        await delivery.dead_letter("failed", "exit code 3")
+    assert await state(queue, one) == "dead"
+    assert await queue.redrive([one]) == [one]
+    assert await state(queue, one) == "ready"
+    assert (await queue.journal.stats(60)).states["dead"] == 1
+    assert await queue.purge_dead([two]) == [two]
+    await written(queue)
+    assert await queue.journal.find([two]) == []
+    await queue.clear()
+    await written(queue)
+    assert await queue.journal.unfinished("", 10) == []
+
+
+async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = await journaled(stage, keep=timedelta(0))
+    task = await _done(queue)
+    await asyncio.sleep(0.01)
+    await queue._sweep.once()
+    await written(queue)
+    assert await queue.journal.attempts(task.id) == []
+    assert await state(queue, task.id) == "succeeded", "known for an hour, against a late word of its push"
+    monkeypatch.setattr("jobq_azure.table_sweep._DONE_SECONDS", -1.0)
+    monkeypatch.setattr("jobq_azure.table_sweep._WISH_SECONDS", -1.0)
+    await queue._wishes.record([task.id, "nobody-s"])
+    await queue._sweep.once()
+    await written(queue)
+    assert await queue.journal.find([task.id]) == []
+    assert await queue._wishes.among([task.id, "nobody-s"]) == {"nobody-s"}, "it waits a day"
+
+
+async def test_rights_and_a_missing_table_are_told_plainly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = await journaled(stage)
+    stage.tables.strike(Strike.DENY)
+    with pytest.raises(AccessDenied, match="Storage Table Data Contributor"):
+        await queue.journal.find(["x"])
+    monkeypatch.setattr(table_wire, "TABLE", "nosuchtable")
+    with pytest.raises(ConfigurationError, match=f"make it with: jobq {stage.spec} create"):
+        await queue.journal.find(["x"])
+    with pytest.raises(ConfigurationError, match="create"):
+        await queue._wire.write("p", [Write(Verb.REPLACE, "r", {})])
+
+
+NAMESPACE = "Endpoint=sb://mynamespace.servicebus.windows.net;SharedAccessKeyName=a;SharedAccessKey=c2VjcmV0"
+KEY = "AccountKey=c2VjcmV0"
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "says"),
+    [
+        ("sb://mynamespace/q1", {"journal": "tables", "connection_string": NAMESPACE}, "tables://ACCOUNT"),
+        ("demo", {"journal": "tables"}, "own database; unset it"),
+        ("memory://a/q", {"journal": "tables://acct"}, "own database"),
+        ("acct/qqq", {"journal": "tables://UPPER"}, "not the name of a storage account"),
+        (
+            "acct/qqq",
+            {"journal": "tables", "connection_string": f"AccountName=acct;{KEY};QueueEndpoint=http://h:1/acct"},
+            "TableEndpoint",
+        ),
+        (
+            "sb://mynamespace/q1",
+            {
+                "journal": "tables://acct",
+                "connection_string": NAMESPACE,
+                "journal_connection_string": f"AccountName=other;{KEY}",
+            },
+            "JOBQ_JOURNAL_CONNECTION_STRING",
+        ),
+    ],
+)
+def test_what_cannot_be_meant(spec: str, settings: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as told:
+        resolve(spec, Settings(**settings))
+    assert "c2VjcmV0" not in str(told.value)
+
+
+def test_what_is_no_place_for_a_journal() -> None:
+    for wrong in ("table", "tables://", "tables:/x", "blobs"):
+        with pytest.raises(ConfigurationError, match=r"JOBQ_JOURNAL: .* is no place for a journal"):
+            Settings.from_environment({"JOBQ_JOURNAL": wrong})
+
+
+async def test_a_fault_of_the_journal_is_none_of_the_queue(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push, a renewal and a settle that the service has confirmed stay so."""
+    queue = await journaled(stage)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("of ours")
+
+    for verb in ("pushed", "held", "ended"):
+        monkeypatch.setattr(queue._notebook, verb, fail)
+    (id_,) = await queue.push([Task.new(command="true")])
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    assert delivery.id == id_
+    await delivery.renew(LEASE)
+    await delivery.complete(GOOD)
+    assert await stage.total() == 0
+
+
+async def test_rows_of_a_stranger_are_said_to_be_unreadable(stage: Stage) -> None:
+    """Whoever may write to the table may write anything there; a worker goes on (L4)."""
+    queue = await journaled(stage)
+    task = Task.new(command="true")
+    for values in ({"State": "running", "Fencing": "x"}, {"Fencing": 7}, {}):
+        await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, rows.live(task.id), values)])
+        with pytest.raises(StoreUnusable, match="cannot read"):
+            await queue.journal.find([task.id])
+    await queue.push([task])
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    await delivery.complete(GOOD)
+    assert await state(queue, task.id) == "succeeded"

@@ -1,0 +1,129 @@
+"""A queue of Service Bus with its journal in an Azure Table: checkpoints, wishes, and what is back beside its copy."""
+
+import asyncio
+import logging
+import math
+from datetime import timedelta
+
+import pytest
+
+from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
+from jobq.settings import Settings
+from jobq.spec import resolve
+from jobq.task import Task, TaskResult
+from jobq.testing.http_proxy import HttpProxy, Strike
+from jobq_azure.journaled import JournaledQueue
+from jobq_azure.table_delivery import claim_of
+from tests.azure.emulator import ACCOUNT, Azurite, connection_string
+from tests.azure.journal_stage import state, written
+from tests.sb.stage import NOW, SPEC, Stage
+
+GOOD = TaskResult(exit_code=0)
+PLACE = f"tables://{ACCOUNT}"
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is short here, and this machine may be busy."""
+    monkeypatch.setattr("jobq_azure.journaled._CHECKPOINT_SHARE", 0.5)
+
+
+async def _journaled(stage: Stage, azurite: Azurite) -> tuple[JournaledQueue, HttpProxy]:
+    proxy = await stage.stack.enter_async_context(HttpProxy(azurite.table_port))
+    signed = connection_string(1, table_port=proxy.port)
+    settings = Settings(connection_string=stage.signed, journal=PLACE, journal_connection_string=signed)
+    found = resolve(SPEC, settings)
+    assert isinstance(found, JournaledQueue)
+    await stage.stack.enter_async_context(found)
+    await found._wire.create()
+    return found, proxy
+
+
+async def _pushed(queue: JournaledQueue) -> Task:
+    task = Task.new(command="true")
+    await queue.push([task])
+    return task
+
+
+async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite) -> None:
+    """S9: acknowledged once it is in the table; the next attempt finds it, and keeps the one before out (S4)."""
+    queue, proxy = await _journaled(stage, azurite)
+    assert queue.capabilities.native_checkpoint
+    task = await _pushed(queue)
+    (first,) = await queue.receive(1, None, NOW)
+    assert first.checkpoint_value is None
+    await first.checkpoint("epoch 2")
+    await first.checkpoint("epoch 3")
+    proxy.strike(Strike.BUSY, count=math.inf)
+    with pytest.raises(BackendUnavailable):
+        await first.checkpoint("epoch 4")
+    await proxy.heal()
+    proxy.strike(Strike.SWALLOW_ANSWER, matches=lambda request: b"c%21" in request.body)  # of all that is written
+    queue._wire._seconds = 0.5
+    with pytest.raises(SettlementUnknown):
+        await first.checkpoint("epoch 4")  # it was done all the same
+    queue._wire._seconds = 5.0
+    await first.requeue(first.task.requeued(failures=1), NOW)
+    proxy.strike(Strike.BUSY, "GET", count=math.inf)
+    with pytest.raises(BackendUnavailable, match="nothing of what was received"):
+        await queue.receive(1, None, timedelta(seconds=1))  # it must not start from nothing: put off
+    await proxy.heal()
+    (seen,) = [each for each in await queue._inner._amqp().peek(10) if each.is_scheduled]  # type: ignore[attr-defined]
+    await queue._inner._amqp().cancel_scheduled([seen.number])  # type: ignore[attr-defined]
+    await queue._inner.push([task.model_copy(update={"generation": 3, "id": task.id})])
+    (second,) = await queue.receive(1, None, NOW)
+    assert second.checkpoint_value == "epoch 4"
+    with pytest.raises(LockLost):
+        await queue._checkpoints.save(claim_of(first), "late")  # type: ignore[union-attr]
+    await second.complete(GOOD)
+    await written(queue)
+    assert await queue._wire.get(queue._wire.place.queue, f"c!{task.id}") is None, "nothing of it is left"
+
+
+async def test_what_is_back_beside_its_copy_is_not_run(
+    stage: Stage, azurite: Azurite, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S6: the copy was received, so that the original, whose completion was lost, is completed and not started."""
+    queue, _ = await _journaled(stage, azurite)
+    task = await _pushed(queue)
+    (original,) = await queue.receive(1, None, NOW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue._inner._wire, "complete", _lost)  # type: ignore[attr-defined]
+        with pytest.raises(Exception, match="lost"):
+            await original.requeue(task.requeued(failures=1), NOW)
+    (copy,) = await queue.receive(1, None, timedelta(seconds=2))
+    assert copy.fencing.generation == 1
+    await written(queue)
+    await queue._inner._wire.unlock(original._inner._locked)  # type: ignore[attr-defined] # its lock ends
+    caplog.set_level(logging.INFO)
+    with pytest.raises(BackendUnavailable):
+        await queue.receive(1, None, timedelta(seconds=2))
+    assert "is back beside its copy, and is done with" in caplog.text
+    await copy.complete(GOOD)  # it is there, and its lock stands
+    assert await queue.receive(1, None, timedelta(seconds=1)) == []
+    assert await state(queue, task.id) == "succeeded"
+
+
+async def _lost(_: object) -> None:
+    raise LockLost("lost")
+
+
+async def test_a_wish_reaches_a_worker(stage: Stage, azurite: Azurite) -> None:
+    """By the command line: what waits does not start, what runs is stopped, and their states are told."""
+    queue, proxy = await _journaled(stage, azurite)
+    signed = connection_string(1, table_port=proxy.port)
+    on = {"JOBQ_JOURNAL": PLACE, "JOBQ_JOURNAL_CONNECTION_STRING": signed, "JOBQ_STOP_GRACE": "1s"}
+    waits = await _pushed(queue)
+    assert await queue.journal.cancel([waits.id]) == ["canceled"]
+    runs = Task.new(command="echo out; sleep 60")
+    await queue.push([runs])
+    worker = await stage.start("worker", **on)
+    async with asyncio.timeout(20):
+        while await state(queue, runs.id) != "running":
+            await asyncio.sleep(0.05)
+    answer = await stage.run("cancel", runs.id, "--json", **on)
+    assert '"stopping"' in answer.out
+    out, err = await worker.communicate()
+    assert worker.returncode == 0, (out, err)
+    assert await state(queue, waits.id) == await state(queue, runs.id) == "canceled"
+    assert await queue.journal.output(runs.id) == (1, "out\n")
