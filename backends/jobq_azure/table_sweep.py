@@ -60,6 +60,7 @@ class Sweep:
     async def once(self) -> None:
         """Delete what is to be forgotten, a thousand attempts at most."""
         now = time.time()
+        await self._wishes(now)  # first: the row of a task that has ended tells that its wish is met
         first, _ = rows.below("i")
         old, _ = await self._wire.look(self._queue, first, rows.ended_from(now - self._keep_seconds), select="Printed")
         self._notebook.forget([each for row in old for each in _attempt_of(row)])
@@ -78,7 +79,6 @@ class Sweep:
             self._queue, first, end, where=f"At lt {now - self._keep_seconds:.3f}", select="At"
         )
         self._notebook.forget(saved)
-        await self._wishes(now)
 
     async def _wishes(self, now: float) -> None:
         """Delete wishes whose task has ended, or was never heard of."""
