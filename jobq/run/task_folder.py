@@ -55,7 +55,7 @@ class TaskFolder:
     def close(self) -> None:
         """Remove it, at any time and any number of times."""
         if self._path is not None:
-            shutil.rmtree(self._path, ignore_errors=True)
+            _remove_tree(self._path)
             _held.discard(self._path)
             with suppress(OSError):
                 os.close(self._lock)
@@ -65,7 +65,7 @@ class TaskFolder:
 def remove_held() -> None:
     """Remove the folders of this process, which is about to kill itself; on any thread."""
     for path in tuple(_held):
-        shutil.rmtree(path, ignore_errors=True)
+        _remove_tree(path)
 
 
 def _made() -> tuple[Path, int]:
@@ -128,8 +128,14 @@ def _remove_if_dead(folder: Path) -> None:
         lock = _locked(folder)
     except OSError:  # its worker lives, or somebody else removes it just now
         return
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove_tree(folder)
     os.close(lock)
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it; what a task has nested too deeply stays, and ends no worker (L4)."""
+    with suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_result(path: Path, max_bytes: int) -> bytes | None:

@@ -1,6 +1,7 @@
 """The folder of a worker: found by nobody else, left by nobody (P5, A11), and what a task may put there."""
 
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -66,3 +67,15 @@ def test_it_is_elsewhere_where_it_cannot_be_here(place: Path, monkeypatch: pytes
     assert folder.path.is_dir()
     assert folder.path.parent != place / own
     folder.close()
+
+
+def test_what_a_task_has_nested_too_deeply_ends_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L4: Python removes folders by recursion; the folder of a dead worker is met by each that starts."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=tmp_path))
+    monkeypatch.chdir(folder)
+    for _ in range(1200):
+        Path("x").mkdir()
+        os.chdir("x")
+    os.chdir(tmp_path)
+    sweep()
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
