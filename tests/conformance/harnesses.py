@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from jobq.backend import Backend
+from jobq.settings import Settings
+from jobq.spec import resolve
 from jobq.task import new_id
 from jobq.testing.clock import RealTime, VirtualClock
 from jobq.testing.conformance import Harness
 from jobq.testing.service_bus.emulator import Emulator
-from jobq_azure.backend import StorageQueueBackend
 from jobq_azure.connection import Account
 from jobq_azure.content import text_of
 from jobq_azure.service_bus_backend import ServiceBusBackend
@@ -72,11 +73,12 @@ def sqlite(folder: Path | None = None) -> Harness:
     )
 
 
-def storage_queue(connection_string: str, account: str) -> Harness:
+def storage_queue(connection_string: str, account: str, journal: str = "auto") -> Harness:
     """A storage account that keeps its own time; raw messages are put as another program would."""
+    settings = Settings(connection_string=connection_string, poll_max=timedelta(seconds=1), journal=journal)
 
-    def connect(queue: str) -> StorageQueueBackend:
-        return StorageQueueBackend(Account(account, connection_string, ""), queue, timedelta(seconds=1))
+    def connect(queue: str) -> Backend:
+        return resolve(f"{account}/{queue}", settings)
 
     async def inject(queue: str, body: bytes) -> str:
         async with Account(account, connection_string, "") as stranger:
