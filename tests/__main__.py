@@ -20,13 +20,14 @@ _AT_ONCE: Final = 2
 # The longest first, so that no lane has one left when the others are done; those that share a service share a group.
 _GROUPS: Final = (
     ("cli",),
-    ("azure",),
-    ("postgres", "leases"),
-    ("process",),
-    ("service",),
     ("journal",),
+    ("azure",),
+    ("process",),
     ("sb", "service_bus"),
+    ("postgres", "leases"),
     ("docs",),
+    ("service",),
+    ("telemetry", "deploy"),
 )
 _ALONE: Final = ("guardian", "overlap", "conformance")
 _NOTHING_COLLECTED: Final = 5
