@@ -57,10 +57,27 @@ def test_without_a_file_it_says_what_to_set(jobq: Jobq) -> None:
     assert "set JOBQ_HEALTH_FILE" in jobq("healthcheck", code=3).err
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"boottime": "x"}', "\x00" * 10])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"boottime": "x"}',
+        "\x00" * 10,
+        "[" * 4000,
+        '{"boottime": 1, "state": "working", "busy": 0, "slots": 1e999}',
+    ],
+)
 def test_garbage_is_unhealthy(tmp_path: Path, text: str) -> None:
     (tmp_path / "health").write_text(text)
     with pytest.raises(Unhealthy, match="no health file"):
+        check(tmp_path / "health")
+
+
+def test_a_moment_that_is_no_number_is_unhealthy(tmp_path: Path) -> None:
+    (tmp_path / "health").write_text('{"boottime": NaN, "state": "working", "busy": 0, "slots": 1}')
+    with pytest.raises(Unhealthy, match="stopped, blocked or gone"):
         check(tmp_path / "health")
 
 
