@@ -89,6 +89,11 @@ class QueueStats:
     total: int | None = None
 
     @property
+    def is_known(self) -> bool:
+        """Whether the service told anything of what is not done; else `unfinished` is 0 for want of an answer."""
+        return any(count is not None for count in (self.visible, self.leased, self.scheduled, self.total))
+
+    @property
     def unfinished(self) -> int:
         """How many are not done and not dead, as far as the service can say."""
         known = (self.visible or 0) + (self.leased or 0) + (self.scheduled or 0)

@@ -12,6 +12,11 @@ _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
 )
 _MOST_STATE_CHARACTERS: Final = 512  # W3C Trace Context 3.3.1.5; it is stored with every task
+_MOST_MEMBERS: Final = 32
+_NAME: Final = r"[a-z][a-z0-9_*/-]"
+_MEMBER: Final = re.compile(
+    rf"(?:{_NAME}{{0,255}}|[a-z0-9][a-z0-9_*/-]{{0,240}}@{_NAME}{{0,13}})=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{{1,256}}"
+)
 
 
 class TraceIds(NamedTuple):
@@ -39,6 +44,22 @@ def ids_of(context: Mapping[str, str]) -> TraceIds | None:
     return TraceIds(*found.groups()) if found else None
 
 
+def state_of(context: Mapping[str, str]) -> str:
+    """Return the vendors' part of a context; nothing of one that is too long or not valid: anybody may have written it.
+
+    Args:
+        context: as in an envelope (`tracestate`) or in an environment (`TRACESTATE`).
+    """
+    state = _short(context.get("tracestate") or context.get("TRACESTATE", ""))
+    members = state.split(",")
+    is_valid = len(members) <= _MOST_MEMBERS and all(_MEMBER.fullmatch(member.strip(" \t")) for member in members)
+    return state if is_valid else ""
+
+
+def _short(state: str) -> str:
+    return state if len(state) <= _MOST_STATE_CHARACTERS else ""
+
+
 def written(trace_id: int, span_id: int, flags: int, state: str = "") -> dict[str, str]:
     """Return a span as a W3C context.
 
@@ -48,7 +69,7 @@ def written(trace_id: int, span_id: int, flags: int, state: str = "") -> dict[st
         flags: a byte.
         state: as in the header; one that is too long to be stored with every task is left out.
     """
-    kept = {"tracestate": state} if state and len(state) <= _MOST_STATE_CHARACTERS else {}
+    kept = {"tracestate": state} if _short(state) else {}
     return {"traceparent": f"00-{trace_id:032x}-{span_id:016x}-{flags & 0xFF:02x}", **kept}
 
 
@@ -74,8 +95,8 @@ def inherited_context(environment: Mapping[str, str] | None = None) -> dict[str,
     Baggage is left out: it may be 8 KiB, and every task would carry it.
     """
     environment = os.environ if environment is None else environment
-    parent, state = environment.get("TRACEPARENT", ""), environment.get("TRACESTATE", "")
+    parent, state = environment.get("TRACEPARENT", ""), _short(environment.get("TRACESTATE", ""))
     if not _TRACEPARENT.fullmatch(parent):
         return {}
-    kept = {"tracestate": state} if state and len(state) <= _MOST_STATE_CHARACTERS else {}
+    kept = {"tracestate": state} if state else {}
     return {"traceparent": parent, **kept}

@@ -7,6 +7,7 @@ import click
 
 from jobq.cli import describe, terminal
 from jobq.cli.parts import ExampleCommand, json_option, with_queue
+from jobq.errors import AccessDenied
 
 if TYPE_CHECKING:
     from jobq.backend import Backend, QueueStats
@@ -38,6 +39,8 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
             terminal.put_json(_counts(stats))
         else:
             terminal.put(_table(stats))
+        if fail_if_empty and not stats.is_known:
+            raise AccessDenied("the service does not say how many tasks there are: give this identity the right to ask")
         return _NOT_FOUND if fail_if_empty and not stats.unfinished else 0
 
     return with_queue(ctx, work)

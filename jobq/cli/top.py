@@ -194,6 +194,8 @@ def _running(found: Look, height: int) -> list[str]:
 
 def _change(found: Look, first: Look) -> str:
     """Return what has changed since the first look: all that the counts alone can tell of a pace."""
+    if not (found.stats.is_known and first.stats.is_known):
+        return "the service does not say how many tasks there are"
     seconds = max(found.at - first.at, 0.001)
     left = found.stats.unfinished - first.stats.unfinished
     text = f"in {durations.show(round(seconds))}: {left:+} unfinished ({left / seconds:+.2g}/s)"

@@ -11,6 +11,7 @@ from aiohttp import web
 from jobq.backend import Backend
 from jobq.clock import Clock, SystemClock
 from jobq.errors import ConfigurationError, JobqError
+from jobq.telemetry.connections import BACKLOG, Doorkeeper
 from jobq.telemetry.looking import look
 from jobq.telemetry.metrics import CONTENT_TYPE, QueueMetrics, WorkerMetrics, exposition
 from jobq.telemetry.state import WorkerState
@@ -71,25 +72,44 @@ async def served(
 
     async def metrics(_request: web.Request) -> web.Response:
         await watch.refresh()
-        return web.Response(body=figures(), headers={"Content-Type": CONTENT_TYPE})
+        return _last(web.Response(body=figures(), headers={"Content-Type": CONTENT_TYPE}))
 
     async def healthz(_request: web.Request) -> web.Response:
-        return web.json_response({"state": state.word, "busy": state.busy, "slots": state.slots})
+        return _last(web.json_response({"state": state.word, "busy": state.busy, "slots": state.slots}))
 
     app = web.Application()
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, access_log=None, logger=_logger_of_one(), shutdown_timeout=1.0)
     await runner.setup()
+    assert runner.server is not None
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            loop = asyncio.get_running_loop()
+            listener = await loop.create_server(Doorkeeper(runner.server), host, port, backlog=BACKLOG)
         except OSError as error:
             reason = error.strerror or error
             raise ConfigurationError(f"cannot serve metrics on {host}:{port}: {reason}") from None
         _log.info("metrics on http://%s:%d/metrics", host, port)
-        yield
+        try:
+            yield
+        finally:
+            listener.close()
     finally:
         await runner.cleanup()
+
+
+def _logger_of_one() -> logging.Logger:
+    """Return a logger that takes one record: aiohttp tells a traceback of each request that is no HTTP."""
+    logger = logging.Logger(f"{__name__}.requests")  # noqa: LOG001 - for this server alone
+    logger.parent = _log
+    left = iter([True])
+    logger.addFilter(lambda _record: next(left, False))
+    return logger
+
+
+def _last(response: web.Response) -> web.Response:
+    response.force_close()  # else each scraper would keep one of few places
+    return response
 
 
 def figures_of(worker: WorkerMetrics, queue: QueueMetrics) -> Callable[[], bytes]:

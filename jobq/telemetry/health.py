@@ -4,6 +4,7 @@ The worker's event loop writes it, so a loop that is blocked, which renews no le
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -32,6 +33,7 @@ class HealthFile:
         self._state = state
         self._seconds = seconds
         self._failed = False
+        self._written = ""
 
     async def run(self) -> None:
         """Write after changes, and every so often, until cancelled."""
@@ -43,7 +45,7 @@ class HealthFile:
                     told, due = state, probe.now() + self._seconds
                 await asyncio.sleep(min(_LOOK_SECONDS, self._seconds))
         finally:
-            self._path.unlink(missing_ok=True)
+            self._remove()
 
     def write(self) -> None:
         """Write the file, as a whole or not at all; a failure is told once and harms no task."""
@@ -51,11 +53,19 @@ class HealthFile:
         told = {"boottime": probe.now(), "state": state, "busy": busy, "slots": slots}
         beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            beside.write_text(json.dumps(told))
+            text = json.dumps(told)
+            beside.write_text(text)
             beside.replace(self._path)
+            self._written = text
         except OSError as error:
             if not self._failed:
                 _log.warning("cannot write the health file %s: %s; probes will fail", self._path, error.strerror)
             self._failed = True
         else:
             self._failed = False
+
+    def _remove(self) -> None:
+        """Remove our own last word, but not that of a worker which was given the same file."""
+        with contextlib.suppress(OSError):
+            if self._path.read_text() == self._written:
+                self._path.unlink()

@@ -163,9 +163,10 @@ class QueueMetrics(Collector):
                 held.add_metric([*self._labels, state], count)
         yield held
         text = "Tasks that are visible, leased or scheduled: all that a Storage Queue tells, and about."
-        unfinished = GaugeMetricFamily("jobq_queue_unfinished_tasks", text, labels=_LABELS)
-        unfinished.add_metric(self._labels, stats.unfinished)
-        yield unfinished
+        if stats.is_known:
+            unfinished = GaugeMetricFamily("jobq_queue_unfinished_tasks", text, labels=_LABELS)
+            unfinished.add_metric(self._labels, stats.unfinished)
+            yield unfinished
         if oldest is not None:
             text = "How long the oldest task that could start has waited."
             age = GaugeMetricFamily("jobq_queue_oldest_task_age_seconds", text, labels=_LABELS)

@@ -52,7 +52,7 @@ def read(path: str | os.PathLike[str]) -> Health:
         raise Unhealthy(f"there is no {path}: no worker runs here, or it has not begun") from None
     except OSError as error:
         raise Unhealthy(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # Infinity, many brackets
         raise Unhealthy(f"{path} is no health file") from None
 
 
@@ -64,9 +64,9 @@ def check(path: str | os.PathLike[str], max_age: float = MAX_AGE_SECONDS) -> Hea
         max_age: seconds.
     """
     found = read(path)
-    # Written before this boot: the clock began anew.
-    if found.age > max_age or found.age < 0:
-        age = f"{found.age:.0f} s ago" if found.age >= 0 else "before this machine started"
+    if not 0 <= found.age <= max_age:  # so it is not healthy with NaN either
+        # Negative: written before this boot; the clock began anew.
+        age = "before this machine started" if found.age < 0 else f"{found.age:.0f} s ago"
         raise Unhealthy(f"the worker wrote {path} {age}: it is stopped, blocked or gone")
     return found
 

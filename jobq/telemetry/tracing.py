@@ -36,7 +36,7 @@ from jobq.run.running import Runner, Running
 from jobq.task import Task
 from jobq.telemetry.bounds import DURATION_BOUNDS
 from jobq.telemetry.state import ENDS, UNSETTLED
-from jobq.trace_context import ids_of, written
+from jobq.trace_context import ids_of, state_of, written
 
 _log = logging.getLogger(__name__)
 _SCOPE: Final = "jobq"
@@ -79,7 +79,7 @@ def origin_of(context: Mapping[str, str]) -> SpanContext | None:
     ids = ids_of(context)
     if ids is None:
         return None
-    state = context.get("tracestate") or context.get("TRACESTATE")
+    state = state_of(context)  # read from what is not valid, OpenTelemetry writes it into the log, member by member
     return SpanContext(
         int(ids.trace_id, 16),
         int(ids.span_id, 16),

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import promql_parser
@@ -86,6 +89,66 @@ def test_each_alert_says_what_it_means_and_what_to_do() -> None:
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
         assert set(rule["annotations"]) == {"summary", "description"}
         assert rule["labels"]["severity"] in ("warning", "critical")
+
+
+# What the queues tell, to an hour without workers but where some are named: whether tasks wait, and nothing works.
+_HOURS: dict[str, tuple[dict[str, int], bool]] = {
+    "visible": ({'jobq_queue_tasks{queue="q",state="visible"}': 1, 'jobq_queue_unfinished_tasks{queue="q"}': 1}, True),
+    "storage-queue": ({'jobq_queue_unfinished_tasks{queue="q"}': 1}, True),
+    "service-bus": (
+        {'jobq_queue_tasks{queue="q",state="scheduled"}': 2, 'jobq_queue_unfinished_tasks{queue="q"}': 3},
+        True,
+    ),
+    "all are due tomorrow": (
+        {
+            'jobq_queue_tasks{queue="q",state="visible"}': 0,
+            'jobq_queue_tasks{queue="q",state="scheduled"}': 1,
+            'jobq_queue_unfinished_tasks{queue="q"}': 1,
+        },
+        False,
+    ),
+    "all are due tomorrow, on a Service Bus": (
+        {'jobq_queue_tasks{queue="q",state="scheduled"}': 3, 'jobq_queue_unfinished_tasks{queue="q"}': 3},
+        False,
+    ),
+    "a long task runs": (
+        {
+            'jobq_queue_tasks{queue="q",state="visible"}': 1,
+            'jobq_queue_unfinished_tasks{queue="q"}': 2,
+            'jobq_worker_slots{queue="q",state="busy"}': 1,
+        },
+        False,
+    ),
+}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool (package prometheus)")
+def test_the_alert_of_waiting_tasks_needs_no_worker_and_minds_no_task_that_is_due_later(tmp_path: Path) -> None:
+    name = "JobqTasksWaitAndNothingWorks"
+    rule = next(rule for rule in _rules() if rule["alert"] == name)
+    rule["annotations"] = {}
+    rule["labels"] = {}
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "jobq", "rules": [rule]}]}))
+    hours = [
+        {
+            "name": hour,
+            "interval": "1m",
+            "input_series": [{"series": series, "values": f"{count}x60"} for series, count in told.items()],
+            "alert_rule_test": [
+                {
+                    "eval_time": "50m",
+                    "alertname": name,
+                    "exp_alerts": [{"exp_labels": {"queue": "q"}}] if fires else [],
+                }
+            ],
+        }
+        for hour, (told, fires) in _HOURS.items()
+    ]
+    test = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": hours}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    command = ["promtool", "test", "rules", "test.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_panels_do_not_overlap_and_have_titles() -> None:

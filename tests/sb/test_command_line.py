@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from jobq_azure import service_bus_admin
 from jobq_azure.service_bus_backend import ServiceBusBackend
 from jobq_azure.service_bus_namespace import Namespace, place_of
 from jobq_azure.service_bus_options import Options
-from tests.sb.stage import NOW, QUEUE, SPEC, Stage, staged
+from tests.sb.stage import NOW, QUEUE, SPEC, Stage, ended, staged
 
 _KEY = "Endpoint=sb://ns-of-mine.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=c2VjcmV0"
 
@@ -110,6 +112,16 @@ async def test_a_worker_and_a_pusher_need_no_right_to_manage() -> None:
             assert len(await backend.peek(10)) == 2
             stats = await backend.stats()
             assert (stats.visible, stats.leased, stats.scheduled, stats.dead, stats.total) == (None,) * 5
+            assert not stats.is_known
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+            environment["JOBQ_CONNECTION_STRING"] = emulator.connection_string_of("worker")
+            command = (sys.executable, "-m", "jobq", SPEC, "size", "--fail-if-empty")
+            asked = await ended(
+                await asyncio.create_subprocess_exec(
+                    *command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+                )
+            )
+            assert (asked.code, "does not say how many" in asked.err) == (3, True), "unknown is not empty: two wait"
 
 
 async def test_counts_are_asked_for_seldom(stage: Stage) -> None:

@@ -1,5 +1,6 @@
 """`jobq healthcheck` against a real worker: alive, stopped, killed, gone; and what a probe costs."""
 
+import asyncio
 import json
 import os
 import re
@@ -57,10 +58,27 @@ def test_without_a_file_it_says_what_to_set(jobq: Jobq) -> None:
     assert "set JOBQ_HEALTH_FILE" in jobq("healthcheck", code=3).err
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"boottime": "x"}', "\x00" * 10])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"boottime": "x"}',
+        "\x00" * 10,
+        "[" * 4000,
+        '{"boottime": 1, "state": "working", "busy": 0, "slots": 1e999}',
+    ],
+)
 def test_garbage_is_unhealthy(tmp_path: Path, text: str) -> None:
     (tmp_path / "health").write_text(text)
     with pytest.raises(Unhealthy, match="no health file"):
+        check(tmp_path / "health")
+
+
+def test_a_moment_that_is_no_number_is_unhealthy(tmp_path: Path) -> None:
+    (tmp_path / "health").write_text('{"boottime": NaN, "state": "working", "busy": 0, "slots": 1}')
+    with pytest.raises(Unhealthy, match="stopped, blocked or gone"):
         check(tmp_path / "health")
 
 
@@ -69,6 +87,19 @@ def test_what_was_written_before_this_boot_is_unhealthy(tmp_path: Path) -> None:
     (tmp_path / "health").write_text(json.dumps({"boottime": later, "state": "working", "busy": 0, "slots": 1}))
     with pytest.raises(Unhealthy, match="before this machine started"):
         check(tmp_path / "health")
+
+
+async def test_a_worker_that_ends_leaves_the_word_of_another_that_has_the_same_file(tmp_path: Path) -> None:
+    """As where an old worker drains while its successor has begun: the successor would be called dead."""
+    path = tmp_path / "health"
+    old, new = HealthFile(path, lambda: ("draining", 1, 1)), HealthFile(path, lambda: ("working", 0, 1))
+    running = asyncio.create_task(old.run())
+    while not path.exists():
+        await asyncio.sleep(0)
+    new.write()
+    running.cancel()
+    await asyncio.wait([running])
+    assert check(path).state == "working"
 
 
 def test_a_file_that_cannot_be_written_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

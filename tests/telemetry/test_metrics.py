@@ -14,7 +14,7 @@ from jobq.events import Events
 from jobq.task import Task
 from jobq.telemetry.bounds import DURATION_BOUNDS
 from jobq.telemetry.endpoint import STATS_SECONDS, QueueWatch
-from jobq.telemetry.looking import Look
+from jobq.telemetry.looking import Look, look
 from jobq.telemetry.metrics import QueueMetrics, WorkerMetrics, exposition
 from jobq.telemetry.state import WorkerState
 from jobq.testing.clock import VirtualClock
@@ -80,6 +80,27 @@ def test_what_a_service_cannot_tell_is_absent_not_zero() -> None:
     assert value(found, "jobq_queue_tasks", state="dead") == 0
     assert value(found, "jobq_queue_unfinished_tasks") == 7
     assert figures(exposition(QueueMetrics("q", "sqlite", None)).decode()) == {}
+    # A Service Bus that lets the worker receive, but not manage: an autoscaler would read 0 as nothing to do.
+    nothing = QueueStats(visible=None, leased=None, scheduled=None, dead=None)
+    assert figures(exposition(QueueMetrics("q", "sb", Look(nothing))).decode()) == {}
+
+
+class _WithoutItsJournal:
+    """Stands for a Storage Queue with a journal in a table that is away."""
+
+    async def stats(self, _window: float | None = None) -> QueueStats:
+        if _window is not None:
+            raise BackendUnavailable("503")
+        return QueueStats(visible=None, leased=None, scheduled=None, dead=0, total=7)
+
+    @property
+    def journal(self) -> "_WithoutItsJournal":
+        return self
+
+
+async def test_a_journal_that_is_away_costs_the_age_alone() -> None:
+    found = await look(_WithoutItsJournal())  # type: ignore[arg-type]
+    assert (found.stats.unfinished, found.oldest_seconds) == (7, None)
 
 
 def test_buckets_add_up_and_a_duration_on_a_bound_is_below_it() -> None:

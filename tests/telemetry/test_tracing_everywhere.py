@@ -187,6 +187,26 @@ def test_a_task_runs_as_it_was_pushed_where_tracing_fails(
     assert caplog.text.count("attempts cannot be traced") == 1
 
 
+@pytest.mark.parametrize(
+    "state", ["x" * 60_000, "a!," * 20_000, "=\x1b[2J", ",".join(f"k{number}=v" for number in range(33)), "a=1,,b=2"]
+)
+def test_a_hostile_trace_state_is_dropped_and_not_written_into_the_log(
+    state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever can push can write it, once for each attempt (A5)."""
+    with caplog.at_level(logging.DEBUG):
+        origin = tracing.origin_of({"traceparent": TRACEPARENT, "tracestate": state})
+    assert origin is not None
+    assert (origin.span_id, dict(origin.trace_state)) == (ORIGIN.span_id, {})
+    assert caplog.text == ""
+
+
+def test_a_good_trace_state_is_kept() -> None:
+    origin = tracing.origin_of({"TRACEPARENT": TRACEPARENT, "TRACESTATE": "vendor=one two, 7t@other=x/y"})
+    assert origin is not None
+    assert dict(origin.trace_state) == {"vendor": "one two", "7t@other": "x/y"}
+
+
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     with collecting() as found:
