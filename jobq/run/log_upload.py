@@ -45,7 +45,7 @@ async def sinks_of(queue: str, settings: Settings, patience: Callable[[], float]
     Args:
         queue: part of the names.
         settings: name the place.
-        patience: how many seconds the end may take; asked when it has come.
+        patience: how many seconds the end may take; see `Spool.end`.
     """
     if settings.log_dir is None:
         yield lambda _id, _attempt: nowhere()
@@ -63,7 +63,7 @@ async def sinks_of(queue: str, settings: Settings, patience: Callable[[], float]
             try:
                 yield sink
             finally:
-                await spool.end(patience())
+                await spool.end(patience)
 
 
 class Spool:
@@ -108,10 +108,16 @@ class Spool:
         others = f" and {len(self._uploads) - 1} more" if len(self._uploads) > 1 else ""
         _log.warning("the log %s (%s)%s wait for their store%s: %s", name, sizes.show(waiting), others, given_up, error)
 
-    async def end(self, seconds: float) -> None:
-        """Wait for what is on its way, for so long at most; then say what is not whole."""
-        sending = set(self._uploads.values())
-        left = (await asyncio.wait(sending, timeout=seconds))[1] if sending else set()
+    async def end(self, patience: Callable[[], float]) -> None:
+        """Wait for what is on its way, then say what is not whole.
+
+        Args:
+            patience: how many seconds it may take; asked again and again, since a stop may come meanwhile.
+        """
+        began = time.monotonic()
+        left = set(self._uploads.values())
+        while left and (seconds := began + patience() - time.monotonic()) > 0:
+            _, left = await asyncio.wait(left, timeout=min(seconds, _QUICK_SECONDS))
         for each in left:
             each.cancel()
         if left:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ from jobq.errors import BackendUnavailable
 from jobq.files.folder import FolderPlace
 from jobq.run.log_upload import BLOCK_BYTES, LogUpload, Spool
 from jobq.task import new_id
-from tests.azure.emulator import ACCOUNT, Azurite
+from tests.azure.emulator import ACCOUNT, KEY, Azurite
 
-from .conftest import Place
+from .conftest import SHORT, Place
 
 LINES = 3000
 PRINTS = f"sleep 0.2; i=0; while [ $i -lt {LINES} ]; do echo line $i of some words; i=$((i+1)); done"
@@ -90,8 +91,26 @@ async def test_a_store_that_is_away_takes_no_descriptors_from_tasks(
         running.write(b" whole")
         running.close()
         place.open.set()
-        await spool.end(60)
+        await spool.end(lambda: 60.0)
     assert (tmp_path / "q/running.1.log").read_bytes() == b"kept whole"
     assert (tmp_path / "q/99.1.log").exists()
     assert not (tmp_path / "q/0.1.log").exists()
     assert "the logs of 91 tasks are not whole" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_worker_that_sends_its_last_logs_can_be_stopped(place: Place) -> None:
+    """It says what is not whole, and ends with 0: nothing was given back (DESIGN section 12)."""
+    dead = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint=http://127.0.0.1:9/x;"
+    place.push("echo something")
+    worker = place.jobq.start(
+        place.spec, "worker", "--log-dir", f"az://{ACCOUNT}/logs", env=SHORT | {"JOBQ_CONNECTION_STRING": dead}
+    )
+    assert worker.stderr is not None
+    told = b""
+    while b"worker stopped" not in told:
+        told = worker.stderr.readline()
+        assert told, "it ends by itself only after a minute"
+    worker.send_signal(signal.SIGTERM)
+    _, rest = worker.communicate(timeout=20)
+    assert (worker.returncode, b"the logs of 1 tasks are not whole" in rest) == (0, True)
