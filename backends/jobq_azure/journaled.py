@@ -196,6 +196,9 @@ class JournaledQueue:
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back, and tell of it."""
+        # Whoever retries a task wants it to run: a wish that came too late for its last attempt ends not the next.
+        or_else = "what somebody wanted to end may end before it starts"
+        await self._tried(self._journal.wishes_of_dead_forgotten(ids), or_else)
         found = await self._inner.redrive(ids)
         await self._tried(self._tell_redriven(found), "what was put back still shows as dead until it starts")
         return found

@@ -96,7 +96,8 @@ class TableJournal:
         last = await self._last(id_) if has_ended > 0 else None
         if last is None:
             return record
-        if record.state is TaskState.EXPIRED and rows.fencing_of(last) >= fencing:
+        is_over = record.state is TaskState.EXPIRED or rows.is_final(str(last.get("Then", "")))
+        if is_over and rows.fencing_of(last) >= fencing:
             return rows.ended_record(id_, last)  # the row is a late word of an attempt that has ended
         return replace(record, last=rows.decoded(last))
 
@@ -227,6 +228,15 @@ class TableJournal:
             return found
 
         return [row for found in await _answered(self._each(list(ids), of)) for row in found]
+
+    async def wishes_of_dead_forgotten(self, ids: Sequence[str]) -> None:
+        """Delete the wishes that tasks end which are dead letters, and no others: those may be queued still."""
+
+        async def forgotten() -> None:
+            dead = [record.id for record in await self._find(list(ids)) if record.state is TaskState.DEAD]
+            await self._wishes.forget(dead)
+
+        await _answered(forgotten())
 
     async def redriven(self, ids: Sequence[str], notebook: Notebook) -> None:
         """Note that dead letters were put back: under the next epoch, which a redrive begins (S3)."""

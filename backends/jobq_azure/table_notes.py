@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,10 +13,11 @@ from jobq.journal.records import Attempt, host_of, this_holder
 from jobq.task import OutcomeKind, Task
 from jobq_azure import table_rows as rows
 from jobq_azure.table_wire import Row, TableWire, Verb
-from jobq_azure.table_writer import Note, Writer, fixed
+from jobq_azure.table_writer import Inquiry, Note, Writer, fixed
 
 _CLOCK: Final = SystemClock()
 _LATE_SECONDS: Final = 600.0  # a push that is told later is none: its task may have ended, and its row be swept
+_AT_ONCE_SECONDS: Final = 1.0  # a note that is written within is not worth a look
 _MOST_DESCRIPTION: Final = 8192
 _BEAT_BYTES: Final = 6 * 1024
 
@@ -170,10 +172,30 @@ class Notebook:
             values = _waiting(held.task, after.fencing, after.due)
             if held.checkpoint is not None:
                 rows.put(values, "Checkpoint", held.checkpoint.encode())
-        notes.append(fixed(self._queue, rows.live(held.id), values))
+        where = fixed(self._queue, rows.live(held.id), values)
+        notes.append(where)
         if wished:
             notes.append(fixed(rows.wishes_of(self._queue), rows.wish_key(held.id), {}, Verb.DELETE))
-        self._writer.add(notes)
+        # An end that is told late does no harm: who holds the task since then tells of that again.
+        self._writer.add(notes, None if after is None else self._unless_later(where, held.id, after.fencing))
+
+    def _unless_later(self, note: Note, task_id: str, fencing: FencingNumber) -> Inquiry:
+        """Let a note that a task waits not be written late over the word of a later attempt (S3).
+
+        Whoever is cut off from the table alone, and not from the queue, tells of what another has long begun or ended.
+        """
+        make, known_until, is_stale = note.make, _CLOCK.boottime() + _AT_ONCE_SECONDS, False
+
+        async def look() -> list[Note]:
+            nonlocal is_stale
+            if _CLOCK.boottime() > known_until:
+                row = await self._wire.get(self._queue, rows.live(task_id))
+                with suppress(LookupError, ValueError):  # whoever may write there may write anything
+                    is_stale = row is not None and rows.fencing_in(row["Fencing"]) > fencing
+            return []
+
+        note.make = lambda: None if is_stale else make()
+        return look
 
     def _attempt(
         self,

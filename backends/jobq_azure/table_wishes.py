@@ -8,12 +8,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from jobq.errors import JobqError
 from jobq.journal.page import Page
 from jobq_azure import table_rows as rows
 from jobq_azure.answers import NoAnswer
+from jobq_azure.table_answers import WriteRefused
 from jobq_azure.table_wire import TableWire, Verb, Write
 
 _BEFORE_START_SECONDS: Final = 1.0  # a look before a start, at most; and a share of the lease
@@ -63,6 +65,12 @@ class Wishes:
         """Record that tasks are to end, at most 100; repeating it is safe."""
         writes = [Write(Verb.REPLACE, rows.wish_key(id_), {"At": time.time()}) for id_ in dict.fromkeys(ids)]
         await self._wire.write(self._partition, writes)
+
+    async def forget(self, ids: Iterable[str]) -> None:
+        """Delete the wishes that some tasks end, of an attempt that is over; repeating it is safe."""
+        for id_ in await self.among(ids):
+            with suppress(WriteRefused):  # it has gone meanwhile
+                await self._wire.write(self._partition, [Write(Verb.DELETE, rows.wish_key(id_), {})])
 
     async def among(self, ids: Iterable[str]) -> set[str]:
         """Return those that somebody wants to end; one request, unless a thousand wishes are there."""

@@ -16,6 +16,7 @@ from jobq import sizes
 from jobq.errors import ConfigurationError
 
 _READ_BYTES: Final = 1024 * 1024
+_MOST_DEEP: Final = 100  # each level costs a call, and a look at all above it
 _MEMBER_BYTES: Final = 512  # of a header: many empty files are no small archive
 
 
@@ -39,8 +40,8 @@ def pack(folder: Path, target: Path, most_bytes: int) -> str:
     with os.fdopen(descriptor, "w+b") as stream:
         with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
             left = most_bytes
-            for path in _below(folder):
-                left -= _add(archive, folder, path) + _MEMBER_BYTES
+            for path in _below(folder, _MOST_DEEP):
+                left -= _add(archive, folder, path, left) + _MEMBER_BYTES
                 if left < 0:
                     raise Unfit(
                         f"the checkpoint folder holds more than {sizes.show(most_bytes)} (JOBQ_CHECKPOINT_MAX);"
@@ -51,16 +52,21 @@ def pack(folder: Path, target: Path, most_bytes: int) -> str:
         return _digest(stream)
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _below(folder: Path, depth: int) -> Iterator[Path]:
     """Yield all that is in a folder, links to folders as links; what cannot be read is no empty folder."""
+    if folder.is_symlink():  # put into the place of the folder itself: what is behind it was never the task's to keep
+        raise Unfit("a link stands where the checkpoint folder was; nothing was saved")
+    if not depth:
+        raise Unfit(f"the checkpoint folder has folders more than {_MOST_DEEP} deep in each other; nothing was saved")
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
         yield path
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(path)
+            yield from _below(path, depth - 1)
 
 
-def _add(archive: tarfile.TarFile, folder: Path, path: Path) -> int:
+def _add(archive: tarfile.TarFile, folder: Path, path: Path, left: int) -> int:
+    """Add one entry, and return its size; one that is larger than what is left is not written at all (S11)."""
     name = path.relative_to(folder).as_posix()
     kind = path.lstat().st_mode
     if not stat.S_ISREG(kind):
@@ -77,7 +83,8 @@ def _add(archive: tarfile.TarFile, folder: Path, path: Path) -> int:
         if info.islnk():  # the second name of a file: kept as a file of its own
             info.type, info.linkname, info.size = tarfile.REGTYPE, "", os.fstat(descriptor).st_size
         _check(info, folder)
-        archive.addfile(info, stream)
+        if info.size <= left:
+            archive.addfile(info, stream)
         return info.size
 
 

@@ -8,7 +8,6 @@ leaves the last whole archive in force, and a stale attempt changes nothing. Old
 import asyncio
 import logging
 import secrets
-import shutil
 import tarfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -20,6 +19,7 @@ from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, LockL
 from jobq.fencing import FencingNumber
 from jobq.files.archive import Unfit, pack, unpack
 from jobq.files.place import Place, place_at
+from jobq.files.removal import remove_tree
 from jobq.files.threads import in_thread
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.process import StartFailed
@@ -136,7 +136,7 @@ class Checkpoints:
             digest = name.removesuffix(_ENDING).rpartition("-")[2]
             await in_thread(lambda: unpack(source, folder, archives.most_bytes, digest), "checkpoint")
         finally:
-            shutil.rmtree(fetched.parent, ignore_errors=True)
+            remove_tree(fetched.parent)
 
     async def checkpoint(self, value: str) -> None:
         """Save a value, and leave the files as they were; raises as `LeaseKeeper.checkpoint` does."""
@@ -170,8 +170,11 @@ class Checkpoints:
             await self._tidy(self._archives, name)
 
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to save: no folder, or one that the task never used."""
-        return self.folder is None or (self._saved.archive is None and not any(self.folder.iterdir()))
+        """Tell whether there is nothing to save: no folder, or one that the task never used, or has done away with."""
+        try:
+            return self.folder is None or not (any(self.folder.iterdir()) or self._saved.archive is not None)
+        except OSError:
+            return True
 
     async def _put(self, archives: Archives, folder: Path) -> str:
         scratch = archives.place.scratch or self._make_folder()
@@ -186,7 +189,7 @@ class Checkpoints:
             with suppress(OSError):
                 packed.unlink(missing_ok=True)
             if archives.place.scratch is None:
-                shutil.rmtree(scratch, ignore_errors=True)
+                remove_tree(scratch)
 
     async def _keep(self, saved: Saved) -> None:
         await self._keeper.checkpoint(saved.encode())
@@ -212,7 +215,7 @@ class Checkpoints:
     def close(self) -> None:
         """Remove the folder."""
         if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_tree(self.folder)
 
 
 def _made(name: str) -> tuple[FencingNumber, int] | None:

@@ -9,12 +9,13 @@ import errno
 import fcntl
 import os
 import secrets
-import shutil
 import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from jobq.files.removal import remove_tree
 
 PREFIX: Final = "jobq-tasks-"  # of no other folder of jobq: `sweep` removes what has no lock
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
@@ -55,7 +56,7 @@ class TaskFolder:
     def close(self) -> None:
         """Remove it, at any time and any number of times."""
         if self._path is not None:
-            _remove_tree(self._path)
+            remove_tree(self._path)
             _held.discard(self._path)
             with suppress(OSError):
                 os.close(self._lock)
@@ -65,7 +66,7 @@ class TaskFolder:
 def remove_held() -> None:
     """Remove the folders of this process, which is about to kill itself; on any thread."""
     for path in tuple(_held):
-        _remove_tree(path)
+        remove_tree(path)
 
 
 def _made() -> tuple[Path, int]:
@@ -128,14 +129,8 @@ def _remove_if_dead(folder: Path) -> None:
         lock = _locked(folder)
     except OSError:  # its worker lives, or somebody else removes it just now
         return
-    _remove_tree(folder)
+    remove_tree(folder)
     os.close(lock)
-
-
-def _remove_tree(folder: Path) -> None:
-    """Remove a folder with all that is in it; what a task has nested too deeply stays, and ends no worker (L4)."""
-    with suppress(RecursionError):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_result(path: Path, max_bytes: int) -> bytes | None:

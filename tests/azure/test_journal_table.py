@@ -14,8 +14,8 @@ from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
+from jobq_azure import table_notes, table_wire
 from jobq_azure import table_rows as rows
-from jobq_azure import table_wire
 from jobq_azure.journaled import JournaledQueue
 from jobq_azure.table_wire import MOST_ROWS, Verb, Write
 from tests.azure.journal_stage import journaled, record, state, written
@@ -47,6 +47,27 @@ async def test_late_words_change_nothing(stage: Stage) -> None:
     assert await queue.journal.running(10) == await queue.journal.unfinished("", 10) == []
     states = (await queue.journal.stats(60)).states
     assert (states["running"], states["expired"], states["succeeded"]) == (0, 0, 1)
+
+
+async def test_a_late_word_of_a_requeue_hides_no_later_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a worker that was cut off from the table alone: meanwhile another has run the task to its end (S3)."""
+    monkeypatch.setattr(table_notes, "_AT_ONCE_SECONDS", 0.0)
+    cut_off = await journaled(stage)
+    given = Settings(connection_string=stage.azurite.connection_string, journal="tables")
+    async with resolve(stage.spec, given) as other:
+        assert isinstance(other, JournaledQueue)
+        (id_,) = await cut_off.push([Task.new(command="true")])
+        (first,) = await cut_off.receive(1, LEASE, NOW)
+        await written(cut_off)
+        await stage.tables.refuse()
+        await first.requeue(first.task.requeued(preemptions=1), NOW)
+        (second,) = await other.receive(1, LEASE, NOW)
+        await second.complete(GOOD)
+        assert await state(other, id_) == "succeeded"
+        await stage.tables.heal()
+        assert await state(cut_off, id_) == "succeeded", "its word that the task waits has come too late"
+        assert await other.journal.unfinished("", 10) == []
+        assert [one.then for one in await other.journal.attempts(id_)] == ["retry", "done"]
 
 
 async def test_a_heartbeat_is_not_written_once_the_lease_is_over(stage: Stage) -> None:
@@ -171,6 +192,25 @@ async def test_what_is_cleared_purged_and_put_back_is_known(stage: Stage) -> Non
     await queue.clear()
     await written(queue)
     assert await queue.journal.unfinished("", 10) == []
+
+
+async def test_who_retries_a_task_wants_it_to_run(stage: Stage) -> None:
+    """A wish that came too late for an attempt ends not the next one, which somebody has asked for since."""
+    queue = await journaled(stage)
+    ids = await queue.push([Task.new(command="true") for _ in range(2)])
+    for delivery in await queue.receive(2, LEASE, NOW):
+        if delivery.id == ids[0]:
+            await written(queue)
+            assert [*await queue.journal.cancel(ids)] == ["stopping"] * 2
+            await delivery.dead_letter("failed", "exit code 3")
+        else:
+            await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+    assert await state(queue, ids[0]) == "dead"
+    assert await queue.redrive(ids) == [ids[0]]
+    await written(queue)
+    found = {each.id: page_of(each) for each in await queue.receive(2, LEASE, NOW)}
+    wished = {id_: page.cancel.is_set() for id_, page in found.items() if page is not None}
+    assert wished == {ids[0]: False, ids[1]: True}, "what only waits is still to end"
 
 
 async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

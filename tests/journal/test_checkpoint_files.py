@@ -186,6 +186,40 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
             pack(folder, tmp_path / f"{number}.tar", LIMIT)
 
 
+def test_a_file_that_is_too_large_is_not_written_first(tmp_path: Path) -> None:
+    """A sparse file of a terabyte takes a task no room, and would fill the disk of its neighbours (S11)."""
+    folder, target = tmp_path / "from", tmp_path / "x.tar"
+    folder.mkdir()
+    with (folder / "x").open("wb") as stream:
+        stream.truncate(64 * LIMIT)
+    with pytest.raises(Unfit, match="more than 1 MiB"):
+        pack(folder, target, LIMIT)
+    assert target.stat().st_size < LIMIT
+
+
+async def test_what_became_of_the_folder_itself_fails_no_stop(tmp_path: Path) -> None:
+    """Removed, a link elsewhere, or nested without end: a preemption gives the task back all the same (P8, S11)."""
+    async with FolderPlace(tmp_path / "store") as place:
+        held = Held(tmp_path, place)
+        try:
+            await held.checkpoints.restore()
+            folder = held.checkpoints.folder
+            assert folder is not None
+            folder.rmdir()
+            assert held.checkpoints.is_empty()
+            folder.symlink_to("/etc")
+            with pytest.raises(ConfigurationError, match="a link stands"):
+                await held.checkpoints.checkpoint_folder()
+            folder.unlink()
+            (folder / "/".join("x" * 150)).mkdir(parents=True)
+            with pytest.raises(ConfigurationError, match="deep"):
+                await held.checkpoints.checkpoint_folder()
+            held.checkpoints.close()
+            assert not folder.exists()
+        finally:
+            held.folder.close()
+
+
 def test_links_and_modes_come_back(tmp_path: Path) -> None:
     source, target = tmp_path / "from", tmp_path / "to"
     (source / "sub").mkdir(parents=True)

@@ -1,17 +1,19 @@
 """Whole outputs in a container: followed while they come, whole after the end, and no task waits for the store."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from jobq.errors import BackendUnavailable
 from jobq.files.folder import FolderPlace
-from jobq.run.log_upload import BLOCK_BYTES, LogUpload
+from jobq.run.log_upload import BLOCK_BYTES, LogUpload, Spool
 from jobq.task import new_id
-from tests.azure.emulator import ACCOUNT, Azurite
+from tests.azure.emulator import ACCOUNT, KEY, Azurite
 
-from .conftest import Place
+from .conftest import SHORT, Place
 
 LINES = 3000
 PRINTS = f"sleep 0.2; i=0; while [ $i -lt {LINES} ]; do echo line $i of some words; i=$((i+1)); done"
@@ -68,3 +70,47 @@ async def test_a_slow_store_costs_no_task_anything(tmp_path: Path, monkeypatch: 
     lost = 2 * (BLOCK_BYTES - 100)
     assert found.startswith(kept)
     assert f"[jobq: {lost} bytes are missing here" in found[len(kept) :].decode()
+
+
+async def test_a_store_that_is_away_takes_no_descriptors_from_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ended first is given up, and told of; what runs is kept (S11)."""
+    monkeypatch.setattr("jobq.run.log_upload._PAUSE_SECONDS", 0.01)
+    async with Flaky(tmp_path) as place:
+        before = len(os.listdir("/dev/fd"))  # noqa: PTH208 - it changes while it is read
+        spool = Spool(most_files=10)
+        running = spool.begin(place, "q/running.1.log")
+        running.write(b"kept")
+        for number in range(100):
+            upload = spool.begin(place, f"q/{number}.1.log")
+            upload.write(b"x")
+            upload.close()
+            await asyncio.sleep(0)
+        assert len(os.listdir("/dev/fd")) - before <= 10  # noqa: PTH208 - as above
+        running.write(b" whole")
+        running.close()
+        place.open.set()
+        await spool.end(lambda: 60.0)
+    assert (tmp_path / "q/running.1.log").read_bytes() == b"kept whole"
+    assert (tmp_path / "q/99.1.log").exists()
+    assert not (tmp_path / "q/0.1.log").exists()
+    assert "the logs of 91 tasks are not whole" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_worker_that_sends_its_last_logs_can_be_stopped(place: Place) -> None:
+    """It says what is not whole, and ends with 0: nothing was given back (DESIGN section 12)."""
+    dead = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint=http://127.0.0.1:9/x;"
+    place.push("echo something")
+    worker = place.jobq.start(
+        place.spec, "worker", "--log-dir", f"az://{ACCOUNT}/logs", env=SHORT | {"JOBQ_CONNECTION_STRING": dead}
+    )
+    assert worker.stderr is not None
+    told = b""
+    while b"worker stopped" not in told:
+        told = worker.stderr.readline()
+        assert told, "it ends by itself only after a minute"
+    worker.send_signal(signal.SIGTERM)
+    _, rest = worker.communicate(timeout=20)
+    assert (worker.returncode, b"the logs of 1 tasks are not whole" in rest) == (0, True)

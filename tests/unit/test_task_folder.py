@@ -1,7 +1,6 @@
 """The folder of a worker: found by nobody else, left by nobody (P5, A11), and what a task may put there."""
 
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -77,5 +76,14 @@ def test_what_a_task_has_nested_too_deeply_ends_no_worker(tmp_path: Path, monkey
         Path("x").mkdir()
         os.chdir("x")
     os.chdir(tmp_path)
+    (folder / "closed").mkdir()
+    (folder / "closed" / "in").mkdir(mode=0)
+    (folder / "closed" / "in" / "deeper").mkdir() if os.geteuid() == 0 else None
+    (folder / "closed").chmod(0)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    (folder / "link").symlink_to(outside)
     sweep()
-    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"], "all of it goes, and nothing behind a link"
+    assert (outside / "kept").exists()
