@@ -160,7 +160,7 @@ async def test_a_renewal_that_answers_404_kills_the_tree(stage: Stage) -> None:
     result = await ended(worker)
     assert result.code == 0, result.err
     assert (stage.folder / "starts").read_text() == "start\nstart\n"
-    assert "lock_lost" in result.out + result.err
+    assert "task.lease_lost" in result.out + result.err
     assert stage.queue.messages() == []
 
 
