@@ -94,7 +94,7 @@ class LeaseKeeper:
         self._lease = self._what if kind == "lease" else f"the lease on {self._what}"
         self._timing = timing
         self._clock = clock
-        self._since = since
+        self._since = self._asked = since
         self._on_extended = on_extended
         self._on_renewal = on_renewal
         self._last_trouble = "no renewal was tried"
@@ -247,14 +247,15 @@ class LeaseKeeper:
             nudged.cancel()
         if self._nudged.is_set():
             self._nudged.clear()
-            await self._clock.sleep_until(min(due, self._since + NUDGED_SECONDS))
+            # From the last that was tried: a service in trouble is asked no more often for what a task has to tell.
+            await self._clock.sleep_until(min(due, self._asked + NUDGED_SECONDS))
 
     async def _renew_once(self) -> bool:
         """Send one renewal; a definite answer moves the deadline or ends the lease, anything else changes nothing."""
         async with self._serial:
             if self.lock_lost_event.is_set() or self._settled or self._in_doubt:
                 return False
-            sent = self._clock.boottime()  # rule 1: before the request, never after the answer
+            sent = self._asked = self._clock.boottime()  # rule 1: before the request, never after the answer
             try:
                 answered = await answered_within(
                     self._clock, self._timing.attempt, self._leased.renew(timedelta(seconds=self._timing.lease))

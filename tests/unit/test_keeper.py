@@ -1,12 +1,13 @@
 """RELIABILITY 1.3 in virtual time: each edge of the timing rule, before, at and after."""
 
 import asyncio
+import itertools
 import random
 
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
-from jobq.lease.keeper import LeaseKeeper
+from jobq.lease.keeper import NUDGED_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.testing.clock import VirtualClock
 from tests.unit.scripted_delivery import ScriptedDelivery
@@ -94,6 +95,25 @@ async def test_one_success_after_trouble_saves_the_lease() -> None:
     async with bench.keeper:
         await bench.until(T0 + 200)
     assert not bench.lost()
+
+
+async def test_a_wish_to_tell_renews_soon_and_hurries_no_service_in_trouble() -> None:
+    """A task may tell of its progress a thousand times a second: one renewal in two seconds, also when they fail."""
+    bench = Bench()
+
+    async def tell_always(until: float) -> None:
+        while bench.clock.boottime() < until:
+            bench.keeper.nudge()
+            await bench.until(bench.clock.boottime() + 0.05)
+
+    async with bench.keeper:
+        await tell_always(T0 + 10)
+        sent = bench.delivery.renewed_at
+        assert [round(at - T0) for at in sent[:3]] == [2, 4, 6]
+        bench.delivery.always = bench.delivery.refuse
+        await tell_always(T0 + 20)
+    pauses = [later - before for before, later in itertools.pairwise(sent)]
+    assert min(pauses) >= min(NUDGED_SECONDS, LeaseTiming(lease=L, grace=0).backoff) - 1e-6
 
 
 async def test_an_answer_after_the_attempt_was_given_up_changes_nothing() -> None:
