@@ -1,4 +1,4 @@
-"""Runs the real command line in a process of its own, with an empty home and no JOBQ_* from outside."""
+"""Runs the real command line in a process of its own, with an empty home and no JOBQ_* from outside but what a test says."""
 
 import asyncio
 import json
@@ -60,7 +60,9 @@ class Jobq:
         self.home = folder / "jobq home"
         (folder / "home").mkdir()
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-        self.environment = kept | {"HOME": str(folder / "home"), "JOBQ_HOME": str(self.home)}
+        # Where something answers at the address of Azure's metadata, each worker would load an HTTP client to ask it.
+        own = {"JOBQ_HOME": str(self.home), "JOBQ_SCHEDULED_EVENTS": "off"}
+        self.environment = kept | {"HOME": str(folder / "home")} | own
         self.running: list[subprocess.Popen[bytes]] = []
 
     @property
