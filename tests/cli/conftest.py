@@ -1,4 +1,4 @@
-"""Runs the real command line in a process of its own, with an empty home and no JOBQ_* from outside but what a test says."""
+"""Runs the real command line in a process of its own, with an empty home and no JOBQ_* but what a test says."""
 
 import asyncio
 import json
