@@ -1,9 +1,18 @@
 # `make` lists the targets. uv is used where it is installed; plain venv and pip serve otherwise.
 SHELL := /bin/bash
-PYTHON ?= python3
+# `make test PYTHON=python3.12` has an environment of its own, .venv-3.12; without PYTHON it is .venv.
+ifeq ($(filter command% environment%,$(origin PYTHON)),)
+PYTHON := python3
+UV_PYTHON_WANTED := '>=3.11'
 VENV := .venv
+else
+UV_PYTHON_WANTED := $(PYTHON)
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' || echo none)
+endif
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+BASE_STAMP := $(VENV)/.base
+STAMP := $(VENV)/.development
+BENCH_STAMP := $(VENV)/.benchmarks
 # The storage emulator of the tests; node comes from PyPI where the machine has none.
 AZURITE := tests/azure/azurite
 AZURITE_STAMP := $(AZURITE)/node_modules/.installed
@@ -17,24 +26,36 @@ SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus soak clean
+.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(STAMP) ## put jobq and everything for development into .venv
 
-$(STAMP): pyproject.toml
+# Install $(1) into $(VENV), which is made when it is not there.
+define install_into_venv
 	@if command -v uv >/dev/null 2>&1; then \
-	    { test -x $(BIN)/python || uv venv --quiet --python '>=3.11' $(VENV); } && \
-	    uv pip install --quiet --python $(BIN)/python --editable '.[dev]'; \
+	    { test -x $(BIN)/python || uv venv --quiet --python $(UV_PYTHON_WANTED) $(VENV); } && \
+	    uv pip install --quiet --python $(BIN)/python --editable $(1); \
 	else \
 	    $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "jobq needs Python 3.11 or newer, found $$($(PYTHON) --version); try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; } && \
+	    { echo "jobq needs Python 3.11 or newer, found $$($(PYTHON) --version); try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; } && \
 	    { test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); } && \
-	    $(BIN)/python -m pip install --quiet --editable '.[dev]'; \
+	    $(BIN)/python -m pip install --quiet --editable $(1); \
 	fi
-	@touch $(STAMP)
+	@touch $@
+endef
+
+$(BASE_STAMP): pyproject.toml # what users install, and nothing else
+	$(call install_into_venv,.)
+
+$(STAMP): pyproject.toml
+	$(call install_into_venv,'.[dev]')
+	@touch $(BASE_STAMP)
+
+$(BENCH_STAMP): $(STAMP)
+	$(call install_into_venv,'.[bench]')
 
 $(AZURITE_STAMP): $(AZURITE)/package.json $(AZURITE)/package-lock.json | $(STAMP)
 	@command -v npm >/dev/null 2>&1 || test -x $(BIN)/npm || { \
@@ -61,7 +82,7 @@ $(PG_PEERS_STAMP): benchmarks/postgres-requirements.txt | $(STAMP)
 	fi
 	@touch $@
 
-demo: $(STAMP) ## push real commands, run them, and kill a worker on the way
+demo: $(BASE_STAMP) ## push real commands, run them, and kill a worker on the way
 	@$(BIN)/python -m benchmarks.demo
 
 test: $(STAMP) $(SERVICES) ## run the tests
@@ -72,6 +93,9 @@ check: $(STAMP) $(SERVICES) ## format, lint, types, tests: what CI runs
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests
+
+versions: ## run the quick part of the tests on each Python that this machine has
+	@$(PYTHON) -m tests.versions
 
 format: $(STAMP) ## format and mend what can be mended
 	@$(BIN)/ruff format .
@@ -86,7 +110,7 @@ types: $(STAMP) ## types only
 docs: $(STAMP) ## write what is made from the code: docs/configuration.md
 	@$(BIN)/python -m jobq.configuration > docs/configuration.md
 
-bench: $(STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
+bench: $(BENCH_STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
 	@$(BIN)/python -m benchmarks.bench
 
 bench-azure: $(STAMP) $(SERVICES) ## measure against ai4s-jobq and the bare SDK on Azurite, in one run
@@ -105,4 +129,4 @@ soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(PEER) $(PG_PEERS) $(AZURITE)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* $(PEER) $(PG_PEERS) $(AZURITE)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,98 +7,89 @@ with everything prepared beforehand; ours goes through Task, the backend protoco
 
 import asyncio
 import sqlite3
-import statistics
-import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+from benchmarks.measure import Figure, Meter, Row, compared
+from benchmarks.sections import Options
 from jobq.clock import SystemClock
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
-from jobq_sqlite import store
+from jobq_sqlite import task_sql
 from jobq_sqlite.host import this_host
-from jobq_sqlite.opening import StoreFile
-from jobq_sqlite.store import NewRow, Now
+from jobq_sqlite.open_file import StoreFile
+from jobq_sqlite.task_sql import NewRow, Now
 
 TASKS = 3000
 GROUPS = (1, 32, 100)
+VERBS = ("push", "claim", "settle")
+TOTAL = "push+claim+settle"
+Figures = dict[str, Figure]
 
 
-def measure(folder: Path, rounds: int) -> list[dict[str, object]]:
-    """Return a row for each verb and group size: both rates per second, medians, and their ratio."""
-    rows: list[dict[str, object]] = []
+def measure(folder: Path, options: Options) -> Iterator[Row]:
+    """Yield a row for each group size and verb."""
     for group in GROUPS:
-        count = TASKS if group > 1 else TASKS // 5
-        bare = [_bare(folder / f"bare-{group}-{number}.db", count, group) for number in range(rounds)]
-        ours = [asyncio.run(_ours(folder / f"ours-{group}-{number}.db", count, group)) for number in range(rounds)]
-        for verb in ("push", "claim", "settle"):
-            ours_rate = statistics.median(count / times[verb] for times in ours)
-            bare_rate = statistics.median(count / times[verb] for times in bare)
-            rows.append(_row(f"sqlite {verb}, {group} in a commit", ours_rate, bare_rate))
-        total_ours = statistics.median(count / sum(times.values()) for times in ours)
-        total_bare = statistics.median(count / sum(times.values()) for times in bare)
-        rows.append(_row(f"sqlite push+claim+settle, {group} in a commit", total_ours, total_bare))
-    return rows
+        count = options.scaled(TASKS if group > 1 else TASKS // 5)
+        ours: list[Figures] = []
+        bare: list[Figures] = []
+        for number in range(options.rounds):
+            bare.append(_bare(folder / f"bare-{group}-{number}.db", count, group))
+            ours.append(asyncio.run(_ours(folder / f"ours-{group}-{number}.db", count, group)))
+        for verb in (*VERBS, TOTAL):
+            sides = {"jobq": [each[verb] for each in ours], "bare": [each[verb] for each in bare]}
+            yield compared(f"sqlite {verb}, {group} in a commit", sides)
 
 
-def _row(what: str, ours: float, bare: float) -> dict[str, object]:
-    return {
-        "what": f"{what:42}",
-        "jobq": ours,
-        "unit": "/s   bare",
-        "bare": bare,
-        "rel": "/s   ratio",
-        "ratio": ours / bare,
-    }
+def _figures(meters: dict[str, Meter], count: int) -> Figures:
+    total = Meter()
+    for meter in meters.values():
+        total.seconds += meter.seconds
+        total.cpu_seconds += meter.cpu_seconds
+    return {verb: meter.figure(count) for verb, meter in (*meters.items(), (TOTAL, total))}
 
 
-async def _ours(path: Path, count: int, group: int) -> dict[str, float]:
+async def _ours(path: Path, count: int, group: int) -> Figures:
     tasks = [Task.new(command=f"echo {number}") for number in range(count)]
-    times = dict.fromkeys(("push", "claim", "settle"), 0.0)
+    meters = {verb: Meter() for verb in VERBS}
     async with resolve(f"sqlite://{path}/bench", Settings()) as queue:
         await queue.create()
-        began = time.perf_counter()
-        for start in range(0, count, group):
-            await queue.push(tasks[start : start + group])
-        times["push"] = time.perf_counter() - began
-        while True:
-            began = time.perf_counter()
-            deliveries = await queue.receive(group, None, timedelta(0))
-            for delivery in deliveries:
-                assert delivery.task.command
-            claimed = time.perf_counter()
-            if not deliveries:
-                return times
-            await asyncio.gather(*(delivery.complete(TaskResult()) for delivery in deliveries))
-            times["claim"] += claimed - began
-            times["settle"] += time.perf_counter() - claimed
+        with meters["push"]:
+            for start in range(0, count, group):
+                await queue.push(tasks[start : start + group])
+        for _ in range(0, count, group):
+            with meters["claim"]:
+                deliveries = await queue.receive(group, None, timedelta(0))
+                for delivery in deliveries:
+                    assert delivery.task.command
+            with meters["settle"]:
+                await asyncio.gather(*(delivery.complete(TaskResult()) for delivery in deliveries))
+        assert not await queue.receive(1, None, timedelta(0))
+    return _figures(meters, count)
 
 
-def _bare(path: Path, count: int, group: int) -> dict[str, float]:
+def _bare(path: Path, count: int, group: int) -> Figures:
     clock = SystemClock()
     tasks = [Task.new(command=f"echo {number}") for number in range(count)]
     rows = [NewRow(task.id, 0, None, task.encode(), task.fingerprint()) for task in tasks]
-    database = StoreFile(path=path, clock=clock, host=this_host()).opener(create=True)()
+    database = StoreFile(path=path, clock=clock, host=this_host()).open(create=True)
     now = Now(clock.boottime(), clock.wall())
-    store.create(database, "bench", now)
-    queue = store.queue_id(database, "bench")
-    times = dict.fromkeys(("push", "claim", "settle"), 0.0)
-    began = time.perf_counter()
-    for start in range(0, count, group):
-        _insert(database, queue, rows[start : start + group], now)
-    times["push"] = time.perf_counter() - began
-    while True:
-        began = time.perf_counter()
-        claimed_rows = _claim(database, queue, group, now)
-        claimed = time.perf_counter()
-        if not claimed_rows:
-            break
-        _settle(database, claimed_rows, now)
-        times["claim"] += claimed - began
-        times["settle"] += time.perf_counter() - claimed
+    task_sql.create(database, "bench", now)
+    queue = task_sql.queue_id(database, "bench")
+    meters = {verb: Meter() for verb in VERBS}
+    with meters["push"]:
+        for start in range(0, count, group):
+            _insert(database, queue, rows[start : start + group], now)
+    for _ in range(0, count, group):
+        with meters["claim"]:
+            claimed_rows = _claim(database, queue, group, now)
+        with meters["settle"]:
+            _settle(database, claimed_rows, now)
+    assert not _claim(database, queue, 1, now)
     database.close()
-    return times
+    return _figures(meters, count)
 
 
 def _insert(database: sqlite3.Connection, queue: int, rows: list[NewRow], now: Now) -> None:

@@ -1,15 +1,13 @@
 """`make bench`: jobq beside the bare thing it stands on, in one run; medians of several rounds, ratios above all.
 
 python -m benchmarks.bench [sqlite] [claim] [spawn] [call] [memory] [start] [worker] [run] [journal] [telemetry]
-    [--rounds N] [--json]
+    [--rounds N] [--scale SHARE] [--json]
 """
 
-import argparse
-import json
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from benchmarks import (
@@ -19,13 +17,16 @@ from benchmarks import (
     journal,
     memory,
     run_rate,
+    sections,
     spawn_rate,
     startup,
     telemetry,
     worker_rate,
 )
+from benchmarks.measure import Row
+from benchmarks.sections import Options
 
-SECTIONS: dict[str, Callable[[Path, int], list[dict[str, object]]]] = {
+SECTIONS: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
     "sqlite": bare_sqlite.measure,
     "claim": claim_depth.measure,
     "spawn": spawn_rate.measure,
@@ -39,23 +40,14 @@ SECTIONS: dict[str, Callable[[Path, int], list[dict[str, object]]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure jobq against the bare thing it stands on.")
-    parser.add_argument("sections", nargs="*", help="all when none is named")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement; the median counts")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    arguments = parser.parse_args()
-    began = time.monotonic()
-    for name in arguments.sections or SECTIONS:
-        with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
-            for row in SECTIONS[name](Path(folder), arguments.rounds):
-                print(json.dumps(row) if arguments.json else show(row), flush=True)
-    print(f"took {time.monotonic() - began:.0f} s", file=sys.stderr)
+def _in_a_folder(measure: Callable[[Path, Options], Iterable[Row]], options: Options) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
+        yield from measure(Path(folder), options)
 
 
-def show(row: dict[str, object]) -> str:
-    return "  ".join(f"{value:,.3g}" if isinstance(value, float) else str(value) for value in row.values())
+def _prepare(options: Options, _: ExitStack) -> Mapping[str, sections.Section]:
+    return {name: partial(_in_a_folder, measure, options) for name, measure in SECTIONS.items()}
 
 
 if __name__ == "__main__":
-    main()
+    sections.main("Measure jobq against the bare thing it stands on.", _prepare, rounds=5)

@@ -7,94 +7,94 @@ task's folder each time.
 """
 
 import asyncio
+import itertools
 import os
-import statistics
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+from benchmarks.measure import Figure, Meter, Row, compared, in_turns, live_children
+from benchmarks.sections import Options
 from jobq.events import Event, Events
-from jobq.run.environment import argv_of
-from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.process import Launch
-from jobq.run.worker import Worker
+from jobq.run.process.environment import argv_of
+from jobq.run.process.spawner import Launch
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
+from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
 
 TASKS = {"bare": 10, "cold": 10, "warm": 60}
 MODULE = "import numpy\n\n\ndef work():\n    assert numpy.arange(10).sum() == 45\n"
-SIDES = ("cold", "warm")
+BARE = "python -c"
 
 
-def measure(folder: Path, rounds: int) -> list[dict[str, object]]:
-    """Return the medians, and warm by cold; sides take turns."""
+def measure(folder: Path, options: Options) -> Iterator[Row]:
+    """Yield a row for each way through, warm and cold beside the bare one; then what preloading takes once."""
     (folder / "bench_call.py").write_text(MODULE)
     task = Task.new(call="bench_call:work", cwd=str(folder))
-    costs: dict[tuple[str, str], list[float]] = {("", "bare"): []}
-    costs |= {(through, side): [] for through in ("spawner", "worker") for side in SIDES}
-    preloads: list[float] = []
-    for number in range(rounds):
-        costs["", "bare"].append(_bare(folder))
-        for side in SIDES:
-            preload, each = asyncio.run(_spawned(task, side))
-            costs["spawner", side].append(each)
-            if side == "warm":
-                preloads.append(preload)
-            costs["worker", side].append(asyncio.run(_worked(folder / f"{side}-{number}.db", task, side)))
-    median = {key: statistics.median(values) for key, values in costs.items()}
-    rows: list[dict[str, object]] = [
-        {
-            "what": f"call, imports numpy, {through}, {side}".ljust(42),
-            "jobq": value,
-            "unit": "ms   bare python -c",
-            "bare": median["", "bare"],
-            "rel": "ms   ratio to cold",
-            "ratio": value / median[through, "cold"],
-        }
-        for (through, side), value in median.items()
-        if through
-    ]
-    once = statistics.median(preloads)
-    return [*rows, {"what": "call, once, until numpy is preloaded".ljust(42), "jobq": once, "unit": "ms"}]
+    preloads: list[Figure] = []
+
+    def spawned(side: str, _: int) -> Figure:
+        preload, each = asyncio.run(_spawned(task, side))
+        preloads.extend(preload)
+        return each
+
+    def worked(side: str, number: int) -> Figure:
+        return asyncio.run(_worked(folder / f"{side}-{number}.db", task, side))
+
+    for through, run in (("spawner", spawned), ("worker", worked)):
+        sides = {"warm": partial(run, "warm"), "cold": partial(run, "cold"), BARE: partial(_bare, folder)}
+        yield compared(f"call, imports numpy, {through}", in_turns(options.rounds, sides), "ms")
+    yield compared("call, once, until numpy is preloaded", {"jobq": preloads}, "ms")
 
 
-def _bare(folder: Path) -> float:
-    began = time.perf_counter()
-    for _ in range(TASKS["bare"]):
-        subprocess.run([sys.executable, "-c", "import bench_call; bench_call.work()"], cwd=folder, check=True)
-    return 1000 * (time.perf_counter() - began) / TASKS["bare"]
+def _bare(folder: Path, _: int) -> Figure:
+    with Meter() as meter:
+        for _number in range(TASKS["bare"]):
+            subprocess.run([sys.executable, "-c", "import bench_call; bench_call.work()"], cwd=folder, check=True)
+    return meter.figure(TASKS["bare"])
 
 
-async def _spawned(task: Task, side: str) -> tuple[float, float]:
-    """Return the milliseconds that preloading takes, and those that each task takes."""
+async def _spawned(task: Task, side: str) -> tuple[list[Figure], Figure]:
+    """Return what preloading takes where there is one, and what each task takes."""
     null = os.open("/dev/null", os.O_RDWR)
     env = dict(os.environ)
     launch = Launch(argv=argv_of(task), env=env, cwd=task.cwd, stdout=null, stderr=null, forked=side == "warm")
+    preloads = []
     async with GuardianSpawner() as spawner:
-        began = time.perf_counter()
+        guardian = live_children()
         if side == "warm":
-            await spawner.preload(("numpy",), env)
-        ready = time.perf_counter()
-        for _ in range(TASKS[side]):
-            assert (await (await spawner.spawn(launch)).wait()).exit_code == 0
-        ended = time.perf_counter()
+            with Meter(*guardian) as preloading:
+                await spawner.preload(("numpy",), env)
+            preloads.append(preloading.figure(1))
+        with Meter(*guardian) as meter:
+            for _ in range(TASKS[side]):
+                assert (await (await spawner.spawn(launch)).wait()).exit_code == 0
     os.close(null)
-    return 1000 * (ready - began), 1000 * (ended - ready) / TASKS[side]
+    return preloads, meter.figure(TASKS[side])
 
 
-async def _worked(path: Path, task: Task, side: str) -> float:
-    """Return the milliseconds that each task takes a worker, from when it is ready until the last one is settled."""
+async def _worked(path: Path, task: Task, side: str) -> Figure:
+    """Return what each task takes a worker, from when it is ready until the last one is settled."""
+    count = TASKS[side]
     settings = Settings(scheduled_events="off", preload=("numpy",) if side == "warm" else ())
-    at: dict[str, float] = {}
+    measuring = ExitStack()
+    meters: list[Meter] = []
+    settled = itertools.count(1)
 
     def note(event: Event) -> None:
-        at[event.name] = time.perf_counter()  # of the last one of each name
+        if event.name == "worker.started":
+            meters.append(measuring.enter_context(Meter(*live_children())))
+        elif event.name == "task.succeeded" and next(settled) == count:
+            measuring.close()
 
     async with resolve(f"sqlite://{path}/bench", settings) as queue:
         await queue.create()
-        await queue.push([Task.new(call=task.call, cwd=task.cwd) for _ in range(TASKS[side])])
+        await queue.push([Task.new(call=task.call, cwd=task.cwd) for _ in range(count)])
         report = await Worker(queue, settings, events=Events(note), spawner=GuardianSpawner()).run()
-        assert report.succeeded == TASKS[side], report
-    return 1000 * (at["task.succeeded"] - at["worker.started"]) / TASKS[side]
+        assert report.succeeded == count, report
+    return meters[0].figure(count)

@@ -56,7 +56,8 @@ def survive_a_kill(environment: dict[str, str], folder: Path) -> None:
     print("\nIts lease runs out in at most 10 s; the next worker waits for that:", flush=True)
     jobq(environment, *arguments, "--idle-timeout", "11s")
     jobq(environment, "demo", "size")
-    print("\nThat was jobq. Yours: .venv/bin/jobq demo push -c 'echo hello' && .venv/bin/jobq demo worker")
+    program = os.path.relpath(Path(sys.executable).with_name("jobq"))
+    print(f"\nThat was jobq. Yours: {program} demo push -c 'echo hello' && {program} demo worker")
 
 
 def jobq(environment: dict[str, str], *arguments: str) -> None:

@@ -1,118 +1,83 @@
 """`make bench-http`: the service beside the bare SQL backend that it stands on, in one run; sides take turns.
 
 One process of the service, one client process, tasks that do nothing: claims and settles as a worker with so many
-slots makes them, and how long each call takes. All of it, the database too, shares this machine's cores.
+slots makes them, and how long each call takes. All of it, the database too, shares this machine's cores; CPU is that of
+the client and of the service, without PostgreSQL's.
 """
 
-import argparse
 import asyncio
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from jobq.backend import Backend, Delivery
+from benchmarks import sections
+from benchmarks.measure import Figure, Meter, Row, compared, in_turns, median
+from benchmarks.sections import Options
+from benchmarks.slots import Drained, drain, fill
 from jobq.settings import Settings
 from jobq.spec import resolve
-from jobq.task import Task, TaskResult
 from tests.postgres.server import session
 from tests.service.server import running
 
-_DONE: Final = TaskResult(exit_code=0, duration=1.0)
-_LEASE: Final = timedelta(minutes=1)
 _AIM: Final = 0.3  # of the bare backend, for each process of the service
 
 
-@dataclass
-class Figures:
-    """What one round has taken, in seconds."""
-
-    rate: float = 0.0
-    claims: list[float] = field(default_factory=list)
-    settles: list[float] = field(default_factory=list)
-
-
-async def work(queue: Backend, count: int, slots: int) -> Figures:
-    """Work with so many slots: never more claimed than there are free ones."""
-    for start in range(0, count, 2000):
-        await queue.push([Task.new(command="true") for _ in range(min(2000, count - start))])
-    found, free, freed = Figures(), slots, asyncio.Event()
-
-    async def settle(delivery: Delivery) -> None:
-        nonlocal free
-        began = time.perf_counter()
-        await delivery.complete(_DONE)
-        found.settles.append(time.perf_counter() - began)
-        free += 1
-        freed.set()
-
-    began = time.perf_counter()
-    async with asyncio.TaskGroup() as group:
-        done = 0
-        while done < count:
-            while not free:
-                freed.clear()
-                await freed.wait()
-            asked = time.perf_counter()
-            claimed = await queue.receive(free, _LEASE, timedelta(seconds=5))
-            found.claims.append(time.perf_counter() - asked)
-            free -= len(claimed)
-            done += len(claimed)
-            for delivery in claimed:
-                group.create_task(settle(delivery))
-    found.rate = count / (time.perf_counter() - began)
-    return found
-
-
-async def measured(spec: str, count: int, slots: int) -> Figures:
+async def measured(spec: str, count: int, slots: int, service: tuple[int, ...]) -> tuple[Figure, Drained]:
     """Return one round of a queue, warm."""
+    meter = Meter(*service)
     async with resolve(spec, Settings()) as queue:
         await queue.create()
         await queue.clear()
-        await work(queue, 2 * slots, slots)
-        return await work(queue, count, slots)
+        await fill(queue, 2 * slots)
+        await drain(queue, 2 * slots, slots, Meter())
+        await fill(queue, count)
+        took = await drain(queue, count, slots, meter)
+    return meter.figure(count), took
 
 
-def _shown(name: str, rounds: list[Figures]) -> str:
-    def percentile(pick: Callable[[Figures], list[float]], share: float) -> float:
-        values = sorted(value for figures in rounds for value in pick(figures))
-        return 1e3 * values[min(len(values) - 1, int(share * len(values)))]
+def _section(store: str, specs: Mapping[str, str], service: int, slots: int, count: int, rounds: int) -> Iterator[Row]:
+    latencies = {name: Drained() for name in specs}
 
-    claims = f"{percentile(lambda f: f.claims, 0.5):6.1f}/{percentile(lambda f: f.claims, 0.99):6.1f}"
-    settles = f"{percentile(lambda f: f.settles, 0.5):6.1f}/{percentile(lambda f: f.settles, 0.99):6.1f}"
-    rate = statistics.median(figures.rate for figures in rounds)
-    return f"    {name:<8} {rate:>9,.0f} tasks/s   claim {claims} ms   settle {settles} ms   (median/99th)"
+    def side(name: str, _: int) -> Figure:
+        figure, took = asyncio.run(measured(specs[name], count, slots, (service,) if name == "service" else ()))
+        latencies[name].claims += took.claims
+        latencies[name].settles += took.settles
+        return figure
+
+    figures = in_turns(rounds, {name: partial(side, name) for name in specs})
+    row = compared(f"{store}, {slots} slots", figures)
+    share = median(figures["service"]).rate / median(figures["bare"]).rate
+    yield {**row, "aim": f"{_AIM} {'reached' if share >= _AIM else 'missed'}"}
+    for name, took in latencies.items():
+        yield {
+            "what": f"    {name}, ms, median/99th",
+            "claim": _percentiles(took.claims),
+            "settle": _percentiles(took.settles),
+        }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="of which the median is shown")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the counts; less for a quick look")
-    options = parser.parse_args()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        database = stack.enter_context(session())
-        for store, place in (("PostgreSQL", database.url), ("SQLite", f"sqlite://{folder}/jobs.db")):
-            served = stack.enter_context(running(f"{place}/served", folder, "--rate-limit", "1000000"))
-            specs = {"bare": f"{place}/bare", "service": f"{served.url}/served"}
-            for slots, count in ((1, 500), (10, 2000), (100, 6000)):
-                found: dict[str, list[Figures]] = {name: [] for name in specs}
-                for _ in range(options.rounds):
-                    for name, spec in specs.items():
-                        scaled = max(20, int(count * options.scale))
-                        found[name].append(asyncio.run(measured(spec, scaled, slots)))
-                rates = {name: statistics.median(each.rate for each in rounds) for name, rounds in found.items()}
-                ratio = rates["service"] / rates["bare"]
-                aim = "reaches the aim" if ratio >= _AIM else "misses the aim"
-                print(f"{store}, {slots} slots: {ratio:.2f} of the bare backend ({aim} of {_AIM})")
-                for name, rounds in found.items():
-                    print(_shown(name, rounds), flush=True)
+def _percentiles(seconds: list[float]) -> str:
+    values = sorted(seconds)
+    return "/".join(f"{1e3 * values[min(len(values) - 1, int(share * len(values)))]:.1f}" for share in (0.5, 0.99))
+
+
+def _prepare(options: Options, stack: ExitStack) -> Mapping[str, sections.Section]:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jobq-bench-")))
+    database = stack.enter_context(session())
+    found: dict[str, sections.Section] = {}
+    for store, place in (("PostgreSQL", database.url), ("SQLite", f"sqlite://{folder}/jobs.db")):
+        served = stack.enter_context(running(f"{place}/served", folder, "--rate-limit", "1000000"))
+        assert served.process is not None
+        specs = {"service": f"{served.url}/served", "bare": f"{place}/bare"}
+        for slots, count in ((1, 500), (10, 2000), (100, 6000)):
+            found[f"{store}-{slots}"] = partial(
+                _section, store, specs, served.process.pid, slots, options.scaled(count), options.rounds
+            )
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    sections.main(__doc__, _prepare, rounds=3)

@@ -9,81 +9,64 @@ command adds what Python takes to start (`start` measures that).
 """
 
 import asyncio
-import statistics
 import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from benchmarks.measure import Figure, Meter, Row, compared, in_turns
+from benchmarks.sections import Options
+from benchmarks.slots import fill
+from benchmarks.worker_rate import worked
 from jobq.backend import Backend
 from jobq.journal.page import page_of
 from jobq.journal.records import Attempt
 from jobq.journal.store import journal_of
-from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.worker import Worker
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from tests.postgres.server import session
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
 SLOTS = 8
 TASKS = 300
 BARE_TASKS = 2000
 KEPT = 100_000
+Run = Callable[[str, Settings, int], Coroutine[Any, Any, Figure]]
 _OUTPUT = "a line of output of the usual kind\n" * 20
 
 
-def measure(folder: Path, rounds: int) -> list[dict[str, object]]:
-    """Return the rates with and without a journal, and the medians of reading."""
-    rows = []
+def measure(folder: Path, options: Options) -> Iterator[Row]:
+    """Yield the rates with a journal beside those without, then the medians of reading."""
     with session() as database:
         for store, spec in (("sqlite", lambda name: f"sqlite://{folder}/{name}.db/bench"), ("postgres", database.spec)):
             for what, run, count in (("worker", _worker, TASKS), ("receive and settle", _bare, BARE_TASKS)):
-                rates: dict[str, list[float]] = {"auto": [], "off": []}
-                for number in range(rounds):
-                    for mode in ("auto", "off") if number % 2 else ("off", "auto"):
-                        name = f"{what[0]}{mode}{number}"
-                        rates[mode].append(count / asyncio.run(run(spec(name), _settings(mode), count)))
-                rows.append(_row(f"{store}, {what}", rates["auto"], rates["off"]))
-    return rows + asyncio.run(_reading(folder, rounds))
+                yield _cost(f"{store}, {what}", spec, run, options.scaled(count), options.rounds)
+    yield from asyncio.run(_reading(folder, options))
 
 
-def _settings(mode: str) -> Settings:
-    return Settings.model_validate({"num_workers": SLOTS, "scheduled_events": "off", "journal": mode})
+def _cost(what: str, spec: Callable[[str], str], run: Run, count: int, rounds: int) -> Row:
+    def side(journal: str, number: int) -> Figure:
+        settings = Settings.model_validate({"num_workers": SLOTS, "scheduled_events": "off", "journal": journal})
+        return asyncio.run(run(spec(f"{run.__name__.strip('_')}{journal}{number}"), settings, count))
+
+    sides = {"with": partial(side, "auto"), "without": partial(side, "off")}
+    return compared(f"journal on {what}", in_turns(rounds, sides))
 
 
-def _row(what: str, kept: list[float], off: list[float]) -> dict[str, object]:
-    ours, bare = statistics.median(kept), statistics.median(off)
-    return {
-        "what": f"journal on {what}".ljust(42),
-        "jobq": ours,
-        "unit": "/s   without",
-        "bare": bare,
-        "rel": "/s   cost",
-        "cost": 1 - ours / bare,
-    }
+async def _worker(spec: str, settings: Settings, count: int) -> Figure:
+    return await worked(spec, settings, count, GuardianSpawner())
 
 
-async def _worker(spec: str, settings: Settings, count: int) -> float:
+async def _bare(spec: str, settings: Settings, count: int) -> Figure:
     async with resolve(spec, settings) as queue:
         await queue.create()
-        await queue.push([Task.new(command="true") for _ in range(count)])
-        began = time.perf_counter()
-        report = await Worker(queue, settings, spawner=GuardianSpawner()).run()
-        assert report.succeeded == count, report
-        return time.perf_counter() - began
-
-
-async def _bare(spec: str, settings: Settings, count: int) -> float:
-    async with resolve(spec, settings) as queue:
-        await queue.create()
-        await queue.push([Task.new(command="true") for _ in range(count)])
-        began = time.perf_counter()
-        await _settle_all(queue, "")
-        return time.perf_counter() - began
+        await fill(queue, count)
+        with Meter() as meter:
+            await _settle_all(queue, "")
+    return meter.figure(count)
 
 
 async def _settle_all(queue: Backend, output: str, group: int = 32) -> None:
@@ -96,29 +79,31 @@ async def _settle_all(queue: Backend, output: str, group: int = 32) -> None:
         await asyncio.gather(*(delivery.complete(TaskResult(exit_code=0)) for delivery in deliveries))
 
 
-async def _reading(folder: Path, rounds: int) -> list[dict[str, object]]:
+async def _reading(folder: Path, options: Options) -> list[Row]:
+    kept = options.scaled(KEPT)
     async with resolve(f"sqlite://{folder}/kept.db/bench", Settings()) as queue:
         await queue.create()
         ids: list[str] = []
-        for _ in range(0, KEPT, 10_000):
-            ids += await queue.push([Task.new(command="echo a task of the usual size") for _ in range(10_000)])
+        while len(ids) < kept:
+            ids += await queue.push(
+                [Task.new(command="echo a task of the usual size") for _ in range(min(kept, 10_000))]
+            )
             await _settle_all(queue, _OUTPUT, group=500)
         await queue.push([Task.new(command="sleep 60") for _ in range(64)])
         await queue.receive(64, None, timedelta(0))
         journal = journal_of(queue)
         asks: dict[str, Callable[[int], Awaitable[object]]] = {
             "ps, 64 running": lambda _: journal.running(1000),
-            "status": lambda number: journal.find([ids[number * 997 % KEPT]]),
-            "history": lambda number: journal.attempts(ids[number * 997 % KEPT]),
+            "status": lambda number: journal.find([ids[number * 997 % kept]]),
+            "history": lambda number: journal.attempts(ids[number * 997 % kept]),
             "stats": lambda _: journal.stats(3600.0),
         }
-        rows: list[dict[str, object]] = []
+        rows: list[Row] = []
         for what, ask in asks.items():
-            times = []
-            for number in range(20 * rounds):
-                began = time.perf_counter()
-                await ask(number)
-                times.append(time.perf_counter() - began)
-            name = f"journal of {KEPT:,} tasks, {what}".ljust(42)
-            rows.append({"what": name, "milliseconds": statistics.median(times) * 1e3, "unit": "ms"})
+            figures = []
+            for number in range(20 * options.rounds):
+                with Meter() as meter:
+                    await ask(number)
+                figures.append(meter.figure(1))
+            rows.append(compared(f"journal of {kept:,} tasks, {what}", {"jobq": figures}, "ms"))
         return rows

@@ -6,33 +6,29 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from benchmarks.measure import Row
+from benchmarks.sections import Options
 
 SLOTS = (1, 256)
 SECONDS = 60.0
 
 
-def measure(folder: Path, rounds: int) -> list[dict[str, object]]:
-    """Return the medians at each number of slots, and what one more slot costs."""
-    found = {slots: [_resident(folder / f"{slots}-{number}", slots) for number in range(rounds)] for slots in SLOTS}
+def measure(folder: Path, options: Options) -> Iterator[Row]:
+    """Yield the medians at each number of slots, and what one more slot costs."""
+    rounds = range(options.rounds)
+    found = {slots: [_resident(folder / f"{slots}-{number}", slots) for number in rounds] for slots in SLOTS}
     medians = {
         slots: (statistics.median(pair[0] for pair in pairs), statistics.median(pair[1] for pair in pairs))
         for slots, pairs in found.items()
     }
-    rows: list[dict[str, object]] = [
-        {
-            "what": f"memory, {slots} slots".ljust(42),
-            "guardian": own[0],
-            "unit": "MB guardian",
-            "worker": own[1],
-            "u": "MB",
-        }
-        for slots, own in medians.items()
-    ]
+    for slots, own in medians.items():
+        yield {"what": f"memory, {slots} slots", "guardian": {"MB": own[0]}, "worker": {"MB": own[1]}}
     few, many = SLOTS
     a_slot = (sum(medians[many]) - sum(medians[few])) / (many - few)
-    rows.append({"what": "memory, one more slot".ljust(42), "both": a_slot, "unit": "MB guardian and worker"})
-    return rows
+    yield {"what": "memory, one more slot", "guardian and worker": {"MB": a_slot}}
 
 
 def _resident(folder: Path, slots: int) -> tuple[float, float]:

@@ -1,7 +1,7 @@
-"""One figure of one peer, printed as seconds or milliseconds; runs in .peer-postgres, which has both peers.
+"""One figure of one peer, printed; runs in .peer-postgres, which has both peers.
 
-postgres_peer.py WHICH DSN prepare
-postgres_peer.py WHICH DSN push COUNT AT_ONCE | bulk COUNT | work COUNT AT_ONCE | latency COUNT
+python -m benchmarks.postgres_peer WHICH DSN prepare
+python -m benchmarks.postgres_peer WHICH DSN push COUNT AT_ONCE | bulk COUNT | work COUNT AT_ONCE | latency COUNT
 """
 # mypy: ignore-errors
 # ruff: noqa: ARG001, ARG002, PLC0415
@@ -9,9 +9,10 @@ postgres_peer.py WHICH DSN push COUNT AT_ONCE | bulk COUNT | work COUNT AT_ONCE 
 
 import asyncio
 import os
-import statistics
 import sys
 import time
+
+from benchmarks.measure import Meter, median
 
 
 class Procrastinate:
@@ -90,11 +91,12 @@ class PgQueuer:
 async def main(which, dsn, verb, *numbers):
     peer = {"procrastinate": Procrastinate, "pgqueuer": PgQueuer}[which]()
     await peer.open(dsn)
-    count, at_once, *_ = [*map(int, numbers), 1, 1]
     if verb == "prepare":
-        await peer.prepare()
-        return 0.0
-    began = time.perf_counter()
+        return await peer.prepare()
+    count, at_once = map(int, numbers)
+    if verb == "latency":
+        return await latency(peer, count)
+    meter = Meter()
     if verb == "push":
         numbers = iter(range(count))
 
@@ -102,29 +104,34 @@ async def main(which, dsn, verb, *numbers):
             for number in numbers:
                 await peer.push(number)
 
-        await asyncio.gather(*(some() for _ in range(at_once)))
+        with meter:
+            await asyncio.gather(*(some() for _ in range(at_once)))
     elif verb == "bulk":
+        with meter:
+            await peer.bulk(count)
+    else:
         await peer.bulk(count)
-    elif verb == "work":
-        await peer.bulk(count)
-        began = time.perf_counter()
-        await peer.work(at_once, wait=False)
-        assert peer.called == count, peer.called
-        return peer.at - began
-    elif verb == "latency":
-        working = asyncio.create_task(peer.work(1, wait=True))
-        await asyncio.sleep(2)
-        found = []
-        for number in range(count):
-            peer.event.clear()
+        with meter:
             began = time.perf_counter()
+            await peer.work(at_once, wait=False)
+        meter.seconds = peer.at - began  # until the last one, not until its worker ends
+        assert peer.called == count, peer.called
+    return meter.figure(count)
+
+
+async def latency(peer, count):
+    working = asyncio.create_task(peer.work(1, wait=True))
+    await asyncio.sleep(2)
+    figures = []
+    for number in range(count):
+        peer.event.clear()
+        with Meter() as meter:
             await peer.push(number)
             await asyncio.wait_for(peer.event.wait(), 60)
-            found.append(peer.at - began)
-            await asyncio.sleep(0.05)
-        working.cancel()
-        return statistics.median(found)
-    return time.perf_counter() - began
+        figures.append(meter.figure(1))
+        await asyncio.sleep(0.05)
+    working.cancel()
+    return median(figures)
 
 
 print(asyncio.run(main(*sys.argv[1:])), flush=True)

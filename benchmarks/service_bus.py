@@ -1,36 +1,39 @@
 """`make bench-service-bus`: jobq beside ai4s-jobq on one Service Bus emulator, under the same 503 and the same 404.
 
-Also which way of pushing is faster, batches over REST or the SDK's over AMQP.
+Also which way of pushing is faster, batches over REST or the SDK's over AMQP. The emulator is in the same process, so
+its CPU is part of both sides'.
 """
 
-import argparse
 import asyncio
+import itertools
 import json
 import math
 import os
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from benchmarks.bench import show
+from benchmarks import sections
+from benchmarks.measure import Figure, Meter, Row, compared, in_turns
+from benchmarks.sections import ROOT
 from jobq.task import Task
 from jobq.testing.service_bus.access import ALL_RIGHTS, Claim
 from jobq.testing.service_bus.description import Description
 from jobq.testing.service_bus.emulator import Emulator
 from jobq.testing.service_bus.faults import Fault, Operation
-from jobq_azure.service_bus_backend import ServiceBusBackend
-from jobq_azure.service_bus_namespace import Namespace, place_of
-from jobq_azure.service_bus_options import Options
+from jobq_azure.service_bus.backend import ServiceBusBackend
+from jobq_azure.service_bus.namespace import Namespace, place_of
+from jobq_azure.service_bus.options import Options
 
-_ROOT: Final = Path(__file__).parents[1]
-_PEER: Final = _ROOT / ".peer/bin/python"
+_PEER: Final = ROOT / ".peer/bin/python"
 _TOKEN: Final = "token-of-the-peer"
 _LOCK_SECONDS: Final = 30.0
 _WATCH_SECONDS: Final = 40.0  # how long a task is watched that should be dead
@@ -38,6 +41,7 @@ _STOP_SECONDS: Final = 30.0
 # Ends by itself, for a side that leaves it behind.
 _TICKS: Final = "for i in $(seq 1500); do cut -d' ' -f1 /proc/uptime >> ticks || exit; sleep 0.05; done"
 _STATUSES: Final = (503, 403, 413, 429, 500)
+_NUMBERS: Final = itertools.count()
 
 
 class Bench:
@@ -86,9 +90,9 @@ class Bench:
         return json.loads(out) if out.strip() else {"error": f"exit code {pushing.returncode}"}
 
 
-async def pushes_under(bench: Bench, status: int) -> dict[str, object]:
+async def pushes_under(bench: Bench, status: int) -> Row:
     """Push through a service that refuses everything: what is told, and what is there."""
-    row: dict[str, object] = {"what": f"push under {status}".ljust(42)}
+    row: Row = {"what": f"push under {status}"}
     for side, push in (("jobq", bench.push), ("ai4s-jobq", bench.peer_push)):
         queue = bench.queue(f"push-{status}-{side}")
         bench.emulator.faults.plan(Fault(status), Operation.SEND, count=math.inf)
@@ -96,16 +100,16 @@ async def pushes_under(bench: Bench, status: int) -> dict[str, object]:
         bench.emulator.faults.clear()
         there = len(bench.emulator.broker.queue(queue).messages())
         verdict = "LOST, told as sent" if "id" in told and not there else "told"
-        row[side] = f"{side}: {verdict} ({told.get('error', 'an id')}, {there} in the queue)  "
+        row[side] = f"{verdict} ({told.get('error', 'an id')}, {there} in the queue)"
     return row
 
 
-async def lock_lost(bench: Bench) -> dict[str, object]:
+async def lock_lost(bench: Bench) -> Row:
     """Let one renewal answer 404 in the middle of a task; return for how long its process goes on, to 0.05 s.
 
     Zero is a task that was killed before it wrote its next line.
     """
-    row: dict[str, object] = {"what": "a task goes on after a 404 on its lock".ljust(42)}
+    row: Row = {"what": "a task goes on after a 404 on its lock"}
     program = str(Path(__file__).with_name("service_bus_peer.py"))
     for side in ("jobq", "ai4s-jobq"):
         queue = bench.queue(f"lock-{side}")
@@ -124,7 +128,7 @@ async def lock_lost(bench: Bench) -> dict[str, object]:
         refused = time.clock_gettime(time.CLOCK_BOOTTIME)
         # Its message is locked still: what ticks now is the task that should be dead, or nothing.
         await _until(lambda: _last(ticks) < time.clock_gettime(time.CLOCK_BOOTTIME) - 1, _WATCH_SECONDS)  # noqa: B023
-        row[side] = f"{side}: {max(0.0, _last(ticks) - refused):.2f} s  "
+        row[side] = {"s": max(0.0, _last(ticks) - refused)}
         await _stop(worker)
         bench.emulator.faults.clear()
     return row
@@ -161,22 +165,19 @@ async def _until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         await asyncio.sleep(0.02)
 
 
-async def push_rate(bench: Bench, count: int) -> dict[str, object]:
-    """Compare batches over REST with the SDK's over AMQP; both connected."""
-    rest, amqp = [], []
-    for round_ in range(3):
-        queue = bench.queue(f"rest-{round_}")
-        place = place_of("emulator", queue, bench.emulator.connection_string, "")
-        tasks = [Task.new(command="true") for _ in range(count)]
-        async with ServiceBusBackend(Namespace(place), Options()) as backend:
-            began = time.perf_counter()
+async def _push_rest(bench: Bench, tasks: list[Task]) -> Figure:
+    place = place_of("emulator", bench.queue(f"rest-{next(_NUMBERS)}"), bench.emulator.connection_string, "")
+    async with ServiceBusBackend(Namespace(place), Options()) as backend:
+        with Meter() as meter:
             await backend.push(tasks)
-            rest.append(count / (time.perf_counter() - began))
-        queue = bench.queue(f"amqp-{round_}")
-        bus = ServiceBusClient.from_connection_string(bench.emulator.connection_string)
-        async with bus, bus.get_queue_sender(queue) as sender:
-            await sender.create_message_batch()  # connects
-            began = time.perf_counter()
+    return meter.figure(len(tasks))
+
+
+async def _push_amqp(bench: Bench, tasks: list[Task]) -> Figure:
+    bus = ServiceBusClient.from_connection_string(bench.emulator.connection_string)
+    async with bus, bus.get_queue_sender(bench.queue(f"amqp-{next(_NUMBERS)}")) as sender:
+        await sender.create_message_batch()  # connects
+        with Meter() as meter:
             batch = await sender.create_message_batch()
             for task in tasks:
                 message = ServiceBusMessage(task.encode(), message_id=task.id)
@@ -187,31 +188,34 @@ async def push_rate(bench: Bench, count: int) -> dict[str, object]:
                     batch = await sender.create_message_batch()
                     batch.add_message(message)
             await sender.send_messages(batch, timeout=30)
-            amqp.append(count / (time.perf_counter() - began))
+    return meter.figure(len(tasks))
+
+
+def _prepare(options: sections.Options, stack: ExitStack) -> Mapping[str, sections.Section]:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jobq-bench-")))
+    runner = stack.enter_context(asyncio.Runner())
+    emulator = Emulator()
+    runner.run(emulator.__aenter__())
+    stack.callback(lambda: runner.run(emulator.__aexit__(None, None, None)))
+    bench = Bench(emulator, folder)
+
+    def push_rate() -> Iterator[Row]:
+        tasks = [Task.new(command="true") for _ in range(options.scaled(2000))]
+        sides: dict[str, Callable[[int], Figure]] = {
+            "REST batches": lambda _: runner.run(_push_rest(bench, tasks)),
+            "SDK batches": lambda _: runner.run(_push_amqp(bench, tasks)),
+        }
+        yield compared(f"push of {len(tasks)}", in_turns(options.rounds, sides))
+
+    def one(measure: Callable[[], Coroutine[Any, Any, Row]]) -> Iterator[Row]:
+        yield runner.run(measure())
+
     return {
-        "what": f"push of {count}".ljust(42),
-        "rest": statistics.median(rest),
-        "u": "/s in REST batches   SDK batches",
-        "amqp": statistics.median(amqp),
-        "v": "/s",
+        "push": push_rate,
+        **{f"under-{status}": partial(one, partial(pushes_under, bench, status)) for status in _STATUSES},
+        "lock": partial(one, partial(lock_lost, bench)),
     }
 
 
-async def run(tasks: int, folder: Path) -> None:
-    async with Emulator() as emulator:
-        bench = Bench(emulator, folder)
-        print(show(await push_rate(bench, tasks)), flush=True)
-        for status in _STATUSES:
-            print(show(await pushes_under(bench, status)), flush=True)
-        print(show(await lock_lost(bench)), flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Show jobq and ai4s-jobq under the same faults of Service Bus.")
-    parser.add_argument("--tasks", type=int, default=2000)
-    with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
-        asyncio.run(run(parser.parse_args().tasks, Path(folder)))
-
-
 if __name__ == "__main__":
-    main()
+    sections.main(__doc__, _prepare, rounds=3, peer=_PEER)

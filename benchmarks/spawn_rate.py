@@ -6,59 +6,64 @@ All run `/bin/true` in a session of its own, with three descriptors of their own
 
 import asyncio
 import os
-import statistics
 import subprocess
-import time
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from jobq.run.asyncio_spawner import AsyncioSpawner
-from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.process import Launch, Spawner
+from benchmarks.measure import Figure, Meter, Row, compared, in_turns, live_children
+from benchmarks.sections import Options
+from jobq.run.process.spawner import Launch, Spawner
+from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 
 AT_ONCE = (1, 8, 64)
 PROGRAM = ("/bin/true",)
 STARTS = 600
 
 
-def measure(folder: Path, rounds: int) -> list[dict[str, object]]:  # noqa: ARG001 - every section gets a folder
-    """Return the rates and their ratios to the bare loop; sides take turns."""
-    rows: list[dict[str, object]] = []
+def measure(_: Path, options: Options) -> Iterator[Row]:
+    """Yield a row for each number at once and each spawner."""
+    starts = options.scaled(STARTS)
     for at_once in AT_ONCE:
-        rates: dict[str, list[float]] = {"bare": [], "guardian": [], "asyncio": []}
-        for _ in range(rounds):
-            rates["bare"].append(_bare(at_once))
-            rates["guardian"].append(asyncio.run(_ours(GuardianSpawner(), at_once)))
-            rates["asyncio"].append(asyncio.run(_ours(AsyncioSpawner(), at_once)))
-        bare = statistics.median(rates["bare"])
-        for spawner in ("asyncio", "guardian"):
-            ours = statistics.median(rates[spawner])
-            rows.append(
-                {
-                    "what": f"spawn, true, {at_once} at once, {spawner}".ljust(42),
-                    "jobq": ours,
-                    "unit": "/s   bare",
-                    "bare": bare,
-                    "rel": "/s   ratio",
-                    "ratio": ours / bare,
-                }
-            )
-    return rows
+        yield from beside_bare(
+            f"spawn, true, {at_once} at once",
+            options.rounds,
+            partial(_bare, starts, at_once),
+            partial(_ours, starts, at_once),
+        )
 
 
-def _bare(at_once: int) -> float:
+def beside_bare(
+    what: str, rounds: int, bare: Callable[[], Figure], ours: Callable[[Spawner], Coroutine[Any, Any, Figure]]
+) -> Iterator[Row]:
+    """Yield a row for each spawner; the bare side and both of ours take turns."""
+    found = in_turns(
+        rounds,
+        {
+            "bare": lambda _: bare(),
+            "guardian": lambda _: asyncio.run(ours(GuardianSpawner())),
+            "asyncio": lambda _: asyncio.run(ours(AsyncioSpawner())),
+        },
+    )
+    for spawner in ("asyncio", "guardian"):
+        yield compared(f"{what}, {spawner}", {"jobq": found[spawner], "bare": found["bare"]})
+
+
+def _bare(starts: int, at_once: int) -> Figure:
     null = os.open("/dev/null", os.O_RDWR)
     children: dict[int, subprocess.Popen[bytes]] = {}
-    began = time.perf_counter()
-    for _ in range(STARTS):
-        if len(children) == at_once:
+    with Meter() as meter:
+        for _ in range(starts):
+            if len(children) == at_once:
+                _reap(children)
+            child = subprocess.Popen(PROGRAM, stdin=null, stdout=null, stderr=null, start_new_session=True)
+            children[child.pid] = child
+        while children:
             _reap(children)
-        child = subprocess.Popen(PROGRAM, stdin=null, stdout=null, stderr=null, start_new_session=True)
-        children[child.pid] = child
-    while children:
-        _reap(children)
-    seconds = time.perf_counter() - began
     os.close(null)
-    return STARTS / seconds
+    return meter.figure(starts)
 
 
 def _reap(children: dict[int, subprocess.Popen[bytes]]) -> None:
@@ -67,10 +72,10 @@ def _reap(children: dict[int, subprocess.Popen[bytes]]) -> None:
     assert children.pop(ended.si_pid).wait() == 0
 
 
-async def _ours(spawner: Spawner, at_once: int) -> float:
+async def _ours(starts: int, at_once: int, spawner: Spawner) -> Figure:
     null = os.open("/dev/null", os.O_RDWR)
     launch = Launch(argv=PROGRAM, env=dict(os.environ), stdout=null, stderr=null)
-    left = iter(range(STARTS))
+    left = iter(range(starts))
 
     async def slot() -> None:
         for _ in left:
@@ -79,11 +84,10 @@ async def _ours(spawner: Spawner, at_once: int) -> float:
 
     async with spawner:
         await _warm(spawner, launch)
-        began = time.perf_counter()
-        await asyncio.gather(*(slot() for _ in range(at_once)))
-        seconds = time.perf_counter() - began
+        with Meter(*live_children()) as meter:  # the guardian lives on
+            await asyncio.gather(*(slot() for _ in range(at_once)))
     os.close(null)
-    return STARTS / seconds
+    return meter.figure(starts)
 
 
 async def _warm(spawner: Spawner, launch: Launch) -> None:

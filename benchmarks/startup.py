@@ -1,13 +1,17 @@
 """How long commands take that do nothing, beside a Python that does nothing; sides take turns."""
 
 import os
-import statistics
-import subprocess
 import sys
-import time
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-TURNS = 15
+from benchmarks.commands import whole
+from benchmarks.measure import Figure, Row, compared, in_turns
+from benchmarks.sections import Options
+
+TURNS = 15  # more than rounds: a start is short
+BARE = "python -c pass"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "--version": ("--version",),
     "--help": ("--help",),
@@ -16,28 +20,15 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def measure(folder: Path, rounds: int) -> list[dict[str, object]]:  # noqa: ARG001 - a start has turns enough of its own
-    """Return the medians and their ratios to `python -c pass`."""
-    environment = {**os.environ, "JOBQ_HOME": str(folder)}
+def measure(folder: Path, options: Options) -> Iterator[Row]:
+    """Yield a row for each command."""
     script = Path(sys.executable).with_name("jobq")
-    sides = {"bare": (sys.executable, "-c", "pass")} | {
-        name: (str(script), *arguments) for name, arguments in COMMANDS.items()
-    }
-    took: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(TURNS):
-        for name, argv in sides.items():
-            began = time.perf_counter()
-            subprocess.run(argv, env=environment, check=True, capture_output=True)
-            took[name].append((time.perf_counter() - began) * 1000)
-    bare = statistics.median(took["bare"])
-    return [
-        {
-            "what": f"start, jobq {name}".ljust(42),
-            "jobq": statistics.median(took[name]),
-            "unit": "ms   python -c pass",
-            "bare": bare,
-            "rel": "ms   ratio",
-            "ratio": statistics.median(took[name]) / bare,
-        }
-        for name in COMMANDS
-    ]
+    argvs = {BARE: (sys.executable, "-c", "pass")} | {name: (str(script), *more) for name, more in COMMANDS.items()}
+    turns = min(TURNS, options.scaled(TURNS))
+    found = in_turns(turns, {name: partial(_start, argv, folder) for name, argv in argvs.items()})
+    for name in COMMANDS:
+        yield compared(f"start, jobq {name}", {"jobq": found[name], BARE: found[BARE]}, "ms")
+
+
+def _start(argv: Sequence[str], folder: Path, _: int) -> Figure:
+    return whole(argv, {**os.environ, "JOBQ_HOME": str(folder)}).figure(1)

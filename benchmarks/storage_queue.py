@@ -1,38 +1,38 @@
 """`make bench-azure`: jobq beside ai4s-jobq and the bare SDK on one Azurite, in one run; sides take turns.
 
 The bare SDK shows where the emulator itself is the limit: it receives and deletes the same messages and runs nothing.
+CPU is that of each side's own processes, without Azurite's.
 """
 
-import argparse
 import asyncio
 import contextlib
 import itertools
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from azure.core.exceptions import ResourceExistsError
 from azure.storage.queue.aio import QueueClient
 
-from benchmarks.bench import show
+from benchmarks import sections
+from benchmarks.commands import output, whole
+from benchmarks.measure import Figure, Meter, Row, compared, in_turns
+from benchmarks.sections import ROOT, Options
 from jobq.queue import Queue
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
 from tests.azure.emulator import ACCOUNT, Azurite
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_ROOT: Final = Path(__file__).parents[1]
-_PEER: Final = _ROOT / ".peer/bin"
+_PEER: Final = ROOT / ".peer/bin"
 _AT_ONCE: Final = 16  # requests of the bare SDK: as many as ours keeps on their way
-_LIMIT_SECONDS: Final = 900.0
 _NUMBERS: Final = itertools.count()
 
 
@@ -49,29 +49,27 @@ class Bench:
             "JOBQ_SCHEDULED_EVENTS": "off",
             "JOBQ_DISABLE_SCHEDULED_EVENTS": "1",
             "JOBQ_HOME": str(folder),
+            "PYTHONPATH": str(ROOT),  # the peer's script measures as we do
             "HOME": str(folder),
         }
 
     def queue(self) -> str:
         return f"bench-{next(_NUMBERS)}"
 
-    def seconds(self, *argv: str) -> float:
-        began = time.perf_counter()
-        subprocess.run(
-            argv, env=self.environment, cwd=self.folder, check=True, capture_output=True, timeout=_LIMIT_SECONDS
-        )
-        return time.perf_counter() - began
+    def command(self, count: int, *argv: str) -> Figure:
+        """Return what a whole command takes for so many units, its start and end included."""
+        return whole(argv, self.environment, self.folder).figure(count)
 
-    async def push(self, queue: str, count: int, command: str = "true") -> float:
+    async def push(self, queue: str, count: int, command: str = "true") -> Figure:
         settings = Settings(connection_string=self.signed)
         async with resolve(f"{ACCOUNT}/{queue}", settings) as backend:
             await backend.create()
             tasks = [Task.new(command=command) for _ in range(count)]
-            began = time.perf_counter()
-            await Queue(backend, settings).push(tasks)
-            return time.perf_counter() - began
+            with Meter() as meter:
+                await Queue(backend, settings).push(tasks)
+        return meter.figure(count)
 
-    async def bare_push(self, queue: str, count: int) -> float:
+    async def bare_push(self, queue: str, count: int) -> Figure:
         async with QueueClient.from_connection_string(self.signed, queue) as client:
             with contextlib.suppress(ResourceExistsError):
                 await client.create_queue()
@@ -81,11 +79,11 @@ class Bench:
                 for text in texts:
                     await client.send_message(text, time_to_live=-1)
 
-            began = time.perf_counter()
-            await asyncio.gather(*(put() for _ in range(_AT_ONCE)))
-            return time.perf_counter() - began
+            with Meter() as meter:
+                await asyncio.gather(*(put() for _ in range(_AT_ONCE)))
+        return meter.figure(count)
 
-    async def bare_drain(self, queue: str, slots: int) -> float:
+    async def bare_drain(self, queue: str, count: int, slots: int) -> Figure:
         async with QueueClient.from_connection_string(self.signed, queue) as client:
 
             async def slot() -> None:
@@ -95,22 +93,14 @@ class Bench:
                         return
                     await client.delete_message(found[0])
 
-            began = time.perf_counter()
-            await asyncio.gather(*(slot() for _ in range(slots)))
-            return time.perf_counter() - began
+            with Meter() as meter:
+                await asyncio.gather(*(slot() for _ in range(slots)))
+        return meter.figure(count)
 
-    def peer_push(self, queue: str, count: int, command: str = "true") -> float:
+    def peer_push(self, queue: str, count: int, command: str = "true") -> Figure:
         """Return its own figure: without its start."""
-        program = str(Path(__file__).with_name("storage_queue_peer.py"))
-        told = subprocess.run(
-            [str(_PEER / "python"), program, queue, str(count), command],
-            env=self.environment,
-            cwd=self.folder,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return float(told.stdout.split()[-1])
+        argv = (str(_PEER / "python"), "-m", "benchmarks.storage_queue_peer", queue, str(count), command)
+        return Figure.printed(output(argv, self.environment, self.folder))
 
     def worker(self, queue: str, slots: int) -> list[str]:
         return [sys.executable, "-m", "jobq", f"{ACCOUNT}/{queue}", "worker", "-n", str(slots)]
@@ -120,54 +110,55 @@ class Bench:
         return [program, f"{ACCOUNT}/{queue}", "worker", "-n", str(slots)]
 
 
-def push_rate(bench: Bench, tasks: int) -> dict[str, object]:
-    ours = asyncio.run(bench.push(bench.queue(), tasks))
-    bare = asyncio.run(bench.bare_push(bench.queue(), tasks))
-    peer = bench.peer_push(bench.queue(), tasks)
-    return _row(f"push of {tasks}", tasks / ours, tasks / peer, tasks / bare)
+def push_rate(bench: Bench, tasks: int, rounds: int) -> Iterable[Row]:
+    sides: dict[str, Callable[[int], Figure]] = {
+        "jobq": lambda _: asyncio.run(bench.push(bench.queue(), tasks)),
+        "ai4s-jobq": lambda _: bench.peer_push(bench.queue(), tasks),
+        "bare SDK": lambda _: asyncio.run(bench.bare_push(bench.queue(), tasks)),
+    }
+    yield compared(f"push of {tasks}", in_turns(rounds, sides))
 
 
-def worker_rate(bench: Bench, tasks: int, slots: int) -> dict[str, object]:
+def worker_rate(bench: Bench, tasks: int, slots: int, rounds: int) -> Iterable[Row]:
     """Compare whole runs of the command lines, their start and end included."""
-    mine, theirs, bare = bench.queue(), bench.queue(), bench.queue()
-    asyncio.run(bench.push(mine, tasks))
-    ours = bench.seconds(*bench.worker(mine, slots))
-    bench.peer_push(theirs, tasks)
-    peer = bench.seconds(*bench.peer_worker(theirs, slots))
-    asyncio.run(bench.bare_push(bare, tasks))
-    alone = asyncio.run(bench.bare_drain(bare, slots))
-    return _row(f"worker over {tasks} `true`, {slots} slots", tasks / ours, tasks / peer, tasks / alone)
+
+    def ours(_: int) -> Figure:
+        asyncio.run(bench.push(queue := bench.queue(), tasks))
+        return bench.command(tasks, *bench.worker(queue, slots))
+
+    def peer(_: int) -> Figure:
+        bench.peer_push(queue := bench.queue(), tasks)
+        return bench.command(tasks, *bench.peer_worker(queue, slots))
+
+    def bare(_: int) -> Figure:
+        asyncio.run(bench.bare_push(queue := bench.queue(), tasks))
+        return asyncio.run(bench.bare_drain(queue, tasks, slots))
+
+    sides = {"jobq": ours, "ai4s-jobq": peer, "bare SDK": bare}
+    yield compared(f"worker over {tasks} `true`, {slots} slots", in_turns(rounds, sides))
 
 
-def memory(bench: Bench, slots: int) -> dict[str, object]:
+def memory(bench: Bench, slots: int) -> Iterable[Row]:
     """Compare resident megabytes of all processes of a worker whose slots are taken; the tasks do not count."""
     mine, theirs = bench.queue(), bench.queue()
     asyncio.run(bench.push(mine, slots, "exec sleep 1000"))
     bench.peer_push(theirs, slots, "exec sleep 1000")
     ours = _resident(bench, bench.worker(mine, slots), slots)
     peer = _resident(bench, bench.peer_worker(theirs, slots), slots)
-    return {
-        "what": f"memory, {slots} slots".ljust(42),
-        "jobq": ours[0],
-        "u": f"MB in {ours[1]} processes   ai4s-jobq",
-        "peer": peer[0],
-        "v": f"MB in {peer[1]}   ratio",
-        "ratio": ours[0] / peer[0],
+    yield {
+        "what": f"memory, {slots} slots",
+        "jobq": {"MB": ours[0], "processes": ours[1]},
+        "ai4s-jobq": {"MB": peer[0], "processes": peer[1]},
+        "to ai4s-jobq": {"x": ours[0] / peer[0]},
     }
 
 
-def start(bench: Bench) -> dict[str, object]:
-    rounds = range(5)
-    ours = statistics.median(bench.seconds(sys.executable, "-m", "jobq", "--help") for _ in rounds)
-    peer = statistics.median(bench.seconds(str(_PEER / "ai4s-jobq"), "--help") for _ in rounds)
-    return {
-        "what": "start (--help)".ljust(42),
-        "jobq": ours,
-        "u": "s   ai4s-jobq",
-        "peer": peer,
-        "v": "s   ratio",
-        "ratio": ours / peer,
+def start(bench: Bench, rounds: int) -> Iterable[Row]:
+    sides: dict[str, Callable[[int], Figure]] = {
+        "jobq": lambda _: bench.command(1, sys.executable, "-m", "jobq", "--help"),
+        "ai4s-jobq": lambda _: bench.command(1, str(_PEER / "ai4s-jobq"), "--help"),
     }
+    yield compared("start (--help)", in_turns(max(5, rounds), sides), "ms")
 
 
 def _resident(bench: Bench, argv: list[str], slots: int) -> tuple[float, int]:
@@ -208,42 +199,21 @@ def _name(process: object) -> str:
         return ""
 
 
-def _row(what: str, ours: float, peer: float, bare: float) -> dict[str, object]:
+def _prepare(options: Options, stack: ExitStack) -> Mapping[str, sections.Section]:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jobq-bench-")))
+    azurite = Azurite(folder)
+    stack.callback(azurite.kill)
+    azurite.start()
+    bench = Bench(azurite, folder)
+    tasks, rounds = options.scaled(2000), options.rounds
     return {
-        "what": what.ljust(42),
-        "jobq": ours,
-        "u": "/s   ai4s-jobq",
-        "peer": peer,
-        "v": "/s   bare SDK",
-        "bare": bare,
-        "w": "/s   to the peer",
-        "ratio": ours / peer,
-        "x": "  to bare",
-        "to_bare": ours / bare,
+        "start": partial(start, bench, rounds),
+        "push": partial(push_rate, bench, tasks, rounds),
+        "worker-1": partial(worker_rate, bench, options.scaled(500), 1, rounds),
+        **{f"worker-{slots}": partial(worker_rate, bench, tasks, slots, rounds) for slots in (8, 32)},
+        **{f"memory-{slots}": partial(memory, bench, slots) for slots in (8, 32)},
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure jobq beside ai4s-jobq and the bare SDK on one Azurite.")
-    parser.add_argument("--tasks", type=int, default=2000)
-    tasks = parser.parse_args().tasks
-    with tempfile.TemporaryDirectory(prefix="jobq-bench-") as folder:
-        azurite = Azurite(Path(folder))
-        azurite.start()
-        try:
-            bench = Bench(azurite, Path(folder))
-            measures: list[Callable[[], dict[str, object]]] = [
-                lambda: start(bench),
-                lambda: push_rate(bench, tasks),
-                lambda: worker_rate(bench, tasks // 4, 1),
-                *(lambda slots=slots: worker_rate(bench, tasks, slots) for slots in (8, 32)),
-                *(lambda slots=slots: memory(bench, slots) for slots in (8, 32)),
-            ]
-            for measure in measures:
-                print(show(measure()), flush=True)
-        finally:
-            azurite.kill()
-
-
 if __name__ == "__main__":
-    main()
+    sections.main(__doc__, _prepare, rounds=1, peer=_PEER / "python")

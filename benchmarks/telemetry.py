@@ -19,12 +19,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from benchmarks.commands import whole
+from benchmarks.measure import Figure, Meter, Row, compared, in_turns, median
+from benchmarks.sections import Options
 from jobq.events import Events
 from jobq.settings import Settings
 from jobq.task import Task
@@ -37,75 +40,62 @@ if TYPE_CHECKING:
 SLOTS = 8
 SHORT, LONG = 200, 1200  # tasks
 ATTEMPTS = 4000
+A_TENTH = {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}
 SCRAPE_SECONDS = 15.0  # Prometheus' default is a minute, that of its operator 30 s
 CONTEXT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 
 
-@dataclass(frozen=True)
-class Run:
-    """One worker: CPU seconds of its whole tree, and how long it took."""
-
-    cpu: float
-    seconds: float
-
-
-def measure(folder: Path, rounds: int) -> list[dict[str, object]]:
-    """Return what each kind of telemetry adds, and what it is a share of."""
+def measure(folder: Path, options: Options) -> Iterator[Row]:
+    """Yield what each kind of telemetry adds, and what it is a share of; then rates with it and without."""
     with _collector() as url:
         modes = {
             "off": dict[str, str](),
             "metrics": {"JOBQ_METRICS_PORT": str(free_port()), "JOBQ_HEALTH_FILE": str(folder / "health")},
             "otlp": {"JOBQ_TELEMETRY": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": url},
         }
-        added = {mode: min(_apart(mode, url) for _ in range(max(3, rounds))) for mode in modes}
-        runs: dict[str, list[tuple[Run, Run]]] = {mode: [] for mode in modes}
-        for number in range(rounds):
-            for mode in modes if number % 2 else reversed(modes):
-                path = folder / f"{mode}{number}"
-                runs[mode].append((_worker(path, SHORT, modes[mode]), _worker(path, LONG, modes[mode])))
-    task = statistics.median(_slope(*pair) for pair in runs["off"])
-    rates = {mode: statistics.median(_rate(*pair) for pair in runs[mode]) for mode in modes}
-    starts = {mode: statistics.median(short.cpu for short, _ in runs[mode]) for mode in modes}
-    return [
-        {
-            "what": f"telemetry, true, {SLOTS} slots, {mode}".ljust(42),
-            "added": 1e6 * (added[mode] - added["off"]),
-            "unit": "us CPU   task",
-            "task": 1e6 * task,
-            "of": "us CPU   cost",
-            "cost": (added[mode] - added["off"]) / task,
-            "starts": "   start",
-            "start": starts[mode] - starts["off"],
-            "rates": "s CPU   rate",
-            "rate": rates[mode],
-            "without": "/s   without",
-            "off": rates["off"],
+        times = range(max(3, options.rounds))
+        added = {mode: min(_apart(mode, url) for _ in times) for mode in modes}
+        sampled = min(_apart("otlp", url, **A_TENTH) for _ in times)
+        starts: dict[str, list[float]] = {mode: [] for mode in modes}
+        few, many = options.scaled(SHORT), options.scaled(LONG)
+
+        def slope(mode: str, number: int) -> Figure:
+            path = folder / f"{mode}{number}"
+            short, long = (_worker(path, tasks, modes[mode]) for tasks in (few, many))
+            starts[mode].append(short.cpu_seconds)
+            long.seconds -= short.seconds
+            long.cpu_seconds -= short.cpu_seconds
+            return long.figure(many - few)
+
+        found = in_turns(options.rounds, {mode: partial(slope, mode) for mode in modes})
+    task = median(found["off"]).cpu_ms
+    less = (sampled - added["off"]) / (added["otlp"] - added["off"])
+    for mode in ("metrics", "otlp"):
+        more = 1e3 * (added[mode] - added["off"])
+        yield {
+            "what": f"telemetry, true, {SLOTS} slots, {mode}",
+            "added": {"us CPU": 1e3 * more},
+            "task": {"us CPU": 1e3 * task},
+            "cost": more / task,
+            "start": {"s CPU": statistics.median(starts[mode]) - statistics.median(starts["off"])},
         }
-        for mode in ("metrics", "otlp")
-    ]
+        yield compared(f"telemetry, rate, {mode}", {"with": found[mode], "without": found["off"]})
+    yield {"what": "telemetry, otlp, a tenth of the traces", "added": {"x of all": less}}
 
 
-def _slope(short: Run, long: Run) -> float:
-    return (long.cpu - short.cpu) / (LONG - SHORT)
-
-
-def _rate(short: Run, long: Run) -> float:
-    return (LONG - SHORT) / (long.seconds - short.seconds)
-
-
-def _apart(mode: str, url: str) -> float:
+def _apart(mode: str, url: str, **more: str) -> float:
     """Return CPU seconds of one attempt's events in a process of its own, with all that hears them."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_attempts, args=(mode, url, theirs))
+    process = context.Process(target=_attempts, args=(mode, {"OTEL_EXPORTER_OTLP_ENDPOINT": url, **more}, theirs))
     process.start()
     found = float(ours.recv())
     process.join()
     return found
 
 
-def _attempts(mode: str, url: str, connection: Connection) -> None:
-    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = url
+def _attempts(mode: str, environment: dict[str, str], connection: Connection) -> None:
+    os.environ |= environment
     tasks = [Task.new(command="true", trace_context=CONTEXT) for _ in range(ATTEMPTS)]
     events = Events()
     with _heard(mode, events) as begin:
@@ -125,7 +115,7 @@ def _attempts(mode: str, url: str, connection: Connection) -> None:
 def _heard(mode: str, events: Events) -> Iterator[Callable[[Task], object]]:
     if mode == "metrics":
         from jobq.telemetry.metrics import WorkerMetrics  # noqa: PLC0415 - as in the worker
-        from jobq.telemetry.state import WorkerState  # noqa: PLC0415 - as above
+        from jobq.telemetry.worker_state import WorkerState  # noqa: PLC0415 - as above
 
         state = WorkerState()
         events.subscribe(state.on_event)
@@ -133,7 +123,7 @@ def _heard(mode: str, events: Events) -> Iterator[Callable[[Task], object]]:
     if mode != "otlp":
         yield lambda task: task
         return
-    from jobq.telemetry.attach import traced  # noqa: PLC0415 - as above
+    from jobq.telemetry.setup import traced  # noqa: PLC0415 - as above
 
     class Inner:
         async def start(self, *_: Any, **__: Any) -> Any: ...
@@ -149,19 +139,13 @@ def _step(start: Any) -> None:
         start.send(None)
 
 
-def _worker(path: Path, tasks: int, more: dict[str, str]) -> Run:
+def _worker(path: Path, tasks: int, more: dict[str, str]) -> Meter:
     environment = os.environ | {"JOBQ_QUEUE": f"sqlite://{path}-{tasks}.db/bench", "JOBQ_SCHEDULED_EVENTS": "off"}
     jobq = [sys.executable, "-m", "jobq"]
     lines = "true\n" * tasks
     subprocess.run([*jobq, "push"], input=lines, text=True, check=True, capture_output=True, env=environment)
-    command = [*jobq, "worker", "-n", str(SLOTS), "--log-format", "json"]
-    with _scraped(more.get("JOBQ_METRICS_PORT")), Path(f"{path}.log").open("wb") as log:
-        began = time.monotonic()
-        worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment | more)
-        _, status, usage = os.wait4(worker.pid, 0)  # the guardian's, and so that of all it has reaped
-        worker.returncode = os.waitstatus_to_exitcode(status)
-        assert worker.returncode == 0
-    return Run(usage.ru_utime + usage.ru_stime, time.monotonic() - began)
+    with _scraped(more.get("JOBQ_METRICS_PORT")):
+        return whole([*jobq, "worker", "-n", str(SLOTS), "--log-format", "json"], environment | more)
 
 
 @contextmanager

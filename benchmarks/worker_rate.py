@@ -6,62 +6,55 @@ with the plain spawner.
 """
 
 import asyncio
-import statistics
+import itertools
 import subprocess
-import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from jobq.run.asyncio_spawner import AsyncioSpawner
-from jobq.run.environment import shell_argv
-from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.process import Spawner
-from jobq.run.worker import Worker
+from benchmarks.measure import Figure, Meter, Row
+from benchmarks.sections import Options
+from benchmarks.slots import fill
+from benchmarks.spawn_rate import beside_bare
+from jobq.run.process.environment import shell_argv
+from jobq.run.process.spawner import Spawner
+from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
 from jobq.spec import resolve
-from jobq.task import Task
 
 SLOTS = (1, 8, 64)
 
 
-def measure(folder: Path, rounds: int) -> list[dict[str, object]]:
-    """Return the rates and their ratios for each number of slots, with the guardian and without; sides take turns."""
-    rows: list[dict[str, object]] = []
+def measure(folder: Path, options: Options) -> Iterator[Row]:
+    """Yield a row for each number of slots, with the guardian and without."""
+    numbers = itertools.count()
+
+    async def ours(tasks: int, slots: int, spawner: Spawner) -> Figure:
+        settings = Settings(num_workers=slots, scheduled_events="off")
+        return await worked(f"sqlite://{folder}/{next(numbers)}.db/bench", settings, tasks, spawner)
+
     for slots in SLOTS:
-        tasks = 300 if slots == 1 else 800
-        rates: dict[str, list[float]] = {"bare": [], "guardian": [], "asyncio": []}
-        for number in range(rounds):
-            rates["bare"].append(tasks / asyncio.run(_bare(tasks, slots)))
-            for spawner, make in (("guardian", GuardianSpawner), ("asyncio", AsyncioSpawner)):
-                path = folder / f"{slots}-{number}-{spawner}.db"
-                rates[spawner].append(tasks / asyncio.run(_ours(path, tasks, slots, make())))
-        bare = statistics.median(rates["bare"])
-        for spawner in ("asyncio", "guardian"):
-            ours = statistics.median(rates[spawner])
-            rows.append(
-                {
-                    "what": f"worker, bash -c true, {slots} slots, {spawner}".ljust(42),
-                    "jobq": ours,
-                    "unit": "/s   bare",
-                    "bare": bare,
-                    "rel": "/s   ratio",
-                    "ratio": ours / bare,
-                }
-            )
-    return rows
+        tasks = options.scaled(300 if slots == 1 else 800)
+        yield from beside_bare(
+            f"worker, bash -c true, {slots} slots",
+            options.rounds,
+            partial(_bare, tasks, slots),
+            partial(ours, tasks, slots),
+        )
 
 
-async def _ours(path: Path, tasks: int, slots: int, spawner: Spawner) -> float:
-    settings = Settings(num_workers=slots, scheduled_events="off")
-    async with resolve(f"sqlite://{path}/bench", settings) as queue:
+async def worked(spec: str, settings: Settings, tasks: int, spawner: Spawner) -> Figure:
+    """Return what a worker makes of so many `true`, from its start to its end."""
+    async with resolve(spec, settings) as queue:
         await queue.create()
-        await queue.push([Task.new(command="true") for _ in range(tasks)])
-        began = time.perf_counter()
-        report = await Worker(queue, settings, spawner=spawner).run()
+        await fill(queue, tasks)
+        with Meter() as meter:
+            report = await Worker(queue, settings, spawner=spawner).run()
         assert report.succeeded == tasks, report
-        return time.perf_counter() - began
+    return meter.figure(tasks)
 
 
-async def _bare(tasks: int, slots: int) -> float:
+def _bare(tasks: int, slots: int) -> Figure:
     left = iter(range(tasks))
     argv = shell_argv("true")
 
@@ -77,6 +70,9 @@ async def _bare(tasks: int, slots: int) -> float:
             await process.communicate()
             assert process.returncode == 0
 
-    began = time.perf_counter()
-    await asyncio.gather(*(slot() for _ in range(slots)))
-    return time.perf_counter() - began
+    async def all_slots() -> Meter:
+        with Meter() as meter:
+            await asyncio.gather(*(slot() for _ in range(slots)))
+        return meter
+
+    return asyncio.run(all_slots()).figure(tasks)

@@ -7,16 +7,16 @@ if TYPE_CHECKING:
     from jobq import sync
     from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, QueueStats
     from jobq.errors import JobqError
-    from jobq.handle import TaskHandle
-    from jobq.inside import checkpoint, checkpoint_directory, progress
     from jobq.lease.named import NamedLease
     from jobq.lease.traversal import Page, Traversal
     from jobq.queue import Queue, connect
-    from jobq.run.context import TaskContext
+    from jobq.run.callbacks.sync_task_context import SyncTaskContext
+    from jobq.run.callbacks.task_context import TaskContext
     from jobq.run.stopping import Stopping
-    from jobq.run.sync_context import SyncTaskContext
     from jobq.settings import Settings
     from jobq.task import Outcome, OutcomeKind, Task, TaskResult
+    from jobq.task_client import checkpoint, checkpoint_directory, progress
+    from jobq.task_handle import TaskHandle
     from jobq.workspec import WorkSpecification
 
 __version__ = "0.1.0"
@@ -36,17 +36,17 @@ _HOME_OF = {
     "QueueStats": "jobq.backend",
     "Settings": "jobq.settings",
     "Stopping": "jobq.run.stopping",
-    "SyncTaskContext": "jobq.run.sync_context",
+    "SyncTaskContext": "jobq.run.callbacks.sync_task_context",
     "Task": "jobq.task",
-    "TaskHandle": "jobq.handle",
-    "TaskContext": "jobq.run.context",
+    "TaskHandle": "jobq.task_handle",
+    "TaskContext": "jobq.run.callbacks.task_context",
     "TaskResult": "jobq.task",
     "Traversal": "jobq.lease.traversal",
     "WorkSpecification": "jobq.workspec",
-    "checkpoint": "jobq.inside",
-    "checkpoint_directory": "jobq.inside",
+    "checkpoint": "jobq.task_client",
+    "checkpoint_directory": "jobq.task_client",
     "connect": "jobq.queue",
-    "progress": "jobq.inside",
+    "progress": "jobq.task_client",
 }
 
 __all__ = [

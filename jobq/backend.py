@@ -14,10 +14,12 @@ What every verb may raise, beside what its own docstring names:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Final, Literal, Protocol, Self, runtime_checkable
 
 from jobq.fencing import FencingNumber as FencingNumber  # noqa: PLC0414 - part of the protocol
 from jobq.task import Task, TaskResult
+
+MOST_CHECKPOINTS: Final = 2**32 - 1  # of one attempt: stores keep the delivery's number and this one in 64 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ class Capabilities:
         named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
         redelivers_at: where a redelivered task queues up.
         counts: the fields of `QueueStats` that this service can tell.
+        finds_at_once: "no such queue" is true when it is said; else a service may say so for a moment of one it has.
     """
 
     default_lease: timedelta
@@ -72,6 +75,7 @@ class Capabilities:
     named_leases: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     counts: frozenset[Literal["visible", "leased", "scheduled", "dead", "total"]] = frozenset()
+    finds_at_once: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +125,7 @@ class DeadLetter:
 
     Attributes:
         id: the task's id, or the service's id of a message that is not a task; `redrive` and `purge_dead` take it.
-        reason: one word from `jobq.run.retry.Reason`.
+        reason: one word from `jobq.run.attempt.retry.Reason`.
         description: what happened, for people; ends with the tail of the output where there is one.
         body: the original bytes.
         deliveries: how often it was handed out.
@@ -203,8 +207,15 @@ class Delivery(Protocol):
         """Move it to the dead-letter place, with the original bytes (S6)."""
         ...
 
-    async def checkpoint(self, value: str) -> None:
-        """Durably save the task's progress beside it (S9); the next attempt finds it."""
+    async def checkpoint(self, value: str, number: int = 0) -> None:
+        """Durably save the task's progress beside it (S9); the next attempt finds it.
+
+        Args:
+            value: the progress.
+            number: rises within the attempt, at most MOST_CHECKPOINTS: a request that was given up may arrive after
+                a later one, and is refused with LockLost when its number is lower than one that was accepted. An
+                equal one is a repetition.
+        """
         ...
 
 

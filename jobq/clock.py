@@ -6,7 +6,7 @@ Deadlines are kept on CLOCK_BOOTTIME, which goes on while the machine is suspend
 
 import asyncio
 import time
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: monotonic, said in the docs
 _SLICE_SECONDS: Final = 1.0  # the longest that a wait may oversleep after a suspend
@@ -26,6 +26,22 @@ class Clock(Protocol):
     async def sleep_until(self, boottime: float) -> None:
         """Return once `boottime()` has reached the given value, in seconds."""
         ...
+
+
+class Moment(NamedTuple):
+    """One moment on both clocks: only both can tell of a freeze of the host after it (RELIABILITY 1.3 rule 8).
+
+    Attributes:
+        boottime, wall: in seconds.
+    """
+
+    boottime: float
+    wall: float
+
+    @classmethod
+    def of(cls, clock: "Clock") -> "Moment":
+        """Return the present one."""
+        return cls(clock.boottime(), clock.wall())
 
 
 class SystemClock:

@@ -7,7 +7,7 @@ from typing import Final
 
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d|w)", re.ASCII)
-_LONGEST_SECONDS: Final = 100 * 365 * 86400.0
+LONGEST_SECONDS: Final = 100 * 365 * 86400.0
 
 
 def parse(text: str) -> timedelta:
@@ -16,7 +16,7 @@ def parse(text: str) -> timedelta:
     seconds = _seconds(compact)
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         raise ValueError(f"{text!r} is not a duration; write a number with ms, s, m, h, d or w: 90s, 10m, 1h30m")
-    if seconds > _LONGEST_SECONDS:
+    if seconds > LONGEST_SECONDS:
         raise ValueError(f"{text!r} is more than a hundred years")
     return timedelta(seconds=seconds)
 

@@ -8,22 +8,22 @@ from typing import Any, TypeVar, overload
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.events import Event, Events
-from jobq.handle import TaskHandle
 from jobq.journal.records import Canceled, TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import Confirmation, LeaseRecord, LeaseStore, checked_name, store_of
 from jobq.lease.traversal import BATCH_SIZE, Fetch, Traversal
-from jobq.run.callback import Callback
-from jobq.run.once import pull_and_execute, way_of
-from jobq.run.running import OnLine
+from jobq.run.attempt.runner import OnLine
+from jobq.run.attempt.supervisor import Report
+from jobq.run.callbacks.callback import Callback
 from jobq.run.stopping import Stopping
-from jobq.run.supervisor import Report
-from jobq.run.tally import WorkerReport
-from jobq.run.worker import Worker
+from jobq.run.worker.pull_one import pull_and_execute, way_of
+from jobq.run.worker.worker import Worker
+from jobq.run.worker.worker_report import WorkerReport
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
+from jobq.task_handle import TaskHandle
 from jobq.trace_context import current_context
 from jobq.workspec import enqueue
 
@@ -229,7 +229,7 @@ class Queue:
 
         Args:
             name: of the lease that carries the cursor.
-            fetch: returns a page; see `jobq.lease.traversal.Traversal`. `jobq.lease.sources` has ready ones.
+            fetch: returns a page; see `jobq.lease.traversal.Traversal`. `jobq.lease.data_sources` has ready ones.
             batch_size: records of a page, at most.
             source: fingerprints of the data; a walk that was begun over other data is refused with SourceChanged.
             lease: as for `Queue.lease`.

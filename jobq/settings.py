@@ -43,7 +43,7 @@ def _size(value: object) -> object:
 
 
 def _place(value: object) -> object:
-    from jobq.files.place import checked_place  # noqa: PLC0415 - it imports this module, and few need it
+    from jobq.files.file_store import checked_place  # noqa: PLC0415 - it imports this module, and few need it
 
     return checked_place(value) if isinstance(value, str) else value
 
@@ -155,7 +155,12 @@ class Settings(BaseModel):
         Duration | None, About("How long an empty queue is watched before the worker ends.", unset="it ends when empty")
     ] = None
     max_consecutive_failures: Annotated[
-        int, Field(ge=0), About("Failures of different tasks in a row that end the worker with code 1; 0 = never.")
+        int,
+        Field(ge=0),
+        About(
+            "First failures of different tasks in a row that end the worker with code 1; one more for each task that"
+            " succeeded here in the last 10 min, at most five times as many. 0 = never."
+        ),
     ] = 10
     time_limit: Annotated[Duration | None, About("How long a worker takes new tasks.", unset="no limit")] = None
     memory_limit: Annotated[
@@ -274,13 +279,6 @@ class Settings(BaseModel):
             unset="10m for a new queue",
         ),
     ] = None
-    service_bus_abandon: Annotated[
-        Switch,
-        About(
-            "On Service Bus, gives a preempted task back by an abandon that changes its properties, in one step, in"
-            " place of a copy. Not proven on the real service."
-        ),
-    ] = False
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
     journal: Annotated[
         Journal,

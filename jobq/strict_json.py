@@ -1,7 +1,14 @@
 """JSON for data from strangers: what Python's decoder lets pass is refused here (RELIABILITY 3, A3).
 
-Refused: duplicate keys, NaN and infinities, numbers beyond a float, depth beyond `MAX_DEPTH`, bytes that are not
-UTF-8, lone surrogates (they could not be written again).
+Refused: duplicate keys, NaN and infinities, numbers beyond a float, depth beyond a limit, bytes that are not UTF-8,
+lone surrogates (they could not be written again).
+
+The limits of depth compose, so that what one reader lets in no later one refuses:
+
+    a result                24  `jobq.run.attempt.result`, before it is settled
+    a task's kwargs         31  `Task.new`: they stand within the task
+    a task                  32  `MAX_DEPTH`, in a queue and in a file of tasks
+    a request over HTTP     35  `jobq.server.schemas`: {"settles": [{"task": ...}]} stands around a task
 """
 
 import json
@@ -16,8 +23,8 @@ _MAX_NUMBER_CHARACTERS: Final = 400  # more digits than any float or sane intege
 _STRING_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', re.DOTALL)
 
 
-def loads(data: bytes) -> Any:
-    """Return the value in `data`.
+def loads(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
+    """Return the value in `data`, nested at most so deep.
 
     Raises:
         MalformedTask: says what is wrong, and at which byte or key.
@@ -26,7 +33,7 @@ def loads(data: bytes) -> Any:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MalformedTask("not UTF-8", f"byte {error.start}") from None
-    _check_depth(text)
+    _check_depth(text, max_depth)
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -44,16 +51,35 @@ def dumps(value: Any) -> bytes:
         raise MalformedTask(f"cannot be written as JSON: {error}") from None
 
 
-def _check_depth(text: str) -> None:
+def loads_leniently(text: str, max_depth: int) -> Any:
+    """Return the value in a text that somebody wrote for people as much as for programs.
+
+    NaN and infinities become the strings that Python writes for them, lone surrogates question marks; all else is as
+    in `loads`.
+
+    Raises:
+        MalformedTask: as `loads`.
+    """
+    _check_depth(text, max_depth)
+    try:
+        value = _LENIENT_DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise MalformedTask(f"not JSON: {error.msg}", f"character {error.pos}") from None
+    if "\\u" in text:
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
+
+
+def _check_depth(text: str, max_depth: int) -> None:
     # Counting is cheap and bounds the depth from above; only a suspicious text is scanned with its strings skipped.
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
+    if text.count("[") + text.count("{") <= max_depth:
         return
     depth = 0
     for token in _STRING_OR_BRACKET.finditer(text):
         if token[0] in "[{":
             depth += 1
-            if depth > MAX_DEPTH:
-                raise MalformedTask(f"nested more than {MAX_DEPTH} deep", f"character {token.start()}")
+            if depth > max_depth:
+                raise MalformedTask(f"nested more than {max_depth} deep", f"character {token.start()}")
         elif token[0] in "]}":
             depth -= 1
 
@@ -86,6 +112,11 @@ def _float(digits: str) -> float:
     return value
 
 
+def _float_or_name(digits: str) -> float | str:
+    value = float(digits)
+    return value if math.isfinite(value) else json.dumps(value)
+
+
 def _check_surrogates(value: Any) -> None:
     for text in _strings(value):
         if any("\ud800" <= character <= "\udfff" for character in text):
@@ -113,4 +144,7 @@ def _shown(text: str) -> str:
 
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_unique_object, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_float
+)
+_LENIENT_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique_object, parse_constant=str, parse_int=_integer, parse_float=_float_or_name
 )

@@ -19,18 +19,18 @@ from typing import Any, Final, Generic, Self, TypeVar, overload
 from jobq import queue as asynchronous
 from jobq.backend import DeadLetter, Peeked, QueueStats
 from jobq.events import Event
-from jobq.handle import SyncTaskHandle
 from jobq.journal.records import Canceled
 from jobq.lease.named import NamedLease
 from jobq.lease.store import Confirmation, LeaseRecord
-from jobq.run.callback import Callback
-from jobq.run.running import OnLine
+from jobq.run.attempt.runner import OnLine
+from jobq.run.attempt.supervisor import Report
+from jobq.run.callbacks.callback import Callback
 from jobq.run.stopping import Stopping
-from jobq.run.supervisor import Report
-from jobq.run.tally import WorkerReport
+from jobq.run.worker.worker_report import WorkerReport
 from jobq.settings import Settings
 from jobq.sync_lease import Lease
 from jobq.task import Task
+from jobq.task_handle import SyncTaskHandle
 
 _T = TypeVar("_T")
 # A signal that comes in the instant before the main thread begins to wait does not end the wait: look again.

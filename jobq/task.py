@@ -1,7 +1,7 @@
 """What a user submits, how an attempt ends, and the JSON of both on the wire.
 
 Wire format, version 2: one JSON object, UTF-8. Fields that are None are left out; an unknown field is refused, so a
-newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.task_ai4s`.
+newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.wire_v1`.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from jobq.errors import MalformedTask
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
+MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, from one digit to ten at most
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
 _SENT_ON: Final = re.compile(r"(.+)\+([0-9]{1,3})")
 _WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
@@ -192,8 +193,10 @@ class Task(_Frozen):
             fields["argv"] = tuple(fields["argv"])
         task = _validated(cls, {"created": time.time(), **fields})
         if task.kwargs is not None:
-            strict_json.dumps(task.kwargs)  # refuses what JSON cannot hold
-        task.encode()  # refuses what is too large
+            # Refuses what `decode` would: what JSON cannot hold, numbers too long, depth beyond the task's own.
+            strict_json.loads(strict_json.dumps(task.kwargs), strict_json.MAX_DEPTH - 1)
+        if (size := len(task.encode())) > MAX_NEW_BYTES:
+            raise MalformedTask(f"{size} bytes, at most {MAX_NEW_BYTES} fit")
         return task
 
     @classmethod
@@ -210,9 +213,9 @@ class Task(_Frozen):
             raise MalformedTask(f"expected an object, found {_kind(fields)}")
         version = fields.pop("version", None)
         if type(version) is int and version in (0, 1):
-            from jobq import task_ai4s  # noqa: PLC0415 - rare: only a queue that ai4s-jobq filled holds these
+            from jobq import wire_v1  # noqa: PLC0415 - rare: only a queue that ai4s-jobq filled holds these
 
-            return task_ai4s.read(version, fields)
+            return wire_v1.read(version, fields)
         if type(version) is not int or version != WIRE_VERSION:
             known = f"this jobq reads 0, 1 and {WIRE_VERSION}"
             raise MalformedTask(f"unknown version {ascii(version)[:40]}; {known}", "version")
@@ -297,7 +300,7 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What an attempt's whole process tree used; `jobq.run.usage` says how far the figures go.
+    """What an attempt's whole process tree used; `jobq.run.process.usage` says how far the figures go.
 
     Attributes:
         cpu_seconds: user and system time; None = unknown.
@@ -323,6 +326,7 @@ class Outcome:
         output_tail: the last bytes of standard output and standard error, as text.
         output: the same, more of it, for the journal.
         value: what a library callback returned, or a command wrote to $JOBQ_RESULT_FILE.
+        value_lost: why the value that there was is not kept; empty = it is, or there was none.
         start_failed: nothing was ever executed.
         out_of_memory: the kernel killed it, or a process of it, for want of memory.
         over_memory_limit: it failed because it was killed over the memory limit.
@@ -337,6 +341,7 @@ class Outcome:
     output_tail: str = ""
     output: str = ""
     value: JsonValue = None
+    value_lost: str = ""
     start_failed: bool = False
     out_of_memory: bool = False
     over_memory_limit: bool = False

@@ -32,6 +32,7 @@ Listed = Task | str  # a string is a command for the shell
 BATCH_TASKS: Final = 500
 LINGER_SECONDS: Final = 0.5  # how long the first task of a batch waits for company
 WAITING_TASKS: Final = 2000  # listed and not pushed yet, at most
+_PUSH_SECONDS: Final = 5.0  # for a push that is on its way when all is given up
 _CHUNK_ITEMS: Final = 200
 _CHUNK_SECONDS: Final = 0.05
 _END: Final = object()
@@ -203,9 +204,22 @@ class _Enqueuing:
         while not ended:
             batch, ended = await self._batch()
             if batch:
-                await self._push(batch)
-                self._counts.queued += len(batch)
+                await self._push_one(batch)
             self._on_progress(self._counts)
+
+    async def _push_one(self, batch: list[Task]) -> None:
+        """Push, and count what was queued: a push that is on its way when the listing fails is seen to its end."""
+        pushing = asyncio.ensure_future(self._push(batch))
+        try:
+            await asyncio.shield(pushing)
+        except asyncio.CancelledError:
+            await asyncio.wait({pushing}, timeout=_PUSH_SECONDS)
+            if not pushing.done():
+                pushing.cancel()
+            elif not pushing.cancelled() and pushing.exception() is None:
+                self._counts.queued += len(batch)
+            raise
+        self._counts.queued += len(batch)
 
     async def _batch(self) -> tuple[list[Task], bool]:
         """Return what has come within the linger time of the first, and whether that was all."""

@@ -10,10 +10,10 @@ from jobq.settings import Settings
 from jobq.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from jobq_azure.backend import StorageQueueBackend
-    from jobq_azure.blob_place import BlobPlace
-    from jobq_azure.journaled import JournaledQueue
-    from jobq_azure.service_bus_backend import ServiceBusBackend
+    from jobq_azure.service_bus.backend import ServiceBusBackend
+    from jobq_azure.storage.backend import StorageQueueBackend
+    from jobq_azure.storage.blob_file_store import BlobPlace
+    from jobq_azure.table_journal.backend import JournaledQueue
 
 __all__ = ["blobs", "connect", "connect_service_bus", "container"]
 
@@ -25,9 +25,9 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend | Journ
         InvalidSpec: the service takes no such names.
         ConfigurationError: the connection string is not one of this account, or JOBQ_AZURITE means another.
     """
-    from jobq_azure.backend import StorageQueueBackend  # noqa: PLC0415 - 0.4 s for the SDK, which few commands need
-    from jobq_azure.connection import AZURITE, Account, check_names, connection_string_of  # noqa: PLC0415 - as above
-    from jobq_azure.table_place import place_of as place_of_journal  # noqa: PLC0415 - as above
+    from jobq_azure.storage.account import AZURITE, Account, check_names, connection_string_of  # noqa: PLC0415 - as above
+    from jobq_azure.storage.backend import StorageQueueBackend  # noqa: PLC0415 - 0.4 s for the SDK, which few commands need
+    from jobq_azure.table_journal.location import place_of as place_of_journal  # noqa: PLC0415 - as above
 
     check_names(spec.location, spec.queue)
     if settings.azurite and spec.location != AZURITE:
@@ -40,7 +40,7 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend | Journ
     queue = StorageQueueBackend(account, spec.queue, settings.poll_max)
     if (journal := place_of_journal(spec, settings)) is None:
         return queue
-    from jobq_azure.journaled import JournaledStorageQueue  # noqa: PLC0415 - as above
+    from jobq_azure.table_journal.backend import JournaledStorageQueue  # noqa: PLC0415 - as above
 
     return JournaledStorageQueue(queue, journal, settings.keep)
 
@@ -52,29 +52,29 @@ def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBacke
         InvalidSpec: the service takes no such names.
         ConfigurationError: the connection string is not one of this namespace, or a setting cannot be.
     """
-    from jobq_azure.service_bus_backend import ServiceBusBackend  # noqa: PLC0415 - 0.2 s that few commands need
-    from jobq_azure.service_bus_namespace import Namespace, place_of  # noqa: PLC0415 - as above
-    from jobq_azure.service_bus_options import Options  # noqa: PLC0415 - as above
-    from jobq_azure.table_place import place_of as place_of_journal  # noqa: PLC0415 - as above
+    from jobq_azure.service_bus.backend import ServiceBusBackend  # noqa: PLC0415 - 0.2 s that few commands need
+    from jobq_azure.service_bus.namespace import Namespace, place_of  # noqa: PLC0415 - as above
+    from jobq_azure.service_bus.options import Options  # noqa: PLC0415 - as above
+    from jobq_azure.table_journal.location import place_of as place_of_journal  # noqa: PLC0415 - as above
 
     place = place_of(spec.location, spec.queue, settings.connection_string, settings.endpoint_suffix)
     queue = ServiceBusBackend(Namespace(place), Options.of(settings))
     if (journal := place_of_journal(spec, settings)) is None:
         return queue
-    from jobq_azure.journaled import JournaledQueue  # noqa: PLC0415 - as above
+    from jobq_azure.table_journal.backend import JournaledQueue  # noqa: PLC0415 - as above
 
     return JournaledQueue(queue, journal, settings.keep)
 
 
 def blobs(place: str, settings: Settings) -> Fetch[Mapping[str, str]]:
-    """Return a fetch of the blobs of ACCOUNT/CONTAINER[/PREFIX]; see `jobq_azure.listing.connect_listing`."""
-    from jobq_azure.listing import connect_listing  # noqa: PLC0415 - as in `connect`
+    """Return a fetch of the blobs of ACCOUNT/CONTAINER[/PREFIX]; see `jobq_azure.storage.blob_listing`."""
+    from jobq_azure.storage.blob_listing import connect_listing  # noqa: PLC0415 - as in `connect`
 
     return connect_listing(place, settings)
 
 
 def container(account: str, name: str, prefix: str, suffix: str | None, settings: Settings) -> "BlobPlace":
-    """Return a container of blobs as a place for files; see `jobq_azure.blob_place.container`."""
-    from jobq_azure import blob_place  # noqa: PLC0415 - as in `connect`
+    """Return a container of blobs as a place for files; see `jobq_azure.storage.blob_file_store.container`."""
+    from jobq_azure.storage import blob_file_store  # noqa: PLC0415 - as in `connect`
 
-    return blob_place.container(account, name, prefix, suffix, settings)
+    return blob_file_store.container(account, name, prefix, suffix, settings)

@@ -14,7 +14,7 @@ from jobq.task import Task
 from jobq_http.connection import Connection, NoAnswer, unavailable
 from jobq_http.delivery import Claimed, HttpDelivery
 from jobq_http.leases import HttpLeases
-from jobq_http.settling import Settles
+from jobq_http.settle_batcher import Settles
 
 _CAPABILITIES: Final = Capabilities(
     default_lease=timedelta(seconds=60),

@@ -6,6 +6,7 @@ An answer counts only with the service's own header: what a proxy says in its pl
     lost         no one can say
 """
 
+import io
 import json
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,6 +32,7 @@ _HEADER: Final = "Jobq-Service"
 _VERSION: Final = "1"
 _CONNECT_SECONDS: Final = 5.0
 _MOST_ANSWER: Final = 256 * 1024 * 1024
+_MOST_AT_ONE_GO: Final = 2**20
 _OK: Final = frozenset({200, 201, 202})
 _TOO_MANY: Final = 429
 
@@ -104,7 +106,8 @@ class Connection:
                 method,
                 f"{self.url}{path}",
                 params=query,
-                data=data,
+                # aiohttp warns of bytes this long, since it writes them at one go.
+                data=data if data is None or len(data) <= _MOST_AT_ONE_GO else io.BytesIO(data),
                 headers=headers,
                 timeout=timeout,
                 allow_redirects=False,

@@ -13,7 +13,7 @@ from jobq.journal.page import Page
 from jobq.journal.records import Attempt, Beat
 from jobq.task import Task, TaskResult
 from jobq_http.connection import Connection, NoAnswer
-from jobq_http.settling import Settles
+from jobq_http.settle_batcher import Settles
 
 _LONGEST_SECONDS: Final = 5.0
 _SHORTEST_SECONDS: Final = 2.0
@@ -119,9 +119,9 @@ class HttpDelivery:
         """Move it to the dead-letter place (S6)."""
         await self._settle("dead-letter", {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])})
 
-    async def checkpoint(self, value: str) -> None:
+    async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress beside it (S9)."""
-        await self._put("checkpoint", {"value": value})
+        await self._put("checkpoint", {"value": value, "number": number})
 
     async def _settle(self, verb: str, fields: dict[str, Any], task: bytes = b"") -> None:
         if verb != "release" and self.page.attempt is not None:

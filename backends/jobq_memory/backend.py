@@ -13,8 +13,8 @@ from jobq.task import Task, TaskResult
 from jobq_memory.entry import Bury, Complete, Release, Requeue, Settlement
 from jobq_memory.journal import MemoryJournal
 from jobq_memory.leases import MemoryLeases
+from jobq_memory.queue_state import Grant
 from jobq_memory.router import Router, Waiter
-from jobq_memory.store import Grant
 
 
 class MemoryBackend:
@@ -210,10 +210,10 @@ class MemoryDelivery:
         """Move it to the dead letters with its original bytes, in one step (S6)."""
         self._settle(Bury(reason, description))
 
-    async def checkpoint(self, value: str) -> None:
+    async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress beside it (S9)."""
         with self._router.opened(self._queue) as store:
-            store.checkpoint(self._grant, value)
+            store.checkpoint(self._grant, value, number)
 
     def _settle(self, settlement: Settlement) -> None:
         with self._router.opened(self._queue) as store:

@@ -70,6 +70,7 @@ class Entry:
         scheduled: boottime from which it may be delivered, as far as `delay` says; its rank among equal priorities.
         not_before: wall time from which it may be delivered; None = at once.
         stamp: changes with each change of state, so that older items of the heaps are known to be stale.
+        checkpoint_order: the delivery that saved it, and its number there.
         expires: boottime at which the lease ends.
         ended: wall time at which it was done or canceled; leased_at: of the grant.
         holder, beat: what the journal knows of the running attempt.
@@ -93,6 +94,7 @@ class Entry:
     receipt: str = ""
     expires: float = 0.0
     checkpoint: str | None = None
+    checkpoint_order: tuple[int, int] = (0, 0)
     settled: dict[str, Settlement] = field(default_factory=dict)
     result: TaskResult | None = None
     reason: str = ""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
 from jobq_memory.entry import Entry, State
+from jobq_memory.queue_state import Store
 from jobq_memory.router import Router
-from jobq_memory.store import Store
 
 _STATES = {
     State.READY: TaskState.READY,

@@ -17,7 +17,7 @@ from jobq.clock import Clock, SystemClock
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq_memory.entry import Entry, State
 from jobq_memory.leases import LeaseBook
-from jobq_memory.store import Store
+from jobq_memory.queue_state import Store
 
 _SETTLE_VERBS: Final = frozenset({"complete", "requeue", "release", "dead_letter"})
 

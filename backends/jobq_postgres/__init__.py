@@ -7,7 +7,7 @@ from jobq.errors import InvalidSpec
 from jobq.settings import Settings
 from jobq.spec import QueueSpec
 from jobq_postgres.backend import PostgresBackend
-from jobq_postgres.connection import Lane, Server
+from jobq_postgres.lane import Lane, Server
 
 __all__ = ["Lane", "PostgresBackend", "Server", "connect", "server_of"]
 

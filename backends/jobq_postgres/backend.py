@@ -12,18 +12,18 @@ from uuid import UUID
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clock import SystemClock
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
-from jobq.serving import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
+from jobq.servable import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
 from jobq.task import Task
-from jobq_postgres import faults, inspection, migrations, showing
-from jobq_postgres.claiming import RETENTION
-from jobq_postgres.connection import Lane, Server, Work
+from jobq_postgres import errors, migrations, queue_admin, task_listing
+from jobq_postgres.claim import RETENTION
+from jobq_postgres.connections import Links, queue_number
 from jobq_postgres.delivery import PostgresDelivery, release_values
-from jobq_postgres.faults import NoAnswer
+from jobq_postgres.errors import NoAnswer
 from jobq_postgres.journal import PostgresJournal
+from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.leases import PostgresLeases
-from jobq_postgres.links import Links, queue_number
-from jobq_postgres.pushing import NewTask, call_of
-from jobq_postgres.settling import Change, Leased
+from jobq_postgres.push import NewTask, call_of
+from jobq_postgres.settle import Change, Leased
 
 _log: Final = logging.getLogger(__name__)
 _CREATE_SECONDS: Final = 600.0  # a migration may build an index
@@ -118,7 +118,7 @@ class PostgresBackend:
             async with asyncio.timeout(_CREATE_SECONDS):
                 created = await self._create(connection)
         except Exception as error:  # noqa: BLE001 - safe to repeat, whatever was done and whatever was in the way
-            raise faults.translate(error, self._server.place) from None
+            raise errors.translate(error, self._server.place) from None
         finally:
             connection.terminate()
         if not created and not exist_ok:
@@ -153,7 +153,7 @@ class PostgresBackend:
     async def claim(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
     ) -> list[PostgresDelivery]:
-        """Claim with receipts that follow from a key; see `jobq.serving.Servable`."""
+        """Claim with receipts that follow from a key; see `jobq.servable.Servable`."""
         receipts = [UUID(receipt) for receipt in receipts_of(key, min(max_tasks, MOST_CLAIMED))]
         if former:
             links = self._links or await self._linked()
@@ -182,29 +182,31 @@ class PostgresBackend:
     async def find(self, task_id: str) -> TaskRecord | None:
         """Look at one task."""
         links = self._links or await self._linked()
-        found = await links.look(lambda connection: showing.show(connection, links.queue, [task_id]))
+        found = await links.look(lambda connection: task_listing.show(connection, links.queue, [task_id]))
         return found[0] if found else None
 
     async def page(self, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
         """Look at tasks, by id."""
         links = self._links or await self._linked()
         found: list[TaskRecord] = await links.look(
-            lambda connection: showing.page(connection, links.queue, kind, after, limit)
+            lambda connection: task_listing.page(connection, links.queue, kind, after, limit)
         )
         return found
 
     async def queues(self) -> list[str]:
         """Return the names of all queues of the database."""
-        return list(await self._beside(showing.queues))
+        return list(await self._beside(task_listing.queues))
 
     async def document(self, name: str) -> Document | None:
         """Return a document of the service."""
-        found: Document | None = await self._beside(lambda connection: showing.read_document(connection, name))
+        found: Document | None = await self._beside(lambda connection: task_listing.read_document(connection, name))
         return found
 
     async def write_document(self, name: str, value: bytes, version: int) -> bool:
         """Replace a document of the service."""
-        return bool(await self._beside(lambda connection: showing.write_document(connection, name, value, version)))
+        return bool(
+            await self._beside(lambda connection: task_listing.write_document(connection, name, value, version))
+        )
 
     async def _beside(self, work: Work[Any]) -> Any:
         """Do what concerns no queue, on the lane of the named leases."""
@@ -290,26 +292,26 @@ class PostgresBackend:
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at what could be received now."""
         links = self._links or await self._linked()
-        found: list[Peeked] = await links.look(lambda connection: inspection.peek(connection, links.queue, limit))
+        found: list[Peeked] = await links.look(lambda connection: queue_admin.peek(connection, links.queue, limit))
         return found
 
     async def stats(self) -> QueueStats:
         """Count all four."""
         links = self._links or await self._linked()
-        found: QueueStats = await links.look(lambda connection: inspection.stats(connection, links.queue))
+        found: QueueStats = await links.look(lambda connection: queue_admin.stats(connection, links.queue))
         return found
 
     async def clear(self) -> int:
         """Delete what waits or is leased."""
         links = self._links or await self._linked()
-        clearing = links.look(lambda connection: inspection.clear(connection, links.queue), seconds=_CLEAR_SECONDS)
+        clearing = links.look(lambda connection: queue_admin.clear(connection, links.queue), seconds=_CLEAR_SECONDS)
         return int(await clearing)
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first."""
         links = self._links or await self._linked()
         found: list[DeadLetter] = await links.look(
-            lambda connection: inspection.dead_letters(connection, links.queue, limit)
+            lambda connection: queue_admin.dead_letters(connection, links.queue, limit)
         )
         return found
 
@@ -317,14 +319,14 @@ class PostgresBackend:
         """Put dead letters back in one transaction."""
         links = self._links or await self._linked()
         found: list[str]
-        found, lowest = await links.look(lambda connection: inspection.redrive(connection, links.queue, ids))
+        found, lowest = await links.look(lambda connection: queue_admin.redrive(connection, links.queue, ids))
         links.tell(lowest)
         return found
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters in one transaction."""
         links = self._links or await self._linked()
-        found: list[str] = await links.look(lambda connection: inspection.purge_dead(connection, links.queue, ids))
+        found: list[str] = await links.look(lambda connection: queue_admin.purge_dead(connection, links.queue, ids))
         return found
 
     async def _linked(self) -> Links:
@@ -340,7 +342,7 @@ class PostgresBackend:
                     async with asyncio.timeout(10.0):
                         number = await queue_number(connection, self.name, self._server.place)
                 except Exception as error:  # noqa: BLE001 - nothing was done
-                    raise faults.translate(error, self._server.place) from None
+                    raise errors.translate(error, self._server.place) from None
                 finally:
                     connection.terminate()
                 self._links = Links(self._server, number, self._wake, self._keep, self._most_bytes)

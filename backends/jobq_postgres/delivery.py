@@ -10,10 +10,10 @@ from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
 from jobq.journal.page import Page, final_of
 from jobq.journal.records import RELEASED, Attempt
-from jobq.serving import packed, result_json
+from jobq.servable import packed, result_json
 from jobq.task import Task, TaskResult
-from jobq_postgres.inspection import bytes_of, text_of
-from jobq_postgres.settling import Change, Leased, no_delay, noted, said
+from jobq_postgres.queue_admin import bytes_of, text_of
+from jobq_postgres.settle import Change, Leased, no_delay, noted, said
 
 _LONGEST_SECONDS: Final = 5.0
 
@@ -34,7 +34,7 @@ class PostgresDelivery:
         row: what was claimed, with the receipt.
         lease: the length that was granted.
         changed: called when something may have become ready in this process's sight.
-        queue: the queue's name, for a receipt that others may use (`jobq.serving`).
+        queue: the queue's name, for a receipt that others may use (`jobq.servable`).
         keeps_result: whether the result of the task is kept with its id, for the service to show.
         journaled: whether a journal is kept.
 
@@ -137,9 +137,9 @@ class PostgresDelivery:
         """As `dead_letter`, with what tells it from another settle."""
         await self._run("dead_letter", said, reason, bytes_of(description), *noted(self.page))
 
-    async def checkpoint(self, value: str) -> None:
+    async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress in its row (S9)."""
-        await self._run("checkpoint", bytes_of(value))
+        await self._run("checkpoint", bytes_of(value), number)
 
     async def _run(self, verb: str, *values: object) -> bool:
         canceled = await self._verbs.run(verb, Change(self._row, values), self._seconds)

@@ -1,4 +1,4 @@
-"""The journal of one queue, read; the settles write it (settling.py), and the sweep (claiming.py)."""
+"""The journal of one queue, read; the settles write it (settle.py), and the sweep (claim.py)."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 from jobq.errors import MalformedTask
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
 from jobq.task import Task
-from jobq_postgres import claiming, settling
-from jobq_postgres.inspection import text_of
-from jobq_postgres.links import Links
+from jobq_postgres import claim, settle
+from jobq_postgres.connections import Links
+from jobq_postgres.queue_admin import text_of
 
 _TASK: Final = """
     SELECT seq, id, deliveries, body, checkpoint, holder, beat, cancel_requested, expires_at IS NOT NULL AS is_leased,
@@ -62,7 +62,7 @@ HOLD: Final = """
 """
 END_EXPIRED: Final = f"""
     WITH expired AS (SELECT * FROM jobq.task WHERE seq = ANY ($1::bigint[]) AND expires_at <= clock_timestamp()),
-    lost AS ({claiming.LOST} FROM expired WHERE holder IS NOT NULL ON CONFLICT DO NOTHING)
+    lost AS ({claim.LOST} FROM expired WHERE holder IS NOT NULL ON CONFLICT DO NOTHING)
     UPDATE jobq.task SET due = clock_timestamp(), expires_at = NULL, receipt = NULL, holder = NULL,
         beat = NULL FROM expired WHERE task.seq = expired.seq
 """  # noqa: S608 - constants of ours
@@ -172,7 +172,7 @@ class PostgresJournal:
                 idle = [row["seq"] for row in held if not row["is_live"]]
                 await connection.execute(REQUEST, running)
                 await connection.execute(END_EXPIRED, idle)
-                await connection.fetch(settling.CANCEL_IDLE, idle)
+                await connection.fetch(settle.CANCEL_IDLE, idle)
                 ended = {row["id"]: row["outcome"] for row in await connection.fetch(FIND_ENDED, queue, list(ids))}
                 dead = {row["id"] for row in await connection.fetch(FIND_DEAD, queue, list(ids))}
             answers = {

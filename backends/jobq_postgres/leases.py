@@ -12,8 +12,8 @@ from jobq.errors import BackendUnavailable, SettlementUnknown
 from jobq.lease import rules
 from jobq.lease.rules import Row
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, Request
-from jobq_postgres.connection import Lane, Work
-from jobq_postgres.faults import NoAnswer
+from jobq_postgres.errors import NoAnswer
+from jobq_postgres.lane import Lane, Work
 
 _LIMITS: Final = LeaseLimits(
     default_ttl=timedelta(seconds=60), min_ttl=timedelta(seconds=1), poll=timedelta(seconds=0.5)

@@ -154,3 +154,8 @@ CREATE TABLE jobq.attempt (
     PRIMARY KEY (queue_id, id, attempt)
 );
 CREATE INDEX attempt_ended ON jobq.attempt USING brin (ended_at); -- rows come in this order: it costs nearly nothing
+
+--== 5: the order of checkpoints ==
+
+-- Of the checkpoint: the delivery that saved it, and in the lower 32 bits its number there. Only rises (S9).
+ALTER TABLE jobq.task ADD COLUMN checkpoint_order bigint NOT NULL DEFAULT 0;

@@ -8,7 +8,7 @@ from jobq.settings import Settings, user_home
 from jobq.spec import QueueSpec
 from jobq_sqlite.backend import SqliteBackend
 from jobq_sqlite.host import this_host
-from jobq_sqlite.opening import StoreFile
+from jobq_sqlite.open_file import StoreFile
 
 __all__ = ["SqliteBackend", "StoreFile", "connect", "connect_embedded"]
 

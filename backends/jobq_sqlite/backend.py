@@ -2,24 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
 from jobq.journal.records import this_holder
-from jobq.journal.trimming import Trimming
-from jobq.serving import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
+from jobq.journal.retention import Trimming
+from jobq.servable import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
 from jobq.task import Task
-from jobq_sqlite import inspection, showing, store
+from jobq_sqlite import queue_admin, task_listing, task_sql
 from jobq_sqlite.connection import Connection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
 from jobq_sqlite.journal import SqliteJournal
 from jobq_sqlite.leases import SqliteLeases
-from jobq_sqlite.opening import StoreFile
-from jobq_sqlite.store import ClaimedRow, NewRow, NothingReady, Now
+from jobq_sqlite.open_file import OpenFile, StoreFile
+from jobq_sqlite.task_sql import ClaimedRow, NewRow, NothingReady, Now
 
+T = TypeVar("T")
 _FORGET_SECONDS: Final = 1.0  # a worker forgets faster than it can complete
 _log: Final = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ _CAPABILITIES: Final = Capabilities(
     default_lease=timedelta(seconds=60),
     min_lease=timedelta(seconds=1),
     deduplicates=True,
-    dedup_window=timedelta(seconds=store.RETENTION_SECONDS),
+    dedup_window=timedelta(seconds=task_sql.RETENTION_SECONDS),
     idempotent_push=True,
     idempotent_settle=True,
     atomic_requeue=True,
@@ -64,7 +66,7 @@ class SqliteBackend:
         file: StoreFile,
         name: str,
         *,
-        keep: timedelta | None = timedelta(seconds=store.RETENTION_SECONDS),
+        keep: timedelta | None = timedelta(seconds=task_sql.RETENTION_SECONDS),
         most_bytes: int = 1024**3,
     ) -> None:
         self.name = name
@@ -73,6 +75,7 @@ class SqliteBackend:
         self._trimming = Trimming(most_bytes)
         self._forget_at = 0.0  # boottime in seconds
         self._connection: Connection | None = None
+        self._reader: Connection | None = None
         self._link: _Link | None = None
         self._closed = False
         self._abandoned = False
@@ -87,12 +90,12 @@ class SqliteBackend:
     @property
     def leases(self) -> SqliteLeases:
         """The named leases of this queue, in the same file."""
-        return SqliteLeases(self.name, lambda create: self._opened(create=create))
+        return SqliteLeases(self.name, lambda create: self._opened(create=create), self._opened_to_read)
 
     @property
     def journal(self) -> SqliteJournal | None:
         """The journal of this queue, in the same file; None = it is off."""
-        return None if self._keep is None else SqliteJournal(self._journal_link, self._wake)
+        return None if self._keep is None else SqliteJournal(self._journal_link, self._read, self._wake)
 
     async def _journal_link(self) -> tuple[Connection, int]:
         return self._link or await self._linked()
@@ -104,14 +107,16 @@ class SqliteBackend:
     async def __aexit__(self, *exc_info: object) -> None:
         self._closed = True
         async with self._opening:
-            connection, self._connection, self._link = self._connection, None, None
-        if connection is not None:
-            await connection.stop()
+            connections = dict.fromkeys((self._reader, self._connection))
+            self._reader = self._connection = self._link = None
+        for connection in connections:
+            if connection is not None:
+                await connection.stop()
 
     async def create(self, *, exist_ok: bool = True) -> None:
         """Make the file and the queue where they are missing; raises ConfigurationError unless `exist_ok`."""
         connection = await self._opened(create=True)
-        created = await connection.submit(lambda database, now: store.create(database, self.name, now))
+        created = await connection.submit(lambda database, now: task_sql.create(database, self.name, now))
         if not created and not exist_ok:
             raise ConfigurationError(f"queue {self.name!r} exists already in {self._file.path}")
 
@@ -122,7 +127,7 @@ class SqliteBackend:
         if rows:
             connection, queue = self._link or await self._linked()
             await connection.submit(
-                lambda database, now: store.push(database, queue, rows, now, self._keep),
+                lambda database, now: task_sql.push(database, queue, rows, now, self._keep),
                 may_undo=True,
                 unknown=lambda text: PushUnknown(text, ids),
             )
@@ -136,14 +141,14 @@ class SqliteBackend:
     async def claim(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
     ) -> list[SqliteDelivery]:
-        """Claim with receipts that follow from a key; see `jobq.serving.Servable`."""
+        """Claim with receipts that follow from a key; see `jobq.servable.Servable`."""
         receipts = receipts_of(key, min(max_tasks, MOST_CLAIMED))
         if former:
             link = self._link or await self._linked()
             length = lease or _CAPABILITIES.default_lease
             seconds, prefixes = length.total_seconds(), [prefix_of(each) for each in former]
             rows = await link.connection.submit(
-                lambda database, now: store.take_over(
+                lambda database, now: task_sql.take_over(
                     database, link.queue, len(receipts), seconds, now, receipts, prefixes
                 )
             )
@@ -160,30 +165,28 @@ class SqliteBackend:
 
     async def find(self, task_id: str) -> TaskRecord | None:
         """Look at one task."""
-        connection, queue = self._link or await self._linked()
-        return await connection.submit(lambda database, now: showing.find(database, queue, task_id, now), writes=False)
+        return await self._read(lambda database, queue, now: task_listing.find(database, queue, task_id, now))
 
     async def page(self, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
         """Look at tasks, by id."""
-        connection, queue = self._link or await self._linked()
-        return await connection.submit(
-            lambda database, now: showing.page(database, queue, kind, after, limit, now), writes=False
+        return await self._read(
+            lambda database, queue, now: task_listing.page(database, queue, kind, after, limit, now)
         )
 
     async def queues(self) -> list[str]:
         """Return the names of all queues of the file."""
-        connection = await self._opened()
-        return await connection.submit(lambda database, _: showing.queues(database), writes=False)
+        reader = await self._opened_to_read()
+        return await reader.submit(lambda database, _: task_listing.queues(database), writes=False)
 
     async def document(self, name: str) -> Document | None:
         """Return a document of the service."""
-        connection = await self._opened()
-        return await connection.submit(lambda database, _: showing.read_document(database, name), writes=False)
+        reader = await self._opened_to_read()
+        return await reader.submit(lambda database, _: task_listing.read_document(database, name), writes=False)
 
     async def write_document(self, name: str, value: bytes, version: int) -> bool:
         """Replace a document of the service."""
         connection = await self._opened()
-        return await connection.submit(lambda database, _: showing.write_document(database, name, value, version))
+        return await connection.submit(lambda database, _: task_listing.write_document(database, name, value, version))
 
     async def _receive(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, receipts: Sequence[str] = ()
@@ -243,10 +246,10 @@ class SqliteBackend:
                 self._give_back(connection, claimed)
 
         claimed = connection.submit(
-            lambda database, now: store.claim(
+            lambda database, now: task_sql.claim(
                 database, queue, max_tasks, seconds, now, receipts, holder, forget, self._trimming
             ),
-            look_first=(lambda database, now: store.nothing_ready(database, queue, now)) if look_first else None,
+            look_first=(lambda database, now: task_sql.nothing_ready(database, queue, now)) if look_first else None,
             abandoned=give_back,
         )
         try:
@@ -295,33 +298,35 @@ class SqliteBackend:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    async def go_nameless(self) -> None:
+        """Expect the file to be deleted while it is open: this is its only user, and nothing of it shall be left."""
+        connection = await self._opened()
+        self._reader = self._reader or connection  # by what name could another be opened?
+        for each in (connection, self._reader):
+            each.file.go_nameless()
+
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at what could be received now."""
-        connection, queue = self._link or await self._linked()
-        return await connection.submit(lambda database, now: inspection.peek(database, queue, limit, now), writes=False)
+        return await self._read(lambda database, queue, now: queue_admin.peek(database, queue, limit, now))
 
     async def stats(self) -> QueueStats:
         """Count all four."""
-        connection, queue = self._link or await self._linked()
-        return await connection.submit(lambda database, now: inspection.stats(database, queue, now), writes=False)
+        return await self._read(queue_admin.stats)
 
     async def clear(self) -> int:
         """Delete what waits or is leased."""
         connection, queue = self._link or await self._linked()
-        return await connection.submit(lambda database, _: inspection.clear(database, queue))
+        return await connection.submit(lambda database, _: queue_admin.clear(database, queue))
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first."""
-        connection, queue = self._link or await self._linked()
-        return await connection.submit(
-            lambda database, _: inspection.dead_letters(database, queue, limit), writes=False
-        )
+        return await self._read(lambda database, queue, _: queue_admin.dead_letters(database, queue, limit))
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back in one transaction."""
         connection, queue = self._link or await self._linked()
         found = await connection.submit(
-            lambda database, now: inspection.redrive(database, queue, ids, now), may_undo=True
+            lambda database, now: queue_admin.redrive(database, queue, ids, now), may_undo=True
         )
         self._wake()
         return found
@@ -329,14 +334,20 @@ class SqliteBackend:
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters in one transaction."""
         connection, queue = self._link or await self._linked()
-        return await connection.submit(lambda database, _: inspection.purge_dead(database, queue, ids), may_undo=True)
+        return await connection.submit(lambda database, _: queue_admin.purge_dead(database, queue, ids), may_undo=True)
+
+    async def _read(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
+        """Look at the queue on a connection of its own: what takes long holds up no claim and no renewal."""
+        _, queue = self._link or await self._linked()
+        reader = self._reader or await self._opened_to_read()
+        return await reader.submit(lambda database, now: work(database, queue, now), writes=False)
 
     async def _linked(self) -> _Link:
         """Connect and look up the queue, on first use: a worker may be built before its queue exists."""
         connection = await self._opened()
         # Read by itself, not in the transaction of a verb: a queue that is then not committed would be remembered.
         try:
-            queue = await connection.submit(lambda database, _: store.queue_id(database, self.name), writes=False)
+            queue = await connection.submit(lambda database, _: task_sql.queue_id(database, self.name), writes=False)
         except QueueNotFound as error:
             raise QueueNotFound(f"{error} (looked in {self._file.path})") from None
         self._link = _Link(connection, queue)
@@ -347,10 +358,18 @@ class SqliteBackend:
             if self._closed:
                 raise BackendUnavailable(f"{self._file.path} is closed: queue {self.name!r} was left before this call")
             if self._connection is None:
-                connection = Connection(self._file.path, self._file.opener(create=create), self._now, self._wake)
+                connection = Connection(OpenFile(self._file, create=create), self._wake)
                 await connection.start()
                 self._connection = connection
             return self._connection
 
-    def _now(self) -> Now:
-        return Now(self._file.clock.boottime(), self._file.clock.wall())
+    async def _opened_to_read(self) -> Connection:
+        writer = await self._opened()  # first, for it may have to bring the file up to date
+        async with self._opening:
+            if self._closed:
+                raise BackendUnavailable(f"{self._file.path} is closed: queue {self.name!r} was left before this call")
+            if self._reader is None:
+                reader = Connection(OpenFile(self._file, reads_beside=writer.file), self._wake)
+                await reader.start()
+                self._reader = reader
+            return self._reader

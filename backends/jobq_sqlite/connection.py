@@ -12,14 +12,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError
 from jobq_sqlite import transaction
-from jobq_sqlite.faults import translate
-from jobq_sqlite.store import Now
+from jobq_sqlite.errors import StoreReplaced, translate
+from jobq_sqlite.open_file import OpenFile
+from jobq_sqlite.task_sql import Now
 from jobq_sqlite.transaction import Operation, Work
 
 T = TypeVar("T")
@@ -33,22 +33,17 @@ class Connection:
     """Runs functions on an SQLite connection that a thread of its own owns.
 
     Args:
-        path: the file, for messages.
-        open_: opens and checks the connection, on the thread; what it raises is raised by `start`.
-        read_now: tells the time; called on the thread.
+        file: opened and used on the thread; what that raises is raised by `start`.
         on_foreign_write: called on the event loop after another process has written, while anyone watches.
     """
 
     def __init__(
         self,
-        path: Path,
-        open_: Callable[[], sqlite3.Connection],
-        read_now: Callable[[], Now],
+        file: OpenFile,
         on_foreign_write: Callable[[], None],
     ) -> None:
-        self._path = path
-        self._open = open_
-        self._read_now = read_now
+        self.file = file
+        self._path = file.path
         self._on_foreign_write = on_foreign_write
         self._handed_in: list[Operation] = []  # in this turn of the loop; one commit for all of them
         # From loop to thread; an empty list is a nudge: look again at `_watchers` and `_stopping`.
@@ -56,13 +51,13 @@ class Connection:
         self._backlog: list[Operation] = []  # the thread's own: what did not fit into the last batch
         self._watchers = 0
         self._stopping = False
-        self._thread = threading.Thread(target=self._main, name=f"jobq-sqlite {path.name}", daemon=True)
+        self._thread = threading.Thread(target=self._main, name=f"jobq-sqlite {file.path.name}", daemon=True)
         self._loop: asyncio.AbstractEventLoop
         self._opened: asyncio.Future[None]
         self._ended: asyncio.Future[None]
 
     async def start(self) -> None:
-        """Open the file; raises what `open_` raises."""
+        """Open the file; raises what that raises."""
         self._loop = asyncio.get_running_loop()
         self._opened = self._loop.create_future()
         self._ended = self._loop.create_future()
@@ -85,7 +80,9 @@ class Connection:
 
     async def flush(self) -> None:
         """Return once all that was handed in before is answered, and what was abandoned of it is being given back."""
-        await self.submit(_nothing, writes=False)
+        await asyncio.gather(
+            self.submit(_nothing, writes=False), return_exceptions=True
+        )  # a file that is gone or damaged
 
     def submit(
         self,
@@ -130,7 +127,7 @@ class Connection:
 
     def _main(self) -> None:
         try:
-            database = self._open()
+            database = self.file.open()
         except BaseException as error:  # noqa: BLE001 - handed over whole to whoever awaits start()
             self._stopping = True
             told = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
@@ -143,7 +140,7 @@ class Connection:
             # Nothing waits after an orderly stop. After a fault of ours nobody may wait for ever.
             self._stopping = True
             with contextlib.suppress(sqlite3.Error):
-                database.close()
+                self.file.close(database)
             self._refuse_the_rest()
             self._tell(_settle, self._ended, None)
 
@@ -176,7 +173,7 @@ class Connection:
     def _run(self, batch: list[Operation], database: sqlite3.Connection) -> None:
         wanted = [operation for operation in batch if not operation.answer.cancelled()]
         try:
-            transaction.run(wanted, database, self._read_now, self._path)
+            transaction.run(wanted, database, self.file)
         except BaseException:
             _refuse(wanted, f"the thread that writes {self._path} has failed")
             raise
@@ -185,7 +182,11 @@ class Connection:
 
     def _look_for_foreign_writes(self, database: sqlite3.Connection, seen: int | None) -> int | None:
         try:
+            self.file.now(database)
             (now,) = database.execute("PRAGMA data_version").fetchone()
+        except StoreReplaced:
+            self._tell(self._on_foreign_write)  # who waits asks, and hears it
+            return seen
         except sqlite3.Error:
             _log.exception("cannot look for changes in %s", self._path)
             return seen

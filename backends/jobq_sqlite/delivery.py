@@ -11,11 +11,12 @@ from typing import TypeVar
 from jobq.backend import FencingNumber
 from jobq.errors import LockLost, MalformedTask, SettlementUnknown
 from jobq.journal.page import Page
-from jobq.serving import packed, result_json
+from jobq.servable import packed, result_json
 from jobq.task import Task, TaskResult
-from jobq_sqlite import noting, store
+from jobq_sqlite import journal_writer, task_sql
 from jobq_sqlite.connection import Connection
-from jobq_sqlite.store import ClaimedRow, Now
+from jobq_sqlite.errors import StoreReplaced
+from jobq_sqlite.task_sql import ClaimedRow, Now
 from jobq_sqlite.transaction import Work
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ class SqliteDelivery:
         row: what was claimed, with the receipt.
         lease: the length that was granted.
         changed: called when something may have become ready, or will be sooner.
-        queue: the queue's name, for a receipt that others may use (`jobq.serving`).
+        queue: the queue's name, for a receipt that others may use (`jobq.servable`).
         keeps_result: whether the result of the task is kept with its id, for the service to show.
         journaled: whether a journal is kept.
 
@@ -95,7 +96,7 @@ class SqliteDelivery:
         """Extend the lease from now."""
         row, seconds, page = self._row, lease.total_seconds(), self.page
         beat = page.told() if page is not None else None
-        canceled = await self._run(lambda database, now: store.renew(database, row, seconds, now, beat))
+        canceled = await self._run(lambda database, now: task_sql.renew(database, row, seconds, now, beat))
         if page is not None and canceled:
             page.cancel.set()
         self._changed()  # the new end may be nearer than the one that waiters know
@@ -104,13 +105,13 @@ class SqliteDelivery:
         """End the task as done."""
         row, said, page = self._row, _said("complete", result), self.page
         kept = result_json(result) if self._keeps_result else None  # for the service; the journal has its own
-        await self._run(lambda database, now: store.complete(database, row, said, now, kept, page))
+        await self._run(lambda database, now: task_sql.complete(database, row, said, now, kept, page))
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body, in one UPDATE (S6)."""
         row, body, seconds = self._row, task.encode(), delay.total_seconds()
         said, page = _said("requeue", body, seconds), self.page
-        await self._run(lambda database, now: store.requeue(database, row, body, seconds, said, now, page))
+        await self._run(lambda database, now: task_sql.requeue(database, row, body, seconds, said, now, page))
         self._changed()
 
     async def release(self) -> None:
@@ -122,7 +123,7 @@ class SqliteDelivery:
     async def dead_letter(self, reason: str, description: str) -> None:
         """Move it to the dead-letter place, in one UPDATE (S6)."""
         row, said, page = self._row, _said("dead", reason, description), self.page
-        await self._run(lambda database, now: store.dead_letter(database, row, reason, description, said, now, page))
+        await self._run(lambda database, now: task_sql.dead_letter(database, row, reason, description, said, now, page))
 
     @property
     def receipt(self) -> str:
@@ -132,22 +133,25 @@ class SqliteDelivery:
     async def put_back(self, body: bytes, delay: timedelta, said: str) -> None:
         """As `requeue`, with the bytes as they are."""
         row, seconds, page = self._row, delay.total_seconds(), self.page
-        await self._run(lambda database, now: store.requeue(database, row, body, seconds, said, now, page))
+        await self._run(lambda database, now: task_sql.requeue(database, row, body, seconds, said, now, page))
         self._changed()
 
     async def bury(self, reason: str, description: str, said: str) -> None:
         """As `dead_letter`, with what tells it from another settle."""
         row, page = self._row, self.page
-        await self._run(lambda database, now: store.dead_letter(database, row, reason, description, said, now, page))
+        await self._run(lambda database, now: task_sql.dead_letter(database, row, reason, description, said, now, page))
 
-    async def checkpoint(self, value: str) -> None:
+    async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress in its row (S9)."""
         row = self._row
-        await self._run(lambda database, now: store.checkpoint(database, row, value, now))
+        await self._run(lambda database, now: task_sql.checkpoint(database, row, value, number, now))
 
     async def _run(self, work: Work[T]) -> T:
-        """Run a verb; a commit that no one can vouch for is SettlementUnknown (S5)."""
-        return await self._connection.submit(work, unknown=SettlementUnknown)
+        """Run a verb; a commit that no one can vouch for is SettlementUnknown (S5), a file that is gone keeps none."""
+        try:
+            return await self._connection.submit(work, unknown=SettlementUnknown)
+        except StoreReplaced as error:
+            raise LockLost(f"the lease on task {self.id} is gone with its file: {error}") from error
 
 
 def release_all(database: sqlite3.Connection, rows: Sequence[ClaimedRow], now: Now) -> None:
@@ -162,9 +166,9 @@ def _release(database: sqlite3.Connection, row: ClaimedRow, now: Now, *, journal
         body = Task.decode(row.body).released().encode()
     except MalformedTask:
         body = row.body
-    store.requeue(database, row, body, 0.0, "release", now)
+    task_sql.requeue(database, row, body, 0.0, "release", now)
     if journaled:
-        noting.note_release(database, row.seq, row.deliveries, now.wall)
+        journal_writer.note_release(database, row.seq, row.deliveries, now.wall)
 
 
 def _said(verb: str, *arguments: object) -> str:

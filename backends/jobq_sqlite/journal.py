@@ -1,14 +1,15 @@
-"""The journal of one queue of a file, read; `noting` writes it."""
+"""The journal of one queue of a file, read; `journal_writer` writes it."""
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
-from jobq_sqlite import noting
+from jobq_sqlite import journal_writer
 from jobq_sqlite.connection import Connection
-from jobq_sqlite.store import Now
+from jobq_sqlite.task_sql import Now
 
+T = TypeVar("T")
 _COLUMNS: Final = (
     "seq, id, state, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,"
     " cancel_requested, outcome, reason, description"
@@ -35,31 +36,49 @@ _STATES: Final = {
 _COUNT: Final = "(SELECT count(*) FROM task WHERE queue_id = :queue AND {})"
 COUNTS: Final = f"SELECT {', '.join(map(_COUNT.format, _STATES.values()))}"
 ENDED: Final = "SELECT outcome, count(*) FROM attempt WHERE queue_id = ? AND ended_at > ? GROUP BY outcome"
+# By the index of the claims, which is in the order of priorities: one step for each priority, not for each task.
+OLDEST: Final = """
+    WITH RECURSIVE level (priority) AS (
+        SELECT max(priority) FROM task WHERE queue_id = :queue AND state = 'ready'
+        UNION ALL
+        SELECT (SELECT max(priority) FROM task
+            WHERE queue_id = :queue AND state = 'ready' AND priority < level.priority)
+        FROM level WHERE level.priority IS NOT NULL)
+    SELECT min((SELECT min(available_at) FROM task
+        WHERE queue_id = :queue AND state = 'ready' AND priority = level.priority)) FROM level
+"""
 _CANCEL_RUNNING: Final = "UPDATE task SET cancel_requested = 1 WHERE seq = ?"
+
+
+class _Read(Protocol):
+    async def __call__(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T: ...
 
 
 class SqliteJournal:
     """What is known of the tasks of one queue.
 
     Args:
-        link: gives the connection, and the queue's number.
+        link: gives the connection that writes, and the queue's number.
+        read: runs a function on the one that reads; it gets the queue's number, too.
         changed: called when something may have changed that a receive waits for.
     """
 
-    def __init__(self, link: Callable[[], Awaitable[tuple[Connection, int]]], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, link: Callable[[], Awaitable[tuple[Connection, int]]], read: _Read, changed: Callable[[], None]
+    ) -> None:
         self._link = link
+        self._read = read
         self._changed = changed
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
         """Look up by id, with the last attempt."""
         marks = ", ".join("?" * len(ids))
 
-        def work(database: sqlite3.Connection, now: Now) -> list[TaskRecord]:
+        def work(database: sqlite3.Connection, queue: int, now: Now) -> list[TaskRecord]:
             rows = database.execute(_FIND.format(marks), (queue, *ids)).fetchall()
             return [_record(row, now, database.execute(_LAST, row[:1]).fetchone()) for row in rows]
 
-        connection, queue = await self._link()
-        return await connection.submit(work, writes=False)
+        return await self._read(work)
 
     async def running(self, limit: int) -> list[TaskRecord]:
         """List what is leased."""
@@ -70,19 +89,17 @@ class SqliteJournal:
         return await self._list(UNFINISHED, after, limit)
 
     async def _list(self, statement: str, *values: object) -> list[TaskRecord]:
-        connection, queue = await self._link()
-        return await connection.submit(
-            lambda database, now: [_record(row, now, None) for row in database.execute(statement, (queue, *values))],
-            writes=False,
+        return await self._read(
+            lambda database, queue, now: [
+                _record(row, now, None) for row in database.execute(statement, (queue, *values))
+            ]
         )
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return those that were recorded."""
         statement = f"SELECT record, attempt FROM attempt WHERE seq = ({_SEQ}) ORDER BY attempt"  # noqa: S608 - constants of ours
-        connection, queue = await self._link()
-        return await connection.submit(
-            lambda database, _: [Attempt.decode(*row) for row in database.execute(statement, (queue, task_id))],
-            writes=False,
+        return await self._read(
+            lambda database, queue, _: [Attempt.decode(*row) for row in database.execute(statement, (queue, task_id))]
         )
 
     async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
@@ -91,21 +108,18 @@ class SqliteJournal:
             f"SELECT attempt, output FROM attempt WHERE seq = ({_SEQ}) AND attempt = coalesce(?, attempt)"  # noqa: S608 - as above
             " ORDER BY attempt DESC LIMIT 1"
         )
-        connection, queue = await self._link()
-        found: tuple[int, str] | None = await connection.submit(
-            lambda database, _: database.execute(statement, (queue, task_id, attempt)).fetchone(), writes=False
+        found: tuple[int, str] | None = await self._read(
+            lambda database, queue, _: database.execute(statement, (queue, task_id, attempt)).fetchone()
         )
         return found
 
     async def stats(self, window_seconds: float) -> JournalStats:
         """Count."""
 
-        def work(database: sqlite3.Connection, now: Now) -> JournalStats:
+        def work(database: sqlite3.Connection, queue: int, now: Now) -> JournalStats:
             values = {"queue": queue, "wall": now.wall, "boottime": now.boottime}
             counts = dict(zip(_STATES, database.execute(COUNTS, values).fetchone(), strict=True))
-            oldest = database.execute(
-                "SELECT min(available_at) FROM task WHERE queue_id = ? AND state = 'ready'", (queue,)
-            ).fetchone()[0]
+            (oldest,) = database.execute(OLDEST, {"queue": queue}).fetchone()
             ended = dict(database.execute(ENDED, (queue, now.wall - window_seconds)).fetchall())
             states = {
                 TaskState.READY: counts["ready"] + counts["due"],
@@ -124,8 +138,7 @@ class SqliteJournal:
                 window_seconds=window_seconds,
             )
 
-        connection, queue = await self._link()
-        return await connection.submit(work, writes=False)
+        return await self._read(work)
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
         """End what waits, and ask for the end of what runs, in one transaction."""
@@ -148,11 +161,11 @@ def _cancel(database: sqlite3.Connection, queue: int, task_id: str, now: Now) ->
         database.execute(_CANCEL_RUNNING, (seq,))
         return Canceled.STOPPING
     if state == "leased":
-        noting.note_lost(database, [(seq, deliveries, holder, started_at, expires_at)], now.boottime, now.wall)
+        journal_writer.note_lost(database, [(seq, deliveries, holder, started_at, expires_at)], now.boottime, now.wall)
         database.execute("UPDATE task SET state = 'ready' WHERE seq = ?", (seq,))
     elif state not in ("ready", "scheduled"):
         return Canceled.CANCELED if outcome == "canceled" else Canceled.ENDED
-    database.execute(noting.CANCEL_IDLE, (now.wall, seq))
+    database.execute(journal_writer.CANCEL_IDLE, (now.wall, seq))
     return Canceled.CANCELED
 
 

@@ -1,7 +1,7 @@
 """Named leases in the queue's own file: the rules of `jobq.lease.rules`, read, decided and written in one transaction.
 
 The transaction holds SQLite's one write lock from before the read, so the compare on the token is atomic (S4). The time
-is CLOCK_BOOTTIME, read below that lock; another boot means that every lease has expired (RELIABILITY 1.3 rule 10).
+is CLOCK_BOOTTIME, read below that lock; `file_clock` tells another boot's (RELIABILITY 1.3 rule 10).
 """
 
 import sqlite3
@@ -10,12 +10,13 @@ from dataclasses import astuple, replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from jobq.errors import QueueNotFound, SettlementUnknown
+from jobq.errors import LockLost, QueueNotFound, SettlementUnknown
 from jobq.lease import rules
 from jobq.lease.rules import Row
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, Request
 from jobq_sqlite.connection import Connection
-from jobq_sqlite.store import Now
+from jobq_sqlite.errors import StoreReplaced
+from jobq_sqlite.task_sql import Now
 from jobq_sqlite.transaction import Work
 
 T = TypeVar("T")
@@ -29,7 +30,6 @@ _COLUMNS: Final = (
 _READ: Final = f"SELECT {_COLUMNS} FROM lease WHERE queue = ? AND name = ?"  # noqa: S608 - a constant of ours
 _LIST: Final = f"SELECT {_COLUMNS}, name FROM lease WHERE queue = ? ORDER BY name"  # noqa: S608 - as above
 _WRITE: Final = f"INSERT OR REPLACE INTO lease (queue, name, {_COLUMNS}) VALUES (?, ?{', ?' * 14})"  # noqa: S608 - as above
-EXPIRE_ALL: Final = "UPDATE lease SET expires_at = ? WHERE state = 'held'"
 
 
 class SqliteLeases:
@@ -38,11 +38,18 @@ class SqliteLeases:
     Args:
         queue: the queue's name; it need not exist.
         opened: gives the connection, making the file if told so.
+        opened_to_read: gives the one that only reads.
     """
 
-    def __init__(self, queue: str, opened: Callable[[bool], Awaitable[Connection]]) -> None:
+    def __init__(
+        self,
+        queue: str,
+        opened: Callable[[bool], Awaitable[Connection]],
+        opened_to_read: Callable[[], Awaitable[Connection]],
+    ) -> None:
         self._queue = queue
         self._opened = opened
+        self._opened_to_read = opened_to_read
 
     @property
     def limits(self) -> LeaseLimits:
@@ -125,11 +132,14 @@ class SqliteLeases:
             before = self._row(database, name)
             self._write(database, name, before, rule(before, now.boottime))
 
-        await self._submit(work)
+        try:
+            await self._submit(work)
+        except StoreReplaced as error:
+            raise LockLost(f"lease {name} is gone with its file: {error}") from error
 
     async def _submit(self, work: Work[T], *, writes: bool = True) -> T:
         try:
-            connection = await self._opened(False)
+            connection = await (self._opened(False) if writes else self._opened_to_read())
         except QueueNotFound as error:
             raise QueueNotFound(f"{error}; or `jobq QUEUE lease run`") from None
         return await connection.submit(work, writes=writes, unknown=SettlementUnknown)

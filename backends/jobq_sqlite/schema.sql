@@ -1,5 +1,5 @@
 -- The embedded queue, schema version 1 (PRAGMA user_version), PRAGMA application_id 0x6a6f6271 ("jobq"). What later
--- versions added stands in files of its own, which `opening.py` lists: leases.sql.
+-- versions added stands in files of its own, which `open_file.py` lists: leases.sql.
 --
 -- One file holds many queues. A task is one row; its state is one of
 --
@@ -11,7 +11,7 @@
 --
 -- Times: `available_at`, `finished_at`, `created_at` are wall time in seconds since the epoch, for people and delays.
 -- `expires_at` is CLOCK_BOOTTIME in seconds, valid for the boot named in `host`, and alone decides a lease
--- (RELIABILITY 1.3 rule 10): another boot of the same machine means that every lease has expired.
+-- (RELIABILITY 1.3 rule 10); `file_clock.py` says what another boot of the same machine makes of it.
 
 CREATE TABLE host (
     only_row   INTEGER PRIMARY KEY CHECK (only_row = 1),

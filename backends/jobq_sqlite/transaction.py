@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError
-from jobq_sqlite.faults import leaves_doubt, translate
-from jobq_sqlite.store import Now
+from jobq_sqlite.errors import leaves_doubt, translate
+from jobq_sqlite.open_file import OpenFile
+from jobq_sqlite.task_sql import Now
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection, Now], T]
@@ -42,18 +43,27 @@ class Operation:
     error: BaseException | None = None
 
 
-def run(batch: Sequence[Operation], database: sqlite3.Connection, read_now: Callable[[], Now], path: Path) -> None:
+def run(batch: Sequence[Operation], database: sqlite3.Connection, file: OpenFile) -> None:
     """Give every operation its value or error; those that write are durably committed, or were not done at all."""
-    now = read_now()
+    path = file.path
+    try:
+        now = file.now(database)
+    except sqlite3.Error as error:
+        return _fail(batch, translate(error, path))
+    except JobqError as error:
+        return _fail(batch, error)
     writers = [operation for operation in batch if not _answered_without_lock(operation, database, now, path)]
     if not writers:
-        return
+        return None
     try:
-        _run_in_one_transaction(writers, database, read_now, path)
+        _run_in_one_transaction(writers, database, file)
     except sqlite3.Error as error:
         _fail(writers, translate(error, path))
+    except JobqError as error:
+        _fail(writers, error)
     except Exception as error:  # noqa: BLE001 - such as MemoryError: the callers hear of it, the thread lives on
         _fail(writers, BackendUnavailable(f"{path}: {error!r}; nothing was changed"))
+    return None
 
 
 def _answered_without_lock(operation: Operation, database: sqlite3.Connection, now: Now, path: Path) -> bool:
@@ -69,14 +79,12 @@ def _answered_without_lock(operation: Operation, database: sqlite3.Connection, n
     return not operation.writes or operation.value is not None or operation.error is not None
 
 
-def _run_in_one_transaction(
-    writers: list[Operation], database: sqlite3.Connection, read_now: Callable[[], Now], path: Path
-) -> None:
+def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connection, file: OpenFile) -> None:
     if database.in_transaction:
         database.execute("ROLLBACK")  # the last one could not be rolled back when it failed
     database.execute("BEGIN IMMEDIATE")
     try:
-        now = read_now()  # after the wait for the lock, so that no lease is judged by an old time (S4)
+        now = file.now_to_write(database)  # after the wait for the lock, so that no lease is judged by an old time (S4)
         for operation in writers:
             _run_one(operation, database, now)
     except BaseException:
@@ -88,9 +96,10 @@ def _run_in_one_transaction(
         _roll_back(database)
         if not leaves_doubt(error):
             raise
-        text = f"{path}: the commit was not confirmed ({error}); it may or may not have taken effect"
+        text = f"{file.path}: the commit was not confirmed ({error}); it may or may not have taken effect"
         for operation in writers:
             operation.error = (operation.unknown or BackendUnavailable)(text)
+    file.confirm()  # S1: what was written to a file that nobody will open is not acknowledged
 
 
 def _run_one(operation: Operation, database: sqlite3.Connection, now: Now) -> None:
@@ -114,6 +123,6 @@ def _roll_back(database: sqlite3.Connection) -> None:
             database.execute("ROLLBACK")
 
 
-def _fail(writers: list[Operation], error: JobqError) -> None:
+def _fail(writers: Sequence[Operation], error: JobqError) -> None:
     for operation in writers:
         operation.error = error  # also where an operation had one of its own: it may rest on what was undone

@@ -10,45 +10,45 @@ from typing import Any, Final, NoReturn
 import click
 
 from jobq import __version__
-from jobq.cli import terminal
+from jobq.cli.common import Invocation, SuggestingGroup
+from jobq.cli.display import terminal
 from jobq.cli.interrupts import Interrupted
-from jobq.cli.parts import Invocation, SuggestingGroup
 from jobq.errors import ConfigurationError, JobqError, PushUnknown
 
 # Each command with the module that holds it: imported when it is used, so that `jobq --help` stays quick.
 _COMMANDS: Final = {
     "Run": {
-        "push": ("jobq.cli.push", "Queue commands."),
-        "fanout": ("jobq.cli.fanout", "Queue one task for each row, line or blob."),
-        "worker": ("jobq.cli.worker", "Run what is queued."),
-        "pull": ("jobq.cli.pull", "Take one task and run it here."),
-        "run": ("jobq.cli.run", "Run a file of commands here until all are done."),
-        "lease": ("jobq.cli.lease", "Run a command that is alone in holding a name; list who holds what."),
+        "push": ("jobq.cli.commands.push", "Queue commands."),
+        "fanout": ("jobq.cli.commands.fanout", "Queue one task for each row, line or blob."),
+        "worker": ("jobq.cli.commands.worker", "Run what is queued."),
+        "pull": ("jobq.cli.commands.pull", "Take one task and run it here."),
+        "run": ("jobq.cli.commands.run", "Run a file of commands here until all are done."),
+        "lease": ("jobq.cli.commands.lease", "Run a command that is alone in holding a name; list who holds what."),
     },
     "Inside of a task": {
-        "checkpoint": ("jobq.cli.inside", "Save how far it is; its next attempt finds it."),
-        "progress": ("jobq.cli.inside", "Tell how far it is, for `ps`."),
+        "checkpoint": ("jobq.cli.commands.task", "Save how far it is; its next attempt finds it."),
+        "progress": ("jobq.cli.commands.task", "Tell how far it is, for `ps`."),
     },
     "Look": {
-        "size": ("jobq.cli.look", "Count the tasks."),
-        "peek": ("jobq.cli.look", "Show the next tasks without taking them."),
-        "status": ("jobq.cli.status", "Show where tasks are, and what they came to."),
-        "top": ("jobq.cli.top", "Watch a queue: counts, rates, what runs."),
-        "ps": ("jobq.cli.status", "Show what runs, where, and how far it is."),
-        "logs": ("jobq.cli.logs", "Show what a task has printed."),
-        "history": ("jobq.cli.status", "Show the attempts of a task."),
-        "stats": ("jobq.cli.status", "Count by state, and what ended lately."),
-        "dead": ("jobq.cli.dead", "List, show, retry or purge dead letters."),
+        "size": ("jobq.cli.commands.queue", "Count the tasks."),
+        "peek": ("jobq.cli.commands.queue", "Show the next tasks without taking them."),
+        "status": ("jobq.cli.commands.status", "Show where tasks are, and what they came to."),
+        "top": ("jobq.cli.commands.top", "Watch a queue: counts, rates, what runs."),
+        "ps": ("jobq.cli.commands.status", "Show what runs, where, and how far it is."),
+        "logs": ("jobq.cli.commands.logs", "Show what a task has printed."),
+        "history": ("jobq.cli.commands.status", "Show the attempts of a task."),
+        "stats": ("jobq.cli.commands.status", "Count by state, and what ended lately."),
+        "dead": ("jobq.cli.commands.dead", "List, show, retry or purge dead letters."),
     },
     "Manage": {
-        "create": ("jobq.cli.look", "Make the queue; a first push does it too."),
-        "cancel": ("jobq.cli.cancel", "End tasks that wait, stop those that run."),
-        "clear": ("jobq.cli.look", "Delete all tasks but dead letters."),
-        "serve": ("jobq.cli.serve", "Serve queues over HTTP; make tokens for it."),
-        "completion": ("jobq.cli.completion", "Print the completion script of a shell."),
-        "emulator": ("jobq.cli.emulator", "Serve an emulated Azure Service Bus here."),
-        "healthcheck": ("jobq.cli.healthcheck", "Tell whether this container's worker is alive."),
-        "config": ("jobq.cli.config", "Show each setting, its value and where that came from."),
+        "create": ("jobq.cli.commands.queue", "Make the queue; a first push does it too."),
+        "cancel": ("jobq.cli.commands.cancel", "End tasks that wait, stop those that run."),
+        "clear": ("jobq.cli.commands.queue", "Delete all tasks but dead letters."),
+        "serve": ("jobq.cli.commands.serve", "Serve queues over HTTP; make tokens for it."),
+        "completion": ("jobq.cli.commands.completion", "Print the completion script of a shell."),
+        "emulator": ("jobq.cli.commands.emulator", "Serve an emulated Azure Service Bus here."),
+        "healthcheck": ("jobq.cli.commands.healthcheck", "Tell whether this container's worker is alive."),
+        "config": ("jobq.cli.commands.config", "Show each setting, its value and where that came from."),
     },
 }
 _MODULE_OF: Final = {name: module for group in _COMMANDS.values() for name, (module, _) in group.items()}

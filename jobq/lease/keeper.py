@@ -13,7 +13,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from jobq.clock import Clock
+from jobq.clock import Clock, Moment
 from jobq.errors import LockLost, SettlementUnknown
 from jobq.lease.timing import LeaseTiming
 
@@ -38,8 +38,8 @@ class Leased(Protocol):
         """Extend the lease to this length from now."""
         ...
 
-    async def checkpoint(self, value: str) -> None:
-        """Durably save the progress (S9)."""
+    async def checkpoint(self, value: str, number: int) -> None:
+        """Durably save the progress, unless one with a higher number was saved (S9)."""
         ...
 
 
@@ -65,7 +65,7 @@ class LeaseKeeper:
 
     Args:
         leased: what is leased.
-        since: boottime in seconds, read before the request that granted the lease was sent (rule 1).
+        since: read before the request that granted the lease was sent (rule 1).
         timing: the numbers of rules 2 and 4.
         clock: the clock `since` was read from.
         on_extended: called with each new deadline, for whoever else enforces it (rule 7).
@@ -77,7 +77,7 @@ class LeaseKeeper:
         self,
         leased: Leased,
         *,
-        since: float,
+        since: Moment,
         timing: LeaseTiming,
         clock: Clock,
         on_extended: Callable[[float], None] | None = None,
@@ -94,12 +94,15 @@ class LeaseKeeper:
         self._lease = self._what if kind == "lease" else f"the lease on {self._what}"
         self._timing = timing
         self._clock = clock
-        self._since = self._asked = since
+        self._since = self._asked = since.boottime
+        self._seen = since  # the last moment up to which no freeze of the host was seen
         self._on_extended = on_extended
         self._on_renewal = on_renewal
         self._last_trouble = "no renewal was tried"
+        self._troubles = 0  # renewals in a row that came to nothing
         # Receipts rotate: renew, checkpoint and settle of one lease never overlap.
         self._serial = asyncio.Lock()
+        self._checkpoints = 0  # that were sent: a late one must not undo a newer one (S9)
         self._saves: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._nudged = asyncio.Event()
@@ -151,12 +154,15 @@ class LeaseKeeper:
         """Renew once before anything is started, when the grant is no longer fresh (rule 5); then enter the context.
 
         A receive that waited for a task longer than the lease lasts is no loss: nothing runs yet, and a renewal that
-        succeeds proves the lease to be ours from when it was sent.
+        succeeds proves the lease to be ours from when it was sent. So it is with a host that froze meanwhile (rule 8).
 
         Returns:
             Whether the lease is surely ours for long enough to start.
         """
-        return not self._is_stale() or (await self._renew_once() and not self._is_stale())
+        if not self._is_stale() and not self._jump():
+            return True
+        self._seen = Moment.of(self._clock)
+        return await self._renew_once() and not self._is_stale() and not self._jump()
 
     def _is_stale(self) -> bool:
         return self._clock.boottime() - self._since > self._timing.stale
@@ -206,7 +212,8 @@ class LeaseKeeper:
         async with self._serial:
             if self._settled or self._in_doubt:
                 raise LockLost(f"{self._what} was settled before this was sent")
-            await self._send(lambda: self._leased.checkpoint(value), self._timing.attempt)
+            self._checkpoints = number = self._checkpoints + 1
+            await self._send(lambda: self._leased.checkpoint(value, number), self._timing.attempt)
 
     async def _send(self, verb: Callable[[], Awaitable[None]], seconds: float) -> None:
         if self.lock_lost_event.is_set():
@@ -215,17 +222,26 @@ class LeaseKeeper:
             raise SettlementUnknown(f"no answer about {self._what} within {seconds:.3g} s")
 
     async def _watch(self) -> None:
-        boottime, wall = self._clock.boottime(), self._clock.wall()
         while not (self.lock_lost_event.is_set() or self._settled):
-            await self._clock.sleep_until(min(self.stop_at, boottime + TICK_SECONDS))
-            passed = self._clock.boottime() - boottime
-            ahead = self._clock.wall() - wall - passed
-            boottime, wall = self._clock.boottime(), self._clock.wall()
-            if ahead > FREEZE_SECONDS + FREEZE_RATE * passed:
+            if ahead := self._jump():
                 # Rule 8: the host froze this guest and its clock; nobody knows for how long the lease has been over.
                 self._lose(f"the wall clock jumped {ahead:.1f} s: this machine may have been frozen", refused=True)
-            elif boottime >= self.stop_at:
+                return
+            await self._clock.sleep_until(min(self.stop_at, self._seen.boottime + TICK_SECONDS))
+            if self._clock.boottime() >= self.stop_at and not self._is_ahead():
                 self._lose(f"no renewal succeeded in time; last trouble: {self._last_trouble}", refused=False)
+
+    def _is_ahead(self) -> float:
+        """Return by how many seconds the wall clock got ahead since it was last seen; 0 = by no more than it may."""
+        passed = self._clock.boottime() - self._seen.boottime
+        ahead = self._clock.wall() - self._seen.wall - passed
+        return ahead if ahead > FREEZE_SECONDS + FREEZE_RATE * passed else 0.0
+
+    def _jump(self) -> float:
+        """As `_is_ahead`, and look from here on."""
+        ahead = self._is_ahead()
+        self._seen = Moment.of(self._clock)
+        return ahead
 
     async def _renew_for_ever(self) -> None:
         due = self._since + self._timing.period
@@ -265,23 +281,30 @@ class LeaseKeeper:
                 self._on_renewal("lost")
                 return False
             except Exception as error:  # noqa: BLE001 - rule 3: unknown is no extension; the deadline decides
-                self._last_trouble = f"{type(error).__name__}: {error}"
-                _log.warning("renewal of %s failed: %s", self._what, self._last_trouble)
-                self._on_renewal("unknown")
+                self._note_trouble(f"{type(error).__name__}: {error}")
                 return False
             if not answered:
-                self._last_trouble = f"no answer within {self._timing.attempt:.3g} s"
-                _log.warning("renewal of %s: %s", self._what, self._last_trouble)
-                self._on_renewal("unknown")
+                self._note_trouble(f"no answer within {self._timing.attempt:.3g} s")
                 return False
             if self.lock_lost_event.is_set():
                 return False  # it was given up while the answer was on its way; that stands
             self._since = sent
             self.renewals += 1
+            if self._troubles:
+                _log.warning("renewal of %s succeeds again, after %d that did not", self._what, self._troubles)
+                self._troubles = 0
             if self._on_extended is not None:
                 self._on_extended(self.deadline)
             self._on_renewal("extended")
             return True
+
+    def _note_trouble(self, trouble: str) -> None:
+        """Warn of the first and of each change: an outage brings the same words every second, for each task."""
+        is_new = not self._troubles or trouble != self._last_trouble
+        self._troubles += 1
+        self._last_trouble = trouble
+        _log.log(logging.WARNING if is_new else logging.DEBUG, "renewal of %s failed: %s", self._what, trouble)
+        self._on_renewal("unknown")
 
     def _lose(self, cause: str, *, refused: bool) -> None:
         if self.loss is None:

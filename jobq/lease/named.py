@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from jobq import durations
-from jobq.clock import Clock, SystemClock
+from jobq.clock import Clock, Moment, SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
-from jobq.lease.acquiring import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, Acquirer
+from jobq.lease.acquire import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, Acquirer
 from jobq.lease.keeper import LeaseKeeper, Loss
 from jobq.lease.store import Confirmation, Grant, LeaseStore, checked_name
 from jobq.lease.timing import LeaseTiming, timing_for
@@ -223,7 +223,7 @@ class NamedLease:
             raise RuntimeError("the lease is not held: use it as `async with`")
         return self._keeper
 
-    async def _begin(self, grant: Grant, since: float) -> bool:
+    async def _begin(self, grant: Grant, since: Moment) -> bool:
         self._version = grant.version
         keeper = LeaseKeeper(
             _Leased(self._store, grant, lambda: self._version),
@@ -280,7 +280,8 @@ class _Leased:
     async def renew(self, lease: timedelta) -> None:
         await self._store.renew(self._grant, lease)
 
-    async def checkpoint(self, value: str) -> None:
+    async def checkpoint(self, value: str, number: int) -> None:
+        del number  # the cursor's version says the same for longer than one holder keeps it
         await self._store.save(self._grant, value, self._version())
 
 

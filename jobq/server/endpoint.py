@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from jobq.server.problems import Refused
+from jobq.server.error_responses import Refused
 from jobq.server.tokens import Scope
 
 if TYPE_CHECKING:
-    from jobq.server.service import Service
+    from jobq.server.app import Service
 
 QUEUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
@@ -152,6 +152,11 @@ def validated(model: type[BaseModel], fields: Any) -> BaseModel:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Refused(400, "malformed_request", f"{where}: {first['msg']}" if where else first["msg"]) from None
+        raise malformed(error) from None
+
+
+def malformed(error: ValidationError) -> Refused:
+    """Return the answer to what is no such request."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return Refused(400, "malformed_request", f"{where}: {first['msg']}" if where else first["msg"])

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from jobq.errors import LockLost
 from jobq.lease.store import Busy, Grant, LeaseRecord, LeaseState, LeaseStore, Request, checked_name, store_of
-from jobq.server import wire
+from jobq.server import schemas
 from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Parameter, Reply, whole
-from jobq.server.problems import Refused
+from jobq.server.error_responses import Refused
 from jobq.server.tokens import Scope
 
 _ACCEPTED: Final = {"accepted": True}
@@ -26,7 +26,7 @@ async def _store(call: Call) -> LeaseStore:
 
 async def acquire(call: Call) -> Reply:
     """Take a name."""
-    wish: wire.NewLease = call.body
+    wish: schemas.NewLease = call.body
     call.audited["lease"] = wish.resource
     request = Request(
         name=wish.resource,
@@ -53,7 +53,7 @@ async def acquire(call: Call) -> Reply:
 
 async def renew(call: Call) -> Reply:
     """Extend a lease."""
-    wish: wire.Renewal = call.body
+    wish: schemas.Renewal = call.body
     _audit(call)
     grant = Grant(name=wish.resource, token=wish.token, key="", cursor=None, version=0)
     await (await _store(call)).renew(grant, timedelta(seconds=wish.ttl))
@@ -69,7 +69,7 @@ async def release(call: Call) -> Reply:
 
 async def save(call: Call) -> Reply:
     """Save a cursor."""
-    wish: wire.Cursor = call.body
+    wish: schemas.Cursor = call.body
     _audit(call)
     grant = Grant(name=wish.resource, token=wish.token, key="", cursor=None, version=0)
     await (await _store(call)).save(grant, wish.cursor, wish.version)
@@ -115,7 +115,7 @@ def _no_lease(name: str) -> Refused:
 
 def _listing(wanted: Callable[[LeaseRecord], bool]) -> Any:
     async def handler(call: Call) -> Reply:
-        limit, after = whole(call, "limit", 100, wire.MAX_PAGE), call.query.get("after", "")
+        limit, after = whole(call, "limit", 100, schemas.MAX_PAGE), call.query.get("after", "")
         name = call.query.get("resource")
         store = await _store(call)
         if name is None:
@@ -167,7 +167,7 @@ async def release_by_id(call: Call) -> Reply:
         call.needs(Scope.ADMIN)
         return await revoke(call)
     call.needs(Scope.ADMIN if call.path["id"].startswith(_OURS) else Scope.LEASE)
-    token = whole(call, "token", 0, wire.MAX_TOKEN)
+    token = whole(call, "token", 0, schemas.MAX_TOKEN)
     name = checked_name(call.path["id"])
     call.audited |= {"lease": name, "token": token}
     store = await _store(call)
@@ -183,7 +183,7 @@ async def release_by_id(call: Call) -> Reply:
     return 200, shown(record)
 
 
-_DONE: Final = {202: wire.Accepted}
+_DONE: Final = {202: schemas.Accepted}
 _LISTS: Final = {
     "": (lambda _: True, "Show all leases, by name."),
     "/active": (lambda record: record.state is LeaseState.ACTIVE, "Show the leases that are held."),
@@ -199,7 +199,7 @@ _RESOURCE: Final = Parameter(
 )
 _TOKEN: Final = Parameter(
     name="token",
-    schema={"type": "integer", "minimum": 1, "maximum": wire.MAX_TOKEN},
+    schema={"type": "integer", "minimum": 1, "maximum": schemas.MAX_TOKEN},
     text="Of the holder; without it an admin keeps the holder from renewing.",
 )
 ENDPOINTS: Final = (
@@ -208,8 +208,8 @@ ENDPOINTS: Final = (
         path="/api/leases",
         scope=Scope.LEASE,
         handler=acquire,
-        body=wire.NewLease,
-        answers={201: wire.LeaseGranted},
+        body=schemas.NewLease,
+        answers={201: schemas.LeaseGranted},
         summary="Take a name, unless it is held (409).",
         changes=True,
     ),
@@ -219,7 +219,7 @@ ENDPOINTS: Final = (
             path=f"/api/leases{path}",
             scope=Scope.READ,
             handler=_listing(wanted),
-            answers={200: wire.LeasePage},
+            answers={200: schemas.LeasePage},
             parameters=(AFTER, LIMIT, _RESOURCE),
             summary=summary,
         )
@@ -237,12 +237,12 @@ ENDPOINTS: Final = (
             changes=True,
         )
         for method, verb, handler, model, answers, summary in (
-            ("PUT", "renew", renew, wire.Renewal, _DONE, "Extend a lease, from now."),
-            ("DELETE", "release", release, wire.LeaseToken, _DONE, "Give a name back."),
-            ("POST", "release", release, wire.LeaseToken, _DONE, "The same, for clients whose DELETE has no body."),
-            ("PUT", "cursor", save, wire.Cursor, _DONE, "Save how far the work has come."),
-            ("PUT", "confirm", confirm, wire.Confirmed, {202: wire.Confirmation}, "Take a name for good."),
-            ("POST", "withdraw", withdraw, wire.Withdrawal, _DONE, "Give back whatever a wish was granted."),
+            ("PUT", "renew", renew, schemas.Renewal, _DONE, "Extend a lease, from now."),
+            ("DELETE", "release", release, schemas.LeaseToken, _DONE, "Give a name back."),
+            ("POST", "release", release, schemas.LeaseToken, _DONE, "The same, for clients whose DELETE has no body."),
+            ("PUT", "cursor", save, schemas.Cursor, _DONE, "Save how far the work has come."),
+            ("PUT", "confirm", confirm, schemas.Confirmed, {202: schemas.Confirmation}, "Take a name for good."),
+            ("POST", "withdraw", withdraw, schemas.Withdrawal, _DONE, "Give back whatever a wish was granted."),
         )
     ),
     Endpoint(
@@ -250,7 +250,7 @@ ENDPOINTS: Final = (
         path="/api/leases/{id}",
         scope=Scope.READ,
         handler=show,
-        answers={200: wire.LeaseShown},
+        answers={200: schemas.LeaseShown},
         summary="Show a lease. One that is named like a list is found by ?resource=.",
     ),
     Endpoint(
@@ -258,7 +258,7 @@ ENDPOINTS: Final = (
         path="/api/leases/{id}",
         scope=None,
         handler=release_by_id,
-        answers={200: wire.LeaseShown},
+        answers={200: schemas.LeaseShown},
         parameters=(_TOKEN,),
         summary="Give a name back under its token; without one, and as admin, keep its holder from renewing.",
         changes=True,

@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from jobq.server import wire
+from jobq.server import schemas as wire
 from jobq.server.endpoint import QUEUE, Endpoint
 
 _REF: Final = "#/components/schemas/{model}"

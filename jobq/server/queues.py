@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from jobq.backend import DeadLetter, Peeked
 from jobq.errors import ConfigurationError
-from jobq.server import wire
+from jobq.server import schemas
 from jobq.server.endpoint import LIMIT, Call, Endpoint, Parameter, Reply, whole
-from jobq.server.problems import Refused
+from jobq.server.error_responses import Refused
 from jobq.server.tasks import body_fields
 from jobq.server.tokens import Scope
 
@@ -38,13 +38,13 @@ async def stats(call: Call) -> Reply:
 
 async def peek(call: Call) -> Reply:
     """Show what could be claimed."""
-    found = await (await call.backend()).peek(whole(call, "limit", 100, wire.MAX_TASKS))
+    found = await (await call.backend()).peek(whole(call, "limit", 100, schemas.MAX_TASKS))
     return 200, {"tasks": list(_raw(found))}
 
 
 async def dead_letters(call: Call) -> Reply:
     """Show dead letters with their bytes."""
-    found = await (await call.backend()).dead_letters(whole(call, "limit", 100, wire.MAX_TASKS))
+    found = await (await call.backend()).dead_letters(whole(call, "limit", 100, schemas.MAX_TASKS))
     return 200, {"tasks": list(_raw(found))}
 
 
@@ -82,7 +82,9 @@ async def _tend(call: Call, verb: str) -> Reply:
 
 
 _LIMIT: Final = Parameter(
-    name="limit", schema={"type": "integer", "minimum": 1, "maximum": wire.MAX_TASKS, "default": 100}, text=LIMIT.text
+    name="limit",
+    schema={"type": "integer", "minimum": 1, "maximum": schemas.MAX_TASKS, "default": 100},
+    text=LIMIT.text,
 )
 _EXIST_OK: Final = Parameter(
     name="exist_ok", schema={"type": "string", "enum": ["true", "false"]}, text="Whether it may exist already."
@@ -99,7 +101,7 @@ ENDPOINTS: Final = (
         path="/api/queues",
         scope=None,
         handler=names,
-        answers={200: wire.QueueNames},
+        answers={200: schemas.QueueNames},
         summary="Name the queues.",
         has_queue=False,
     ),
@@ -108,17 +110,17 @@ ENDPOINTS: Final = (
         "",
         Scope.ENQUEUE,
         handler=make,
-        answers={202: wire.QueueMade},
+        answers={202: schemas.QueueMade},
         parameters=(_EXIST_OK,),
         summary="Make a queue.",
     ),
-    _of_a_queue("GET", "", Scope.READ, handler=stats, answers={200: wire.Counts}, summary="Count its tasks."),
+    _of_a_queue("GET", "", Scope.READ, handler=stats, answers={200: schemas.Counts}, summary="Count its tasks."),
     _of_a_queue(
         "GET",
         "/peek",
         Scope.READ,
         handler=peek,
-        answers={200: wire.RawTasks},
+        answers={200: schemas.RawTasks},
         parameters=(_LIMIT,),
         summary="Show what could be claimed, as it is stored; variables with their values.",
     ),
@@ -127,7 +129,7 @@ ENDPOINTS: Final = (
         "/dead-letters",
         Scope.READ,
         handler=dead_letters,
-        answers={200: wire.RawTasks},
+        answers={200: schemas.RawTasks},
         parameters=(_LIMIT,),
         summary="Show dead letters, oldest first, as they are stored; variables with their values.",
     ),
@@ -136,7 +138,7 @@ ENDPOINTS: Final = (
         "/clear",
         Scope.ADMIN,
         handler=clear,
-        answers={202: wire.Cleared},
+        answers={202: schemas.Cleared},
         summary="Delete every task that waits or is leased.",
     ),
     _of_a_queue(
@@ -144,8 +146,8 @@ ENDPOINTS: Final = (
         "/redrive",
         Scope.ADMIN,
         handler=redrive,
-        body=wire.Ids,
-        answers={202: wire.FoundIds},
+        body=schemas.Ids,
+        answers={202: schemas.FoundIds},
         summary="Put dead letters back with fresh budgets.",
     ),
     _of_a_queue(
@@ -153,8 +155,8 @@ ENDPOINTS: Final = (
         "/purge",
         Scope.ADMIN,
         handler=purge,
-        body=wire.Ids,
-        answers={202: wire.FoundIds},
+        body=schemas.Ids,
+        answers={202: schemas.FoundIds},
         summary="Delete dead letters for good.",
     ),
 )

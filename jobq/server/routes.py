@@ -1,7 +1,7 @@
 """Which endpoint a path and a method name."""
 
 from jobq.server.endpoint import Endpoint
-from jobq.server.problems import Refused
+from jobq.server.error_responses import Refused
 
 
 class Routes:

@@ -14,13 +14,13 @@ from uuid import uuid4
 from jobq import strict_json
 from jobq.errors import JobqError, LockLost, MalformedTask
 from jobq.journal.records import RELEASED
-from jobq.run import retry
-from jobq.server import journaling, wire
-from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Handler, Parameter, Reply, whole
-from jobq.server.problems import Refused, refused_for
-from jobq.server.reading import aside
+from jobq.run.attempt import retry
+from jobq.servable import HeldDelivery, Kind, TaskRecord, released_body
+from jobq.server import journal_records, schemas
+from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Handler, Parameter, Reply, malformed, whole
+from jobq.server.error_responses import Refused, refused_for
+from jobq.server.request_parsing import aside
 from jobq.server.tokens import Scope
-from jobq.serving import HeldDelivery, Kind, TaskRecord, released_body
 from jobq.task import WIRE_VERSION, Outcome, OutcomeKind, Task, TaskResult, new_id
 
 _ACCEPTED: Final = {"accepted": True}
@@ -62,7 +62,7 @@ def _id_of(call: Call, number: int) -> str:
 
 async def claim(call: Call) -> Reply:
     """Lease tasks, and stay for a first one; whoever hangs up meanwhile leaves nothing leased."""
-    wish: wire.Claim = call.body
+    wish: schemas.Claim = call.body
     backend = await call.backend()
     lease = None if wish.lease_seconds is None else timedelta(seconds=wish.lease_seconds)
     # Bound to the caller and the queue: a key that somebody else knows finds nothing of his.
@@ -142,25 +142,25 @@ def fenced(handler: Handler) -> Handler:
 
 async def heartbeat(call: Call) -> Reply:
     """Renew a lease."""
-    wish: wire.Heartbeat = call.body
+    wish: schemas.Heartbeat = call.body
     delivery = await _held(call)
-    journaling.tell_beat(delivery, wish.told)
+    journal_records.tell_beat(delivery, wish.told)
     await delivery.renew(delivery.lease if wish.lease_seconds is None else timedelta(seconds=wish.lease_seconds))
-    return 202, _ACCEPTED | {"cancel": journaling.is_canceled(delivery)}
+    return 202, _ACCEPTED | {"cancel": journal_records.is_canceled(delivery)}
 
 
 async def complete(call: Call) -> Reply:
     """End a task as done."""
-    wish: wire.Completion = call.body
+    wish: schemas.Completion = call.body
     result = TaskResult(
         exit_code=wish.exit_code, value=wish.value, duration=wish.duration_seconds, output_tail=wish.output
     )
     delivery = await _held(call)
     if wish.attempt is not None:
-        journaling.tell_attempt(delivery, wish.attempt, "done", "canceled", "moved")
+        journal_records.tell_attempt(delivery, wish.attempt, "done", "canceled", "moved")
         await delivery.complete(result)
         return 202, _ACCEPTED
-    journaling.tell(
+    journal_records.tell(
         delivery,
         OutcomeKind.SUCCEEDED,
         "done",
@@ -175,7 +175,7 @@ async def complete(call: Call) -> Reply:
 
 async def fail(call: Call) -> Reply:
     """Count a failure; the task comes again, or is given up, by its budgets (S7)."""
-    wish: wire.Failure = call.body
+    wish: schemas.Failure = call.body
     delivery = await _held(call)
     # Told apart by the request alone: what becomes of it depends on counters that the first one has changed (S5).
     words = repr((wish.detail, wish.output, wish.duration_seconds, wish.exit_code)).encode()
@@ -185,7 +185,7 @@ async def fail(call: Call) -> Reply:
         await delivery.put_back(b"", timedelta(0), said)  # stale, or said before: the fence tells
         return 202, _ACCEPTED
     verdict = _verdict(record, wish)
-    journaling.tell(
+    journal_records.tell(
         delivery,
         OutcomeKind.FAILED,
         "retry" if isinstance(verdict, retry.Requeue) else "dead",
@@ -203,7 +203,7 @@ async def fail(call: Call) -> Reply:
     return 202, _ACCEPTED
 
 
-def _verdict(record: TaskRecord, wish: wire.Failure) -> retry.Requeue | retry.DeadLetter:
+def _verdict(record: TaskRecord, wish: schemas.Failure) -> retry.Requeue | retry.DeadLetter:
     outcome = Outcome(
         kind=OutcomeKind.FAILED, detail=wish.detail, exit_code=wish.exit_code, duration=wish.duration_seconds
     )
@@ -229,42 +229,42 @@ async def release(call: Call) -> Reply:
     body = b"" if record is None or record.state != "leased" or record.body is None else record.body
     with contextlib.suppress(MalformedTask):
         body = released_body(body)
-    journaling.tell(delivery, RELEASED, "retry", record=record)
+    journal_records.tell(delivery, RELEASED, "retry", record=record)
     await delivery.put_back(body, timedelta(0), "release")
     return 202, _ACCEPTED
 
 
 async def requeue(call: Call) -> Reply:
     """Put a task back with the counters that the caller has raised (S6)."""
-    wish: wire.Requeue = call.body
+    wish: schemas.Requeue = call.body
     task = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **wish.task}))
     if task.id != call.path["id"]:
         raise Refused(400, "malformed_request", "task.id: is another task's")
     delivery = await _held(call)
     if wish.attempt is not None:
-        journaling.tell_attempt(delivery, wish.attempt, "retry")
+        journal_records.tell_attempt(delivery, wish.attempt, "retry")
     else:
-        journaling.tell_requeue(delivery, await (await call.backend()).find(task.id), task)
+        journal_records.tell_requeue(delivery, await (await call.backend()).find(task.id), task)
     await delivery.requeue(task, timedelta(seconds=wish.delay_seconds))
     return 202, _ACCEPTED
 
 
 async def dead_letter(call: Call) -> Reply:
     """Give a task up (S6)."""
-    wish: wire.Burial = call.body
+    wish: schemas.Burial = call.body
     delivery = await _held(call)
     if wish.attempt is not None:
-        journaling.tell_attempt(delivery, wish.attempt, "dead")
+        journal_records.tell_attempt(delivery, wish.attempt, "dead")
     else:
         record = await (await call.backend()).find(call.path["id"])
-        journaling.tell(delivery, wish.reason, "dead", record=record, detail=wish.description.partition("\n")[0])
+        journal_records.tell(delivery, wish.reason, "dead", record=record, detail=wish.description.partition("\n")[0])
     await delivery.dead_letter(wish.reason, wish.description)
     return 202, _ACCEPTED
 
 
 async def checkpoint(call: Call) -> Reply:
     """Save how far a task has come (S9)."""
-    await (await _held(call)).checkpoint(call.body.value)
+    await (await _held(call)).checkpoint(call.body.value, call.body.number)
     return 202, _ACCEPTED
 
 
@@ -278,23 +278,29 @@ async def _held(call: Call) -> HeldDelivery:
 async def settle(call: Call) -> Reply:
     """End several deliveries at once; each by itself, and each with its own line in the audit."""
     backend = await call.backend()
-    return 200, {"answers": await asyncio.gather(*(_settled(call.about(backend, item)) for item in call.body.settles))}
+    return 200, {"answers": await asyncio.gather(*(_settled(call, backend, item) for item in call.body.settles))}
 
 
-async def _settled(call: Call) -> dict[str, Any]:
-    status = 500
+async def _settled(several: Call, backend: Any, item: Any) -> dict[str, Any]:
+    if isinstance(item, schemas.Malformed):
+        return _refusal(malformed(item.error))
+    call, status = several.about(backend, item), 500
     try:
         status, _ = await _SETTLES[call.body.verb](call)
         return _DONE
     except Refused as refused:
         status = refused.status
-        return {"status": status, "error": {"code": refused.code, "message": refused.message}}
+        return _refusal(refused)
     except JobqError as error:
         answer = refused_for(error)
         status = answer.status
-        return {"status": status, "error": {"code": answer.code, "message": answer.message}}
+        return _refusal(answer)
     finally:
         call.service.tell(f"settle {call.body.verb}", call, status)
+
+
+def _refusal(refused: Refused) -> dict[str, Any]:
+    return {"status": refused.status, "error": {"code": refused.code, "message": refused.message}}
 
 
 async def page(call: Call) -> Reply:
@@ -321,7 +327,7 @@ async def dead(call: Call) -> Reply:
 
 
 async def _page(call: Call, kind: Kind) -> Reply:
-    limit = whole(call, "limit", 100, wire.MAX_PAGE)
+    limit = whole(call, "limit", 100, schemas.MAX_PAGE)
     after = call.query.get("after", "")
     if "\0" in after:
         raise Refused(400, "malformed_request", "after: holds a NUL")
@@ -378,7 +384,7 @@ _SETTLES: Final = {
     "requeue": fenced(requeue),
     "dead-letter": fenced(dead_letter),
 }
-_SETTLED: Final = {202: wire.Accepted}
+_SETTLED: Final = {202: schemas.Accepted}
 _STATES: Final = AFTER, LIMIT
 ENDPOINTS: Final = (
     Endpoint(
@@ -386,8 +392,8 @@ ENDPOINTS: Final = (
         path="/api/tasks",
         scope=Scope.ENQUEUE,
         handler=push,
-        body=wire.NewTasks,
-        answers={202: wire.Pushed},
+        body=schemas.NewTasks,
+        answers={202: schemas.Pushed},
         summary="Add tasks, durably: all of them or none.",
         changes=True,
     ),
@@ -396,8 +402,8 @@ ENDPOINTS: Final = (
         path="/api/tasks/next",
         scope=Scope.LEASE,
         handler=claim,
-        body=wire.Claim,
-        answers={200: wire.Claimed},
+        body=schemas.Claim,
+        answers={200: schemas.Claimed},
         summary="Claim tasks, and stay for a first one.",
         text="The lease counts from before the request was sent. What a lost answer has claimed is to be had again by"
         " a new call that names the key of the former one.",
@@ -408,8 +414,8 @@ ENDPOINTS: Final = (
         path="/api/tasks/settle",
         scope=Scope.SETTLE,
         handler=settle,
-        body=wire.Settles,
-        answers={200: wire.SettleAnswers},
+        body=schemas.Settles,
+        answers={200: schemas.SettleAnswers},
         summary="End several deliveries in one request.",
     ),
     Endpoint(
@@ -417,7 +423,7 @@ ENDPOINTS: Final = (
         path="/api/tasks",
         scope=Scope.READ,
         handler=page,
-        answers={200: wire.TaskPage},
+        answers={200: schemas.TaskPage},
         parameters=(
             *_STATES,
             Parameter(
@@ -432,7 +438,7 @@ ENDPOINTS: Final = (
             path=f"/api/tasks/{name}",
             scope=Scope.READ,
             handler=handler,
-            answers={200: wire.TaskPage},
+            answers={200: schemas.TaskPage},
             parameters=_STATES,
             summary=summary,
         )
@@ -447,7 +453,7 @@ ENDPOINTS: Final = (
         path="/api/tasks/{id}",
         scope=Scope.READ,
         handler=show,
-        answers={200: wire.TaskShown},
+        answers={200: schemas.TaskShown},
         summary="Show a task.",
     ),
     *(
@@ -457,18 +463,18 @@ ENDPOINTS: Final = (
             scope=scope,
             handler=fenced(handler),
             body=model,
-            answers={202: wire.Kept} if verb == "heartbeat" else _SETTLED,
+            answers={202: schemas.Kept} if verb == "heartbeat" else _SETTLED,
             summary=summary,
             changes=True,
         )
         for verb, scope, handler, model, summary in (
-            ("heartbeat", Scope.LEASE, heartbeat, wire.Heartbeat, "Renew the lease, from now."),
-            ("complete", Scope.SETTLE, complete, wire.Completion, "The task is done."),
-            ("fail", Scope.SETTLE, fail, wire.Failure, "The attempt failed: counted, and tried again or given up."),
-            ("release", Scope.SETTLE, release, wire.Release, "Put back what was never started."),
-            ("checkpoint", Scope.SETTLE, checkpoint, wire.Checkpoint, "Save how far the task has come."),
-            ("requeue", Scope.SETTLE, requeue, wire.Requeue, "Put it back, counted by the caller."),
-            ("dead-letter", Scope.SETTLE, dead_letter, wire.Burial, "Give it up, counted by the caller."),
+            ("heartbeat", Scope.LEASE, heartbeat, schemas.Heartbeat, "Renew the lease, from now."),
+            ("complete", Scope.SETTLE, complete, schemas.Completion, "The task is done."),
+            ("fail", Scope.SETTLE, fail, schemas.Failure, "The attempt failed: counted, and tried again or given up."),
+            ("release", Scope.SETTLE, release, schemas.Release, "Put back what was never started."),
+            ("checkpoint", Scope.SETTLE, checkpoint, schemas.Checkpoint, "Save how far the task has come."),
+            ("requeue", Scope.SETTLE, requeue, schemas.Requeue, "Put it back, counted by the caller."),
+            ("dead-letter", Scope.SETTLE, dead_letter, schemas.Burial, "Give it up, counted by the caller."),
         )
     ),
 )

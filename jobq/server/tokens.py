@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
-from jobq.serving import Document, Servable
+from jobq.servable import Document, Servable
 
 _DOCUMENT: Final = "tokens"
 _FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken

@@ -11,10 +11,10 @@ from aiohttp import web
 from jobq.backend import Backend
 from jobq.clock import Clock, SystemClock
 from jobq.errors import ConfigurationError, JobqError
-from jobq.telemetry.connections import BACKLOG, Doorkeeper
-from jobq.telemetry.looking import look
+from jobq.telemetry.connection_limits import BACKLOG, Doorkeeper
 from jobq.telemetry.metrics import CONTENT_TYPE, QueueMetrics, WorkerMetrics, exposition
-from jobq.telemetry.state import WorkerState
+from jobq.telemetry.queue_snapshot import look
+from jobq.telemetry.worker_state import WorkerState
 
 _log = logging.getLogger(__name__)
 # Services bill each look, and the Service Bus asks 10 credits for one: scrapes in between are answered from memory.

@@ -15,9 +15,9 @@ from prometheus_client.registry import Collector
 
 from jobq import __version__
 from jobq.events import Event
-from jobq.telemetry.bounds import DURATION_BOUNDS
-from jobq.telemetry.looking import Look
-from jobq.telemetry.state import ENDS, WorkerState
+from jobq.telemetry.histogram_buckets import DURATION_BOUNDS
+from jobq.telemetry.queue_snapshot import Look
+from jobq.telemetry.worker_state import ENDS, WorkerState
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS: Final = ("queue", "backend")

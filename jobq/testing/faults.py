@@ -204,9 +204,9 @@ class FaultyDelivery:
         """Move it to the dead letters."""
         await self._do("dead_letter", lambda: self.inner.dead_letter(reason, description))
 
-    async def checkpoint(self, value: str) -> None:
+    async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the progress."""
-        await self._do("checkpoint", lambda: self.inner.checkpoint(value))
+        await self._do("checkpoint", lambda: self.inner.checkpoint(value, number))
 
     async def _do(self, verb: str, action: Callable[[], Awaitable[None]]) -> None:
         await _struck(self.faults, verb, self.id, action, lambda: _unanswered(verb, self.id))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jobq.task import Task
-from jobq_azure.content import MAX_TEXT_BYTES, text_of
+from jobq_azure.storage.message_format import MAX_TEXT_BYTES, text_of
 
 _GOOD: Final = Task.new(command="true").encode().decode()
 _VALUES: Final[tuple[object, ...]] = (None, True, 0, -1, 1e308, [], {}, "", "\u0000", [[]], {"a": {}})

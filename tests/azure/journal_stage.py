@@ -6,7 +6,7 @@ from typing import Any
 from jobq.journal.records import TaskRecord
 from jobq.settings import Settings
 from jobq.spec import resolve
-from jobq_azure.journaled import JournaledQueue
+from jobq_azure.table_journal.backend import JournaledQueue
 from tests.azure.stage import Stage
 
 

@@ -12,7 +12,7 @@ from jobq.errors import (
     QueueNotFound,
 )
 from jobq.task import Task
-from jobq_azure.payloads import CONTAINER
+from jobq_azure.storage.large_payloads import CONTAINER
 from tests.azure.stage import Stage
 
 LARGE = 200_000  # bytes: three times what a message holds

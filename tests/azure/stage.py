@@ -17,11 +17,12 @@ from azure.storage.blob.aio import ContainerClient
 from jobq.backend import Delivery
 from jobq.task import Task, new_id
 from jobq.testing.http_proxy import HttpProxy, Request
-from jobq_azure.backend import StorageQueueBackend
-from jobq_azure.connection import Account
-from jobq_azure.payloads import CONTAINER
-from jobq_azure.wire import Wire
+from jobq_azure.storage.account import Account
+from jobq_azure.storage.backend import StorageQueueBackend
+from jobq_azure.storage.large_payloads import CONTAINER
+from jobq_azure.storage.queue_client import Wire
 from tests.azure.emulator import ACCOUNT, KEY, Azurite, connection_string
+from tests.fork_server import forked
 
 LEASE: Final = timedelta(seconds=30)
 NOW: Final = timedelta(0)
@@ -104,7 +105,7 @@ class Stage:
 
     async def start(self, *arguments: str, spec: str = "", **more: str) -> asyncio.subprocess.Process:
         """Start the command line, through the proxy, on this queue unless another is named; ended with the stage."""
-        process = await asyncio.create_subprocess_exec(
+        process = await forked.create_subprocess_exec(
             sys.executable,
             "-m",
             "jobq",
@@ -120,7 +121,8 @@ class Stage:
         return process
 
     async def run(self, *arguments: str, spec: str = "", **more: str) -> Ended:
-        return await ended(await self.start(*arguments, spec=spec, **more))
+        """Run to the end; without a guardian, which is no matter of the service: its start would cost most of it."""
+        return await ended(await self.start(*arguments, spec=spec, **{"JOBQ_GUARDIAN": "off"} | more))
 
 
 async def ended(process: asyncio.subprocess.Process, seconds: float = 60) -> Ended:

@@ -22,11 +22,12 @@ from jobq.errors import (
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
-from jobq_azure import connection, pushing
-from jobq_azure.answers import answered
-from jobq_azure.backend import StorageQueueBackend
-from jobq_azure.connection import Account
-from jobq_azure.wire import Wire, whole_seconds
+from jobq_azure.common.errors import answered
+from jobq_azure.storage import account as connection
+from jobq_azure.storage import push as pushing
+from jobq_azure.storage.account import Account
+from jobq_azure.storage.backend import StorageQueueBackend
+from jobq_azure.storage.queue_client import Wire, whole_seconds
 from tests.azure.emulator import ACCOUNT, connection_string
 from tests.azure.stage import LEASE, NOW, SHORT, Stage
 

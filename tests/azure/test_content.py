@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 
 from jobq.errors import MalformedTask
 from jobq.task import Task
-from jobq_azure.content import HEADROOM_BYTES, MAX_COUNT, MAX_TEXT_BYTES, Beside, Content, body_of, size_of, text_of
-from jobq_azure.payloads import Payloads
-from jobq_azure.pushing import text_or_none
+from jobq_azure.storage.large_payloads import Payloads
+from jobq_azure.storage.message_format import (
+    HEADROOM_BYTES,
+    MAX_COUNT,
+    MAX_TEXT_BYTES,
+    Beside,
+    Content,
+    body_of,
+    size_of,
+    text_of,
+)
+from jobq_azure.storage.push import text_or_none
 
 _TEXT = st.text()  # with all that XML cannot hold
 _BODIES = st.one_of(

@@ -9,7 +9,7 @@ from jobq.errors import LockLost, PushUnknown
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
-from jobq_azure.content import Beside, Content
+from jobq_azure.storage.message_format import Beside, Content
 from tests.azure.stage import LEASE, NOW, SHORT, Stage
 
 
@@ -77,7 +77,7 @@ async def test_the_newest_end_is_told(stage: Stage) -> None:
 
 async def test_two_that_put_back_at_once_send_each_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     # A reader's hold runs out while it works, another takes over: the receipt decides who sends (S4).
-    monkeypatch.setattr("jobq_azure.dead._HOLD_SECONDS", 1)
+    monkeypatch.setattr("jobq_azure.storage.dead_letters._HOLD_SECONDS", 1)
     tasks = await stage.pushed(60)
     await _bury_all(stage, 60)
     ids = [task.id for task in tasks]
@@ -193,5 +193,5 @@ async def test_what_was_not_deleted_is_not_told_as_purged(stage: Stage, monkeypa
         raise LockLost("another reader has it")
 
     with monkeypatch.context() as patched:
-        patched.setattr("jobq_azure.wire.Wire.delete", taken)
+        patched.setattr("jobq_azure.storage.queue_client.Wire.delete", taken)
         assert await stage.backend.purge_dead([task.id]) == []

@@ -12,7 +12,7 @@ from jobq.errors import LockLost, MalformedTask
 from jobq.task import Task
 from jobq.testing.harness import DONE, crashes
 from jobq.testing.http_proxy import Strike
-from jobq_azure.content import HEADROOM_BYTES, MAX_TEXT_BYTES, Beside, Content, size_of
+from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Beside, Content, size_of
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, is_update, make_container
 
 _DAY = 86_400.0
@@ -159,7 +159,15 @@ async def test_a_foreign_task_that_outgrows_its_message_keeps_its_budget(stage: 
     await wire.put(_of_a_peer(MAX_TEXT_BYTES))
     signed = stage.signed if has_blobs else stage.signed.partition("BlobEndpoint")[0]
     await make_container(stage)
-    ended = await stage.run("worker", "--idle-timeout", "3s", "--backoff", "1s", **SHORT, JOBQ_CONNECTION_STRING=signed)
+    limits = (
+        "--idle-timeout",
+        "2s",
+        "--backoff",
+        "200ms",
+        "--time-limit",
+        "6s",
+    )  # it waits long for what it has put back
+    ended = await stage.run("worker", *limits, **SHORT, JOBQ_CONNECTION_STRING=signed)
     assert ended.code == 0, ended.err
     (letter,) = await stage.backend.dead_letters(10)
     if has_blobs:

@@ -12,8 +12,8 @@ from jobq.errors import ConfigurationError, InvalidSpec
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.testing.http_proxy import Strike
-from jobq_azure.backend import StorageQueueBackend
-from jobq_azure.connection import Account
+from jobq_azure.storage.account import Account
+from jobq_azure.storage.backend import StorageQueueBackend
 from tests.azure.emulator import ACCOUNT, KEY, connection_string
 from tests.azure.stage import SHORT, Ended, Stage
 

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from jobq.task import Task
-from jobq_azure.content import Content
-from jobq_azure.wire import Wire
+from jobq_azure.storage.message_format import Content
+from jobq_azure.storage.queue_client import Wire
 from tests.azure import hostile
 from tests.azure.stage import SHORT, Stage, ended
 

@@ -12,10 +12,10 @@ from jobq.queue import Queue
 from jobq.settings import Settings
 from jobq.task import Task
 from jobq.testing.http_proxy import Strike
-from jobq_azure import journaled as module
-from jobq_azure import table_rows as rows
-from jobq_azure.table_wire import TableWire
-from jobq_azure.table_writer import Writer, fixed
+from jobq_azure.table_journal import backend as module
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.batch_writer import Writer, fixed
+from jobq_azure.table_journal.client import TableWire
 from tests.azure.journal_stage import journaled, state, written
 from tests.azure.stage import SHORT, Stage
 

@@ -14,10 +14,10 @@ from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
-from jobq_azure import table_notes, table_wire
-from jobq_azure import table_rows as rows
-from jobq_azure.journaled import JournaledQueue
-from jobq_azure.table_wire import MOST_ROWS, Verb, Write
+from jobq_azure.table_journal import client, recorder
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.backend import JournaledQueue
+from jobq_azure.table_journal.client import MOST_ROWS, Verb, Write
 from tests.azure.journal_stage import journaled, record, state, written
 from tests.azure.stage import LEASE, NOW, Stage, eventually
 
@@ -51,7 +51,7 @@ async def test_late_words_change_nothing(stage: Stage) -> None:
 
 async def test_a_late_word_of_a_requeue_hides_no_later_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a worker that was cut off from the table alone: meanwhile another has run the task to its end (S3)."""
-    monkeypatch.setattr(table_notes, "_AT_ONCE_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "_AT_ONCE_SECONDS", 0.0)
     cut_off = await journaled(stage)
     given = Settings(connection_string=stage.azurite.connection_string, journal="tables")
     async with resolve(stage.spec, given) as other:
@@ -221,8 +221,8 @@ async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.Monkey
     await written(queue)
     assert await queue.journal.attempts(task.id) == []
     assert await state(queue, task.id) == "succeeded", "known for an hour, against a late word of its push"
-    monkeypatch.setattr("jobq_azure.table_sweep._DONE_SECONDS", -1.0)
-    monkeypatch.setattr("jobq_azure.table_sweep._WISH_SECONDS", -1.0)
+    monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
+    monkeypatch.setattr("jobq_azure.table_journal.retention._WISH_SECONDS", -1.0)
     await queue._wishes.record([task.id, "nobody-s"])
     await queue._sweep.once()
     await written(queue)
@@ -235,7 +235,7 @@ async def test_rights_and_a_missing_table_are_told_plainly(stage: Stage, monkeyp
     stage.tables.strike(Strike.DENY)
     with pytest.raises(AccessDenied, match="Storage Table Data Contributor"):
         await queue.journal.find(["x"])
-    monkeypatch.setattr(table_wire, "TABLE", "nosuchtable")
+    monkeypatch.setattr(client, "TABLE", "nosuchtable")
     with pytest.raises(ConfigurationError, match=f"make it with: jobq {stage.spec} create"):
         await queue.journal.find(["x"])
     with pytest.raises(ConfigurationError, match="create"):

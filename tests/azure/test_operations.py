@@ -2,7 +2,7 @@
 
 import itertools
 
-from jobq_azure.polling import Polling
+from jobq_azure.storage.poll_interval import Polling
 from tests.azure.stage import SHORT, Stage, is_renewal
 
 _TASKS = 60
@@ -26,9 +26,9 @@ async def test_a_receive_is_shared_by_the_free_slots(stage: Stage) -> None:
     stage.proxy.requests.clear()
     result = await stage.run("worker", "-n", "32", **{**SHORT, "JOBQ_VISIBILITY_TIMEOUT": "60s"})
     assert result.code == 0, result.err
-    first = stage.proxy.seen("GET")[0]
-    assert first.query["numofmessages"] == "32"
-    assert len(stage.proxy.seen("GET")) <= 4
+    receives = [request for request in stage.proxy.seen("GET") if "numofmessages" in request.query]
+    assert receives[0].query["numofmessages"] == "32"
+    assert len(receives) <= 4
 
 
 async def test_one_idle_poll_in_flight_and_ever_fewer(stage: Stage) -> None:

@@ -16,9 +16,9 @@ from jobq.errors import (
 )
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
-from jobq_azure import backend, payloads
-from jobq_azure.content import Beside, Content
-from jobq_azure.payloads import CONTAINER
+from jobq_azure.storage import backend, large_payloads
+from jobq_azure.storage.large_payloads import CONTAINER
+from jobq_azure.storage.message_format import Beside, Content
 from tests.azure.payload_stage import LARGE, blobs_of, delete_blobs, large_task, no_blobs, push_as_cli
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, eventually, make_container
 
@@ -149,7 +149,7 @@ async def test_tasks_that_are_put_off_hide_no_other(stage: Stage) -> None:
 async def test_a_blob_larger_than_any_task_is_not_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whoever may write there could put anything in a payload's place; the limit is lowered here, not the blob grown.
     await push_as_cli(stage, [large_task()])
-    monkeypatch.setattr(payloads, "MAX_BODY_BYTES", LARGE)
+    monkeypatch.setattr(large_payloads, "MAX_BODY_BYTES", LARGE)
     with pytest.raises(MalformedTask, match="not what was pushed"):
         _ = (await stage.take()).task
 

@@ -16,9 +16,9 @@ from jobq.errors import (
 )
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
-from jobq_azure import payloads
-from jobq_azure.connection import Account
-from jobq_azure.payloads import CONTAINER
+from jobq_azure.storage import large_payloads
+from jobq_azure.storage.account import Account
+from jobq_azure.storage.large_payloads import CONTAINER
 from tests.azure.emulator import ACCOUNT
 from tests.azure.payload_stage import LARGE, blobs_of, delete_blobs, large_task, no_blobs, push_as_cli
 from tests.azure.stage import LEASE, NOW, Stage, make_container
@@ -224,7 +224,7 @@ async def test_a_sweep_takes_what_is_old_and_nobody_names(stage: Stage, monkeypa
     await push_as_cli(stage, [large_task()])
     await stage.backend.clear()
     assert len(await blobs_of(stage)) == 1, "it took what may belong to a push under way"
-    monkeypatch.setattr(payloads, "_SWEEP_AGE", timedelta(0))
+    monkeypatch.setattr(large_payloads, "_SWEEP_AGE", timedelta(0))
     await asyncio.sleep(1.1)  # the service tells the age of a blob in whole seconds
     await stage.backend.clear()
     assert not await blobs_of(stage)

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from jobq.errors import AccessDenied, BackendUnavailable
-from jobq_azure import identity
-from jobq_azure.backend import StorageQueueBackend
-from jobq_azure.connection import Account
+from jobq_azure.common import credentials
+from jobq_azure.storage.account import Account
+from jobq_azure.storage.backend import StorageQueueBackend
 from tests.azure.stage import Ended, Stage
 
 _SECRET = "client-secret-canary~"
@@ -138,7 +138,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[_Link]:
             chains.append(self)
 
     chains: list[Chain] = []
-    monkeypatch.setattr(identity, "DefaultAzureCredential", Chain)
+    monkeypatch.setattr(credentials, "DefaultAzureCredential", Chain)
     return made
 
 
@@ -151,7 +151,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[_Link]:
     ],
 )
 async def test_each_cause_is_told_apart(links: list[_Link], error: Exception, expected: type[Exception]) -> None:
-    signing = identity.Identity("account")
+    signing = credentials.Identity("account")
     links[1].error = error
     with pytest.raises(expected) as caught:
         await signing.get_token("scope")

@@ -17,10 +17,11 @@ import pytest
 
 from jobq.backend import Backend
 from jobq.queue import Queue
-from jobq.serving import served
+from jobq.servable import served
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
+from tests.fork_server import forked
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 20.0
@@ -78,7 +79,7 @@ class Jobq:
         code: int | None = 0,
     ) -> Result:
         """Run to the end; `code` is what it must end with, None = anything."""
-        completed = subprocess.run(
+        completed = forked.run(
             self.argv(*arguments),
             input=stdin.encode() if isinstance(stdin, str) else stdin,
             stdout=subprocess.PIPE if stdout is None else stdout,
@@ -100,7 +101,7 @@ class Jobq:
     def start(self, *arguments: str, env: dict[str, str] | None = None, **more: int) -> subprocess.Popen[bytes]:
         """Start, with pipes unless told otherwise; killed at the end of the test at the latest."""
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | more
-        process = subprocess.Popen(
+        process = forked.Popen[bytes](
             self.argv(*arguments),
             stdin=streams["stdin"],
             stdout=streams["stdout"],
@@ -201,7 +202,9 @@ def leaves_nothing(jobq: Jobq, request: pytest.FixtureRequest) -> Iterator[None]
     temporary = jobq.folder / "tmp"
     temporary.mkdir()
     jobq.environment |= {"TMPDIR": str(temporary), "MARK": request.node.name}
+    before, forked.is_cold = forked.is_cold, True  # /proc shows the fork server's environment of what it forked
     yield
+    forked.is_cold = before
     for process in jobq.running:
         process.wait(DEADLINE_SECONDS)
     eventually(lambda: not _alive(f"MARK={request.node.name}"))
@@ -218,14 +221,6 @@ def _alive(variable: str) -> list[str]:
         except OSError:
             continue
     return found
-
-
-def worker_of(guardian: int) -> int:
-    """Return the process number of the worker below a guardian."""
-    for child in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split():
-        if b"jobq\0run" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return int(child)
-    raise AssertionError("no worker")
 
 
 def read_job_log(path: Path) -> list[list[str]]:

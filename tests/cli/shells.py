@@ -4,7 +4,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jobq.cli.templates import Filled
+    from jobq.submit.command_template import Filled
     from jobq.task import Task
 
 HOSTILE = [

@@ -4,8 +4,6 @@ import fcntl
 import os
 import select
 import struct
-import subprocess
-import sys
 import termios
 import threading
 import time
@@ -15,12 +13,9 @@ from typing import Any, Self
 
 import pyte
 
-from .conftest import DEADLINE_SECONDS
+from tests.fork_server import forked
 
-# In the child, before the program: a terminal of its own, so that Ctrl-C and a hangup reach it.
-_INTO_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-)
+from .conftest import DEADLINE_SECONDS
 
 
 class Terminal:
@@ -52,8 +47,8 @@ class Terminal:
         self._reading.set()
         self._master, theirs = os.openpty()
         self._set_size(columns, rows)
-        self.process = subprocess.Popen(
-            [sys.executable, "-S", "-c", _INTO_TERMINAL, *argv],
+        self.process = forked.PopenInTerminal[bytes](
+            list(argv),
             stdin=theirs,
             stdout=theirs if stdout is None else stdout,
             stderr=theirs,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.guarded import is_possible
+from jobq.run.spawn.choose_spawner import is_possible
 
 from .conftest import Jobq
 

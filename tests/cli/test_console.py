@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from jobq.cli.sentences import json_line, sentence, terminal_safe, text_line
-from jobq.cli.writer import Writer
+from jobq.cli.display.event_format import json_line, sentence, terminal_safe, text_line
+from jobq.cli.display.writer_thread import Writer
 from jobq.events import Event
 
 from .conftest import eventually

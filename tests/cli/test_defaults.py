@@ -9,7 +9,7 @@ import pytest
 from jobq.durations import show
 from jobq.errors import ConfigurationError
 from jobq.lease.timing import timing_for
-from jobq.run import command
+from jobq.run.attempt import command_attempt as command
 from jobq.settings import Settings
 from jobq.spec import resolve
 

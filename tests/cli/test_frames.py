@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jobq.cli.frames import _FRAME_SECONDS, FrameWriter
+from jobq.cli.display.live_frame import _FRAME_SECONDS, FrameWriter
 
 from .conftest import eventually
 

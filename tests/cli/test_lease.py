@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.guardian.stage import state
+from tests.guardian.stage import state, worker_below
 
 from .conftest import Jobq, eventually
 
@@ -67,13 +67,6 @@ def expiry(jobq: Jobq) -> float:
     with database(jobq) as found:
         (at,) = found.execute("SELECT expires_at FROM lease WHERE name = 'one'").fetchone()
     return float(at)
-
-
-def worker_below(guardian: int) -> int:
-    for child in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split():
-        if b"jobq\0demo" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return int(child)
-    raise AssertionError("no worker")
 
 
 def boottime() -> float:

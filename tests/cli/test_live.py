@@ -8,10 +8,10 @@ import pytest
 from rich.cells import cell_len
 
 from jobq.backend import QueueStats
-from jobq.cli import board
-from jobq.cli.live import Depth, Progress
+from jobq.cli.display import slot_table
+from jobq.cli.display.live_view import Depth, Progress
 from jobq.events import Event
-from jobq.run.usage import Reading
+from jobq.run.process.usage import Reading
 from jobq.task import Task
 
 from .conftest import Jobq, eventually
@@ -197,9 +197,9 @@ def test_run_shows_what_runs(jobq: Jobq, opened: Opened) -> None:
         assert "slot" not in shown
 
 
-def busy(number: int, what: str = "true") -> board.Slot:
+def busy(number: int, what: str = "true") -> slot_table.Slot:
     reading = Reading(at=0, cpu_seconds=1, cores=12.34, rss_bytes=3 * 1024**3, processes=7)
-    return board.Slot(number=number, task_id=f"0000-{number:08}", what=what, age_seconds=3700, reading=reading)
+    return slot_table.Slot(number=number, task_id=f"0000-{number:08}", what=what, age_seconds=3700, reading=reading)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8, 12, 24, 60, 5000])
@@ -207,14 +207,16 @@ def busy(number: int, what: str = "true") -> board.Slot:
 @pytest.mark.parametrize(("slots", "running"), [(1, 0), (3, 3), (4096, 0), (4096, 4096)])
 def test_the_picture_fits(rows: int, columns: int, slots: int, running: int) -> None:
     what = "\u6f22" * 300 + "\x1b[2J"
-    picture = board.lines(slots, [busy(n + 1, what) for n in range(running)], ["x" * 500, "y" * 500], columns, rows)
+    picture = slot_table.lines(
+        slots, [busy(n + 1, what) for n in range(running)], ["x" * 500, "y" * 500], columns, rows
+    )
     assert len(picture) <= max(1, rows - 2)
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in picture]
     assert max(map(cell_len, plain)) <= max(0, columns - 1)
 
 
 def test_busy_slots_come_before_idle_ones() -> None:
-    picture = board.lines(256, [busy(200), busy(256)], ["told"], 80, 12)
+    picture = slot_table.lines(256, [busy(200), busy(256)], ["told"], 80, 12)
     numbers = [int(line.split()[0]) for line in picture[1:-2]]
     assert {200, 256} <= set(numbers)
     assert numbers == sorted(numbers)
@@ -227,7 +229,7 @@ def test_busy_slots_come_before_idle_ones() -> None:
     [(0, "0"), (999, "999"), (1000, "1.0K"), (1024**2, "1.0M"), (613 * 1024**2, "613M"), (1000 * 1024**4, "1000T")],
 )
 def test_memory(size: int, shown: str) -> None:
-    assert board.memory(size) == shown
+    assert slot_table.memory(size) == shown
 
 
 def test_the_rate_is_that_of_the_last_minute() -> None:

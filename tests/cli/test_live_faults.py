@@ -117,7 +117,7 @@ def test_a_queue_that_cannot_be_counted_is_told(jobq: Jobq) -> None:
     program = """
 import asyncio, sys, time
 from jobq.backend import QueueStats
-import jobq.cli.live as live
+import jobq.cli.display.live_view as live
 from jobq.errors import BackendUnavailable
 from pathlib import Path
 live._ASK_SECONDS = 0.1

@@ -122,7 +122,7 @@ def test_bad_variable_names_it(jobq: Jobq) -> None:
 
 
 def test_unexpected_exception_says_whose_bug(jobq: Jobq) -> None:
-    program = "import jobq.cli.parts as p\nfrom jobq.cli import main, look\nlook.with_queue = 1\nmain.main()"
+    program = "from jobq.cli import main\nfrom jobq.cli.commands import queue\nqueue.with_queue = 1\nmain.main()"
     completed = subprocess.run(
         [sys.executable, "-c", program, "demo", "size"],
         capture_output=True,

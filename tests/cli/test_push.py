@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from jobq.cli.lines import LineCutter, Template
 from jobq.errors import MalformedTask
+from jobq.submit.input_lines import LineCutter, Template
 from jobq.task import Task
 
 from .conftest import Jobq, eventually

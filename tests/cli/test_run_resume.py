@@ -11,9 +11,10 @@ from collections import Counter
 
 import pytest
 
-from jobq.cli.feed import line_of
+from jobq.cli.localrun.input_feed import line_of
+from tests.guardian.stage import guardian_below, worker_below
 
-from .conftest import Jobq, eventually, read_job_log, worker_of
+from .conftest import Jobq, eventually, read_job_log
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 SHORT = {"JOBQ_VISIBILITY_TIMEOUT": "10s"}  # what a SIGKILL leaves leased comes back soon
@@ -73,7 +74,7 @@ def test_ctrl_c_then_resume(jobq: Jobq) -> None:
     assert sorted(int(row[0]) for row in read_job_log(jobq.folder / "log")) == list(range(1, 31))
 
 
-@pytest.mark.parametrize("victim", ["worker", "guardian"])
+@pytest.mark.parametrize("victim", ["worker", "guardian", "watcher"])
 def test_sigkill_then_resume(jobq: Jobq, victim: str) -> None:
     """S1, P2: what a killed run had begun dies with it and starts again once its lease has run out."""
     lines = [f"echo begin {n} >> runs; sleep 0.2; echo end {n} >> runs" for n in range(30)]
@@ -81,9 +82,10 @@ def test_sigkill_then_resume(jobq: Jobq, victim: str) -> None:
     named = ("run", "-n", "2", "--queue-file", "queue")
     process = jobq.start(*named, "commands", env=SHORT, stdout=subprocess.DEVNULL)
     eventually(lambda: (jobq.folder / "runs").exists() and "end 3" in (jobq.folder / "runs").read_text())
-    os.kill(process.pid if victim == "guardian" else worker_of(process.pid), signal.SIGKILL)
+    below = {"worker": worker_below, "guardian": guardian_below}
+    os.kill(below[victim](process.pid) if victim in below else process.pid, signal.SIGKILL)
     process.communicate(timeout=20)
-    assert process.returncode == (137 if victim == "worker" else -9)
+    assert process.returncode == (-9 if victim == "watcher" else 137)
     done = _done(jobq)
     jobq(*named, "--resume", env=SHORT)  # all of the input was queued, so it need not be given again
     _check_runs(jobq, 30, done)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobq.cli.templates import CommandTemplate, InvalidTemplate
 from jobq.errors import MalformedTask
+from jobq.submit.command_template import CommandTemplate, InvalidTemplate
 
 from .shells import HOSTILE, said_by
 

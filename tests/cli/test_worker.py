@@ -63,7 +63,7 @@ def test_no_secret_of_a_task_is_shown(jobq: Jobq) -> None:
         Task.new(command=f"true {CANARY}", env={"TOKEN": CANARY}),
         Task.new(command=f"exit 3 # {CANARY}", env={"TOKEN": CANARY}),
         Task.new(argv=["/no/such/program", CANARY], env={"TOKEN": CANARY}),
-        Task.new(command="sleep 60", env={"TOKEN": CANARY}, timeout=0.1),
+        Task.new(command="sleep 60", env={"TOKEN": CANARY}, timeout=1.0, budgets={"retries": 0}),
     )
     for log_format in ("text", "json"):
         result = jobq("demo", "worker", "-n", "4", "--backoff", "10ms", "--log-format", log_format)
@@ -154,7 +154,7 @@ def test_help_shows_defaults(jobq: Jobq) -> None:
 
 def test_options_reach_the_settings(jobq: Jobq) -> None:
     program = """
-import jobq.run.worker as module
+import jobq.run.worker.worker as module
 class Worker:
     def __init__(self, backend, settings, **more):
         print(settings.model_dump_json(exclude={"home"}))

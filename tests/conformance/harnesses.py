@@ -17,12 +17,12 @@ from jobq.task import new_id
 from jobq.testing.clock import RealTime, VirtualClock
 from jobq.testing.conformance import Harness
 from jobq.testing.service_bus.emulator import Emulator
-from jobq_azure.connection import Account
-from jobq_azure.content import text_of
-from jobq_azure.service_bus_backend import ServiceBusBackend
-from jobq_azure.service_bus_namespace import Namespace, Place, place_of
-from jobq_azure.service_bus_options import Options
-from jobq_azure.service_bus_wire import Outgoing, ServiceBusWire
+from jobq_azure.service_bus.backend import ServiceBusBackend
+from jobq_azure.service_bus.namespace import Namespace, Place, place_of
+from jobq_azure.service_bus.options import Options
+from jobq_azure.service_bus.rest_client import Outgoing, ServiceBusWire
+from jobq_azure.storage.account import Account
+from jobq_azure.storage.message_format import text_of
 from jobq_memory import MemoryBackend, Router
 from jobq_postgres import PostgresBackend
 from jobq_sqlite import SqliteBackend, StoreFile

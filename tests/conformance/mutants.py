@@ -34,9 +34,9 @@ class UnfencedComplete(Wrapped):
 
 
 class _SilentCheckpointDelivery(FaultyDelivery):
-    async def checkpoint(self, value: str) -> None:
+    async def checkpoint(self, value: str, number: int = 0) -> None:
         try:
-            await self.inner.checkpoint(value)
+            await self.inner.checkpoint(value, number)
         except LockLost:
             return
 
@@ -45,6 +45,17 @@ class SilentCheckpoint(Wrapped):
     """S9: a stale checkpoint is dropped without a word."""
 
     delivery = _SilentCheckpointDelivery
+
+
+class _UnorderedCheckpointDelivery(FaultyDelivery):
+    async def checkpoint(self, value: str, number: int = 0) -> None:
+        await self.inner.checkpoint(value)
+
+
+class LateCheckpoint(Wrapped):
+    """S9: the number of a checkpoint is not looked at."""
+
+    delivery = _UnorderedCheckpointDelivery
 
 
 class _DeafRenewDelivery(FaultyDelivery):
@@ -217,6 +228,7 @@ class LeaseNeverEnds(Wrapped):
 CAUGHT_BY: dict[type[Wrapped], str] = {
     UnfencedComplete: "stale.after_expiry_and_redelivery",
     SilentCheckpoint: "lease.stale_checkpoint_is_refused",
+    LateCheckpoint: "lease.late_checkpoint_undoes_no_newer_one",
     ExpiredRenewed: "lease.expired_receipt_is_refused_before_redelivery",
     RenewExtendsNothing: "lease.renewal_extends",
     DeliveriesReset: "lease.fencing_rises_through_everything",

@@ -16,6 +16,7 @@ import yaml
 from jobq import durations
 from jobq.settings import TASK_VARIABLES, Settings, variable_of
 from jobq.testing.service_bus.emulator import Emulator
+from tests.fork_server import forked
 
 from .files import DEPLOY, ROOT, check_grace, texts, tool, variables
 
@@ -77,7 +78,7 @@ def test_each_command_of_compose_is_one_of_ours() -> None:
         if "build" in service:
             words = [word for word in service["command"] if not word.startswith("echo")]
             arguments = [word for word in words if word != "-c"]
-            done = subprocess.run(
+            done = forked.run(
                 [sys.executable, "-m", "jobq", *arguments, "--help"], capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stderr

@@ -13,9 +13,9 @@ import yaml
 
 from jobq.backend import QueueStats
 from jobq.events import Events
-from jobq.telemetry.looking import Look
 from jobq.telemetry.metrics import QueueMetrics, WorkerMetrics, exposition
-from jobq.telemetry.state import ENDS, WorkerState
+from jobq.telemetry.queue_snapshot import Look
+from jobq.telemetry.worker_state import ENDS, WorkerState
 from tests.telemetry.scraping import figures
 
 from .files import DEPLOY

@@ -98,6 +98,9 @@ def test_the_wheel_brings_all_that_the_command_line_needs(image: Path) -> None:
     code = "import jobq_azure, jobq_sqlite, jobq_memory, jobq_postgres, prometheus_client, opentelemetry, pathlib as p"
     _run(str(image / "bin/python"), "-P", "-c", code)
     assert "jobq 0." in _run(str(image / "bin/jobq"), "--version")
+    packages = ["jobq", *(f"jobq_{name}" for name in ("azure", "http", "memory", "postgres", "sqlite"))]
+    site = Path(_run(str(image / "bin/python"), "-P", "-c", "import jobq; print(jobq.__path__[0])").strip()).parent
+    assert [name for name in packages if not (site / name / "py.typed").exists()] == []
     names = _run(
         str(image / "bin/python"),
         "-P",
@@ -188,13 +191,13 @@ def test_a_task_runs_as_a_stranger_on_a_read_only_tree(container: Container) -> 
 
 @needs_namespaces
 def test_pid_1_passes_sigterm_on_and_ends_within_the_budget(container: Container) -> None:
-    """The guardian is PID 1: a task that ignores SIGTERM is gone in time with its orphans, and is given back."""
+    """The watcher is PID 1: a task that ignores SIGTERM is gone in time with its orphans, and is given back."""
     container.run("demo", "push", "-c", "trap '' TERM; (setsid sleep 300 &) ; touch begun; while :; do sleep 0.1; done")
     worker = container.start("demo", "worker", "--stop-grace", "2s")
     eventually((container.scratch / "jobq-health").exists)
     eventually(lambda: json.loads((container.scratch / "jobq-health").read_text())["busy"] == 1)
     (child,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
-    assert b"jobq.run.guardian" in Path(f"/proc/{child}/cmdline").read_bytes()
+    assert Path(f"/proc/{child}/cmdline").read_bytes() == b"watcher\0"
     namespaced = re.search(r"^NSpid:\t\d+\t(\d+)$", Path(f"/proc/{child}/status").read_text(), re.MULTILINE)
     assert namespaced is not None
     assert namespaced[1] == "1"

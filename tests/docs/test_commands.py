@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import click
 import pytest
 
+from jobq.cli.common import ExampleCommand
 from jobq.cli.main import cli
-from jobq.cli.parts import ExampleCommand
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
@@ -32,12 +32,12 @@ SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"  # the dead letter of th
 NOT_RUN: Final = {
     "make ": "installs, or is what runs this very test",
     "jobq demo fanout scans --blobs": "needs an account of Azure; tests/leases does the same on its emulator",
+    ".venv/bin/python -m benchmarks": "measures; tests/unit/test_benchmarks.py tries what the sections share",
     "az login": "needs an account of Azure",
     "jobq myaccount/": "needs an account of Azure; tests/azure does the same on its emulator",
     "jobq sb://": "needs a namespace of Azure; tests/sb/test_command_line.py does the same on an emulator",
     "jobq postgresql://": "needs a database; tests/postgres/test_command_line.py does the same on a server of its own",
     "pip install 'jobq[postgres]'": "needs an index that has jobq; `make install` brings the same extra",
-    "pip install 'jobq[emulator]'": "as above",
     "docker ": "needs a container engine; tests/deploy takes the image's steps without one",
     "kubectl ": "needs a cluster; tests/deploy builds and validates what is applied",
     "az deployment": "needs an account of Azure",
@@ -125,6 +125,7 @@ class Reader:
         (folder / "files.txt").write_text("tasks.txt\ncommands.txt\n")
         with contextlib.closing(sqlite3.connect(folder / "users.db")) as database:
             database.executescript("CREATE TABLE users (id INTEGER, name TEXT); INSERT INTO users VALUES (1, 'A. B.')")
+        (folder / "numpy.py").touch()  # which tests do not install
         (folder / "mypackage").mkdir()
         (folder / "mypackage" / "training.py").write_text("def fold(n):\n    print('fold', n)\n")
         (folder / "data").mkdir()

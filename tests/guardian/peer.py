@@ -7,8 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-from jobq.run.guardian import wire
-from jobq.run.guardian.wire import Receiver
+from jobq.run.guardian import protocol
+from jobq.run.guardian.protocol import Receiver
 from tests.guardian.stage import ENV, SECONDS, hostile, living, until
 
 SPAWN = {"op": "spawn", "id": 2, "argv": ["true"], "env": {}, "cwd": None, "deadline": None}
@@ -17,20 +17,21 @@ SPAWN = {"op": "spawn", "id": 2, "argv": ["true"], "env": {}, "cwd": None, "dead
 class Peer:
     """A worker that says what it wants to a real guardian."""
 
-    def __init__(self) -> None:
+    def __init__(self, *program: str) -> None:
         self.socket, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-P", "-m", "jobq.run.guardian", "--attached", str(theirs.fileno())]
+            program = program or (sys.executable, "-P", "-m", "jobq.run.guardian")
+            command = [*program, "--attached", str(theirs.fileno())]
             self.popen = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL)
         self.socket.settimeout(SECONDS)
-        self._receiver = Receiver(self.socket, wire.HANDLE_DESCRIPTORS)
+        self._receiver = Receiver(self.socket, protocol.HANDLE_DESCRIPTORS)
         assert self.hear()["op"] == "hello"
 
     def hear(self) -> dict[str, Any]:
         while (message := self._receiver.next()) is None:
             assert self._receiver.read(), "the guardian ended the connection"
         if message.get("handle"):
-            wire.close_all(self._receiver.take_descriptors())
+            protocol.close_all(self._receiver.take_descriptors())
         return message
 
     def say(self, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
@@ -44,7 +45,7 @@ class Peer:
     def spawn(self, mark: str, number: int = 1, kind: str = "setsid") -> None:
         message = {"op": "spawn", "id": number, "argv": hostile(kind, mark), "env": ENV, "cwd": None, "deadline": None}
         null = os.open("/dev/null", os.O_RDWR)
-        self.say(wire.encode(message), (null, null))
+        self.say(protocol.encode(message), (null, null))
         os.close(null)
         assert self.hear()["op"] == "started"
         until(lambda: len(living(mark)) == 2)

@@ -3,9 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.output import OutputReader
-from jobq.run.process import Deadline, ExitStatus, Launch, Process
+from jobq.run.process.output import OutputReader
+from jobq.run.process.spawner import Deadline, ExitStatus, Launch, Process
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.stage import (
     ENV,
 )

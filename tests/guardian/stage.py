@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -66,6 +66,28 @@ def state(pid: int) -> str:
 
 def children(pid: int) -> list[int]:
     return [int(number) for number in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def guardian_below(watcher: int) -> int:
+    """Return the number of the guardian of a `jobq worker`, whose own is its watcher's."""
+    return _below(watcher, b"-m\0jobq.run.guardian\0")
+
+
+def worker_below(watcher: int) -> int:
+    return _below(guardian_below(watcher), b"-m\0jobq\0")
+
+
+def _below(parent: int, words: bytes) -> int:
+    found: list[int] = []
+
+    def is_there() -> bool:
+        for child in children(parent):
+            with suppress(OSError):  # it ended while we looked
+                found.extend([child] if words in Path(f"/proc/{child}/cmdline").read_bytes() else [])
+        return bool(found)
+
+    until(is_there)
+    return found[0]
 
 
 def rss_anon_bytes(pid: int) -> int:

@@ -42,8 +42,8 @@ def test_p2_nothing_is_alive_unarmed_when_the_guardian_dies_between_fork_and_exe
     mark = marker()
     code = (
         "import asyncio, os\n"
-        "from jobq.run.guardian_spawner import *\n"
-        "from jobq.run.process import Launch\n"
+        "from jobq.run.spawn.guardian_spawner import *\n"
+        "from jobq.run.process.spawner import Launch\n"
         "async def main():\n"
         "    async with GuardianSpawner(inherited_connection()) as spawner:\n"
         f"        launch = Launch(argv={hostile('idle', mark)!r}, env=dict(os.environ), stdout=2, stderr=2, cwd='/')\n"
@@ -70,8 +70,8 @@ def test_p2_nothing_is_alive_unarmed_after_a_storm_of_starts() -> None:
     mark = marker()
     code = (
         "import asyncio, os\n"
-        "from jobq.run.guardian_spawner import *\n"
-        "from jobq.run.process import Launch\n"
+        "from jobq.run.spawn.guardian_spawner import *\n"
+        "from jobq.run.process.spawner import Launch\n"
         "async def main():\n"
         "    async with GuardianSpawner(inherited_connection()) as spawner:\n"
         f"        launch = Launch(argv={hostile('idle', mark)!r}, env=dict(os.environ), stdout=2, stderr=2)\n"
@@ -95,9 +95,9 @@ def test_a6_its_environment_is_hidden_and_it_works_without_privileges() -> None:
     code = (
         "import asyncio, ctypes, os, socket\n"
         "from jobq.run.guardian.__main__ import main as guard\n"
-        "from jobq.run.guardian_spawner import GuardianSpawner\n"
-        "from jobq.run.process import Launch\n"
-        "import encodings.ascii\n"
+        "from jobq.run.spawn.guardian_spawner import GuardianSpawner\n"
+        "from jobq.run.process.spawner import Launch\n"
+        "import concurrent.futures.thread, encodings.ascii\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)\n"
         "ours, theirs = socket.socketpair()\n"
@@ -131,8 +131,8 @@ def test_p2_a_forked_child_of_the_worker_that_holds_the_connection_does_not_keep
     mark = marker()
     code = (
         "import asyncio, os, time\n"
-        "from jobq.run.guardian_spawner import GuardianSpawner\n"
-        "from jobq.run.process import Launch\n"
+        "from jobq.run.spawn.guardian_spawner import GuardianSpawner\n"
+        "from jobq.run.process.spawner import Launch\n"
         f"mark, argv = {mark!r}, {hostile('idle', mark)!r}\n"
         "async def main():\n"
         "    async with GuardianSpawner() as spawner:\n"

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import forked
+from tests.guardian.stage import children, guardian_below, worker_below
+
 # What a user would write, and what would escape: only the first leads its group.
 TREE = "setsid sleep {mark} & (nohup sleep {mark} >/dev/null 2>&1 &); touch {ready}; sleep {mark}; true"
 
@@ -26,7 +29,7 @@ class Worker:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
         self.environment = {**environment, "JOBQ_HOME": str(folder)}
         self.run("push", "-c", TREE.format(mark=self.mark, ready=ready))
-        self.process = subprocess.Popen(
+        self.process = forked.Popen[bytes](
             [sys.executable, "-m", "jobq", "demo", "worker", "--visibility-timeout", "10s"],
             env=self.environment,
             stderr=subprocess.PIPE,
@@ -36,7 +39,8 @@ class Worker:
 
     def run(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "jobq", "demo", *arguments]
-        return subprocess.run(command, env=self.environment, check=True, capture_output=True, text=True).stdout
+        told: str = forked.run(command, env=self.environment, check=True, capture_output=True, text=True).stdout
+        return told
 
     def survivors(self) -> list[int]:
         """Return the processes that carry our mark among their arguments, and live."""
@@ -49,10 +53,6 @@ class Worker:
                 except OSError:
                     continue
         return found
-
-    def worker_pid(self) -> int:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return min(map(int, children))
 
 
 def until(condition: object, seconds: float = 20.0) -> None:
@@ -73,14 +73,6 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     worker.process.communicate()
 
 
-@pytest.mark.parametrize("whom", ["guardian", "worker"])
-def test_p2_p3_nothing_survives_a_sigkill(worker: Worker, whom: str) -> None:
-    """The whole tree is gone after 1 s, whichever of the two is killed; the task comes back by its lease."""
-    os.kill(worker.process.pid if whom == "guardian" else worker.worker_pid(), signal.SIGKILL)
-    until(lambda: not worker.survivors(), 1.0 if whom == "worker" else 2.0)
-    assert worker.process.wait(10) == (-signal.SIGKILL if whom == "guardian" else 128 + signal.SIGKILL)
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
 def test_p8_a_signal_to_the_printed_pid_gives_the_work_back(worker: Worker, number: int, code: int) -> None:
     worker.process.send_signal(number)
@@ -90,28 +82,30 @@ def test_p8_a_signal_to_the_printed_pid_gives_the_work_back(worker: Worker, numb
 
 
 def test_p1_a_stopped_worker_is_told_to_stop_all_the_same(worker: Worker) -> None:
-    os.kill(worker.worker_pid(), signal.SIGSTOP)
+    os.kill(worker_below(worker.process.pid), signal.SIGSTOP)
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(30) == 143
     assert not worker.survivors()
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("moment", ["the guardian begins", "the worker begins"])
+@pytest.mark.parametrize("moment", ["the watcher begins", "the guardian begins", "the worker begins"])
 def test_a_signal_while_it_starts_is_obeyed_once_it_is_up(tmp_path: Path, number: int, moment: str) -> None:
     """Nothing was given back, so the exit code is 0 (DESIGN section 12)."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
     environment["JOBQ_HOME"] = str(tmp_path)
-    subprocess.run([sys.executable, "-m", "jobq", "demo", "create"], env=environment, check=True, capture_output=True)
+    forked.run([sys.executable, "-m", "jobq", "demo", "create"], env=environment, check=True, capture_output=True)
     with subprocess.Popen(
         [sys.executable, "-m", "jobq", "demo", "worker", "--idle-timeout", "1h"],
         env=environment,
         stderr=subprocess.DEVNULL,
     ) as process:
-        proc = Path(f"/proc/{process.pid}")
-        until(lambda: b"jobq.run.guardian" in (proc / "cmdline").read_bytes())
-        if moment == "the worker begins":
-            until((proc / f"task/{process.pid}/children").read_text)
+        if moment == "the watcher begins":
+            until(lambda: b"jobq.run.watcher" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        elif moment == "the guardian begins":
+            guardian_below(process.pid)
+        else:
+            until(lambda: children(guardian_below(process.pid)))
         process.send_signal(number)
         assert process.wait(20) == 0
 
@@ -122,7 +116,7 @@ def test_one_ctrl_c_in_a_terminal_counts_once(tmp_path: Path) -> None:
     environment["JOBQ_HOME"] = str(tmp_path)
     jobq = [sys.executable, "-m", "jobq", "demo"]
     task = "trap 'echo asked; sleep 0.3; echo took its time; exit 3' TERM; echo up; while :; do sleep 0.05; done"
-    subprocess.run([*jobq, "push", "-c", task], env=environment, check=True, capture_output=True)
+    forked.run([*jobq, "push", "-c", task], env=environment, check=True, capture_output=True)
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [*jobq, "worker"], environment)
@@ -148,23 +142,41 @@ def test_a_restarted_worker_waits_for_what_its_predecessor_left_leased(tmp_path:
     jobq = [sys.executable, "-m", "jobq", "demo"]
     ready = tmp_path / "ready"
     task = f"[ $JOBQ_ATTEMPT -gt 1 ] || {{ touch {ready}; sleep 1000; }}"
-    subprocess.run([*jobq, "push", "-c", task], env=environment, check=True, capture_output=True)
-    with subprocess.Popen(
+    forked.run([*jobq, "push", "-c", task], env=environment, check=True, capture_output=True)
+    with forked.Popen[bytes](
         [*jobq, "worker", "--restart", "1", "--visibility-timeout", "4s"], env=environment, stderr=subprocess.DEVNULL
     ) as process:
         until(ready.exists)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(min(map(int, children)), signal.SIGKILL)
+        os.kill(worker_below(process.pid), signal.SIGKILL)
         assert process.wait(30) == 0
-    found = subprocess.run([*jobq, "size", "--json"], env=environment, check=True, capture_output=True, text=True)
+    found = forked.run([*jobq, "size", "--json"], env=environment, check=True, capture_output=True, text=True)
     assert (json.loads(found.stdout)["visible"], json.loads(found.stdout)["leased"]) == (0, 0)
 
 
-def test_p1_a_guardian_that_was_stopped_kills_nothing_whose_lease_is_good(worker: Worker) -> None:
-    """It finds the deadlines moved before it looks at them: SIGSTOP for longer than a lease of 10 s may be held."""
+def test_p1_a_watcher_that_is_stopped_changes_nothing(worker: Worker) -> None:
+    """For longer than a lease of 10 s may be held: the guardian works on without it."""
     before = worker.survivors()
     worker.process.send_signal(signal.SIGSTOP)
     time.sleep(9.5)  # the time itself is the subject
     worker.process.send_signal(signal.SIGCONT)
     time.sleep(0.5)
     assert worker.survivors() == before
+
+
+def test_p2_a_task_that_stops_its_guardian_harms_nobody(tmp_path: Path) -> None:
+    """`kill -STOP $PPID`: leases were renewed for nobody, for ever."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+    environment["JOBQ_HOME"] = str(tmp_path)
+    jobq = [sys.executable, "-m", "jobq", "demo"]
+    commands = ["-c", "kill -STOP $PPID; kill -STOP $PPID; echo done", "-c", "echo done", "-c", "echo done"]
+    subprocess.run([*jobq, "push", *commands], env=environment, check=True, capture_output=True)
+    worker = subprocess.run([*jobq, "worker"], env=environment, check=True, capture_output=True, timeout=30)
+    assert worker.stdout.count(b"done") == 3
+
+
+def test_p8_sigterm_ends_a_worker_whose_guardian_is_stopped(worker: Worker) -> None:
+    os.kill(guardian_below(worker.process.pid), signal.SIGSTOP)
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.process.wait(30) == 143
+    assert not worker.survivors()
+    assert '"visible": 1' in worker.run("size", "--json")

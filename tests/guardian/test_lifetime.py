@@ -3,19 +3,23 @@
 import asyncio
 import os
 import signal
+import socket
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 
 import pytest
 
-from jobq.run import guardian_spawner
-from jobq.run.guardian_spawner import SPAWNS_IN_FLIGHT, GuardianSpawner
-from jobq.run.process import Launch, StartFailed, StatusLost
+from jobq.run.process.spawner import Launch, StartFailed, StatusLost
+from jobq.run.spawn import guardian_spawner, pings
+from jobq.run.spawn.guardian_spawner import SPAWNS_IN_FLIGHT, GuardianSpawner
 from tests.guardian.spawning import descriptors, guardian_of, start
 from tests.guardian.stage import (
     ENV,
     PYTHON,
+    ROOT,
     boottime,
     gone,
     hostile,
@@ -244,6 +248,56 @@ async def test_p1_a_start_that_was_under_way_when_the_guardian_died_is_unknown(s
     os.kill(guardian, signal.SIGKILL)
     with pytest.raises(StatusLost, match="nobody knows"):
         await starting
+
+
+async def test_p2_a_stopped_guardian_is_continued(spawner: GuardianSpawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that embeds jobq has no watcher; any task may stop the guardian, and nobody would start or end one."""
+    monkeypatch.setattr(pings, "SECONDS", 0.1)
+    spawner._pings._ping()  # not only when the first 2 s are over
+    os.kill(guardian_of(spawner), signal.SIGSTOP)
+    started = await asyncio.wait_for(start(spawner, "true"), 10)
+    assert (await started.finish())[0].exit_code == 0
+
+
+SILENT = """
+import os, socket, sys, time
+from jobq.run.guardian import protocol
+connection = socket.socket(fileno=int(sys.argv[1]))
+connection.sendall(protocol.encode({"op": "hello", "version": protocol.VERSION, "pid": os.getpid()}))
+while True: time.sleep(1000)
+"""
+
+
+async def test_p2_a_silent_guardian_is_killed_and_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that says nothing cannot be told from one that is frozen, hangs on a disk, or is starved for good."""
+    monkeypatch.setattr(pings, "SECONDS", 0.05)
+    lost = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-c", SILENT, str(theirs.fileno())]
+        silent = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**ENV, "PYTHONPATH": str(ROOT)})
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(lost.set)
+
+    async with GuardianSpawner(ours, on_guardian_lost=tell) as spawner:
+        with pytest.raises(StatusLost, match="said nothing"):
+            await asyncio.wait_for(start(spawner, "true"), 10)
+        await asyncio.wait_for(lost.wait(), 10)
+    assert silent.wait(10) == -signal.SIGKILL
+    assert "the guardian is gone" in caplog.text
+
+
+async def test_a_blocked_loop_blames_no_guardian(spawner: GuardianSpawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pings, "SECONDS", 0.02)
+    spawner._pings._ping()
+    for _ in range(pings.MOST_UNANSWERED + 2):
+        time.sleep(0.05)  # the loop is blocked, and looks at its timers as soon as it is not
+        await asyncio.sleep(0)
+    assert (await (await start(spawner, "true")).finish())[0].exit_code == 0
 
 
 async def test_p4_the_worker_kills_by_itself_while_the_guardian_is_stopped(spawner: GuardianSpawner) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.process import Deadline, StatusLost
+from jobq.run.process.spawner import Deadline, StatusLost
 from tests.guardian.stage import boottime, state, until_async
 from tests.guardian.warming import impatient_guardian, stage
 

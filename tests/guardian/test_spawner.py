@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import ConfigurationError
-from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.process import Deadline, Launch, StartFailed
+from jobq.run.process.spawner import Deadline, Launch, StartFailed
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.spawning import descriptors, guardian_of, start
 from tests.guardian.stage import (
     ENV,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.process import Deadline, Launch, Process
+from jobq.run.process.spawner import Deadline, Launch, Process
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.hostile import TREES
 from tests.guardian.stage import (
     ENV,

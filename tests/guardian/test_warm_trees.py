@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.guardian_spawner import GuardianSpawner
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.hostile import TREES
 from tests.guardian.spawning import descriptors, start
 from tests.guardian.stage import (
@@ -152,7 +152,10 @@ def test_p1_p2_nothing_survives(guarded: bool, how: str) -> None:
 def test_p2_nothing_is_alive_unarmed_whoever_dies_while_a_task_is_made(stop_at: str, who: str) -> None:
     with worker(True, "double_fork", stop_at=stop_at) as (program, guardian_pid, worker_pid, zygote, mark, _):
         until(lambda: any(state(pid) == "T" for pid in carriers(mark)))
-        handles = {pid: os.pidfd_open(pid) for pid in carriers(mark)}
+        handles: dict[int, int] = {}
+        for pid in carriers(mark):
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                handles[pid] = os.pidfd_open(pid)
         if "zygote" in who:
             os.kill(zygote, signal.SIGKILL)
         os.kill(worker_pid if who == "worker" else guardian_pid, signal.SIGKILL)

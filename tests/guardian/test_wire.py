@@ -3,19 +3,23 @@
 import json
 import os
 import select
+import signal
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobq.run.guardian import wire
-from jobq.run.guardian.wire import LOST, Receiver, Sender, WireError
+from jobq.run.guardian import protocol
+from jobq.run.guardian.protocol import LOST, Receiver, Sender, WireError
 from tests.guardian.peer import SPAWN, Peer
-from tests.guardian.stage import SECONDS, gone, marker, state
+from tests.guardian.stage import ENV, SECONDS, boottime, gone, hostile, living, marker, state, until
 
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -57,8 +61,8 @@ NONSENSE = [
     frame(b'{"op": "preload", "id": 0, "modules": [], "env": {"A": 1}}'),
     frame(b'{"op": "preload", "id": 0, "modules": [], "env": {}}') * 2,
     frame(b'{"op": "ended"}'),
-    wire.encode(SPAWN),  # without its descriptors
-    wire.encode({**SPAWN, "id": 1}),  # in use
+    protocol.encode(SPAWN),  # without its descriptors
+    protocol.encode({**SPAWN, "id": 1}),  # in use
 ]
 BAD_SPAWNS = [{"id": True}, {"id": "2"}, {"argv": []}, {"argv": [""]}, {"argv": "true"}, {"argv": [1]}, {"env": []}]
 BAD_SPAWNS += [{"env": {"A": 1}}, {"cwd": 1}, {"deadline": "soon"}, {"deadline": True}, {"id": 1}]
@@ -80,7 +84,7 @@ def test_p5_descriptors_that_come_with_nonsense_are_closed(peer: Peer, fault: di
     mark = marker()
     peer.spawn(mark)
     read, write = os.pipe()
-    peer.say(wire.encode({**SPAWN, **fault}), (write, write))
+    peer.say(protocol.encode({**SPAWN, **fault}), (write, write))
     os.close(write)
     assert select.select([read], [], [], SECONDS)[0]  # nobody holds the other end any more
     assert os.read(read, 1) == b""
@@ -92,7 +96,7 @@ def test_p5_descriptors_that_come_with_nonsense_are_closed(peer: Peer, fault: di
 @pytest.mark.parametrize("count", [1, 3, 8, 20])
 def test_p5_any_other_number_of_descriptors_is_nonsense(peer: Peer, count: int) -> None:
     read, write = os.pipe()
-    peer.say(wire.encode(SPAWN), (write,) * count)
+    peer.say(protocol.encode(SPAWN), (write,) * count)
     os.close(write)
     assert os.read(read, 1) == b""
     os.close(read)
@@ -150,9 +154,9 @@ def test_p1_a_worker_that_reads_nothing_does_not_hold_it_up(peer: Peer) -> None:
     peer.spawn(mark)
     null = os.open("/dev/null", os.O_RDWR)
     for number in range(2, 500):  # each is answered twice; the answers do not fit in the socket
-        peer.say(wire.encode({**SPAWN, "argv": ["/bin/true"], "id": number}), (null, null))
+        peer.say(protocol.encode({**SPAWN, "argv": ["/bin/true"], "id": number}), (null, null))
     os.close(null)
-    peer.say(wire.encode({"op": "extend", "id": 1, "deadline": 1}))
+    peer.say(protocol.encode({"op": "extend", "id": 1, "deadline": 1}))
     assert gone([mark], SECONDS) == {}
     assert state(peer.popen.pid) in "RS"
     ends, starts = 0, 1
@@ -162,6 +166,76 @@ def test_p1_a_worker_that_reads_nothing_does_not_hold_it_up(peer: Peer) -> None:
         starts += message["op"] == "started"
         assert starts >= ends  # started comes before ended
     assert starts == 499
+
+
+def test_p1_after_a_stop_all_that_waits_is_read_before_a_deadline_counts(peer: Peer) -> None:
+    """The renewal stands behind more starts than the socket holds; each costs a fork, and their sum seconds."""
+    mark = marker()
+    peer.spawn(mark)
+    peer.say(protocol.encode({"op": "extend", "id": 1, "deadline": boottime() + 1.0}))
+    os.kill(peer.popen.pid, signal.SIGSTOP)
+    starts = 300
+    padding = {"PADDING": "x" * 4096}
+
+    def say_all() -> None:
+        null = os.open("/dev/null", os.O_RDWR)
+        for number in range(2, starts + 2):
+            peer.say(protocol.encode({**SPAWN, "argv": ["/bin/true"], "env": padding, "id": number}), (null, null))
+        os.close(null)
+        peer.say(protocol.encode({"op": "extend", "id": 1, "deadline": boottime() + 1000}))
+
+    with ThreadPoolExecutor(1) as saying:
+        said = saying.submit(say_all)
+        time.sleep(1.5)  # the time itself is the subject: the deadline passes while the guardian is stopped
+        assert not said.done(), "all of it fits in the socket"
+        os.kill(peer.popen.pid, signal.SIGCONT)
+        ends = 0
+        while ends < starts:
+            message = peer.hear()
+            ends += message["op"] == "ended"
+            assert message["id"] != 1
+    assert len(living(mark)) == 2
+    peer.say(protocol.encode({"op": "kill", "id": 1}))
+    assert gone([mark]) == {}
+
+
+def test_p1_a_worker_that_never_stops_writing_delays_no_deadline(peer: Peer) -> None:
+    mark = marker()
+    peer.spawn(mark)
+    deadline = boottime() + 0.5
+    peer.say(protocol.encode({"op": "extend", "id": 1, "deadline": deadline}))
+    flood = protocol.encode({"op": "extend", "id": 2, "deadline": 1e9}) * 1000
+    ended = threading.Event()
+
+    def write_on() -> None:
+        while not ended.is_set():
+            peer.say(flood)
+
+    with ThreadPoolExecutor(1) as writing:
+        writing.submit(write_on)
+        try:
+            assert gone([mark], 0.5 + 3.0) == {}
+        finally:
+            ended.set()
+
+
+def test_p1_a_renewal_moves_the_deadline_of_a_start_that_waits(peer: Peer) -> None:
+    """In both directions: what was to live long is killed early, too."""
+    lives, dies = marker(), marker()
+    os.kill(peer.popen.pid, signal.SIGSTOP)
+    null = os.open("/dev/null", os.O_RDWR)
+    now = boottime()
+    for number, mark, first, then in ((2, lives, now + 0.5, now + 1000), (3, dies, now + 1000, now + 0.5)):
+        argv = hostile("setsid", mark)
+        start = {**SPAWN, "argv": argv, "env": ENV, "id": number, "deadline": first}
+        peer.say(protocol.encode(start), (null, null))
+        peer.say(protocol.encode({"op": "extend", "id": number, "deadline": then}))
+    os.close(null)
+    time.sleep(1.0)  # the time itself is the subject
+    os.kill(peer.popen.pid, signal.SIGCONT)
+    assert {peer.hear()["id"] for _ in range(2)} <= {2, 3}
+    until(lambda: len(living(lives)) == 2)
+    assert gone([dies]) == {}
 
 
 def test_p4_a_handle_that_waits_is_sent_later_and_is_the_right_one() -> None:
@@ -183,7 +257,7 @@ def test_p4_a_handle_that_waits_is_sent_later_and_is_the_right_one() -> None:
             os.close(descriptor)
             heard += 1
     for pipe in pipes:
-        wire.close_all(pipe)
+        protocol.close_all(pipe)
     ours.close()
     theirs.close()
 
@@ -206,12 +280,12 @@ def test_a_descriptor_for_which_there_is_no_room_is_lost_alone() -> None:
     assert receiver.next() == {"op": "first"}
     taken = receiver.take_descriptors()
     assert LOST in taken
-    wire.close_all(taken)
+    protocol.close_all(taken)
     sender.send({"op": "second"}, (os.dup(null), os.dup(null)))
     receiver.read()
     second = receiver.take_descriptors()
     assert LOST not in second
-    wire.close_all(second)
+    protocol.close_all(second)
     os.close(null)
     ours.close()
     theirs.close()
@@ -221,7 +295,7 @@ def test_a_frame_that_is_too_large_is_not_sent() -> None:
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
     with pytest.raises(WireError, match="at most"):
-        Sender(ours).send({"op": "x" * wire.MAX_FRAME_BYTES}, (write,))
+        Sender(ours).send({"op": "x" * protocol.MAX_FRAME_BYTES}, (write,))
     assert os.read(read, 1) == b""  # its descriptor was closed
     os.close(read)
     ours.close()

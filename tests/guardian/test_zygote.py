@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jobq.errors import ConfigurationError
-from jobq.run.guardian_spawner import GuardianSpawner
-from jobq.run.process import StartFailed
+from jobq.run.process.spawner import StartFailed
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.spawning import descriptors, guardian_of
 from tests.guardian.stage import ROOT, children, rss_anon_bytes, state, until, until_async
 from tests.guardian.warming import MODULE, Stage, carriers, environment, stage

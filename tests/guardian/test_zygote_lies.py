@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobq.run.guardian import wire
+from jobq.run.guardian import protocol
 from tests.guardian.peer import SPAWN, Peer
 from tests.guardian.stage import ENV, SECONDS
 
@@ -41,9 +41,14 @@ LIES = [
 def lied_to(lie: dict[str, Any], folder: Path) -> Iterator[Peer]:
     (folder / "liar.py").write_text(LIAR)
     path = f"{folder}:{Path(__file__).parents[2]}"
-    env = {**ENV, "PYTHONPATH": path, "READY": wire.encode({"op": "ready"}).hex(), "LIE": wire.encode(lie).hex()}
+    env = {
+        **ENV,
+        "PYTHONPATH": path,
+        "READY": protocol.encode({"op": "ready"}).hex(),
+        "LIE": protocol.encode(lie).hex(),
+    }
     peer = Peer()
-    peer.say(wire.encode({"op": "preload", "id": 0, "modules": ["liar"], "env": env}))
+    peer.say(protocol.encode({"op": "preload", "id": 0, "modules": ["liar"], "env": env}))
     try:
         assert peer.hear() == {"op": "zygote", "state": "ready", "why": ""}
         yield peer
@@ -55,7 +60,7 @@ def lied_to(lie: dict[str, Any], folder: Path) -> Iterator[Peer]:
 def test_p4_a_zygote_that_lies_is_killed_and_costs_no_task(lie: dict[str, Any], tmp_path: Path) -> None:
     for peer in lied_to(lie, tmp_path):
         null = os.open("/dev/null", os.O_RDWR)
-        peer.say(wire.encode({**SPAWN, "forked": True, "argv": ["/bin/sh", "-c", "exit 9"]}), (null, null))
+        peer.say(protocol.encode({**SPAWN, "forked": True, "argv": ["/bin/sh", "-c", "exit 9"]}), (null, null))
         os.close(null)
         is_true = lie == {"op": "unforked", "id": 2}  # it may say so of what it was asked for
         awaited = {"ended"} if is_true else {"ended", "zygote"}  # in any order: the task starts cold meanwhile
@@ -70,9 +75,9 @@ def test_p4_a_number_that_a_zygote_names_is_not_signalled(tmp_path: Path) -> Non
     try:
         for peer in lied_to({"op": "forked", "id": 2, "pid": bystander.pid}, tmp_path):
             null = os.open("/dev/null", os.O_RDWR)
-            peer.say(wire.encode({**SPAWN, "forked": True, "deadline": 1}), (null, null))
+            peer.say(protocol.encode({**SPAWN, "forked": True, "deadline": 1}), (null, null))
             os.close(null)
-            peer.say(wire.encode({"op": "kill", "id": 2}))
+            peer.say(protocol.encode({"op": "kill", "id": 2}))
             peer.socket.shutdown(socket.SHUT_WR)
             assert peer.popen.wait(SECONDS) == 0
         assert bystander.poll() is None

@@ -11,8 +11,8 @@ import sys
 
 from jobq.clock import SystemClock
 from jobq.run.guardian import OBEYED
-from jobq.run.guardian_spawner import GuardianSpawner, inherited_connection
-from jobq.run.process import Launch
+from jobq.run.process.spawner import Launch
+from jobq.run.spawn.guardian_spawner import GuardianSpawner, inherited_connection
 from tests.guardian.warming import MODULE, argv_of, environment
 from tests.guardian.worker_program import say
 

@@ -135,16 +135,16 @@ def tree(kind: str, mark: str, quick: bool = False) -> None:
 
 STOP_AT = os.environ.get("STOP_AT")
 if STOP_AT:  # the zygote that preloads this: what it forks stops at a given point
-    from jobq.run.guardian import wire
+    from jobq.run.guardian import protocol
 
     zygote = os.getpid()
-    real_encode = wire.encode
+    real_encode = protocol.encode
     is_ready = False
 
     def stop() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def encode(message: wire.Message) -> bytes:
+    def encode(message: protocol.Message) -> bytes:
         global is_ready  # noqa: PLW0603 - the smallest way
         is_ready = is_ready or message["op"] == "ready"  # what it forks before is no task
         if message["op"] == "forked" and STOP_AT == "announcing":
@@ -162,6 +162,6 @@ if STOP_AT:  # the zygote that preloads this: what it forks stops at a given poi
 
         setattr(os, name, stops)
 
-    wire.encode = encode
+    protocol.encode = encode
     if STOP_AT != "announcing":
         stopping(STOP_AT)

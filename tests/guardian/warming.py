@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run import calling
-from jobq.run.guardian_spawner import GuardianSpawner
+from jobq.run.process import call_function
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.spawning import Started, guardian_of, start
 from tests.guardian.stage import ENV, ROOT, children, marker, state
 
@@ -27,8 +27,8 @@ def argv_of(function: str, **kwargs: object) -> tuple[str, ...]:
     return (
         sys.executable,
         "-P",
-        calling.__file__,
-        *calling.arguments_for(name, json.dumps(kwargs, ensure_ascii=False)),
+        call_function.__file__,
+        *call_function.arguments_for(name, json.dumps(kwargs, ensure_ascii=False)),
     )
 
 
@@ -94,7 +94,7 @@ def carriers(mark: str) -> list[int]:
 def impatient_guardian(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
     """Let guardians that start now wait for 0.1 s only."""
     code = (
-        f"import runpy, sys, jobq.run.guardian.warm as warm; warm.{name} = 0.1; sys.argv[0] = 'guardian';"
+        f"import runpy, sys, jobq.run.guardian.zygote_client as warm; warm.{name} = 0.1; sys.argv[0] = 'guardian';"
         "runpy.run_module('jobq.run.guardian', run_name='__main__', alter_sys=True)"
     )
     real = subprocess.Popen

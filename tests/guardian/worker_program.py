@@ -12,8 +12,8 @@ import time
 
 from jobq.clock import SystemClock
 from jobq.run.guardian import OBEYED
-from jobq.run.guardian_spawner import GuardianSpawner, inherited_connection
-from jobq.run.process import Launch
+from jobq.run.process.spawner import Launch
+from jobq.run.spawn.guardian_spawner import GuardianSpawner, inherited_connection
 from tests.guardian.stage import hostile
 
 

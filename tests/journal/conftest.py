@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from jobq.backend import Backend
-from jobq.cli.shown import record_as_json
+from jobq.cli.display.format_journal import record_as_json
 from jobq.journal.records import TaskRecord
 from jobq.journal.store import journal_of
 from jobq.settings import Settings, variable_of
@@ -20,6 +20,7 @@ from jobq.spec import resolve
 from jobq.task import new_id
 from tests.azure.emulator import ACCOUNT
 from tests.cli.conftest import Jobq, Result, eventually
+from tests.guardian.stage import worker_below
 
 if TYPE_CHECKING:
     from tests.postgres.server import Database
@@ -63,23 +64,23 @@ class Place:
         return self("push", "--ids", *arguments, *more).lines
 
     def work(self, *more: str, env: dict[str, str] | None = None) -> Result:
-        """Run a worker until nothing is left."""
-        return self("worker", "--quiet-output", *more, env=env)
+        """Run a worker until nothing is left; without a guardian, whose start would cost most of it."""
+        return self("worker", "--quiet-output", *more, env={"JOBQ_GUARDIAN": "off"} | (env or {}))
 
     def start_worker(self, *more: str) -> Any:
         return self.jobq.start(self.spec, "worker", "--idle-timeout", "1m", *more, env=SHORT, stdout=-3, stderr=-3)
 
     @staticmethod
-    def kill_worker_alone(guardian: Any) -> None:
-        """Kill the worker, and wait for the end of its guardian."""
-        os.kill(_child(guardian.pid), signal.SIGKILL)
-        guardian.wait(20)
+    def kill_worker_alone(watcher: Any) -> None:
+        """Kill the worker, and wait for the end of its watcher."""
+        os.kill(worker_below(watcher.pid), signal.SIGKILL)
+        watcher.wait(20)
 
-    def kill_worker(self, guardian: Any) -> None:
-        """Kill guardian and worker, as a machine that vanishes does; P2 ends the tasks."""
-        worker = _child(guardian.pid)
-        guardian.send_signal(signal.SIGKILL)
-        guardian.wait()
+    def kill_worker(self, watcher: Any) -> None:
+        """Kill all of a worker, as a machine that vanishes does; P2 ends the tasks."""
+        worker = worker_below(watcher.pid)
+        watcher.send_signal(signal.SIGKILL)
+        watcher.wait()
         eventually(lambda: not Path(f"/proc/{worker}").exists() or "Z" in _status(worker))
 
     def inside(self, work: Callable[[Backend], Awaitable[T]]) -> T:
@@ -116,19 +117,6 @@ class Place:
         record = eventually(found)
         assert record is not None
         return record
-
-
-def _child(guardian: int) -> int:
-    found = eventually(lambda: _worker(guardian))
-    assert found is not None
-    return found
-
-
-def _worker(guardian: int) -> int | None:
-    for child in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split():
-        if b"worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return int(child)
-    return None
 
 
 def _status(pid: int) -> str:

@@ -1,7 +1,9 @@
 """`cancel`: what waits will not run, what runs is stopped with the next heartbeat, and its submitter is told."""
 
 import time
+from datetime import timedelta
 
+from jobq.backend import Backend
 from jobq.journal.records import TaskState
 
 from .conftest import Place, everywhere
@@ -96,3 +98,15 @@ def test_a_retry_after_the_wish_is_none(place: Place) -> None:
     record = place.until(id_, lambda record: record.state is TaskState.CANCELED)
     assert record.last is not None
     assert record.last.outcome in ("failed", "canceled")
+
+
+def test_what_nobody_can_promise_is_not_said(place: Place) -> None:
+    """The worker that holds it may be gone, or of a version that does not ask."""
+    (id_,) = place.push("true")
+    place.jobq.inside(_hold, place.spec)
+    said = place("cancel", id_).out
+    assert said.startswith("canceled 0 tasks that waited; asked the worker of 1 that runs to stop it: ")
+
+
+async def _hold(backend: Backend) -> None:
+    await backend.receive(1, timedelta(seconds=60), timedelta(0))

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jobq.checkpoint_format import Saved
+from jobq.clock import Moment
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
-from jobq.files import folder as folder_module
+from jobq.files import folder_store as folder_module
 from jobq.files.archive import Unfit, _digest, pack, unpack
-from jobq.files.folder import FolderPlace
-from jobq.files.place import checked_place, place_at
+from jobq.files.file_store import checked_place, place_at
+from jobq.files.folder_store import FolderPlace
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
-from jobq.run.checkpoints import Archives, Checkpoints
-from jobq.run.process import StartFailed
-from jobq.run.task_folder import TaskFolder
-from jobq.saved import Saved
+from jobq.run.attempt.checkpoints import Archives, Checkpoints
+from jobq.run.process.spawner import StartFailed
+from jobq.run.process.task_folder import TaskFolder
 from jobq.settings import Settings
 from jobq.task import new_id
 from jobq.testing.clock import VirtualClock
@@ -110,7 +111,7 @@ class Held:
         self.delivery = ScriptedDelivery(clock)
         if checkpoint is not None:
             self.delivery.checkpoint_value = checkpoint
-        self.keeper = LeaseKeeper(self.delivery, since=clock.boottime(), timing=LeaseTiming(lease=60.0), clock=clock)
+        self.keeper = LeaseKeeper(self.delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60.0), clock=clock)
         self.folder = TaskFolder()
         archives = Archives(place, "q", LIMIT)
         self.checkpoints = Checkpoints(self.delivery, self.keeper, archives, self.folder.new_folder)
@@ -136,7 +137,7 @@ async def test_a_stale_attempt_saves_nothing(tmp_path: Path) -> None:
 
 async def test_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told so in bounded time, and a full disk too; nothing is recorded."""
-    monkeypatch.setattr("jobq.run.checkpoints.SAVE_SECONDS", 0.1)
+    monkeypatch.setattr("jobq.run.attempt.checkpoints.SAVE_SECONDS", 0.1)
     async with Slow(tmp_path / "store") as place:
         held = Held(tmp_path, place)
         try:

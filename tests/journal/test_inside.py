@@ -25,7 +25,8 @@ def test_a_checkpoint_is_found_by_the_next_attempt(place: Place) -> None:
     if not place.is_azure:  # there it rides in the message, which nobody can look into while it is leased
         assert place.status(id_)["checkpoint"] == "epoch 3"
     place.until(id_, lambda record: record.state == "expired")
-    place.work()
+    # The service hides a message a little longer than its journal says.
+    place.work(*(("--idle-timeout", "3s") if place.is_azure else ()))
     assert (place.jobq.folder / "seen").read_text() == "\nepoch 3\n"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import BackendUnavailable
-from jobq.files.folder import FolderPlace
-from jobq.run.log_upload import BLOCK_BYTES, LogUpload, Spool
+from jobq.files.folder_store import FolderPlace
+from jobq.run.process.log_upload import BLOCK_BYTES, LogUpload, Spool
 from jobq.task import new_id
 from tests.azure.emulator import ACCOUNT, KEY, Azurite
 
@@ -53,7 +53,7 @@ class Flaky(FolderPlace):
 
 async def test_a_slow_store_costs_no_task_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is over the cap is dropped and told of; what was kept comes once and in order."""
-    monkeypatch.setattr("jobq.run.log_upload._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("jobq.run.process.log_upload._PAUSE_SECONDS", 0.01)
     async with Flaky(tmp_path) as place:
         upload = LogUpload(place, "q/x.1.log", most_bytes=3 * BLOCK_BYTES)
         sending = asyncio.create_task(upload.run())
@@ -76,7 +76,7 @@ async def test_a_store_that_is_away_takes_no_descriptors_from_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What ended first is given up, and told of; what runs is kept (S11)."""
-    monkeypatch.setattr("jobq.run.log_upload._PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("jobq.run.process.log_upload._PAUSE_SECONDS", 0.01)
     async with Flaky(tmp_path) as place:
         before = len(os.listdir("/dev/fd"))  # noqa: PTH208 - it changes while it is read
         spool = Spool(most_files=10)

@@ -1,16 +1,21 @@
 """What tasks came to: results, `push --wait`, handles; nothing is reported that was not acknowledged (S5)."""
 
+import asyncio
 import json
 import signal
+from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import jobq as library
-from jobq.cli.batches import Echo
+from jobq.backend import Backend, Capabilities, QueueStats
+from jobq.cli.commands.push import _awaited
 from jobq.cli.interrupts import Interrupted
-from jobq.cli.push import _awaited
-from jobq.journal.records import TaskState
+from jobq.cli.submit.push_chunks import Echo
+from jobq.cli.submit.wait_for_results import wait_for
+from jobq.journal.records import TaskRecord, TaskState
 from jobq.settings import Settings
 from jobq.spec import resolve
 from tests.cli.conftest import eventually
@@ -45,6 +50,41 @@ def test_what_each_attempt_came_to_is_kept(place: Place) -> None:
     )
 
 
+FUNCTIONS = """
+def given(): return {"loss": float("nan"), "n": 1}
+def odd(): return object()
+def own():
+    import os
+    open(os.environ["JOBQ_RESULT_FILE"], "w").write("[1]")
+    return 2
+async def later(): return "later"
+"""
+
+
+@pytest.mark.parametrize("preload", [(), ("--preload", "functions")], ids=["cold", "forked"])
+def test_what_a_function_returns_is_its_result(place: Place, preload: tuple[str, ...]) -> None:
+    (place.jobq.folder / "functions.py").write_text(FUNCTIONS)
+    path = {"PYTHONPATH": str(place.jobq.folder)}
+    names = ("given", "odd", "own", "later")
+    ids = [place("push", "--ids", "--call", f"functions:{name}").lines[0] for name in names]
+    told = place("worker", "--json", *preload, env=path)
+    values = [place.status(id_)["last"].get("value") for id_ in ids]
+    assert values == [{"loss": "NaN", "n": 1}, None, [1], "later"]
+    assert place.status(ids[1])["state"] == "succeeded"
+    (lost,) = [event for event in told.objects if event["event"] == "task.result_not_kept"]
+    assert "not JSON" in lost["detail"]
+    assert told.objects[-1]["results_not_kept"] == 1
+
+
+def test_a_result_that_is_too_long_is_said_and_counted(place: Place) -> None:
+    (id_,) = place.push("head -c 70000 /dev/zero | tr '\\0' 7 > $JOBQ_RESULT_FILE")
+    told = place("worker")
+    assert place.status(id_)["state"] == "succeeded"
+    assert "longer than 65536 bytes" in place.status(id_)["last"]["detail"]
+    assert "has a result that is not kept" in told.err
+    assert json.loads(told.err.splitlines()[-1])["results_not_kept"] == 1
+
+
 def test_push_waits_and_ends_with_the_worst_code(place: Place) -> None:
     place("create")
     place.start_worker("-n", "2")
@@ -55,6 +95,42 @@ def test_push_waits_and_ends_with_the_worst_code(place: Place) -> None:
     told = place("push", "--wait", "--json", "-c", "kill -9 $$", "--max-crashes", "0", code=128 + 9)
     ids, ended = told.objects
     assert (ended["id"], ended["state"], ended["outcome"], ended["signal"]) == (ids["id"], "dead", "crashed", 9)
+
+
+def test_a_wait_ends_at_its_time_and_says_whose_outcome_is_unknown(place: Place) -> None:
+    place("create")
+    said = place("push", "--wait", "--wait-timeout", "300ms", "-c", "true", "-c", "true", code=75)
+    assert said.err.count("outcome unknown") == 2
+    assert "0 of 2 succeeded, 2 unknown" in said.err
+    told = place("push", "--wait", "--wait-timeout", "300ms", "--json", "-c", "true", code=75).objects
+    assert (told[-1]["state"], told[-1]["outcome"]) == ("unknown", "unknown")
+    assert "--wait-timeout goes with --wait" in place("push", "--wait-timeout", "1s", "-c", "true", code=2).err
+
+
+class _Forgetful:
+    """A queue that holds nothing, and a journal that nobody has written in: what a worker leaves that had none."""
+
+    capabilities = Capabilities(default_lease=timedelta(seconds=0.2))
+    name = "queue"
+
+    @property
+    def journal(self) -> "_Forgetful":
+        return self
+
+    async def find(self, ids: list[str]) -> list[TaskRecord]:
+        return [TaskRecord(id=id_, state=TaskState.EXPIRED, attempt=1) for id_ in ids]
+
+    async def stats(self) -> QueueStats:
+        return QueueStats(visible=None, leased=None, scheduled=None, dead=0, total=0)
+
+
+async def test_s5_a_wait_for_what_nobody_recorded_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    """The worker died between the settle and its note; nothing can bring it any more."""
+    async with asyncio.timeout(20):
+        assert await wait_for(cast("Backend", _Forgetful()), ["a", "b"], as_json=False) == 75
+    captured = capsys.readouterr()
+    assert "nobody has recorded what became of 2 tasks" in captured.err
+    assert captured.err.count("outcome unknown") == 2
 
 
 def test_whoever_waits_may_be_interrupted(place: Place) -> None:

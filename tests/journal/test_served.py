@@ -9,13 +9,13 @@ import pytest
 
 from jobq.backend import Backend
 from jobq.errors import LockLost
-from jobq.handle import result_of
 from jobq.journal.page import page_of
 from jobq.journal.records import Attempt, TaskState
 from jobq.journal.store import journal_of
-from jobq.server.journaling import tell
-from jobq.serving import served
+from jobq.servable import served
+from jobq.server.journal_records import tell
 from jobq.task import Task, TaskResult
+from jobq.task_handle import result_of
 from tests.cli.conftest import Jobq
 from tests.service.server import running
 

@@ -10,12 +10,12 @@ import pytest
 from jobq.backend import Backend
 from jobq.journal.page import page_of
 from jobq.journal.records import Attempt
+from jobq.journal.retention import PASS_SECONDS, Trimming
 from jobq.journal.store import journal_of
-from jobq.journal.trimming import PASS_SECONDS, Trimming
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
-from jobq_memory import store as memory_store
+from jobq_memory import queue_state as memory_store
 
 if TYPE_CHECKING:
     from tests.postgres.server import Database
@@ -47,7 +47,7 @@ async def test_a_journal_stays_within_its_size(
     spec = "demo" if database is None else database.spec()
     settings = Settings(home=tmp_path, journal_max=CAP)
     monkeypatch.setattr("jobq_sqlite.backend._FORGET_SECONDS", 0.0)
-    monkeypatch.setattr("jobq_postgres.claiming._FORGET_SECONDS", 1e9)  # the new worker's first sweep alone
+    monkeypatch.setattr("jobq_postgres.claim._FORGET_SECONDS", 1e9)  # the new worker's first sweep alone
     try:
         async with resolve(spec, settings) as backend:
             await backend.create()

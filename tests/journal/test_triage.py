@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobq.journal.fingerprint import error_of, exit_of, folded
+from jobq.journal.error_grouping import error_of, exit_of, folded
 
 from .conftest import Place, everywhere
 

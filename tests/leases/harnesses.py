@@ -5,8 +5,8 @@ from pathlib import Path
 
 from jobq.testing.clock import RealTime, VirtualClock
 from jobq.testing.named_leases import LeaseHarness
-from jobq_azure.backend import StorageQueueBackend
-from jobq_azure.connection import Account
+from jobq_azure.storage.account import Account
+from jobq_azure.storage.backend import StorageQueueBackend
 from jobq_memory import MemoryBackend, Router
 from jobq_postgres import PostgresBackend
 from jobq_sqlite import SqliteBackend, StoreFile

@@ -18,8 +18,8 @@ from jobq.settings import Settings
 from jobq.task import new_id
 from jobq.testing.http_proxy import HttpProxy, Strike
 from jobq_azure import blobs
-from jobq_azure.backend import StorageQueueBackend
-from jobq_azure.connection import Account
+from jobq_azure.storage.account import Account
+from jobq_azure.storage.backend import StorageQueueBackend
 from tests.azure.emulator import ACCOUNT, KEY, Azurite, connection_string
 
 TTL = timedelta(seconds=15)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import ConfigurationError, LockLost, SourceChanged, StoreUnusable
-from jobq.lease import sources
+from jobq.lease import data_sources
 from jobq.lease.named import NamedLease
 from jobq.lease.store import store_of
 from jobq.lease.timing import LeaseTiming
@@ -193,8 +193,8 @@ async def _nothing(items: Sequence[int]) -> None:
 async def test_lines_by_offset(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"one\r\ntwo\n\nf\xc3\xbcnf\nlast")
-    fetch = sources.lines(path)
-    found: list[sources.Line] = []
+    fetch = data_sources.lines(path)
+    found: list[data_sources.Line] = []
     after: Any = None
     while True:
         page = await fetch(after, 2)
@@ -220,7 +220,7 @@ async def test_rows_by_key(tmp_path: Path, limit: int) -> None:
     values = [(number * 3 - 20, f"n'{number}") for number in range(20)]
     random.Random(1).shuffle(values)
     path = users(tmp_path / "u.db", values)
-    fetch = sources.sqlite_rows(path, "SELECT id, name FROM users WHERE id <> 1;", "id")
+    fetch = data_sources.sqlite_rows(path, "SELECT id, name FROM users WHERE id <> 1;", "id")
     found: list[int] = []
     page = await fetch(None, limit)
     while True:
@@ -245,7 +245,7 @@ async def test_keys_that_would_lose_rows_are_refused(
     tmp_path: Path, values: list[tuple[Any, str]], key: str, message: str
 ) -> None:
     """Also when the rows that share a key lie on two pages."""
-    fetch = sources.sqlite_rows(users(tmp_path / "u.db", values, "ANY"), "SELECT * FROM users", key)
+    fetch = data_sources.sqlite_rows(users(tmp_path / "u.db", values, "ANY"), "SELECT * FROM users", key)
 
     async def walk() -> None:
         page = await fetch(None, 2)

@@ -23,7 +23,7 @@ from typing import Any
 from jobq.backend import Delivery
 from jobq.clock import SystemClock
 from jobq.lease.timing import LeaseTiming
-from jobq.run.worker import Worker
+from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
 from jobq.testing.fault_script import Planned
 from jobq.testing.faults import Fault, Faults, FaultyBackend

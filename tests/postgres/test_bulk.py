@@ -8,7 +8,7 @@ import pytest
 
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
-from jobq_postgres.pushing import ADD, _columns
+from jobq_postgres.push import ADD, _columns
 from tests.postgres.server import Database
 from tests.postgres.support import tasks
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from jobq.errors import InvalidSpec
 from jobq.settings import Settings
 from jobq.spec import resolve
+from tests.fork_server import forked
 from tests.postgres.server import Database, PostgresServer
 
 CANARY = "canary-sesame-7391"
@@ -19,7 +19,7 @@ CANARY = "canary-sesame-7391"
 def jobq(*arguments: str, folder: Path, code: int = 0, **environment: str) -> str:
     """Run to the end; return all that was printed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBQ_", "PG"))}
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "jobq", *arguments],
         env={**kept, "HOME": str(folder), "JOBQ_SCHEDULED_EVENTS": "off", **environment},
         cwd=folder,
@@ -28,7 +28,8 @@ def jobq(*arguments: str, folder: Path, code: int = 0, **environment: str) -> st
         check=False,
     )
     assert done.returncode == code, f"{done.returncode}, not {code}: {done.stdout}{done.stderr}"
-    return done.stdout + done.stderr
+    told: str = done.stdout + done.stderr
+    return told
 
 
 def test_push_and_worker(database: Database, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
+from tests.fork_server import forked
 from tests.postgres.server import Database, PostgresServer
 
 _TASKS = 1000
@@ -67,7 +68,7 @@ async def test_server_is_killed_in_the_middle_of_a_thousand_tasks(own_postgres: 
 
 async def _worker(spec: str, folder: Path) -> asyncio.subprocess.Process:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
-    return await asyncio.create_subprocess_exec(
+    return await forked.create_subprocess_exec(
         *(sys.executable, "-m", "jobq", spec, "worker", "-n", "4"),
         *("--visibility-timeout", "10s", "--idle-timeout", "60s"),
         env={**environment, "HOME": str(folder), "JOBQ_SCHEDULED_EVENTS": "off"},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobq_postgres import PostgresBackend
-from jobq_postgres.claiming import CLAIM, CLAIM_FROM_THE_BEGINNING, Claimer
+from jobq_postgres.claim import CLAIM, CLAIM_FROM_THE_BEGINNING, Claimer
 from tests.postgres.server import Database
 from tests.postgres.support import LEASE, NOW, tasks
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobq.errors import AnswerLost, BackendUnavailable, PushUnknown, SettlementUnknown
-from jobq.server.problems import refused_for
+from jobq.server.error_responses import refused_for
 from jobq.testing.tcp_proxy import Strike, TcpProxy
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database

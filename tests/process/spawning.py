@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from jobq.run.asyncio_spawner import AsyncioSpawner
-from jobq.run.output import OutputReader
-from jobq.run.process import ExitStatus, Launch, Process
+from jobq.run.process.output import OutputReader
+from jobq.run.process.spawner import ExitStatus, Launch, Process
+from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 
 ENV = {"PATH": os.environ["PATH"]}
 

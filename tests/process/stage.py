@@ -13,11 +13,11 @@ from typing import Any
 from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.events import Event, Events
-from jobq.run.process import Spawner
+from jobq.run.process.spawner import Spawner
+from jobq.run.process.usage import UsageSampler, Watch
 from jobq.run.stopping import Stopping
-from jobq.run.tally import WorkerReport
-from jobq.run.usage import UsageSampler, Watch
-from jobq.run.worker import Worker
+from jobq.run.worker.worker import Worker
+from jobq.run.worker.worker_report import WorkerReport
 from jobq.settings import Settings
 from jobq.task import Task
 from jobq.testing.faults import Faults, FaultyBackend

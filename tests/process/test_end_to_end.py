@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import forked
+
 LEAST = 1000
 SLOTS = 4
 LEASE_SECONDS = 10
@@ -21,7 +23,7 @@ LEASE_SECONDS = 10
 
 def jobq(*arguments: str, home: Path) -> "subprocess.Popen[bytes]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
-    return subprocess.Popen(
+    return forked.Popen[bytes](
         [sys.executable, "-m", "jobq", *arguments],
         env={**environment, "JOBQ_HOME": str(home)},
         stdin=subprocess.PIPE,
@@ -89,7 +91,7 @@ def test_every_result_is_right_although_a_worker_is_killed_half_way(tmp_path: Pa
 
 def _size(home: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
-    shown = subprocess.run(
+    shown = forked.run(
         [sys.executable, "-m", "jobq", "demo", "size", "--json"],
         env={**environment, "JOBQ_HOME": str(home)},
         capture_output=True,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.asyncio_spawner import AsyncioSpawner
-from jobq.run.lines import MAX_LINE_BYTES
-from jobq.run.output import PROGRESS_SECONDS, OutputReader
-from jobq.run.process import Launch, Process
+from jobq.run.process.line_splitter import MAX_LINE_BYTES
+from jobq.run.process.output import PROGRESS_SECONDS, OutputReader
+from jobq.run.process.spawner import Launch, Process
+from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 
 ENV = {"PATH": os.environ["PATH"]}
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from jobq.run.preemption import concerning
 from jobq.run.stopping import Stopping
-from jobq.run.tally import WorkerReport  # noqa: TC001 - read by people and mypy alike
+from jobq.run.worker.preemption import concerning
+from jobq.run.worker.worker_report import WorkerReport  # noqa: TC001 - read by people and mypy alike
 from tests.process.stage import Stage, stage_in
 
 NAME = "this-machine"

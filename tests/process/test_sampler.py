@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jobq.run import process_table
-from jobq.run.process_table import Tree
-from jobq.run.usage import UsageSampler
+from jobq.run.process import process_table
+from jobq.run.process.process_table import Tree
+from jobq.run.process.usage import UsageSampler
 from tests.process.stage import until_measured, until_true
 
 
@@ -37,7 +37,7 @@ async def test_what_has_ended_is_not_sampled(monkeypatch: pytest.MonkeyPatch) ->
         assert may_look.wait(20)
         return trees(wanted)
 
-    monkeypatch.setattr("jobq.run.process_table.trees", slow)
+    monkeypatch.setattr("jobq.run.process.process_table.trees", slow)
     sampler = UsageSampler()
     ended, killed, lives = _Process(), _Process(), _Process()
     watches = [sampler.watch(process) for process in (ended, killed, lives)]  # type: ignore[arg-type] # all it needs
@@ -87,7 +87,7 @@ async def test_a_look_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch,
             raise faults.pop()
         return trees(leaders)
 
-    monkeypatch.setattr("jobq.run.process_table.trees", faulty)
+    monkeypatch.setattr("jobq.run.process.process_table.trees", faulty)
     sampler, process = UsageSampler(2**40), _Process()
     watch = sampler.watch(process)  # type: ignore[arg-type] # all it needs
     running = asyncio.create_task(sampler.run())

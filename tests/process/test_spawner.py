@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobq.run import asyncio_spawner
-from jobq.run.asyncio_spawner import AsyncioSpawner
-from jobq.run.process import StartFailed, StatusLost
+from jobq.run.process.spawner import StartFailed, StatusLost
+from jobq.run.spawn import asyncio_spawner
+from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 from tests.process.spawning import ENV, Starter, is_dead, open_descriptors, watched, zombies_and_children
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and watches with pidfds")

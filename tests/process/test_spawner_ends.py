@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from jobq.errors import ConfigurationError
-from jobq.run import asyncio_spawner
-from jobq.run.asyncio_spawner import AsyncioSpawner
-from jobq.run.output import OutputReader
-from jobq.run.process import ExitStatus, Launch, Process
+from jobq.run.process.output import OutputReader
+from jobq.run.process.spawner import ExitStatus, Launch, Process
+from jobq.run.spawn import asyncio_spawner
+from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 from tests.process.spawning import ENV, Starter, is_dead, open_descriptors, watched, zombies_and_children
 
 PR_SET_CHILD_SUBREAPER = 36

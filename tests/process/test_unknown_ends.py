@@ -13,8 +13,8 @@ from typing import Self
 
 import pytest
 
-from jobq.clock import SystemClock
-from jobq.run.process import ExitStatus, Launch, Process, StatusLost
+from jobq.clock import Moment, SystemClock
+from jobq.run.process.spawner import ExitStatus, Launch, Process, StatusLost
 from jobq.run.stopping import Stopping
 from jobq.testing.faults import Fault
 from tests.process.stage import Stage, stage_in, until_true
@@ -160,7 +160,7 @@ async def test_p8_a_start_that_hangs_holds_up_no_stop_and_no_time_limit(
     stage: Stage, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And renews no lease for ever (L2)."""
-    monkeypatch.setattr("jobq.run.supervisor.START_SECONDS", 0.1)
+    monkeypatch.setattr("jobq.run.attempt.supervisor.START_SECONDS", 0.1)
     spawner, stopping = NeverStarts(GONE), Stopping()
     await stage.push("true", timeout=0.1 if reason == "timeout" else None)
     worker = asyncio.create_task(stage.worker(stopping, spawner, max_tasks=1).run())
@@ -188,7 +188,7 @@ async def test_p5_what_begins_as_its_attempt_is_cancelled_is_ended(stage: Stage)
     worker._spawner = spawner
     supervisor = worker._supervisor()
     (delivery,) = await stage.backend.receive(1, timedelta(seconds=2), timedelta(0))
-    spawner.attempt = asyncio.create_task(supervisor.execute(delivery, SystemClock().boottime()))
+    spawner.attempt = asyncio.create_task(supervisor.execute(delivery, Moment.of(SystemClock())))
     with pytest.raises(asyncio.CancelledError):
         await spawner.attempt
     assert spawner._ended.is_set()  # it was killed

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from jobq.run.oom import OomCounter
+from jobq.run.process.oom import OomCounter
+from jobq.run.process.usage import UsageSampler
 from jobq.run.stopping import Stopping
-from jobq.run.usage import UsageSampler
-from jobq.run.worker import Worker
+from jobq.run.worker.worker import Worker
 from jobq.task import Task
 from tests.process.stage import Stage, alive, stage_in, until_measured, until_true
 
@@ -190,8 +190,8 @@ wait()
 async def test_shares_that_cannot_be_read_in_time_count_whole(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may hold its memory map locked: neither its own limit nor a neighbour's waits for that (S11)."""
     stuck = threading.Event()
-    monkeypatch.setattr("jobq.run.process_table.pss_bytes", lambda _rss_of: stuck.wait() and 0)
-    monkeypatch.setattr("jobq.run.usage.CONFIRM_SECONDS", 0.1)
+    monkeypatch.setattr("jobq.run.process.process_table.pss_bytes", lambda _rss_of: stuck.wait() and 0)
+    monkeypatch.setattr("jobq.run.process.usage.CONFIRM_SECONDS", 0.1)
     await push(stage, "held = hold(150); time.sleep(1000)", budgets={"retries": 0})
     await stage.work(memory_limit=100 * MIB)
     stuck.set()
@@ -229,7 +229,7 @@ async def test_a_kill_by_the_kernel_is_told_apart(
     """P7: a FAKE counter file and a `kill -9` play the kernel; the kind stays a crash, the detail says why."""
     counter = stage.folder / "fake-memory.events"
     counter.write_text("oom_kill 3\n")
-    monkeypatch.setattr("jobq.run.running.oom_counter", lambda: OomCounter(counter))
+    monkeypatch.setattr("jobq.run.attempt.runner.oom_counter", lambda: OomCounter(counter))
     if others:
         await push(stage, "wait()")
     rise = f"echo oom_kill 4 > {counter};" if rises else ""
@@ -280,5 +280,5 @@ async def test_sampling_64_tasks_costs_under_a_hundredth_of_a_core(stage: Stage,
 
 
 def test_psutil_is_not_imported_while_a_worker_starts() -> None:
-    program = "import sys, jobq.run.worker; sys.exit('psutil' in sys.modules)"
+    program = "import sys, jobq.run.worker.worker; sys.exit('psutil' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -11,10 +11,11 @@ import pytest
 
 from jobq.clock import SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, QueueNotFound
-from jobq.run.asyncio_spawner import AsyncioSpawner
-from jobq.run.guardian_spawner import GuardianSpawner
+from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.run.stopping import Stopping
-from jobq.run.worker import Worker
+from jobq.run.worker import worker as worker_module
+from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
 from jobq.testing.faults import Fault
 from jobq_sqlite import SqliteBackend, StoreFile
@@ -109,7 +110,7 @@ async def test_a_lease_that_cannot_be_kept_is_refused_at_start(stage: Stage) -> 
 
 
 async def test_a_broker_that_never_answers_at_the_start_ends_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobq.run.receiving._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("jobq.run.worker.receive._PATIENCE_SECONDS", 0.0)
     stage.faults.always("receive", Fault.REFUSE)
     with pytest.raises(BackendUnavailable):
         await stage.work()
@@ -147,8 +148,9 @@ async def test_the_group_is_dead_before_its_lease_can_expire(stage: Stage, fault
     assert {"cause", "last_success", "deadline"} <= lost.fields.keys()
 
 
-async def test_losing_one_lease_leaves_the_neighbours_alone(stage: Stage) -> None:
+async def test_losing_one_lease_leaves_the_neighbours_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """S11: only the task whose lock is lost is touched; and a lost lock is no failure and no end of the worker."""
+    monkeypatch.setattr(worker_module, "LONG_WAIT", timedelta(seconds=2))  # what it lost never comes, and is waited for
     await stage.push("echo ready; sleep 1000", id="victim")
     await stage.push(*(f"sleep 2; echo {number} >> {stage.folder}/ran" for number in range(3)))
     worker = asyncio.create_task(stage.work(num_workers=4))
@@ -182,7 +184,7 @@ async def test_a_receive_that_never_answers_does_not_hang_the_worker(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L4: given up after its wait and a little, and asked again."""
-    monkeypatch.setattr("jobq.run.receiving.RECEIVE_SECONDS", 0.2)
+    monkeypatch.setattr("jobq.run.worker.receive.RECEIVE_SECONDS", 0.2)
     await stage.push("true")
     stage.faults.next("receive", Fault.HANG)
     report = await stage.work()

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from jobq.backend import Delivery
+from jobq.clock import Moment
 from jobq.lease.timing import timing_for
-from jobq.run.output import OutputReader
-from jobq.run.supervisor import Supervisor
+from jobq.run.attempt.supervisor import Supervisor
+from jobq.run.process.output import OutputReader
 from jobq.settings import Settings
 from jobq.task import Task
 from tests.process.stage import QUICK, Stage, alive, stage_in
@@ -60,7 +62,10 @@ async def test_a_task_sees_its_own_facts_and_no_other_setting(stage: Stage, monk
     assert seen.pop("JOBQ_RESULT_FILE").startswith("/")
     token, _, socket = seen.pop("JOBQ_TASK_SOCKET").partition("@")
     assert (len(token), socket[:1]) == (32, "/")
-    assert len(seen.pop("JOBQ_WORKER_ID")) == 32, "by which survivors of a dead guardian are found"
+    worker_id = seen.pop("JOBQ_WORKER_ID")
+    assert re.fullmatch("[0-9a-f]{32}-[0-9a-f]{12}-[0-9]+-[0-9]+", worker_id), (
+        "survivors of a dead guardian are found so"
+    )
     ours = {name: value for name, value in seen.items() if name.startswith("JOBQ_")}
     assert ours == {
         "JOBQ_TASK_ID": "the-task",
@@ -159,6 +164,7 @@ async def test_a_background_child_of_a_task_that_ended_well_is_gone(stage: Stage
 async def test_no_descriptor_or_folder_is_left(stage: Stage) -> None:
     """P5."""
     await stage.push(*["echo out; echo err >&2"] * 50)
+    await stage.backend.stats()  # looks have a connection of their own, which stays open
     descriptors = set(Path("/proc/self/fd").iterdir())
     await stage.work(num_workers=4)
     assert set(Path("/proc/self/fd").iterdir()) == descriptors
@@ -194,7 +200,7 @@ async def test_a_fault_of_ours_in_one_attempt_harms_no_other(stage: Stage, monke
     """S11, L4."""
     execute = Supervisor.execute
 
-    async def faulty(self: Supervisor, delivery: object, since: float) -> object:
+    async def faulty(self: Supervisor, delivery: object, since: Moment) -> object:
         assert isinstance(delivery, Delivery)
         if delivery.id == "bad" and delivery.deliveries == 1:
             raise RuntimeError("a bug")
@@ -222,7 +228,7 @@ async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(
             raise left.pop()
         return OutputReader(on_line, **more)
 
-    monkeypatch.setattr("jobq.run.running.OutputReader", reader)
+    monkeypatch.setattr("jobq.run.attempt.runner.OutputReader", reader)
     await stage.push("true", budgets={"retries": 0, "crashes": 0})
     report = await stage.work()
     assert (report.succeeded, report.dead_lettered) == (1, 0)
@@ -238,7 +244,7 @@ async def test_the_last_of_max_tasks_is_not_held_for_company_in_its_failure(stag
 
 
 async def test_what_was_cleared_is_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobq.run.worker.LONG_WAIT", timedelta(seconds=0.5))
+    monkeypatch.setattr("jobq.run.worker.worker.LONG_WAIT", timedelta(seconds=0.5))
     await stage.push("false")
     worker = asyncio.create_task(stage.work(backoff=timedelta(minutes=10), max_consecutive_failures=0))
     await stage.until(lambda: stage.told("task.retry_scheduled"))

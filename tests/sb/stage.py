@@ -19,10 +19,11 @@ from jobq.testing.service_bus.emulator import ROOT_KEY, Emulator
 from jobq.testing.service_bus.faults import Operation, Request
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.queue import Queue
-from jobq_azure.service_bus_backend import ServiceBusBackend
-from jobq_azure.service_bus_namespace import Namespace, place_of
-from jobq_azure.service_bus_options import Options
+from jobq_azure.service_bus.backend import ServiceBusBackend
+from jobq_azure.service_bus.namespace import Namespace, place_of
+from jobq_azure.service_bus.options import Options
 from tests.azure.stage import Ended
+from tests.fork_server import forked
 
 QUEUE: Final = "jobs"
 SPEC: Final = f"sb://emulator/{QUEUE}"
@@ -82,7 +83,7 @@ class Stage:
         """Start the command line on this queue; ended with the stage."""
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
         own = {"HOME": str(self.folder), "JOBQ_HOME": str(self.folder), "JOBQ_CONNECTION_STRING": self.signed}
-        process = await asyncio.create_subprocess_exec(
+        process = await forked.create_subprocess_exec(
             *(sys.executable, "-m", "jobq", spec, *arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -94,7 +95,8 @@ class Stage:
         return process
 
     async def run(self, *arguments: str, spec: str = SPEC, **more: str) -> Ended:
-        return await ended(await self.start(*arguments, spec=spec, **more))
+        """Run to the end; without a guardian, which is no matter of the service: its start would cost most of it."""
+        return await ended(await self.start(*arguments, spec=spec, **{"JOBQ_GUARDIAN": "off"} | more))
 
 
 def through(emulator: Emulator, proxy: HttpProxy) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from jobq.errors import AccessDenied, BackendUnavailable, LockLost, MalformedTask, QueueNotFound
-from jobq_azure.answers import NoAnswer
-from jobq_azure.service_bus_answers import Answer, check_lock, check_received, check_sent
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.service_bus.responses import Answer, check_lock, check_received, check_sent
 
 _XML = "application/xml; charset=utf-8"
 _PAGE = b"<!DOCTYPE html><html><body>Please sign in</body></html>"

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from jobq.testing.harness import DONE
 from jobq.testing.service_bus.access import Policy, Right
 from jobq.testing.service_bus.description import Description
 from jobq.testing.service_bus.emulator import Emulator
-from jobq.testing.service_bus.faults import Operation
-from jobq_azure import service_bus_admin
-from jobq_azure.service_bus_backend import ServiceBusBackend
-from jobq_azure.service_bus_namespace import Namespace, place_of
-from jobq_azure.service_bus_options import Options
+from jobq.testing.service_bus.faults import Fault, Operation
+from jobq_azure.service_bus import admin_client
+from jobq_azure.service_bus.backend import ServiceBusBackend
+from jobq_azure.service_bus.namespace import Namespace, place_of
+from jobq_azure.service_bus.options import Options
+from tests.fork_server import forked
 from tests.sb.stage import NOW, QUEUE, SPEC, Stage, ended, staged
 
 _KEY = "Endpoint=sb://ns-of-mine.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=c2VjcmV0"
@@ -78,7 +80,7 @@ def test_the_elements_of_a_description_stand_in_the_order_of_the_sdk() -> None:
     from azure.servicebus.management._generated.models import QueueDescription  # noqa: PLC0415 - private, and slow
 
     known = [each["xml"]["name"] for each in QueueDescription._attribute_map.values() if "xml" in each]
-    body = service_bus_admin._entry(timedelta(minutes=1), 117, timedelta(minutes=10)).decode()
+    body = admin_client._entry(timedelta(minutes=1), 117, timedelta(minutes=10)).decode()
     used = [name for name in known if f"<{name}>" in body]
     assert len(used) == 6
     assert sorted(used, key=body.index) == used
@@ -117,7 +119,7 @@ async def test_a_worker_and_a_pusher_need_no_right_to_manage() -> None:
             environment["JOBQ_CONNECTION_STRING"] = emulator.connection_string_of("worker")
             command = (sys.executable, "-m", "jobq", SPEC, "size", "--fail-if-empty")
             asked = await ended(
-                await asyncio.create_subprocess_exec(
+                await forked.create_subprocess_exec(
                     *command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
                 )
             )
@@ -176,3 +178,15 @@ async def test_a_missing_queue_is_told(stage: Stage) -> None:
         with pytest.raises(QueueNotFound, match="jobq sb://emulator/none create"):
             await backend.receive(1, None, NOW)
     assert SPEC == "sb://emulator/jobs"
+
+
+async def test_l4_one_404_ends_no_fresh_worker_and_a_missing_queue_does(stage: Stage) -> None:
+    """The data plane is known to say so for a moment of a queue that it has."""
+    await stage.pushed(command="echo done >> out")
+    stage.emulator.faults.plan(Fault(404), Operation.RECEIVE)
+    result = await stage.run("worker")
+    assert (result.code, (stage.folder / "out").read_text()) == (0, "done\n"), result.err
+    began = time.monotonic()
+    missing = await stage.run("worker", spec="sb://emulator/nowhere")
+    assert missing.code == 4, missing.err
+    assert time.monotonic() - began < 15

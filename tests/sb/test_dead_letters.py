@@ -11,9 +11,9 @@ from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from jobq.testing.service_bus.fidelity import Fidelity
-from jobq_azure import service_bus_amqp
-from jobq_azure.service_bus_content import cut
-from jobq_azure.service_bus_delivery import ServiceBusDelivery
+from jobq_azure.service_bus import amqp_client
+from jobq_azure.service_bus.delivery import ServiceBusDelivery
+from jobq_azure.service_bus.message_format import cut
 from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 
 
@@ -28,9 +28,9 @@ def test_one_function_holds_the_private_names_of_the_sdk() -> None:
     private = ServiceBusReceiver._settle_message_via_mgmt_link
     assert list(inspect.signature(private).parameters) == ["self", "settlement", "lock_tokens", "dead_letter_details"]
     assert inspect.iscoroutinefunction(private)
-    folder = Path(service_bus_amqp.__file__).parent
-    uses = {path.name: path.read_text().count("noqa: SLF001") for path in folder.glob("service_bus*.py")}
-    assert {name: count for name, count in uses.items() if count} == {"service_bus_amqp.py": 1}
+    folder = Path(amqp_client.__file__).parent
+    uses = {path.name: path.read_text().count("noqa: SLF001") for path in folder.glob("*.py")}
+    assert {name: count for name, count in uses.items() if count} == {"amqp_client.py": 1}
 
 
 @pytest.mark.parametrize("refuses", [True, False])

@@ -12,8 +12,8 @@ from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import HttpProxy, Strike
-from jobq_azure.journaled import JournaledQueue
-from jobq_azure.table_delivery import claim_of
+from jobq_azure.table_journal.backend import JournaledQueue
+from jobq_azure.table_journal.delivery import claim_of
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
 from tests.azure.journal_stage import state, written
 from tests.sb.stage import NOW, SPEC, Stage
@@ -25,7 +25,7 @@ PLACE = f"tables://{ACCOUNT}"
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock is short here, and this machine may be busy."""
-    monkeypatch.setattr("jobq_azure.journaled._CHECKPOINT_SHARE", 0.5)
+    monkeypatch.setattr("jobq_azure.table_journal.backend._CHECKPOINT_SHARE", 0.5)
 
 
 async def _journaled(stage: Stage, azurite: Azurite) -> tuple[JournaledQueue, HttpProxy]:

@@ -10,16 +10,16 @@ import pytest
 from azure.core.credentials import AccessToken
 
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
-from jobq.run.retry import crashes_before
+from jobq.run.attempt.retry import crashes_before
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
 from jobq.testing.service_bus.access import ALL_RIGHTS, Claim
 from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from jobq.testing.service_bus.message import Content, State
-from jobq_azure.service_bus_backend import ServiceBusBackend
-from jobq_azure.service_bus_namespace import Namespace, Place
-from jobq_azure.service_bus_options import Options
+from jobq_azure.service_bus.backend import ServiceBusBackend
+from jobq_azure.service_bus.namespace import Namespace, Place
+from jobq_azure.service_bus.options import Options
 from tests.azure.stage import eventually
 from tests.sb.stage import LOCK_SECONDS, NOW, QUEUE, Stage, ended, staged
 
@@ -208,7 +208,7 @@ async def test_what_nobody_takes_over_is_given_back_before_its_lock_ends(tmp_pat
         taken = await stage.take()
         await eventually(lambda: stage.queue.count(State.ACTIVE) == 1)
         other = await stage.take()
-        assert {taken.id, other.id} == {str(each.content.message_id).split(":")[0] for each in stage.queue.messages()}
+        assert {taken.id, other.id} == {Task.decode(each.content.body).id for each in stage.queue.messages()}
         assert crashes_before(other.task, other.deliveries) == 0
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from jobq.queue import Queue
+from jobq.run.worker import worker
 from jobq.settings import Settings
 from jobq.task import Budgets, Task
 from jobq.testing.service_bus.faults import Drop, Fault, Operation
-from jobq_azure.service_bus_backend import ServiceBusBackend
-from jobq_azure.service_bus_namespace import Namespace, place_of
-from jobq_azure.service_bus_options import Options
+from jobq_azure.service_bus.backend import ServiceBusBackend
+from jobq_azure.service_bus.namespace import Namespace, place_of
+from jobq_azure.service_bus.options import Options
 from tests.sb.stage import QUEUE, Stage, staged
 
 _SLOTS = 16
@@ -76,13 +77,13 @@ async def _storm(folder: Path, count: int, workers: int, lock_seconds: float) ->
             ),  # longer than a lock: what was lost with an answer comes again
         )
 
-        async def worker() -> None:
+        async def run_one() -> None:
             place = place_of("emulator", QUEUE, stage.signed, "")
-            async with ServiceBusBackend(Namespace(place), Options()) as backend:
+            async with ServiceBusBackend(Namespace(place), Options(longest_poll_seconds=2.0)) as backend:
                 await Queue(backend, settings).worker(work)
 
         async with asyncio.timeout(1800):
-            await asyncio.gather(*(worker() for _ in range(workers)))
+            await asyncio.gather(*(run_one() for _ in range(workers)))
         hits = stage.emulator.faults.hits
         extra = sum(starts.values()) - count - count // 10
         print(f"{count} tasks, {hits} connections broken, {extra} starts beyond the needed")
@@ -93,7 +94,8 @@ async def _storm(folder: Path, count: int, workers: int, lock_seconds: float) ->
         assert stage.queue.messages() == stage.dead.messages() == []
 
 
-async def test_connections_that_break_lose_and_double_nothing(tmp_path: Path) -> None:
+async def test_connections_that_break_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "LONG_WAIT", timedelta(seconds=2))  # the last of them would be waited out
     await _storm(tmp_path, 80, workers=2, lock_seconds=5.0)
 
 

@@ -18,6 +18,7 @@ from typing import Final
 
 from jobq.task import Budgets, Task
 from jobq_http import Connection, HttpBackend
+from tests.fork_server import forked
 from tests.postgres.server import Database
 from tests.service.round_robin import RoundRobin
 from tests.service.server import HttpServer
@@ -147,7 +148,7 @@ class Deployment:
 
     async def _kill_a_worker(self) -> None:
         at = self._random.randrange(len(self._workers))
-        self._workers[at].kill()  # the guardian; the worker and its tasks go with it (P2)
+        self._workers[at].kill()  # the watcher; the worker and its tasks go with it (P2)
         await self._workers[at].wait()
         self._workers[at] = await self._hire()
         self._verdict.workers_killed += 1
@@ -156,7 +157,7 @@ class Deployment:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
         environment |= {"JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_HOME": str(self._folder)}
         with (self._folder / "workers.log").open("ab") as log:
-            return await asyncio.create_subprocess_exec(
+            return await forked.create_subprocess_exec(
                 *(sys.executable, "-m", "jobq", f"{self._url}/{QUEUE}", "worker", "-n", str(self._scale.slots)),
                 *("--visibility-timeout", f"{LEASE_SECONDS}s", "--idle-timeout", "1h"),
                 *("--max-consecutive-failures", "0", "--backoff", "100ms"),

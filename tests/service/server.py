@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tests.fork_server import forked
+
 START_SECONDS: Final = 30.0
 
 
@@ -43,7 +45,7 @@ class HttpServer:
     def start(self) -> None:
         """Start, and return once it listens."""
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
+            self.process = forked.Popen[str](
                 [
                     *self._limited,
                     *(sys.executable, "-m", "jobq", "serve", self.spec, "--port", str(self.port), "--json"),

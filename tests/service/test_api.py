@@ -212,3 +212,14 @@ def test_what_is_not_there(server: HttpServer) -> None:
     assert server.ask("PATCH", "/api/tasks")[0] == 405
     assert server.ask("GET", "/healthz") == (200, {"status": "ok"})
     assert server.ask("GET", "/readyz")[1]["status"] == "ready"
+
+
+def test_a_malformed_settle_leaves_the_others_of_its_request_alone(api: Caller) -> None:
+    """One bad item of a batch is answered for itself, whatever is wrong with it."""
+    api.pushed()
+    held = api.claimed()
+    good = {"verb": "complete", "id": held["id"], "receipt": held["receipt"]}
+    bad: list[Any] = [7, {}, {**good, "verb": "eat"}, {**good, "colour": 1}, {"verb": "complete", "id": "x"}]
+    answers = api("POST", "/tasks/settle", {"settles": [*bad, good]})["answers"]
+    assert [answer["status"] for answer in answers] == [400] * len(bad) + [202]
+    assert all(code_of(answer) == "malformed_request" for answer in answers[:-1])

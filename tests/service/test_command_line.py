@@ -1,5 +1,6 @@
 """The real command line over HTTP, each command in a process of its own (DESIGN section 12)."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,3 +87,23 @@ def test_exit_codes(jobq: Jobq, served: HttpServer) -> None:
     held.communicate(timeout=20)
     other = jobq("serve", served.spec, "--port", str(served.port), code=3).err
     assert "cannot listen" in other
+
+
+def test_what_is_nested_deep_over_http_ends_like_anything_else(jobq: Jobq, served: HttpServer) -> None:
+    """L1: results and arguments that were taken and could never be settled: good tasks ran four times, and died."""
+    spec = f"{served.url}/demo"
+    lists = "[" * 30 + "]" * 30
+    fills = f"echo '{lists}' > $JOBQ_RESULT_FILE; echo ran >> deep"
+    jobq(spec, "push", "-c", fills, "-c", "echo ran >> neighbour")
+    deepest, deeper = (json.dumps({"a": json.loads("[" * depth + "]" * depth)}) for depth in (30, 31))
+    task = json.dumps({"call": "operator:no_such", "kwargs": json.loads(deepest), "budgets": {"retries": 1}})
+    jobq(spec, "push", "-", stdin=task)
+    refused = jobq(spec, "push", "-", stdin=json.dumps({"call": "json:dumps", "kwargs": json.loads(deeper)}), code=None)
+    assert refused.code != 0
+    assert "deep" in refused.err
+    jobq(spec, "worker", "-n", "3", "--backoff", "10ms", code=None)
+    assert (jobq.folder / "deep").read_text() == "ran\n"
+    assert (jobq.folder / "neighbour").read_text() == "ran\n"
+    (dead,) = jobq(spec, "dead", "list", "--json").objects
+    assert dead["reason"] == "failed", dead
+    assert jobq(spec, "size", "--json").objects == [{"visible": 0, "leased": 0, "scheduled": 0, "dead": 1}]

@@ -4,7 +4,6 @@ import http.client
 import json
 import socket
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.fork_server import forked
 from tests.service.server import HttpServer, running
 
 WISH = {"lease_seconds": 30.0}
@@ -30,11 +30,12 @@ def spec(folder: Path) -> str:
 
 
 def jobq(*arguments: str, code: int = 0) -> str:
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "jobq", *arguments], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == code, (arguments, done)
-    return done.stdout + (done.stderr if code else "")
+    told: str = done.stdout + (done.stderr if code else "")
+    return told
 
 
 def token_for(spec: str, *scopes: str, queue: str = "") -> str:

@@ -118,7 +118,7 @@ async def test_places_that_are_no_file(tmp_path: Path) -> None:
     for file in places:
         async with backend(file) as queue:
             for verb in (queue.create(), queue.stats()):
-                with pytest.raises(StoreUnusable, match=str(file.path)[:50]):
+                with pytest.raises(StoreUnusable, match=str(tmp_path)):
                     await verb
 
 

@@ -1,5 +1,6 @@
-"""RELIABILITY 1.3 rule 10: leases count from a boot of one machine, and the wall clock decides none."""
+"""RELIABILITY 1.3 rule 10: leases count from a boot of one machine, the wall clock decides only another boot's."""
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -36,28 +37,99 @@ async def test_same_boot_in_another_container_is_the_same_machine(tmp_path: Path
     assert ask(tmp_path / "jobs.db", "SELECT machine_id FROM host") == [(HOST.machine_id,)]
 
 
-async def test_reboot_expires_every_lease(tmp_path: Path) -> None:
-    """Deliveries and checkpoints stay (S3, S9), old receipts are refused (S4), the dead and the done stay so."""
-    async with backend(virtual_file(tmp_path, VirtualClock(boottime=5000))) as queue:
+async def test_a_reboot_costs_one_lease(tmp_path: Path) -> None:
+    """The leases of the former boot stand to their end, by the wall clock; then the file is the new boot's.
+
+    Deliveries and checkpoints stay (S3, S9), old receipts are refused (S4), the dead and the done stay so.
+    """
+    before = VirtualClock(boottime=5000)
+    async with backend(virtual_file(tmp_path, before)) as queue:
         await queue.create()
         await queue.push(tasks(4))
-        held, done, dead, delayed = await queue.receive(4, timedelta(days=1), NOW)
+        held, done, dead, delayed = await queue.receive(4, LEASE, NOW)
         await held.checkpoint("half")
         await done.complete(DONE)
         await dead.dead_letter("failed", "x")
         await delayed.requeue(delayed.task.requeued(), timedelta(hours=1))
-        # The old process's connection outlives its boot here only because this is a test: its receipt must not work.
-        async with backend(virtual_file(tmp_path, VirtualClock(boottime=20), host=REBOOTED)) as after:
-            stats = await after.stats()
-            assert (stats.visible, stats.leased, stats.scheduled, stats.dead) == (1, 0, 1, 1)
-            for refused in (held.complete(DONE), held.renew(LEASE), held.checkpoint("late"), held.release()):
-                with pytest.raises(LockLost):
-                    await refused
-            (again,) = await after.receive(5, LEASE, NOW)
-            assert (again.id, again.deliveries, again.checkpoint_value) == (held.id, 2, "half")
-    assert ask(tmp_path / "jobs.db", "SELECT machine_id, boot_id, boottime FROM host") == [
-        (HOST.machine_id, REBOOTED.boot_id, 20.0)
-    ]
+    after = VirtualClock(boottime=2, wall=before.wall() + 4)
+    async with backend(virtual_file(tmp_path, after, host=REBOOTED)) as queue:
+        stats = await queue.stats()
+        assert (stats.visible, stats.leased, stats.scheduled, stats.dead) == (0, 1, 1, 1)
+        waiting = asyncio.create_task(queue.receive(5, LEASE, timedelta(seconds=60)))
+        await asyncio.sleep(0.1)
+        await after.advance(5.9)
+        assert not waiting.done()
+        await after.advance(0.2)
+        (again,) = await waiting
+        assert (again.id, again.deliveries, again.checkpoint_value) == (held.id, 2, "half")
+        assert ask(tmp_path / "jobs.db", "SELECT machine_id, boot_id FROM host") == [
+            (HOST.machine_id, REBOOTED.boot_id)
+        ]
+        after.jump_wall(1800)
+        assert await queue.receive(1, LEASE, NOW) == [], "the wall clock decides no lease of its own boot"
+        await again.complete(DONE)
+
+
+async def test_a_machine_with_the_same_id_leaves_the_leases_of_the_other_alone(tmp_path: Path) -> None:
+    """Machines are cloned, and images baked, with their id: another boot is no proof of a reboot."""
+    one, two = VirtualClock(boottime=5000), VirtualClock(boottime=20)
+    async with (
+        backend(virtual_file(tmp_path, one)) as first,
+        backend(virtual_file(tmp_path, two, host=REBOOTED)) as second,
+    ):
+        await first.create()
+        await first.push(tasks(2))
+        (held,) = await first.receive(1, LEASE, NOW)
+        (other,) = await second.receive(2, LEASE, NOW)
+        assert other.id != held.id
+        for _ in range(3):
+            for clock in (one, two):
+                await clock.advance(9)
+            await held.renew(LEASE)
+            await other.renew(LEASE)
+            assert await first.receive(1, LEASE, NOW) == await second.receive(1, LEASE, NOW) == []
+        await held.complete(DONE)
+        await other.complete(DONE)
+        # Nothing is leased: the next to write counts on its own boot, and the former follows it.
+        await second.push(tasks(1, "more"))
+        (again,) = await second.receive(1, LEASE, NOW)
+        assert ask(tmp_path / "jobs.db", "SELECT boot_id, boottime FROM host") == [(REBOOTED.boot_id, 47.0)]
+        assert await first.receive(1, LEASE, NOW) == []
+        for clock in (one, two):
+            await clock.advance(10)
+        (lost,) = await first.receive(1, LEASE, NOW)
+        assert lost.deliveries == 2
+        with pytest.raises(LockLost):
+            await again.complete(DONE)
+
+
+async def test_a_machine_that_lost_the_time_waits_one_lease_too(tmp_path: Path) -> None:
+    before = VirtualClock(boottime=5000)
+    async with backend(virtual_file(tmp_path, before)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        await before.advance(100_000)
+        await queue.receive(1, LEASE, NOW)
+    after = VirtualClock(boottime=2, wall=1.0)
+    async with backend(virtual_file(tmp_path, after, host=REBOOTED)) as queue:
+        assert await queue.receive(1, LEASE, NOW) == []
+        await after.advance(10)
+        assert len(await queue.receive(1, LEASE, NOW)) == 1
+
+
+async def test_a_stepped_wall_clock_is_noted_for_other_boots(tmp_path: Path) -> None:
+    one = VirtualClock(boottime=5000)
+    async with backend(virtual_file(tmp_path, one)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        one.jump_wall(-3600)  # the time was wrong, and is set
+        await queue.receive(1, LEASE, NOW)
+        two = VirtualClock(boottime=2, wall=one.wall())
+        async with backend(virtual_file(tmp_path, two, host=REBOOTED)) as other:
+            await two.advance(9)
+            assert await other.receive(1, LEASE, NOW) == []
+            await two.advance(2)
+            assert len(await other.receive(1, LEASE, NOW)) == 1
 
 
 async def test_other_machine_is_refused_and_changes_nothing(tmp_path: Path) -> None:
@@ -88,6 +160,19 @@ async def test_adopting_works_once_and_for_all(tmp_path: Path) -> None:
     async with backend(virtual_file(tmp_path)) as former:
         with pytest.raises(StoreUnusable, match="another machine"):
             await former.stats()
+
+
+async def test_who_has_the_file_open_that_another_machine_adopts_loses_its_leases(tmp_path: Path) -> None:
+    async with backend(virtual_file(tmp_path)) as former:
+        await former.create()
+        await former.push(tasks(1))
+        (held,) = await former.receive(1, LEASE, NOW)
+        async with backend(virtual_file(tmp_path, host=OTHER, adopt=True)) as queue:
+            assert len(await queue.receive(1, LEASE, NOW)) == 1
+        with pytest.raises(LockLost, match="taken over by another machine"):
+            await held.renew(LEASE)
+        with pytest.raises(StoreUnusable, match="taken over by another machine"):
+            await former.receive(1, LEASE, NOW)
 
 
 @pytest.mark.parametrize("stored", ["", "machine-a"])

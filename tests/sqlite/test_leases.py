@@ -14,7 +14,7 @@ from jobq.errors import LockLost, SettlementUnknown
 from jobq.lease.store import Busy, Grant, LeaseState, Request
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite.host import Host
-from jobq_sqlite.opening import SCHEMA_VERSION
+from jobq_sqlite.open_file import ADDED_BY, SCHEMA_VERSION
 from tests.sqlite.support import HOST, NOW, ask, backend, intact, tasks, virtual_file
 from tests.sqlite.test_unknown import Failing
 
@@ -25,9 +25,10 @@ def request(name: str = "one", **more: timedelta) -> Request:
     return Request(name=name, key=str(uuid.uuid4()), holder="a", ttl=timedelta(days=1), **more)
 
 
-async def test_reboot_expires_every_named_lease_and_keeps_tokens_cursors_and_confirmations(tmp_path: Path) -> None:
-    """RELIABILITY 1.3 rule 10: boottime begins anew, far below the old expiry."""
-    async with backend(virtual_file(tmp_path, VirtualClock(boottime=5000))) as before:
+async def test_reboot_ends_named_leases_in_time_and_keeps_tokens_cursors_and_confirmations(tmp_path: Path) -> None:
+    """RELIABILITY 1.3 rule 10: boottime begins anew, far below the old expiry; the wall clock tells when that is."""
+    old = VirtualClock(boottime=5000)
+    async with backend(virtual_file(tmp_path, old)) as before:
         held = await before.leases.acquire(request())
         assert isinstance(held, Grant)
         await before.leases.save(held, "half", 1)
@@ -35,8 +36,11 @@ async def test_reboot_expires_every_named_lease_and_keeps_tokens_cursors_and_con
         assert isinstance(taken, Grant)
         await before.leases.confirm("taken", taken.token, "seat 5")
         await before.leases.acquire(request("delayed", lock_delay=timedelta(seconds=30)))
-        clock = VirtualClock(boottime=20)
+        clock = VirtualClock(boottime=20, wall=old.wall())
         async with backend(virtual_file(tmp_path, clock, host=REBOOTED)) as after:
+            assert isinstance(await after.leases.acquire(request()), Busy), "it stands to its end"
+            await old.advance(86400)
+            await clock.advance(86400)
             states = {record.name: record.state for record in await after.leases.list()}
             assert states == {
                 "one": LeaseState.EXPIRED, "taken": LeaseState.CONFIRMED, "delayed": LeaseState.EXPIRED,
@@ -52,26 +56,34 @@ async def test_reboot_expires_every_named_lease_and_keeps_tokens_cursors_and_con
             assert isinstance(await after.leases.acquire(request("delayed")), Grant)
 
 
-def older_file(path: Path) -> None:
-    """Make a file as the first version made it, with a task in it."""
+def older_file(path: Path, version: int = 1) -> None:
+    """Make a file as an older version made it, with a task in it."""
     with closing(sqlite3.connect(path)) as database:
-        database.executescript(files("jobq_sqlite").joinpath("schema.sql").read_text())
+        for number in range(1, version + 1):
+            database.executescript(files("jobq_sqlite").joinpath(ADDED_BY[number]).read_text())
         database.executescript(
-            "PRAGMA application_id = 1785684593; PRAGMA user_version = 1;"
-            f"INSERT INTO host VALUES (1, '{HOST.machine_id}', '{HOST.boot_id}', 0, 0);"
+            f"PRAGMA application_id = 1785684593; PRAGMA user_version = {version};"
+            "INSERT INTO host (only_row, machine_id, boot_id, boottime, wall)"
+            f" VALUES (1, '{HOST.machine_id}', '{HOST.boot_id}', 0, 0);"
             "INSERT INTO queue VALUES (1, 'q', 0);"
             "INSERT INTO task (queue_id, id, state, available_at, body) VALUES (1, 't', 'ready', 0, x'00');"
         )
+        if version >= 5:
+            database.execute("UPDATE host SET identity = lower(hex(randomblob(16)))")
+            database.commit()
 
 
-async def test_a_file_of_the_first_version_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+async def test_an_older_file_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path, version: int) -> None:
     path = tmp_path / "jobs.db"
-    older_file(path)
+    older_file(path, version)
     handles = [backend(virtual_file(tmp_path)) for _ in range(8)]
     answers = await asyncio.gather(*(_entered_and_asked(handle) for handle in handles))  # all at once
     assert sum(isinstance(answer, Grant) for answer in answers) == 1
     assert ask(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
-    assert ask(path, "SELECT id FROM task") == [("t",)]
+    assert ask(path, "SELECT id, checkpoint_order FROM task") == [("t", 0)]
+    ((identity,),) = ask(path, "SELECT identity FROM host")
+    assert len(identity) == 32
     assert intact(path)
 
 

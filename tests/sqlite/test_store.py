@@ -13,7 +13,7 @@ from jobq.backend import Delivery
 from jobq.errors import DuplicateTask, LockLost
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
-from jobq_sqlite import inspection, store
+from jobq_sqlite import queue_admin, task_sql
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, states, tasks, virtual_file
 
 MONTH = 30 * 86400
@@ -166,21 +166,21 @@ async def test_peek_shows_what_a_claim_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sql", "values", "indexes"),
     [
-        (store.CLAIM, 2, ["task_ready"]),
-        (store.LOOK, 1, ["task_leased", "task_ready", "task_scheduled"]),
-        (store.PROMOTE_DUE, 3, ["task_scheduled"]),
-        (store.PROMOTE_EXPIRED, 4, ["task_leased"]),
-        (store.FORGET, 3, ["task_done"]),
+        (task_sql.CLAIM, [0] * 2, ["task_ready"]),
+        (task_sql.LOOK, {"queue": 0}, ["task_leased", "task_ready", "task_scheduled"]),
+        (task_sql.PROMOTE_DUE, [0] * 3, ["task_scheduled"]),
+        (task_sql.PROMOTE_EXPIRED, [0] * 4, ["task_leased"]),
+        (task_sql.FORGET, [0] * 3, ["task_done"]),
     ],
     ids=["claim", "look", "due", "expired", "forget"],
 )
 async def test_statements_of_the_claim_use_partial_indexes(
-    tmp_path: Path, sql: str, values: int, indexes: list[str]
+    tmp_path: Path, sql: str, values: object, indexes: list[str]
 ) -> None:
     """O(log n): no table is scanned and nothing is sorted, however deep the queue."""
     async with backend(virtual_file(tmp_path)) as queue:
         await queue.create()
-    plan = _plan(tmp_path / "jobs.db", sql, [0] * values)
+    plan = _plan(tmp_path / "jobs.db", sql, values)
     assert not [step for step in plan if step.startswith("SCAN task") or "TEMP B-TREE" in step], plan
     used = {word for step in plan for word in step.split() if word.startswith("task_")}
     assert sorted(used) == indexes, plan
@@ -189,7 +189,7 @@ async def test_statements_of_the_claim_use_partial_indexes(
 async def test_peek_sorts_only_what_its_indexes_have_bounded(tmp_path: Path) -> None:
     async with backend(virtual_file(tmp_path)) as queue:
         await queue.create()
-    plan = _plan(tmp_path / "jobs.db", inspection.PEEK, {"queue": 0, "wall": 0, "boottime": 0, "limit": 1})
+    plan = _plan(tmp_path / "jobs.db", queue_admin.PEEK, {"queue": 0, "wall": 0, "boottime": 0, "limit": 1})
     assert sum("TEMP B-TREE" in step for step in plan) == 1, plan
     used = {word for step in plan for word in step.split() if word.startswith("task_")}
     assert used == {"task_ready", "task_scheduled", "task_leased"}, plan

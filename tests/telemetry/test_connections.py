@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from jobq.telemetry import connections
+from jobq.telemetry import connection_limits
 from jobq.telemetry.endpoint import QueueWatch, served
 from jobq.telemetry.metrics import QueueMetrics
-from jobq.telemetry.state import WorkerState
+from jobq.telemetry.worker_state import WorkerState
 
 from .scraping import free_port, read
 
@@ -57,15 +57,15 @@ def _accepted_by(port: int) -> int:
 
 async def test_half_requests_take_few_descriptors_and_none_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Renewals need descriptors of the same process (P1, L4)."""
-    monkeypatch.setattr(connections, "LIFE_SECONDS", 2.0)
+    monkeypatch.setattr(connection_limits, "LIFE_SECONDS", 2.0)
     port = free_port()
     watch = QueueWatch(cast("Backend", _Silent()), QueueMetrics("q", "sqlite"))
     async with asyncio.timeout(30), served("127.0.0.1", port, watch, WorkerState(), lambda: b"figures"):
-        guests = [await _half_a_request(port) for _ in range(4 * connections.MOST_CONNECTIONS)]
+        guests = [await _half_a_request(port) for _ in range(4 * connection_limits.MOST_CONNECTIONS)]
         ends = {asyncio.create_task(_ended(reader)) for reader, _ in guests}
-        while sum(end.done() for end in ends) < 3 * connections.MOST_CONNECTIONS:
+        while sum(end.done() for end in ends) < 3 * connection_limits.MOST_CONNECTIONS:
             await asyncio.wait({end for end in ends if not end.done()}, return_when=asyncio.FIRST_COMPLETED)
-        assert _accepted_by(port) <= connections.MOST_CONNECTIONS
+        assert _accepted_by(port) <= connection_limits.MOST_CONNECTIONS
         await asyncio.gather(*ends)  # those who were let in are sent away in their turn
         assert await asyncio.to_thread(read, port) == "figures"
         assert '"slots": 0' in await asyncio.to_thread(read, port, "/healthz")

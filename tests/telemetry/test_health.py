@@ -45,7 +45,7 @@ def test_a_worker_that_is_killed_or_stopped_is_told_once_its_word_is_old(jobq: J
     jobq.fill()
     worker = jobq.start("demo", "worker", "--idle-timeout", "60s", env={"JOBQ_HEALTH_FILE": str(file)})
     eventually(file.exists)
-    worker.kill()  # the guardian, and with it all the rest
+    worker.kill()  # the watcher, and with it all the rest
     worker.wait(20)
     said = json.loads(file.read_text())
     said["boottime"] -= 31

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from jobq.events import Events
-from jobq.run.retry import Cancel
-from jobq.run.settlement import Settled
-from jobq.run.telling import Telling
+from jobq.run.attempt.attempt_events import Telling
+from jobq.run.attempt.retry import Cancel
+from jobq.run.attempt.settle import Settled
 from jobq.task import Task
 from jobq.telemetry.metrics import WorkerMetrics, exposition
-from jobq.telemetry.state import WorkerState
+from jobq.telemetry.worker_state import WorkerState
 from tests.cli.conftest import Jobq, eventually
 from tests.deploy.files import ROOT
 

@@ -12,11 +12,11 @@ from jobq.backend import QueueStats
 from jobq.errors import BackendUnavailable
 from jobq.events import Events
 from jobq.task import Task
-from jobq.telemetry.bounds import DURATION_BOUNDS
 from jobq.telemetry.endpoint import STATS_SECONDS, QueueWatch
-from jobq.telemetry.looking import Look, look
+from jobq.telemetry.histogram_buckets import DURATION_BOUNDS
 from jobq.telemetry.metrics import QueueMetrics, WorkerMetrics, exposition
-from jobq.telemetry.state import WorkerState
+from jobq.telemetry.queue_snapshot import Look, look
+from jobq.telemetry.worker_state import WorkerState
 from jobq.testing.clock import VirtualClock
 from tests.cli.conftest import Jobq
 
@@ -175,7 +175,7 @@ def test_off_imports_nothing() -> None:
     code = (
         "import asyncio, sys\n"
         "from types import SimpleNamespace\n"
-        "from jobq.telemetry.attach import attached\n"
+        "from jobq.telemetry.setup import attached\n"
         "from jobq.events import Events\n"
         "from jobq.settings import Settings\n"
         "async def main():\n"

@@ -18,8 +18,8 @@ from cryptography.x509.oid import NameOID
 
 from jobq.errors import ConfigurationError
 from jobq.events import Events
-from jobq.telemetry.pod import PodCost
-from jobq.telemetry.state import WorkerState
+from jobq.telemetry.pod_deletion_cost import PodCost
+from jobq.telemetry.worker_state import WorkerState
 
 SECONDS = 15.0
 

@@ -19,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, use_spa
 import jobq
 from jobq import sync
 from jobq.events import Events
-from jobq.run.worker import Worker
+from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
 from jobq.spec import parse
 from jobq.task import Task

@@ -70,5 +70,5 @@ class ScriptedDelivery:
     async def dead_letter(self, reason: str, description: str) -> None:
         await self._settle(f"dead_letter {reason}")
 
-    async def checkpoint(self, value: str) -> None:
+    async def checkpoint(self, value: str, number: int = 0) -> None:
         await self._settle("checkpoint")

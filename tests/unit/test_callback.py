@@ -14,14 +14,15 @@ from typing import Any, cast
 
 import pytest
 
-from jobq.errors import ConfigurationError, LockLost, MalformedTask
+from jobq.clock import Moment
+from jobq.errors import ConfigurationError, LockLost
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
-from jobq.run.callback import ArgumentsRefused, Callback, Convention, json_value
-from jobq.run.callback_line import CallbackLine
-from jobq.run.callback_process import portable
-from jobq.run.once import way_of
-from jobq.run.sync_context import MAX_CHECKPOINT_BYTES, checked_checkpoint
+from jobq.run.callbacks.callback import ArgumentsRefused, Callback, Convention
+from jobq.run.callbacks.callback_channel import CallbackLine
+from jobq.run.callbacks.process_runner import portable
+from jobq.run.callbacks.sync_task_context import MAX_CHECKPOINT_BYTES, checked_checkpoint
+from jobq.run.worker.pull_one import way_of
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from tests.process import callbacks
@@ -130,12 +131,6 @@ def test_what_is_asynchronous_is_found_behind_partials_and_objects() -> None:
     assert not Convention(Model).is_asynchronous  # calling the class makes an object
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), {"a": b""}, "\ud800", {1: 1, "1": 2}, callbacks.deep()])
-def test_a_value_is_json_or_refused(value: object) -> None:
-    with pytest.raises(MalformedTask):
-        json_value(value)
-
-
 def test_a_function_that_can_be_imported_goes_by_its_name() -> None:
     assert portable(callbacks.double, "double") == "tests.process.callbacks:double"
     assert isinstance(portable(lambda: None, "it"), bytes)
@@ -183,7 +178,9 @@ class Caller:
 def a_keeper() -> tuple[LeaseKeeper, ScriptedDelivery]:
     clock = VirtualClock(boottime=1000.0)
     delivery = ScriptedDelivery(clock)
-    return LeaseKeeper(delivery, since=1000.0, timing=LeaseTiming(lease=60.0, grace=0.0), clock=clock), delivery
+    return LeaseKeeper(
+        delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60.0, grace=0.0), clock=clock
+    ), delivery
 
 
 async def test_nonsense_on_the_line_is_answered_and_harms_nobody() -> None:

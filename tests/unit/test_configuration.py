@@ -6,8 +6,8 @@ import click
 import pytest
 
 from jobq import configuration
-from jobq.cli.push import push
-from jobq.cli.worker import worker
+from jobq.cli.commands.push import push
+from jobq.cli.commands.worker import worker
 from jobq.settings import Settings, unknown_variables
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"

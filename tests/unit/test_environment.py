@@ -8,8 +8,8 @@ import pytest
 
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
-from jobq.run import environment
-from jobq.run.environment import CREDENTIALS, argv_of, shell_argv, task_environment
+from jobq.run.process import environment
+from jobq.run.process.environment import CREDENTIALS, argv_of, shell_argv, task_environment
 from jobq.task import Task
 
 WORKER = {

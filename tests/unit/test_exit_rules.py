@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobq.errors import MalformedTask
-from jobq.run.retry import Backoff, DeadLetter, Reason, Requeue, verdict
+from jobq.run.attempt.retry import Backoff, DeadLetter, Reason, Requeue, verdict
 from jobq.task import Outcome, OutcomeKind, Task
 
 RULES = ("3=fail", "4=delay:10m", "SIGSEGV=retry", "oom=fail", "timeout=delay:1h")

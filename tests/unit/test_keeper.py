@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+import logging
 import random
 
 import pytest
 
+from jobq.clock import Moment
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
 from jobq.lease.keeper import NUDGED_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming
@@ -23,7 +25,7 @@ class Bench:
         self.deadlines: list[float] = []
         self.keeper = LeaseKeeper(
             self.delivery,
-            since=since,
+            since=Moment(since, since + self.clock.wall() - self.clock.boottime()),
             timing=LeaseTiming(lease=L, grace=grace),
             clock=self.clock,
             on_extended=self.deadlines.append,
@@ -95,6 +97,49 @@ async def test_one_success_after_trouble_saves_the_lease() -> None:
     async with bench.keeper:
         await bench.until(T0 + 200)
     assert not bench.lost()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_freeze_between_the_receive_and_the_first_look_is_seen(answers: bool) -> None:
+    """Rule 8: the task would start on a lease that may be over; a renewal alone proves that it is not."""
+    bench = Bench()
+    if not answers:
+        bench.delivery.always = bench.delivery.refuse
+    bench.clock.jump_wall(50)
+    assert await bench.keeper.confirm() is answers
+    assert len(bench.delivery.renewed_at) == 1
+    assert not bench.lost()
+
+
+async def test_a_freeze_between_the_confirmation_and_the_watch_is_seen() -> None:
+    bench = Bench()
+    assert await bench.keeper.confirm()
+    bench.clock.jump_wall(50)
+    async with bench.keeper:
+        await bench.until(T0 + 1)
+        assert bench.lost()
+
+
+async def test_a_freeze_during_the_confirmation_confirms_nothing() -> None:
+    bench = Bench(since=T0 - 30)
+
+    async def freeze() -> None:
+        bench.clock.jump_wall(50)
+
+    bench.delivery.answers = [freeze]
+    assert not await bench.keeper.confirm()
+
+
+async def test_an_outage_is_said_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    delivery = bench.delivery
+    delivery.answers = [delivery.refuse, delivery.refuse, delivery.refuse, delivery.hang, delivery.refuse]
+    async with bench.keeper:
+        await bench.until(T0 + 200)
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(said) == 4, said
+    assert ["no answer" in line for line in said] == [False, True, False, False]
+    assert said[-1].endswith("succeeds again, after 5 that did not")
 
 
 async def test_a_wish_to_tell_renews_soon_and_hurries_no_service_in_trouble() -> None:
@@ -363,7 +408,7 @@ async def test_a_checkpoint_whose_caller_was_cancelled_is_still_waited_for() -> 
     bench = Bench()
     answer, sent = asyncio.Event(), asyncio.Event()
 
-    async def checkpoint(_: str) -> None:
+    async def checkpoint(_: str, __: int) -> None:
         sent.set()
         await answer.wait()
         bench.delivery.settled.append("checkpoint")
@@ -399,7 +444,7 @@ async def test_a_checkpoint_after_the_settle_is_refused() -> None:
 async def test_a_checkpoint_that_nobody_answers_is_unknown_and_one_after_the_attempt_is_lost() -> None:
     bench = Bench()
 
-    async def checkpoint(_: str) -> None:
+    async def checkpoint(_: str, __: int) -> None:
         await asyncio.Event().wait()
 
     bench.delivery.checkpoint = checkpoint  # type: ignore[method-assign, assignment] # scripted
@@ -412,3 +457,23 @@ async def test_a_checkpoint_that_nobody_answers_is_unknown_and_one_after_the_att
         await asyncio.sleep(0)
     with pytest.raises(LockLost):
         await second
+
+
+async def test_checkpoints_are_numbered_so_that_a_late_one_undoes_no_newer_one() -> None:
+    """S9: the first was given up, and may arrive after the second was acknowledged."""
+    bench = Bench()
+    numbers = []
+
+    async def checkpoint(value: str, number: int) -> None:
+        numbers.append((value, number))
+        if value == "a":
+            await asyncio.Event().wait()
+
+    bench.delivery.checkpoint = checkpoint  # type: ignore[method-assign, assignment] # scripted
+    async with bench.keeper:
+        first = asyncio.create_task(bench.keeper.checkpoint("a"))
+        await bench.until(T0 + 5)
+        with pytest.raises(SettlementUnknown):
+            await first
+        await bench.keeper.checkpoint("b")
+    assert numbers == [("a", 1), ("b", 2)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.run.lines import MAX_LINE_BYTES, Line, LineSplitter, Tail
+from jobq.run.process.line_splitter import MAX_LINE_BYTES, Line, LineSplitter, Tail
 
 # Ends of line, whole and broken characters of one to four bytes, NUL.
 PARTS = st.sampled_from(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.oom import OomCounter, OomWatch, oom_counter
-from jobq.run.process import ExitStatus
+from jobq.run.process.oom import OomCounter, OomWatch, oom_counter
+from jobq.run.process.spawner import ExitStatus
 
 KILLED = ExitStatus(signal=9)
 

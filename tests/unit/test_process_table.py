@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from jobq.run import process_table
-from jobq.run.process_table import Seen
+from jobq.run.process import process_table
+from jobq.run.process.process_table import Seen
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from jobq.backend import Delivery, QueueStats
+from jobq.backend import Capabilities, Delivery, QueueStats
 from jobq.errors import AccessDenied, ConfigurationError, JobqError, QueueNotFound, StoreUnusable
 from jobq.events import Events
-from jobq.run.receiving import Receiving
 from jobq.run.stopping import Stopping
+from jobq.run.worker.receive import Receiving
 from jobq.testing.clock import VirtualClock
 
 _DENIED = AccessDenied("no")
@@ -23,6 +23,7 @@ _LEASE = timedelta(seconds=60)
 class _Broker:
     """Answers a receive at once: with what stands next in the script, then with an error that lasts, or nothing."""
 
+    capabilities = Capabilities(default_lease=timedelta(seconds=60))
     name = "queue"
 
     def __init__(self, *script: JobqError | None, lasting: JobqError | None = None) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.run.retry import (
+from jobq.run.attempt.retry import (
     Backoff,
     Complete,
     DeadLetter,

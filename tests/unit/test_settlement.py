@@ -6,11 +6,12 @@ from datetime import timedelta
 import pytest
 
 from jobq.backend import Capabilities
+from jobq.clock import Moment
 from jobq.errors import LockLost, MalformedTask, QueueNotFound, SettlementUnknown
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
-from jobq.run.retry import Complete, DeadLetter, Reason, Requeue, Verdict
-from jobq.run.settlement import Settled, settle
+from jobq.run.attempt.retry import Complete, DeadLetter, Reason, Requeue, Verdict
+from jobq.run.attempt.settle import Settled, settle
 from jobq.run.stopping import Stopping
 from jobq.task import Outcome, OutcomeKind, Task
 from jobq.testing.clock import VirtualClock
@@ -67,7 +68,7 @@ async def told(
         "hang": delivery.hang,
     }
     delivery.settle_answers = [known[answer] for answer in answers]
-    keeper = LeaseKeeper(delivery, since=clock.boottime(), timing=LeaseTiming(lease=60), clock=clock)
+    keeper = LeaseKeeper(delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60), clock=clock)
     capabilities = Capabilities(default_lease=timedelta(seconds=60), idempotent_settle=idempotent)
     async with keeper:
         settling = settle(

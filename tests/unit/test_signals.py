@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from jobq.run.guardian import OBEYED
-from jobq.run.signals import Heard, heard_by
 from jobq.run.stopping import Stopping
+from jobq.run.worker.signals import Heard, heard_by
 
 
 @pytest.fixture
@@ -61,7 +62,8 @@ async def test_what_was_blocked_is_heard_on_entering_and_blocked_again_after() -
     """The guardian starts a worker with them blocked; what comes at its very end must not change its exit code."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)
     try:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        # To this thread: pytest-xdist has others, which do not block it.
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         stopping = Stopping()
         with heard_by(stopping):
             async with asyncio.timeout(5):

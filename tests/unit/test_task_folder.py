@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.task_folder import PREFIX, TaskFolder, read_result, sweep
+from jobq.run.process.task_folder import PREFIX, TaskFolder, read_result, sweep
 
 
 @pytest.fixture(autouse=True)

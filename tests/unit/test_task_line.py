@@ -3,12 +3,13 @@
 import asyncio
 from contextlib import suppress
 
+from jobq.clock import Moment
 from jobq.journal.page import Page
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
-from jobq.run.checkpoints import Checkpoints
-from jobq.run.task_folder import TaskFolder
-from jobq.run.task_line import TaskLine
+from jobq.run.attempt.checkpoints import Checkpoints
+from jobq.run.attempt.task_socket import TaskLine
+from jobq.run.process.task_folder import TaskFolder
 from jobq.testing.clock import VirtualClock
 
 from .scripted_delivery import ScriptedDelivery
@@ -17,7 +18,7 @@ from .scripted_delivery import ScriptedDelivery
 async def test_whoever_opens_many_connections_is_hung_up_on() -> None:
     """And a share that is no number of a float's size is answered."""
     clock = VirtualClock()
-    keeper = LeaseKeeper(ScriptedDelivery(clock), since=clock.boottime(), timing=LeaseTiming(lease=60.0), clock=clock)
+    keeper = LeaseKeeper(ScriptedDelivery(clock), since=Moment.of(clock), timing=LeaseTiming(lease=60.0), clock=clock)
     folder = TaskFolder()
     checkpoints = Checkpoints(ScriptedDelivery(clock), keeper, None, folder.new_folder)
     line = TaskLine(folder)

@@ -10,6 +10,9 @@ Options, each with a number:
     --first-pause SECONDS      the first of these pauses, for tests
     --stop-within SECONDS      kill a worker that has not ended so long after SIGTERM, SIGHUP or SIGINT (30)
 
+JOBQ_WATCHER_FD in the environment is a pipe for signs of life to the process that watches this one: see
+`jobq.run.watcher`.
+
 CMD starts with SIGTERM, SIGHUP, SIGINT and SIGUSR1 blocked: what comes while it imports waits in the kernel. It
 unblocks them once it can obey.
 """
@@ -17,12 +20,13 @@ unblocks them once it can obey.
 import gc
 import os
 import select
-import signal
 import socket
 import sys
 import time
 
 from jobq.run.guardian import kernel
+from jobq.run.guardian.heartbeat import SECONDS as HEARTBEAT_SECONDS
+from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.kernel import Signals, say
 from jobq.run.guardian.loop import Guardian
 
@@ -44,9 +48,7 @@ def start_worker(command: list[str], environment: dict[str, str]) -> tuple[int, 
             if os.getppid() == guardian:
                 os.set_inheritable(theirs.fileno(), True)
                 kernel.default_signals(worker=True)
-                # To the terminal this group is in the background: `stty tostop` must not stop it for its first line.
-                signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-                signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+                kernel.ignore_terminal()
                 environment = {**os.environ, **environment, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
                 os.execvpe(command[0], command, environment)  # noqa: S606 - the user's own command line
         except OSError as error:
@@ -60,11 +62,14 @@ def start_worker(command: list[str], environment: dict[str, str]) -> tuple[int, 
 def guard_worker(command: list[str], restarts: int, pause: float, stop_within: float) -> int:
     """Start the worker, and again when it dies by a signal; return its code, 128+n when it died by signal n."""
     signals = Signals()
+    heartbeat = Heartbeat(int(os.environ.pop("JOBQ_WATCHER_FD", "-1")))
     strangers = frozenset(kernel.children())
     environment: dict[str, str] = {}
     while True:
         worker, connection = start_worker(command, environment)
-        guardian = Guardian(connection, signals, worker, stop_within, strangers & frozenset(kernel.children()))
+        guardian = Guardian(
+            connection, signals, worker, heartbeat, stop_within, strangers & frozenset(kernel.children())
+        )
         code = os.waitstatus_to_exitcode(guardian.run() or 0)
         if code >= 0:
             return code
@@ -73,19 +78,22 @@ def guard_worker(command: list[str], restarts: int, pause: float, stop_within: f
             return 128 - code
         restarts -= 1
         say(f"the worker died by signal {-code}; next start in {pause:g} s")
-        if _is_told_to_stop(signals, pause):
+        if _is_told_to_stop(signals, heartbeat, pause):
             return 128 - code
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         environment = {"JOBQ_GUARDIAN_RESTARTED": "1"}
 
 
-def _is_told_to_stop(signals: Signals, seconds: float) -> bool:
-    """Wait; return at once, and True, when a signal comes that the worker would have got."""
+def _is_told_to_stop(signals: Signals, heartbeat: Heartbeat, seconds: float) -> bool:
+    """Wait; return at once, and True, at a signal that the worker would have got, and at the watcher's death."""
     end = time.monotonic() + seconds
     poll = select.poll()
     poll.register(signals, select.POLLIN)
+    heartbeat.register(poll)
     while (left := end - time.monotonic()) > 0:
-        if poll.poll(left * 1000) and any(number in kernel.FORWARDED for number in signals.read()):
+        heartbeat.beat()
+        events = dict(poll.poll(min(left, HEARTBEAT_SECONDS) * 1000))
+        if heartbeat.fileno() in events or any(number in kernel.FORWARDED for number in signals.read()):
             return True
     return False
 

@@ -5,7 +5,7 @@ import sys
 
 from jobq.run.guardian import kernel
 from jobq.run.guardian.kernel import say
-from jobq.run.guardian.wire import Message
+from jobq.run.guardian.protocol import Message
 
 
 def become(message: Message, stdout: int, stderr: int, report: int, guardian: int) -> None:

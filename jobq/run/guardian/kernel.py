@@ -6,20 +6,25 @@ import errno
 import os
 import select
 import signal
-import socket
 import struct
 import time
 
 from jobq.run.guardian import OBEYED
 
+TYPE_CHECKING = False  # as in `typing`
+if TYPE_CHECKING:
+    import socket
+
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)  # a Ctrl-Z would stop who keeps the deadlines (P1)
-_HANDLED = (signal.SIGCHLD, *FORWARDED, *_STOPPING)
+STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})  # ask the worker to end
+_HANDLED = (signal.SIGCHLD, *FORWARDED, signal.SIGTSTP)  # a Ctrl-Z would stop who keeps the deadlines (P1)
+_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)  # ignored: `stty tostop` stops nobody for a line, nor has it written twice
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 _CREDENTIALS = struct.Struct("iII")  # struct ucred, unix(7)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 # These run between fork and exec, where each page that Python touches is copied: so as plainly as ctypes can, with
@@ -27,6 +32,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.PyDLL(None)
 _prctl = _libc.prctl
 _prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
+_ARG_START, _ARG_END = 45, 46  # among what follows the name in /proc/self/stat (proc(5))
 _signal = _libc.signal
 _signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
 _signal.restype = ctypes.c_void_p
@@ -45,7 +51,7 @@ def _set_of(numbers: "tuple[int, ...]") -> "ctypes.Array[ctypes.c_char]":
 _HELD = _set_of(_HANDLED)
 _BLOCKED_FOR_TASK = _set_of(())
 _BLOCKED_FOR_WORKER = _set_of(OBEYED)
-_RESET = tuple(int(number) for number in (*_HANDLED, *_IGNORED_BY_PYTHON))
+_RESET = tuple(int(number) for number in (*_HANDLED, *_TERMINAL, *_IGNORED_BY_PYTHON))
 
 
 def boottime() -> float:
@@ -61,6 +67,24 @@ def become_subreaper() -> None:
 def die_with_parent() -> None:
     """Get SIGKILL when the parent's thread ends; the caller checks that the parent still is who it was."""
     _call(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def continue_with_parent() -> None:
+    """Get SIGCONT when the parent's thread ends: who was stopped then must still see to what it guards."""
+    _call(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def rename(title: str) -> None:
+    """Show this instead of the command line, in all of /proc: whoever looks for words of that finds others alone."""
+    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+    shown = title.encode("ascii")
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, shown, min(len(shown), end - start - 2))
+    ctypes.memset(end - 1, 1, 1)  # no zero at the end: the kernel then shows what comes before the first
+    name = ctypes.create_string_buffer(shown)
+    _call(_PR_SET_NAME, ctypes.addressof(name))
 
 
 def hide_from_same_user() -> None:
@@ -85,6 +109,7 @@ class Signals:
         for number in _HANDLED:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the user's wish
                 signal.signal(number, lambda _number, _frame: None)
+        ignore_terminal()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
     def fileno(self) -> int:
@@ -96,6 +121,12 @@ class Signals:
         with contextlib.suppress(BlockingIOError):
             return os.read(self._read, 4096)
         return b""
+
+
+def ignore_terminal() -> None:
+    """Ignore that a terminal may want to stop whoever writes to it from another process group than the first."""
+    for number in _TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def fork() -> int:
@@ -130,11 +161,13 @@ def open_standard_descriptors() -> None:
     os.close(descriptor)
 
 
-def open_peer(connection: socket.socket) -> tuple[int, bool]:
+def open_peer(connection: "socket.socket") -> tuple[int, bool]:
     """Return a pidfd of who made the connection, -1 when it is gone, and whether that is our parent still.
 
     The connection alone does not tell its death: a child that it forked may hold the other end.
     """
+    import socket  # noqa: PLC0415 - the watcher, which needs none, would be a tenth larger
+
     peer, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     try:
         pidfd = os.pidfd_open(peer)
@@ -143,13 +176,13 @@ def open_peer(connection: socket.socket) -> tuple[int, bool]:
     return pidfd, os.getppid() == peer
 
 
-def say(text: str) -> None:
-    """Write a line to standard error, the guardian's only log, unless whoever reads there makes us wait."""
+def say(text: str, who: str = "guardian") -> None:
+    """Write a line to standard error, the only log of guardian and watcher, unless its reader makes us wait."""
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     with contextlib.suppress(OSError):
         if any(event & select.POLLOUT for _, event in poll.poll(0)):
-            os.write(2, f"jobq guardian: {text[:500]}\n".encode(errors="replace"))
+            os.write(2, f"jobq {who}: {text[:500]}\n".encode(errors="replace"))
 
 
 def peak_rss_kib() -> int:
@@ -182,6 +215,23 @@ def children() -> list[int]:
         return [int(number) for number in found.split()]
     finally:
         os.close(file)
+
+
+def kill_stray(pid: int, groups: set[int], spared: "tuple[int | None, ...]") -> None:
+    """Kill a child that no living leader is, and what shares its group, before that can fork on.
+
+    Args:
+        pid: an un-reaped child of ours, so its number is its own (P4).
+        groups: those that were killed lately: each costs a signal to all its members, dead ones too; added to.
+        spared: the sessions of which no group is killed.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+        # It is dead or dying and not reaped: it cannot leave the group any more, and its membership keeps the number.
+        session, group = os.getsid(pid), os.getpgid(pid)
+        if group and session not in spared and group not in groups:  # 0 = of another PID namespace
+            groups.add(group)
+            os.killpg(group, signal.SIGKILL)
 
 
 def is_child(pid: int) -> bool:

@@ -13,8 +13,8 @@ import time
 
 from jobq.run.guardian import kernel
 from jobq.run.guardian.children import become
-from jobq.run.guardian.leader import Leader, ending
-from jobq.run.guardian.wire import ARMED, Message, WireError
+from jobq.run.guardian.protocol import ARMED, Message, WireError
+from jobq.run.guardian.task_process import Leader, ending
 
 _NUMBER_CHARACTERS = 10
 MOST_PID = 2**22  # proc(5), pid_max
@@ -150,10 +150,14 @@ class Tasks:
         for leader in self._by_id.values():
             self.kill(leader, "asked")
 
+    def has_overdue(self, now: float) -> bool:
+        """Whether `kill_overdue` would kill anything."""
+        return any(leader.is_overdue(now) for leader in self._by_id.values())
+
     def kill_overdue(self, now: float) -> None:
         """Kill the trees that live beyond their deadline (P1)."""
         for leader in self._by_id.values():
-            if leader.deadline is not None and leader.deadline <= now and not leader.killed:
+            if leader.is_overdue(now):
                 self.kill(leader, "deadline")
 
     def next_moment(self) -> float:
@@ -268,20 +272,13 @@ class Tasks:
             Whether there was time for all of them: a tree of thousands must not hold up another's deadline (S11).
         """
         until = time.monotonic() + TURN_SECONDS
-        groups = {0}  # done: each costs a signal to all its members, dead ones too; 0 = of another PID namespace
+        groups = set[int]()
         for pid in strays:
             if time.monotonic() >= until:
                 return False
             self._note(pid)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)  # our un-reaped child, so the number is its own (P4)
-                # Whatever shares its group and session dies with it, before it can fork on. It is dead or dying and
-                # not reaped: it cannot leave the group any more, and its membership keeps the number (P4). Our own
-                # session is the worker's and its helpers', not a task's; in that of the zygote tasks are made.
-                session, group = os.getsid(pid), os.getpgid(pid)
-                if session not in {self._session, self.zygote_session} and group not in groups:
-                    groups.add(group)
-                    os.killpg(group, signal.SIGKILL)
+            # Our own session is the worker's and its helpers', not a task's; in that of the zygote tasks are made.
+            kernel.kill_stray(pid, groups, (self._session, self.zygote_session))
         return True
 
     def _note(self, stray: int) -> None:

@@ -1,7 +1,7 @@
 """`python -P -m jobq.run.guardian.zygote FD MODULE...`: imports modules once and forks a task for each asking.
 
-Internal; the guardian starts it. FD is the socket to the guardian, which `wire` describes. It has one thread, and no
-task's environment or arguments ever come into its memory (A6): those are in a letter that the task alone opens.
+Internal; the guardian starts it. FD is the socket to the guardian, which `protocol` describes. It has one thread, and
+no task's environment or arguments ever come into its memory (A6): those are in a letter that the task alone opens.
 
 A task ends as Python does, but without taking the interpreter apart: it waits for its threads, calls what atexit
 knows, flushes, and leaves.
@@ -20,9 +20,9 @@ import warnings
 from collections.abc import Collection
 from typing import NoReturn
 
-from jobq.run import calling
-from jobq.run.guardian import kernel, wire
-from jobq.run.guardian.wire import Message, Receiver
+from jobq.run.guardian import kernel, protocol
+from jobq.run.guardian.protocol import Message, Receiver
+from jobq.run.process import call_function
 
 _LONGEST_PAUSE_SECONDS = 0.02
 _FLUSH_FAILED = 120  # what Python ends with then
@@ -41,15 +41,15 @@ def main(arguments: list[str]) -> NoReturn:
     connection = socket.socket(fileno=int(arguments[0]))
     connection.set_inheritable(False)
     _call_itself("jobq zygote")
-    guardian, home = os.getppid(), calling.here()
-    calling.enter(home)
+    guardian, home = os.getppid(), call_function.here()
+    call_function.enter(home)
     if why := _import_all(arguments[1:]):
-        connection.sendall(wire.encode({"op": "failed", "why": why}))
+        connection.sendall(protocol.encode({"op": "failed", "why": why}))
         _flush()
         os._exit(1)  # whatever threads the imports have started
     _settle(arguments[1:])
     kept = _descriptors() - {connection.fileno()}
-    connection.sendall(wire.encode({"op": "ready"}))
+    connection.sendall(protocol.encode({"op": "ready"}))
     born = _serve(connection)
     if born is not None:
         connection.detach()  # its number is about to be another's
@@ -61,11 +61,11 @@ def _import_all(modules: list[str]) -> str:
     """Return why a module could not be imported; nothing when all were."""
     for name in modules:
         try:
-            calling.import_module(name)
-        except calling.NoSuchFunction as error:
+            call_function.import_module(name)
+        except call_function.NoSuchFunction as error:
             return f"{name}: {error}"
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
-            calling.tell(error)
+            call_function.tell(error)
             return f"{name}: {type(error).__name__}: {error}"
     return ""
 
@@ -90,7 +90,7 @@ def _settle(modules: list[str]) -> None:
 
 def _serve(connection: socket.socket) -> Born | None:
     """Fork whatever is asked for; return in the task with what it was given, or at the end with None."""
-    receiver = Receiver(connection, wire.FORK_DESCRIPTORS)
+    receiver = Receiver(connection, protocol.FORK_DESCRIPTORS)
     while True:
         while (message := receiver.next()) is None:
             try:
@@ -101,18 +101,18 @@ def _serve(connection: socket.socket) -> Born | None:
         descriptors = receiver.take_descriptors()
         between = -1
         try:
-            if wire.LOST not in descriptors:
+            if protocol.LOST not in descriptors:
                 between = os.fork()
         except OSError:
             between = -1
         if between == 0:
             parent = _fork_task(connection, message["id"])
             return Born(parent, *descriptors)
-        wire.close_all(descriptors)
+        protocol.close_all(descriptors)
         if between > 0:
             _wait(between)
         else:
-            connection.sendall(wire.encode({"op": "unforked", "id": message["id"]}))
+            connection.sendall(protocol.encode({"op": "unforked", "id": message["id"]}))
 
 
 def _fork_task(connection: socket.socket, number: int) -> int:
@@ -127,7 +127,7 @@ def _fork_task(connection: socket.socket, number: int) -> int:
     except OSError:
         pass
     try:
-        connection.sendall(wire.encode(answer))
+        connection.sendall(protocol.encode(answer))
     finally:
         os._exit(0)
 
@@ -142,7 +142,7 @@ def _be_a_task(born: Born, guardian: int, home: str, kept: Collection[int]) -> N
         null = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((null, 0), (born.stdout, 1), (born.stderr, 2)):
             os.dup2(source, target)
-        wire.close_all([null, born.letter, born.stdout, born.stderr])
+        protocol.close_all([null, born.letter, born.stdout, born.stderr])
         if letter["cwd"] is not None:
             stage = "cwd"
             os.chdir(letter["cwd"])
@@ -158,7 +158,7 @@ def _be_a_task(born: Born, guardian: int, home: str, kept: Collection[int]) -> N
     except BaseException:  # noqa: BLE001 - a child must not run on as a second zygote
         os.write(born.gate, f"{stage}:0".encode("ascii"))
         os._exit(127)
-    _leave(calling.run(arguments))
+    _leave(call_function.run(arguments))
 
 
 def _arm(born: Born, guardian: int, kept: Collection[int]) -> None:
@@ -177,11 +177,11 @@ def _arm(born: Born, guardian: int, kept: Collection[int]) -> None:
     if os.getppid() != guardian:
         _end()
     try:
-        os.write(born.gate, wire.ARMED)
+        os.write(born.gate, protocol.ARMED)
         word = os.read(born.gate, 1)
     except OSError:
         word = b""
-    if word != wire.GO:
+    if word != protocol.GO:
         _end()
 
 
@@ -196,12 +196,12 @@ def _read(letter: int) -> Message:
     data = os.pread(letter, size, 0)
     while len(data) < size:
         data += os.pread(letter, size - len(data), len(data))
-    return wire.decode(data[wire.HEADER_BYTES :])
+    return protocol.decode(data[protocol.HEADER_BYTES :])
 
 
 def is_shadowed(home: str) -> bool:
     """Tell whether the working directory holds a module that a new Python would import instead of one that we have."""
-    folder = calling.here()
+    folder = call_function.here()
     if folder == home or os.environ.get("PYTHONSAFEPATH"):
         return False
     from importlib.machinery import PathFinder  # noqa: PLC0415 - only for a task with a folder of its own
@@ -226,7 +226,7 @@ def _take_on(name: str, env: dict[str, str], home: str) -> None:
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
-    calling.enter(calling.here(), instead_of=home)
+    call_function.enter(call_function.here(), instead_of=home)
     sys.path_importer_cache.pop(home, None)
     # Python's own `random` takes a new seed at each fork; NumPy's would give each task the same numbers.
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
@@ -249,11 +249,11 @@ def _leave(code: int) -> NoReturn:
             threading._shutdown()  # noqa: SLF001 - as multiprocessing does: waits for threads that are no daemons
         atexit._run_exitfuncs()  # noqa: SLF001 - as above
     except BaseException as error:  # noqa: BLE001 - Python only tells it, too
-        calling.tell(error)
+        call_function.tell(error)
     if (failed := _flush()) is not None:
         sys.stderr.write(f"Exception ignored in: {sys.stdout!r}\n{type(failed).__name__}: {failed}\n")
         code = _FLUSH_FAILED
-    if code == calling.INTERRUPTED:
+    if code == call_function.INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(code)

@@ -175,6 +175,24 @@ async def stale_checkpoint_is_refused(bench: Bench) -> None:
 
 
 @case("native_checkpoint")
+async def late_checkpoint_undoes_no_newer_one(bench: Bench) -> None:
+    """S9: a request that was given up arrives after the next one was acknowledged; a repetition is answered."""
+    await bench.pushed()
+    delivery = await bench.take()
+    await delivery.checkpoint("first", 1)
+    await delivery.checkpoint("third", 3)
+    with raises(LockLost, "a checkpoint that was sent before the newest"):
+        await delivery.checkpoint("second", 2)
+    await delivery.checkpoint("third", 3)
+    await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+    following = await bench.take()
+    assert following.checkpoint_value == "third"
+    await following.checkpoint("fourth", 1)  # each attempt counts from one
+    await following.release()
+    assert (await bench.take()).checkpoint_value == "fourth"
+
+
+@case("native_checkpoint")
 async def checkpoints_are_apart(bench: Bench) -> None:
     """S11: one task's checkpoint is not another's."""
     await bench.pushed(2)

@@ -10,7 +10,7 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from jobq.testing.service_bus.description import MESSAGE_BYTES, Description
-from jobq.testing.service_bus.errors import EntityMissing, Invalid
+from jobq.testing.service_bus.errors import EntityMissing, Invalid, Unsupported
 from jobq.testing.service_bus.faults import Request
 from jobq.testing.service_bus.message import State
 from jobq.testing.service_bus.queue import Queue
@@ -23,6 +23,30 @@ _TYPE: Final = "application/atom+xml"
 _ALL: Final = "$Resources/queues"
 _DURATION: Final = TypeAdapter(timedelta)
 _FOREVER: Final = "P10675199DT2H48M5.4775807S"
+_ENDLESS: Final = "P106751"  # how the longest that .NET can say begins, with and without a fraction
+# What is not emulated, each with what may be asked for nevertheless: that it is off.
+_NOT_EMULATED: Final = {
+    "RequiresSession": "false",
+    "EnablePartitioning": "false",
+    "EnableExpress": "false",
+    "IsAnonymousAccessible": "false",
+    "Status": "Active",
+    "ForwardTo": "",
+    "ForwardDeadLetteredMessagesTo": "",
+    "AuthorizationRules": "",
+    "AutoDeleteOnIdle": _ENDLESS,
+}
+_EMULATED: Final = frozenset(
+    {
+        *("LockDuration", "MaxDeliveryCount", "RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow"),
+        *("DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration", "MaxSizeInMegabytes"),
+        *("MaxMessageSizeInKilobytes", "UserMetadata", "EnableBatchedOperations"),
+        "SupportOrdering",  # without effect on queues in the service too
+        # What the service itself fills in, and passes over when it is sent back:
+        *("SizeInBytes", "MessageCount", "CountDetails", "CreatedAt", "UpdatedAt", "AccessedAt"),
+        "EntityAvailabilityStatus",
+    }
+)
 for _prefix, _uri in (("", _ATOM), ("sb", _QUEUE), ("d", _COUNTS)):
     ET.register_namespace(_prefix, _uri)
 
@@ -41,6 +65,8 @@ class Admin:
         """Show a queue, or all; one that is missing is an empty feed, which the SDK knows."""
         name = asked.match_info["path"]
         broker = self._service.broker
+        if name == "$namespaceinfo":
+            raise Unsupported("The properties of the namespace are not emulated.")
         if name == _ALL:
             return _answer(_feed(list(broker.queues.values())[int(asked.query.get("$skip", 0)) :]))
         try:
@@ -73,8 +99,7 @@ class Admin:
 def _read(name: str, body: bytes) -> Description:
     """Return the description that a body asks for; raises Invalid."""
     try:
-        found = ET.fromstring(body).find(f".//{{{_QUEUE}}}QueueDescription")  # noqa: S314 - on loopback, from our own tests
-        texts = {} if found is None else {_local(child.tag): child.text or "" for child in found}
+        texts = _texts(ET.fromstring(body))  # noqa: S314 - on loopback, from our own tests
         lives = _seconds(texts, "DefaultMessageTimeToLive", None)
         window = _seconds(texts, "DuplicateDetectionHistoryTimeWindow", 600.0)
         return Description(
@@ -85,16 +110,39 @@ def _read(name: str, body: bytes) -> Description:
             max_message_bytes=int(texts.get("MaxMessageSizeInKilobytes") or MESSAGE_BYTES // 1024) * 1024,
             time_to_live=lives,
             dead_letters_expired=texts.get("DeadLetteringOnMessageExpiration") == "true",
+            max_megabytes=int(texts.get("MaxSizeInMegabytes") or 1024),
+            user_metadata=texts.get("UserMetadata", ""),
+            is_batched=texts.get("EnableBatchedOperations") != "false",
         )
     except (ET.ParseError, ValidationError, ValueError) as error:
         raise Invalid(f"The description cannot be read: {error}") from error
+
+
+def _texts(entry: ET.Element) -> dict[str, str]:
+    """Return what a description asks for; raises Invalid for what the emulator has not, as for a tier that has not."""
+    described = entry.find(f"{{{_ATOM}}}content/*")
+    if described is not None and _local(described.tag) != "QueueDescription":
+        kind = _local(described.tag).removesuffix("Description")
+        raise Invalid(f"SubCode=40000. The entity cannot be created: a {kind} is not emulated.")
+    texts = {
+        _local(child.tag): "".join(child.itertext()).strip() for child in (described if described is not None else ())
+    }
+    for name, text in texts.items():
+        if name not in _EMULATED and not _is_off(name, text):
+            raise Invalid(f"SubCode=40000. The property '{name}' cannot be set to '{text}': it is not emulated.")
+    return texts
+
+
+def _is_off(name: str, text: str) -> bool:
+    off = _NOT_EMULATED.get(name)
+    return off is not None and (text in {"", off} or (off == _ENDLESS and text.startswith(off)))
 
 
 def _seconds(texts: dict[str, str], name: str, default: float | None) -> float | None:
     text = texts.get(name)
     if not text:
         return default
-    if text.startswith("P106751"):  # the longest that .NET can say: for ever
+    if text.startswith(_ENDLESS):
         return None
     return _DURATION.validate_python(text).total_seconds()
 
@@ -111,17 +159,18 @@ def _entry(queue: Queue) -> ET.Element:
     dead_letters = len(dead.messages()) if dead is not None else 0
     texts = {
         "LockDuration": _iso(described.lock_duration),
-        "MaxSizeInMegabytes": "1024",
+        "MaxSizeInMegabytes": str(described.max_megabytes),
         "RequiresDuplicateDetection": _bool(described.dedup_window > 0),
         "RequiresSession": "false",
         "DefaultMessageTimeToLive": _FOREVER if described.time_to_live is None else _iso(described.time_to_live),
         "DeadLetteringOnMessageExpiration": _bool(described.dead_letters_expired),
         "DuplicateDetectionHistoryTimeWindow": _iso(described.dedup_window or 600.0),
         "MaxDeliveryCount": str(described.max_delivery_count),
-        "EnableBatchedOperations": "true",
-        "SizeInBytes": str(sum(message.content.size for message in queue.messages())),
+        "EnableBatchedOperations": _bool(described.is_batched),
+        "SizeInBytes": str(queue.size + (dead.size if dead is not None else 0)),
         "MessageCount": str(active + scheduled + dead_letters),
         "Status": "Active",
+        "UserMetadata": described.user_metadata,
         "CreatedAt": created.isoformat(),
         "UpdatedAt": created.isoformat(),
         "AccessedAt": now.isoformat(),

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from jobq.clock import Clock, SystemClock
 from jobq.testing.service_bus.description import DEAD_LETTERS, Description
-from jobq.testing.service_bus.errors import EntityExists, EntityMissing
+from jobq.testing.service_bus.errors import EntityExists, EntityMissing, Unsupported
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.queue import Queue
+
+_DEAD_LETTERS: Final = f"/{DEAD_LETTERS.lower()}"
+_TRANSFER_DEAD_LETTERS: Final = f"/$transfer{_DEAD_LETTERS}"
 
 
 def _nobody() -> None:
@@ -44,14 +48,14 @@ class Broker:
             raise EntityMissing(name)
 
     def queue(self, path: str) -> Queue:
-        """Return the queue `NAME`, or the sub-queue `NAME/$DeadLetterQueue`; raises EntityMissing."""
-        name, _, below = path.strip("/").partition("/")
-        queue = self.queues.get(name.lower())
-        if queue is not None and below.lower() == DEAD_LETTERS.lower():
+        """Return the queue `NAME`, or the sub-queue `NAME/$DeadLetterQueue`; raises EntityMissing and Unsupported."""
+        asked = path.strip("/").lower()
+        queue = self.queues.get(asked.removesuffix(_DEAD_LETTERS))
+        if queue is not None and asked.endswith(_DEAD_LETTERS):
             queue = queue.dead
-        elif below:
-            queue = None
         if queue is None:
+            if asked.removesuffix(_TRANSFER_DEAD_LETTERS) in self.queues:
+                raise Unsupported("Transfer dead letters are not emulated, as forwarding is not.")
             raise EntityMissing(path)
         return queue
 

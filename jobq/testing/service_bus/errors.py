@@ -53,6 +53,19 @@ class TooLarge(BrokerError):
     condition = "amqp:link:message-size-exceeded"
     status = 413
 
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"The message size {size} is over the limit of {limit} bytes.")
+
+
+class QuotaExceeded(BrokerError):
+    """A queue is full."""
+
+    condition = "amqp:resource-limit-exceeded"
+    status = 403
+
+    def __init__(self, megabytes: int) -> None:
+        super().__init__(f"The maximum entity size of {megabytes} megabytes has been reached.")
+
 
 class Invalid(BrokerError):
     """A request that cannot be carried out as it is."""
@@ -62,10 +75,17 @@ class Invalid(BrokerError):
 
 
 class Unsupported(BrokerError):
-    """An operation of the service that the emulator has not."""
+    """What the service has, and the emulator has not; the text says what."""
 
     condition = "amqp:not-implemented"
     status = 501
+
+
+class NotAllowed(BrokerError):
+    """What the service has, and this entity is not made for."""
+
+    condition = "amqp:not-allowed"
+    status = 400
 
 
 class Unauthorized(BrokerError):

@@ -1,6 +1,7 @@
 """What a test lets befall requests, what the service grants in a second, and the log of what was asked."""
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,6 +10,7 @@ from typing import Final
 from jobq.clock import Clock
 from jobq.testing.service_bus.errors import Busy
 
+LOG_LENGTH: Final = 100_000  # requests; some 20 MB
 MANAGEMENT_CREDITS: Final = 10  # of a request to the admin API; everything else costs 1 a message
 
 
@@ -196,13 +198,13 @@ class Gate:
         clock: the service's.
         faults: what is planned.
         throttle: what is granted.
-        requests: the log, oldest first.
+        requests: the log of the latest requests, oldest first.
     """
 
     clock: Clock
     faults: Faults
     throttle: Throttle
-    requests: list[Request] = field(default_factory=list)
+    requests: deque[Request] = field(default_factory=lambda: deque(maxlen=LOG_LENGTH))
 
     def admit(self, via: Via, operation: Operation, path: str, messages: int = 1) -> tuple[Request, Fault]:
         """Log a request; return its entry and what befalls it."""
@@ -216,7 +218,7 @@ class Gate:
         self.throttle.spend(MANAGEMENT_CREDITS if is_admin else max(request.messages, 1))
 
     def count(self, operation: Operation | None = None, *, via: Via | None = None, status: int | None = None) -> int:
-        """Return how many requests were made; None = any."""
+        """Return how many requests of the log are such; None = any."""
         return sum(
             operation in (None, request.operation) and via in (None, request.via) and status in (None, request.status)
             for request in self.requests

@@ -2,33 +2,53 @@
 
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from proton import Condition, Delivery, Link, symbol
-
+from jobq.testing.amqp.faults import DECODE_ERROR
+from jobq.testing.amqp.link import Delivery, Link
+from jobq.testing.amqp.performatives import (
+    Accepted,
+    Error,
+    Received,
+    Rejected,
+    Source,
+    Target,
+)
+from jobq.testing.amqp.types import Malformed, Symbol
 from jobq.testing.service_bus.access import Right
-from jobq.testing.service_bus.codec import condition, contents_of, encode
-from jobq.testing.service_bus.errors import BrokerError, LockLost, Unauthorized
+from jobq.testing.service_bus.codec import contents_of, encode_message, error_of
+from jobq.testing.service_bus.errors import (
+    BrokerError,
+    Invalid,
+    LockLost,
+    NotAllowed,
+    TooLarge,
+    Unauthorized,
+    Unsupported,
+)
 from jobq.testing.service_bus.faults import Operation, Via
+from jobq.testing.service_bus.outcomes import NO_TRANSACTIONS, operation_of, settle
 from jobq.testing.service_bus.queue import Queue
 
 if TYPE_CHECKING:
     from jobq.testing.service_bus.amqp import AmqpConnection
 
-_CREDIT: Final = 1000
-_OPERATIONS: Final = {
-    Delivery.ACCEPTED: Operation.COMPLETE,
-    Delivery.REJECTED: Operation.DEAD_LETTER,
-    Delivery.RELEASED: Operation.ABANDON,
-    Delivery.MODIFIED: Operation.ABANDON,
-}
+CREDIT: Final = 1000  # messages that a client may send before it hears more
+_DETACHED: Final = "amqp:link:detach-forced"
+_SESSION_FILTER: Final = "com.microsoft:session-filter"
+_VIA: Final = "com.microsoft:transfer-destination-address"
 
 
-def entity(address: str | None) -> str:
-    """Return the path of a link's address, which may be a whole URL (`amqps://host:port/queue`)."""
-    found = address or ""
-    return (urlsplit(found).path if "://" in found else found).strip("/")
+def path_of(address: str) -> str:
+    """Return the path of an address, which may be a whole URL (`amqps://host:port/queue`)."""
+    return (urlsplit(address).path if "://" in address else address).strip("/")
+
+
+def entity(link: Link) -> str:
+    """Return the path of the node that a link is to; "" where it names none."""
+    end = link.remote.source if link.is_sender else link.remote.target
+    return path_of(end.address or "") if isinstance(end, (Source, Target)) else ""
 
 
 @dataclass
@@ -62,56 +82,54 @@ class Links:
         self._is_woken = False
 
     def attach(self, link: Link, path: str) -> None:
-        """Open a link of a client, or refuse it: with null termini, then closed with the reason."""
+        """Open a link of a client, or refuse it."""
 
         def act() -> None:
-            self._connection.require(path, Right.SEND if link.is_receiver else Right.LISTEN)
+            self._connection.require(path, Right.LISTEN if link.is_sender else Right.SEND)
+            end = _end_of(link)
             queue = self._connection.service.broker.queue(path)
-            if link.is_receiver:
-                link.max_message_size = queue.description.max_message_bytes
-                link.open()
-                link.flow(_CREDIT)
-                self._senders[link] = path
-            else:
+            _require_emulated(link, end)
+            if link.is_ended:  # the client has left while this was delayed
+                return
+            if link.is_sender:
                 link.open()
                 self._receivers[link] = _Receiver(queue, path, self._connection.service.clock.wall())
                 queue.listeners.add(self._wake)
                 self.flow(link)
                 self._connection.service.broker.on_timer()
+            else:
+                self._senders[link] = path
+                link.open(max_message_bytes=queue.description.max_message_bytes, credit=CREDIT)
 
-        def refuse(error: BrokerError) -> None:
-            link.source.type = link.target.type = 0
-            link.open()
-            link.condition = condition(error)
-            link.close()
-
-        self._connection.perform(Operation.ATTACH, path, act, refuse)
+        self._connection.perform(Operation.ATTACH, path, act, lambda error: link.detach(error_of(error)))
 
     # Messages out
 
-    def flow(self, link: Link) -> None:
-        """Hand out what the receiver has credit for."""
+    def asked(self, link: Link) -> None:
+        """Note that a receiver gave credit, and hand out what it has credit for."""
         receiver = self._receivers.get(link)
-        if receiver is None:
-            return
-        if link.credit:
+        if receiver is not None and link.credit:
             receiver.used = self._connection.service.clock.wall()
-        is_destructive = link.remote_snd_settle_mode == Link.SND_SETTLED
-        while link.credit > 0 and (message := receiver.queue.receive(destructive=is_destructive)) is not None:
+        self.flow(link)
+
+    def flow(self, link: Link) -> None:
+        """Hand out what the receiver has credit for, and can take."""
+        receiver = self._receivers.get(link)
+        if receiver is not None:
+            self._hand_out(link, receiver)
+        link.drained()
+
+    def _hand_out(self, link: Link, receiver: _Receiver) -> None:
+        is_destructive = not link.awaits_outcomes
+        while link.can_send and (message := receiver.queue.receive(destructive=is_destructive)) is not None:
+            receiver.used = self._connection.service.clock.wall()
             lock = message.lock
-            delivery = link.delivery(
-                lock.bytes_le if lock else uuid.uuid4().bytes
-            )  # the tag is the token, as a .NET Guid
-            link.send(encode(message))
-            link.advance()
+            tag = lock.bytes_le if lock else uuid.uuid4().bytes  # the tag is the token, as a .NET Guid
             request, _ = self._connection.service.gate.admit(Via.AMQP, Operation.RECEIVE, receiver.path)
             request.status = 200
-            if lock is None:
-                delivery.settle()
-            else:
+            delivery = link.send(encode_message(message), tag, is_settled=lock is None)
+            if lock is not None:
                 receiver.locks[delivery] = lock
-        if link.drain_mode:
-            link.drained()
 
     def _wake(self) -> None:
         """Look for messages soon, once for however many came."""
@@ -123,46 +141,49 @@ class Links:
         self._is_woken = False
         for link in list(self._receivers):
             self.flow(link)
-        self._connection.flush()
 
-    def settled(self, link: Link, delivery: Delivery) -> None:
+    def settled(self, delivery: Delivery, outcome: object) -> None:
         """Do to a message what the receiver said of it, and answer with the same outcome, which the SDK awaits."""
-        receiver = self._receivers.get(link)
-        lock = receiver.locks.pop(delivery, None) if receiver and delivery.remote_state else None
-        if lock is None or receiver is None:
-            if delivery.settled:
-                delivery.settle()
+        receiver = self._receivers.get(delivery.link)
+        if receiver is None or delivery not in receiver.locks or outcome is None or isinstance(outcome, Received):
             return
-        outcome, remote = delivery.remote_state, delivery.remote
+        lock = receiver.locks.pop(delivery)
         receiver.used = self._connection.service.clock.wall()
 
         def act() -> None:
             self._connection.require(receiver.path, Right.LISTEN)
-            _settle(receiver.queue, lock, outcome, remote)
-            if outcome == Delivery.MODIFIED:
-                delivery.local.failed, delivery.local.undeliverable = remote.failed, remote.undeliverable
-            delivery.update(outcome)
-            delivery.settle()
+            settle(receiver.queue, lock, outcome)
+            delivery.settle(Rejected() if isinstance(outcome, Rejected) else outcome)
 
         def refuse(error: BrokerError) -> None:
-            _reject(delivery, error)
+            delivery.settle(Rejected(error=error_of(error)))
 
-        self._connection.perform(_operation(outcome, remote), receiver.path, act, refuse)
+        self._connection.perform(operation_of(outcome), receiver.path, act, refuse)
 
     # Messages in
 
-    def sent(self, path: str, raw: bytes, delivery: Delivery) -> None:
+    def sent(self, delivery: Delivery) -> None:
         """Take a message or a batch, and say so."""
-        contents = contents_of(raw)
+        path = self._senders[delivery.link]
+        try:
+            is_whole = not delivery.is_too_large
+            contents = contents_of(bytes(delivery.payload), delivery.message_format) if is_whole else []
+        except Malformed as malformed:
+            delivery.settle(Rejected(error=_error(DECODE_ERROR, str(malformed))))
+            return
 
         def act() -> None:
             self._connection.require(path, Right.SEND)
-            self._connection.service.broker.queue(path).send(contents)
-            delivery.update(Delivery.ACCEPTED)
-            delivery.settle()
+            queue = self._connection.service.broker.queue(path)
+            if delivery.state is not None:
+                raise Unsupported(NO_TRANSACTIONS)
+            if delivery.is_too_large:
+                raise TooLarge(delivery.size, delivery.link.max_message_bytes)
+            queue.send(contents)
+            delivery.settle(Accepted())
 
         def refuse(error: BrokerError) -> None:
-            _reject(delivery, error)
+            delivery.settle(Rejected(error=error_of(error)))
 
         self._connection.perform(Operation.SEND, path, act, refuse, messages=len(contents))
 
@@ -196,7 +217,7 @@ class Links:
     def detach_receivers(self) -> None:
         """Detach all, as idle ones are."""
         for link in list(self._receivers):
-            self._detach(link, Condition("amqp:link:detach-forced", "The link is force detached.", _TRACKING))
+            self._detach(link, _error(_DETACHED, "The link is force detached."))
 
     def sweep(self) -> float | None:
         """Detach receivers that are idle, and links whose token has ended; return when to look again."""
@@ -204,55 +225,51 @@ class Links:
         now, due = service.clock.wall(), self._connection.expiry_of_claims
         for link, path in [*self._senders.items(), *((link, one.path) for link, one in self._receivers.items())]:
             try:
-                self._connection.require(path, Right.SEND if link.is_receiver else Right.LISTEN)
+                self._connection.require(path, Right.LISTEN if link.is_sender else Right.SEND)
             except Unauthorized as error:
-                self._detach(link, condition(error))
+                self._detach(link, error_of(error))
         if service.idle_detach is None:
             return due
         for link, receiver in list(self._receivers.items()):
             ends = receiver.used + service.idle_detach
             if ends <= now:
                 told = f"The link is force detached: idle for {service.idle_detach:g} s."
-                self._detach(link, Condition("amqp:link:detach-forced", told, _TRACKING))
+                self._detach(link, _error(_DETACHED, told))
             else:
                 due = ends if due is None else min(due, ends)
         return due
 
-    def _detach(self, link: Link, why: Condition) -> None:
-        link.condition = why
-        link.close()
+    def _detach(self, link: Link, why: Error) -> None:
+        link.detach(why)
         self.closed(link)
 
 
-_TRACKING: Final = {symbol("tracking-id"): "emulator"}
+def _end_of(link: Link) -> Source | Target:
+    end = link.remote.source if link.is_sender else link.remote.target
+    if end is None:
+        raise Invalid("The link is to no node.")
+    if not isinstance(end, (Source, Target)):
+        raise Unsupported(NO_TRANSACTIONS)
+    return end
 
 
-def _settle(queue: Queue, lock: uuid.UUID, outcome: Any, remote: Any) -> None:
-    match outcome:
-        case Delivery.ACCEPTED:
-            queue.complete(lock)
-        case Delivery.REJECTED:
-            info = (remote.condition.info if remote.condition else None) or {}
-            texts = {str(name): value for name, value in info.items()}
-            queue.dead_letter(lock, texts.get("DeadLetterReason"), texts.get("DeadLetterErrorDescription"))
-        case Delivery.RELEASED:
-            queue.abandon(lock, counts=False)
-        case _ if remote.undeliverable:
-            queue.defer(lock)
-        case _:
-            queue.abandon(lock)
+def _require_emulated(link: Link, end: Source | Target) -> None:
+    """Raise what the service answers to a link that it, or this emulation of it, does not have."""
+    if end.dynamic:
+        raise Unsupported("Nodes that a link makes are not emulated.")
+    if _VIA in (link.remote.properties or {}):
+        raise Unsupported("Sending via another queue is not emulated.")
+    for name in (end.filter or {}) if isinstance(end, Source) else ():
+        if name == _SESSION_FILTER:  # with any value: null asks for the next session
+            raise NotAllowed(
+                "A sessionful message receiver cannot be created on an entity that does not require sessions."
+                " Sessions are not emulated."
+            )
+        raise Unsupported(f"The filter {name} is not emulated.")
 
 
-def _operation(outcome: Any, remote: Any) -> Operation:
-    if outcome == Delivery.MODIFIED and remote.undeliverable:
-        return Operation.DEFER
-    return _OPERATIONS.get(outcome, Operation.OTHER)
-
-
-def _reject(delivery: Delivery, error: BrokerError) -> None:
-    delivery.local.condition = condition(error)
-    delivery.update(Delivery.REJECTED)
-    delivery.settle()
+def _error(condition: str, text: str) -> Error:
+    return Error(condition=condition, description=text, info={Symbol("tracking-id"): "emulator"})
 
 
 def _give_up(queue: Queue, lock: uuid.UUID) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from proton import UNDESCRIBED, Array, Data
-
+from jobq.testing.amqp.encoding import array
+from jobq.testing.amqp.types import Malformed, Timestamp
 from jobq.testing.service_bus.access import Right
-from jobq.testing.service_bus.codec import content_of, encode, milliseconds
-from jobq.testing.service_bus.errors import Invalid, Unsupported
+from jobq.testing.service_bus.codec import content_of, encode_message, milliseconds
+from jobq.testing.service_bus.errors import Invalid, NotAllowed, Unsupported
 from jobq.testing.service_bus.faults import Operation
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.queue import Queue
@@ -46,47 +46,52 @@ class Call:
     run: Callable[[Queue], Answer]
 
 
-def read(name: str, body: Body, fidelity: Fidelity) -> Call:
-    """Return the call of an operation; raises Unsupported and Invalid.
+def read(name: str, body: object, fidelity: Fidelity) -> Call:
+    """Return the call of an operation; raises BrokerError.
 
     Args:
         name: such as `com.microsoft:renew-lock`.
         body: the map that came with it.
         fidelity: where the service is contested.
     """
+    if not isinstance(body, dict):
+        raise Invalid(f"The body of {name} is no map.")
+    if body.get("session-id") is not None:
+        raise NotAllowed("This entity does not require sessions. Sessions are not emulated.")
     try:
         return _read(name.removeprefix(_VENDOR), body, fidelity)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, Malformed) as error:
         raise Invalid(f"The body of {name} cannot be read: {error!r}") from error
 
 
 def _read(name: str, body: Body, fidelity: Fidelity) -> Call:
     match name:
         case "renew-lock":
-            locks = _list(body, "lock-tokens")
+            locks = _locks(body)
             return Call(Operation.RENEW, Right.LISTEN, len(locks), lambda queue: _renew(queue, locks))
         case "peek-message":
-            first, most = int(body["from-sequence-number"]), int(body["message-count"])
+            first, most = int(body["from-sequence-number"]), max(int(body["message-count"]), 0)
             return Call(Operation.PEEK, Right.LISTEN, most, lambda queue: _peek(queue, first, most))
         case "update-disposition":
             return _disposition(body, fidelity)
         case "schedule-message":
-            contents = [content_of(bytes(each["message"])) for each in body["messages"]]
+            contents = [content_of(_of(bytes, each["message"])) for each in _of(list, body["messages"])]
             return Call(Operation.SCHEDULE, Right.SEND, len(contents), lambda queue: _numbers(queue.send(contents)))
         case "cancel-scheduled-message":
-            numbers = [int(number) for number in _list(body, "sequence-numbers")]
+            numbers = _numbers_of(body)
             return Call(Operation.CANCEL, Right.SEND, len(numbers), lambda queue: _cancel(queue, numbers))
         case "receive-by-sequence-number":
-            wanted = [int(number) for number in _list(body, "sequence-numbers")]
+            wanted = _numbers_of(body)
             return Call(Operation.RECEIVE, Right.LISTEN, len(wanted), lambda queue: _deferred(queue, wanted))
         case _:
-            raise Unsupported(f"The emulator has no operation {name}.")
+            raise Unsupported(f"The operation {name} is not emulated.")
 
 
 def _disposition(body: Body, fidelity: Fidelity) -> Call:
-    locks: list[uuid.UUID] = _list(body, "lock-tokens")
-    operation = _DISPOSITIONS[str(body["disposition-status"])]
-    changes = {str(name): value for name, value in (body.get("properties-to-modify") or {}).items()}
+    locks = _locks(body)
+    operation = _DISPOSITIONS[_of(str, body["disposition-status"])]
+    changes = {str(name): value for name, value in _of(dict, body.get("properties-to-modify") or {}).items()}
+    reason, description = (_of((str, type(None)), body.get(f"deadletter-{name}")) for name in ("reason", "description"))
     properties = changes if fidelity.abandon_modifies_properties else {}
 
     def run(queue: Queue) -> Answer:
@@ -101,7 +106,6 @@ def _disposition(body: Body, fidelity: Fidelity) -> Call:
                 case Operation.DEFER:
                     queue.defer(lock, properties)
                 case _:
-                    reason, description = body.get("deadletter-reason"), body.get("deadletter-description")
                     queue.dead_letter(lock, reason, description, properties)
         return {}
 
@@ -112,21 +116,21 @@ def _renew(queue: Queue, locks: list[uuid.UUID]) -> Answer:
     for lock in locks:
         queue.held(lock)
     ends = [milliseconds(queue.renew(lock)) for lock in locks]
-    return {"expirations": Array(UNDESCRIBED, Data.TIMESTAMP, *ends)}
+    return {"expirations": array(Timestamp, ends)}
 
 
 def _peek(queue: Queue, first: int, most: int) -> Answer:
     found = queue.peek(first, most)
-    return {"messages": [{"message": encode(message)} for message in found]} if found else None
+    return {"messages": [{"message": encode_message(message)} for message in found]} if found else None
 
 
 def _numbers(numbers: list[int]) -> Answer:
-    return {"sequence-numbers": Array(UNDESCRIBED, Data.LONG, *numbers)}
+    return {"sequence-numbers": array(int, numbers)}
 
 
 def _deferred(queue: Queue, numbers: list[int]) -> Answer:
     found = queue.receive_deferred(numbers)
-    return {"messages": [{"lock-token": message.lock, "message": encode(message)} for message in found]}
+    return {"messages": [{"lock-token": message.lock, "message": encode_message(message)} for message in found]}
 
 
 def _cancel(queue: Queue, numbers: list[int]) -> Answer:
@@ -134,6 +138,15 @@ def _cancel(queue: Queue, numbers: list[int]) -> Answer:
     return {}
 
 
-def _list(body: Body, name: str) -> list[Any]:
-    value = body[name]
-    return list(value.elements) if isinstance(value, Array) else list(value)
+def _locks(body: Body) -> list[uuid.UUID]:
+    return [_of(uuid.UUID, lock) for lock in _of(list, body["lock-tokens"])]
+
+
+def _numbers_of(body: Body) -> list[int]:
+    return [_of(int, number) for number in _of(list, body["sequence-numbers"])]
+
+
+def _of(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.100} is not what is awaited")
+    return value

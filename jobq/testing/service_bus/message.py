@@ -27,7 +27,11 @@ class Content:
         subject: called Label over REST.
         correlation_id: passed on.
         content_type: passed on.
-        session_id: passed on; the emulator has no sessions.
+        session_id: passed on, as to every queue that does not require sessions.
+        to: passed on.
+        reply_to: passed on.
+        reply_to_session_id: passed on.
+        partition_key: passed on, as by every queue that is not partitioned.
         properties: the application's own.
         time_to_live: seconds; None = the queue's default.
         scheduled_for: seconds since the epoch before which nobody receives it; None = at once.
@@ -40,6 +44,10 @@ class Content:
     correlation_id: str | None = None
     content_type: str | None = None
     session_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    partition_key: str | None = None
     properties: Mapping[str, Any] = field(default_factory=dict)
     time_to_live: float | None = None
     scheduled_for: float | None = None
@@ -61,6 +69,7 @@ class Message:
         content: what was sent.
         enqueued: when it came into this queue, in seconds since the epoch.
         properties: the application's, with what an abandon has modified.
+        is_deferred: whether it is received by its number alone, also while it is locked.
         delivery_count: deliveries that ended in an abandon or in an expired lock.
         lock: the token of who holds it.
         locked_until: when that ends, in seconds since the epoch.
@@ -74,6 +83,7 @@ class Message:
     enqueued: float
     properties: dict[str, Any]
     state: State = State.ACTIVE
+    is_deferred: bool = False
     delivery_count: int = 0
     lock: uuid.UUID | None = None
     locked_until: float = 0.0

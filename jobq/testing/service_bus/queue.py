@@ -1,8 +1,9 @@
 """One queue of the emulated service as a state machine: no input or output, time from an injected clock.
 
 ACTIVE -> LOCKED (receive) -> gone (complete), ACTIVE (abandon, expiry), DEFERRED, or into the dead-letter sub-queue.
-SCHEDULED -> ACTIVE when its time comes. All calls are made from one thread. Times are seconds since the epoch by the
-clock's wall: the service has one clock, its own.
+DEFERRED -> LOCKED (receive by number) -> as above, but DEFERRED again (abandon, expiry). SCHEDULED -> ACTIVE when its
+time comes. All calls are made from one thread. Times are seconds since the epoch by the clock's wall: the service has
+one clock, its own.
 """
 
 import heapq
@@ -15,7 +16,7 @@ from typing import Any, Final
 from jobq.clock import Clock
 from jobq.testing.service_bus.dedup import Window
 from jobq.testing.service_bus.description import DEAD_LETTER_TEXT, DEAD_LETTERS, Description
-from jobq.testing.service_bus.errors import Invalid, LockLost, MessageMissing, TooLarge
+from jobq.testing.service_bus.errors import Invalid, LockLost, MessageMissing, QuotaExceeded, TooLarge
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.message import Content, Message, State
 
@@ -31,6 +32,9 @@ class Queue:
         fidelity: where the service is contested.
         on_timer: called when there is a new instant at which something will happen by itself.
         is_dead_letters: whether this is a sub-queue, which has none of its own.
+
+    Attributes:
+        size: bytes of all messages.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Queue:
     ) -> None:
         self.description = description
         self.created = clock.wall()
+        self.size = 0
         self.listeners: set[Callable[[], None]] = set()
         self.dead: Queue | None = None
         self._clock = clock
@@ -82,12 +87,15 @@ class Queue:
         """Take a message, or a batch as a whole; return the sequence numbers, 0 for a duplicate that was dropped.
 
         Raises:
-            TooLarge: nothing was taken.
+            TooLarge, QuotaExceeded: nothing was taken.
         """
         size = sum(content.size for content in contents)
         if size > self.description.max_message_bytes:
-            raise TooLarge(f"The message size {size} is over the limit of {self.description.max_message_bytes} bytes.")
+            raise TooLarge(size, self.description.max_message_bytes)
         self.sweep()
+        held = self.size + (self.dead.size if self.dead is not None else 0)
+        if held + size > self.description.max_megabytes * 1024 * 1024:
+            raise QuotaExceeded(self.description.max_megabytes)
         numbers = [0 if self._window.has_seen(content.message_id) else self._enqueue(content) for content in contents]
         self._notify()
         return numbers
@@ -95,7 +103,7 @@ class Queue:
     def adopt(self, message: Message) -> None:
         """Take a message that comes from elsewhere, as a dead letter does, under a new sequence number."""
         message.number = next(self._numbers)
-        self._messages[message.number] = message
+        self._keep(message)
         self._make_active(message)
         self._notify()
 
@@ -158,7 +166,7 @@ class Queue:
         self._remove(self.held(lock))
 
     def abandon(self, lock: uuid.UUID, *, counts: bool = True, properties: Mapping[str, Any] | None = None) -> None:
-        """Put the message back at its place.
+        """Put the message back at its place; one that was deferred stays so.
 
         Args:
             lock: its token.
@@ -175,7 +183,7 @@ class Queue:
         message = self.held(lock)
         self._modify(message, properties)
         self._forget_lock(message)
-        message.state = State.DEFERRED
+        message.state, message.is_deferred = State.DEFERRED, True
 
     def dead_letter(
         self,
@@ -236,7 +244,7 @@ class Queue:
     def _enqueue(self, content: Content) -> int:
         now = self._clock.wall()
         message = Message(next(self._numbers), content, now, dict(content.properties))
-        self._messages[message.number] = message
+        self._keep(message)
         if content.scheduled_for is not None and content.scheduled_for > now:
             message.state = State.SCHEDULED
             self._at(content.scheduled_for, message)
@@ -269,18 +277,27 @@ class Queue:
             told = f"Message could not be consumed after {limit} delivery attempts."
             self._bury(message, "MaxDeliveryCountExceeded", told)
             return False
-        self._make_active(message)
+        if message.is_deferred:
+            message.state = State.DEFERRED
+        else:
+            self._make_active(message)
         return True
 
     def _bury(self, message: Message, reason: str | None, description: str | None) -> None:
         self._remove(message)
         below = self.dead or self  # a dead letter that is dead-lettered stays where it is
         message.reason, message.description, message.expires = reason, description, None
+        message.is_deferred = False
         below.adopt(message)
+
+    def _keep(self, message: Message) -> None:
+        self._messages[message.number] = message
+        self.size += message.content.size
 
     def _remove(self, message: Message) -> None:
         self._forget_lock(message)
         del self._messages[message.number]
+        self.size -= message.content.size
         message.state = State.GONE
 
     def _forget_lock(self, message: Message) -> None:

@@ -10,12 +10,23 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 
+from jobq.testing.amqp.encoding import encode
 from jobq.testing.service_bus.access import Right
-from jobq.testing.service_bus.errors import BrokerError, Invalid
+from jobq.testing.service_bus.errors import BrokerError, Invalid, Unsupported
 from jobq.testing.service_bus.message import Content, Message, State
 
 BATCH: Final = "application/vnd.microsoft.servicebus.json"
 _STATES: Final = {State.DEFERRED: "Deferred", State.SCHEDULED: "Scheduled"}
+# Texts of BrokerProperties that are passed on, each with the content's own name for it.
+_TEXTS: Final = {
+    "Label": "subject",
+    "CorrelationId": "correlation_id",
+    "SessionId": "session_id",
+    "To": "to",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_session_id",
+    "PartitionKey": "partition_key",
+}
 _FOREVER: Final = 922337203685.47754  # seconds, as the service writes "no end"
 # Headers of HTTP itself; all others are properties of the message.
 _NO_PROPERTIES: Final = frozenset(
@@ -67,16 +78,24 @@ def read_contents(headers: Mapping[str, str], body: bytes) -> list[Content]:
 def _content(body: bytes, broker: Mapping[str, Any], own: Mapping[str, Any], content_type: str | None) -> Content:
     when = broker.get("ScheduledEnqueueTimeUtc")
     lives = broker.get("TimeToLive")
+    if lives is not None and not float(lives) >= 0:
+        raise ValueError("TimeToLive")
+    if broker.get("ViaPartitionKey") is not None:
+        raise Unsupported("Sending via another queue is not emulated.")
+    texts = {field: broker.get(name) for name, field in _TEXTS.items()}
+    message_id = str(broker.get("MessageId") or uuid.uuid4().hex)
+    for name, value in [*texts.items(), *own.items(), ("message_id", message_id)]:
+        encode([name, value])  # what AMQP cannot say could not be received over it
+        if isinstance(value, (list, dict)) or (name in texts and not isinstance(value, str | None)):
+            raise ValueError(name)
     return Content(
         body=body,
-        message_id=str(broker.get("MessageId") or uuid.uuid4().hex),
-        subject=broker.get("Label"),
-        correlation_id=broker.get("CorrelationId"),
+        message_id=message_id,
         content_type=content_type,
-        session_id=broker.get("SessionId"),
         properties=dict(own),
         time_to_live=None if lives is None or float(lives) >= _FOREVER else float(lives),
         scheduled_for=None if when is None else parsedate_to_datetime(when).timestamp(),
+        **texts,
     )
 
 
@@ -96,10 +115,8 @@ def headers_of(message: Message, first_delivery: int) -> dict[str, str]:
         "State": _STATES.get(message.state, "Active"),
         "TimeToLive": content.time_to_live or _FOREVER,
         "MessageId": content.message_id,
-        "Label": content.subject,
-        "CorrelationId": content.correlation_id,
-        "SessionId": content.session_id,
     }
+    broker |= {name: getattr(content, field) for name, field in _TEXTS.items()}
     if message.lock is not None:
         broker |= {"LockToken": str(message.lock), "LockedUntilUtc": http_date(message.locked_until)}
     headers = {name: _quoted(value) for name, value in message.all_properties.items()}

@@ -1,0 +1,1 @@
+"""What all Azure services share: credentials, sessions, tokens, errors."""

@@ -1,0 +1,244 @@
+"""What REST cannot do, by the official SDK over AMQP: look at messages, dead-letter one, take scheduled ones back.
+
+A receiver is opened when it is needed and kept for a minute: the service detaches idle ones after ten, and the SDK
+finds that out only by failing. Whatever fails is thrown away with its connection; the SDK repeats nothing
+(`retry_total=0`).
+"""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+
+from jobq.errors import AccessDenied, BackendUnavailable, JobqError, LockLost, QueueNotFound
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.service_bus.namespace import Namespace
+from jobq_azure.service_bus.rest_client import MOST_DIGITS
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+
+_KEPT_SECONDS: Final = 60.0
+_ANSWER_SECONDS: Final = 10.0
+_SETTLE_SECONDS: Final = 3.0  # less than a caller waits: there must be time to ask what became of it
+_CLOSE_SECONDS: Final = 3.0
+_MOST_PEEKED: Final = 250  # in one request, by the service
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A message as it was looked at, in whatever state.
+
+    Attributes:
+        number: its sequence number.
+        message_id: the sender's, or the sequence number of one that has none.
+        body: its bytes.
+        ended: deliveries of it that have ended.
+        is_scheduled, is_deferred: that nobody can receive it.
+        enqueued: seconds since the epoch.
+        reason, description: why it is a dead letter.
+        properties: beside the body.
+    """
+
+    number: int
+    message_id: str
+    body: bytes = field(repr=False)
+    ended: int
+    is_scheduled: bool
+    is_deferred: bool
+    enqueued: float
+    reason: str
+    description: str
+    properties: Mapping[str, Any] = field(repr=False)
+
+    def text(self, name: str) -> str:
+        """Return a property; empty for none."""
+        value = self.properties.get(name, "")
+        return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip('"')
+
+    def number_in(self, name: str, usual: int = 0) -> int:
+        """Return a property that is a number."""
+        text = self.text(name)
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else usual
+
+
+@dataclass
+class _Kept:
+    """A receiver, one request at a time."""
+
+    receiver: ServiceBusReceiver
+    used: float
+
+
+class Amqp:
+    """The SDK on one queue; connects when it is first needed.
+
+    Args:
+        namespace: entered; says where, and what signs in.
+    """
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._place = namespace.place
+        self._client: ServiceBusClient | None = None
+        self._kept: dict[str, _Kept] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def aclose(self) -> None:
+        """Close all."""
+        for name in list(self._kept):
+            self._drop(name)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=_CLOSE_SECONDS)
+        if self._client is not None:
+            with contextlib.suppress(Exception):  # it is left in any case
+                await self._client.close()
+
+    async def peek(self, limit: int | None, *, dead: bool = False) -> list[Seen]:
+        """Return the first messages by sequence number, in whatever state; all for None."""
+        found: list[Seen] = []
+        async with self._receiver("dead" if dead else "peek") as receiver:
+            at = 1
+            while limit is None or len(found) < limit:
+                most = _MOST_PEEKED if limit is None else min(_MOST_PEEKED, limit - len(found))
+                page = await receiver.peek_messages(most, sequence_number=at, timeout=_ANSWER_SECONDS)
+                if not page:
+                    break
+                found += [_seen(message) for message in page]
+                at = found[-1].number + 1
+        return found
+
+    async def dead_letter(
+        self, token: uuid.UUID, reason: str, description: str, properties: Mapping[str, str | int]
+    ) -> None:
+        """Move a message that is locked over REST to the dead-letter sub-queue, as one step (S6)."""
+        told = {"deadletter-reason": reason, "deadletter-description": description}
+        async with self._receiver("settle", _SETTLE_SECONDS) as receiver:
+            await _dead_letter_by_token(receiver, token, told | {"properties-to-modify": dict(properties)})
+
+    async def cancel_scheduled(self, numbers: Sequence[int]) -> None:
+        """Delete messages that are scheduled."""
+        async with self._said(), self._connected().get_queue_sender(self._place.queue, keep_alive=0) as sender:
+            await sender.cancel_scheduled_messages(list(numbers), timeout=_ANSWER_SECONDS)
+
+    def _connected(self) -> ServiceBusClient:
+        if self._client is None:
+            ways: dict[str, Any] = {"retry_total": 0, "socket_timeout": _ANSWER_SECONDS}
+            if self._place.connection_string is not None:
+                self._client = ServiceBusClient.from_connection_string(self._place.connection_string, **ways)
+            else:
+                credential: Any = self._namespace.credential
+                self._client = ServiceBusClient(self._place.host, credential, **ways)
+        return self._client
+
+    @contextlib.asynccontextmanager
+    async def _receiver(self, name: str, seconds: float = _ANSWER_SECONDS) -> AsyncIterator[ServiceBusReceiver]:
+        async with self._turns.setdefault(name, asyncio.Lock()):
+            kept = self._kept.get(name)
+            if kept is not None and time.monotonic() - kept.used > _KEPT_SECONDS:
+                self._drop(name)
+                kept = None
+            if kept is None:
+                below = ServiceBusSubQueue.DEAD_LETTER if name == "dead" else None
+                kept = _Kept(self._connected().get_queue_receiver(self._place.queue, sub_queue=below), 0.0)
+                self._kept[name] = kept
+            try:
+                async with self._said(seconds):
+                    yield kept.receiver
+            except BaseException:
+                self._drop(name)
+                raise
+            kept.used = time.monotonic()
+
+    @contextlib.asynccontextmanager
+    async def _said(self, seconds: float = _ANSWER_SECONDS) -> AsyncIterator[None]:
+        """Turn what the SDK raises into what it means."""
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except (JobqError, NoAnswer):
+            raise
+        except TimeoutError:
+            raise NoAnswer(f"{self._place}: no answer over AMQP within {seconds:g} s") from None
+        except Exception as error:  # noqa: BLE001 - the SDK raises what its transport trips over, too
+            raise _meaning(error, str(self._place)) from None
+
+    def _drop(self, name: str) -> None:
+        closing = asyncio.create_task(_close(self._kept.pop(name).receiver), name=f"closing {name} of {self._place}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+async def _close(receiver: ServiceBusReceiver) -> None:
+    with contextlib.suppress(Exception):
+        await receiver.close()
+
+
+async def _dead_letter_by_token(receiver: ServiceBusReceiver, token: uuid.UUID, told: Mapping[str, Any]) -> None:
+    """Settle by a lock's token alone: the one place that needs a name of the SDK which is not public.
+
+    Its public methods take only messages that the SDK itself has received, over AMQP. A test fails when it changes.
+    """
+    private: Any = receiver
+    await private._settle_message_via_mgmt_link("suspended", [token], dict(told))  # noqa: SLF001 - see above
+
+
+def _seen(message: "ServiceBusReceivedMessage") -> Seen:
+    number = int(message.sequence_number or 0)
+    enqueued = message.enqueued_time_utc
+    properties = message.application_properties or {}
+    return Seen(
+        number=number,
+        message_id=str(message.message_id or number),
+        body=_bytes_of(message.body),
+        ended=int(message.delivery_count or 0),
+        is_scheduled=message.state == ServiceBusMessageState.SCHEDULED,
+        is_deferred=message.state == ServiceBusMessageState.DEFERRED,
+        enqueued=0.0 if enqueued is None else enqueued.timestamp(),
+        reason=message.dead_letter_reason or "",
+        description=message.dead_letter_error_description or "",
+        properties={
+            name.decode(errors="replace") if isinstance(name, bytes) else str(name): value
+            for name, value in properties.items()
+        },
+    )
+
+
+def _bytes_of(body: Any) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode()
+    try:
+        return b"".join(part if isinstance(part, bytes) else str(part).encode() for part in body)
+    except TypeError:  # a value of AMQP that is no sequence: another program's
+        return str(body).encode()
+
+
+def _meaning(error: Exception, place: str) -> Exception:
+    if isinstance(error, MessageLockLostError):
+        return LockLost("the lock is gone: it ran out, or the task was settled")
+    if isinstance(error, MessagingEntityNotFoundError):
+        return QueueNotFound(f"there is no queue {place}; make it with: jobq {place} create")
+    if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
+        return AccessDenied(f"{place}: this key, token or role may not do that over AMQP")
+    if isinstance(error, ServiceBusServerBusyError):
+        return BackendUnavailable(f"{place} is busy")
+    if isinstance(error, ServiceBusError):
+        return NoAnswer(f"{place}: the answer over AMQP was lost ({type(error).__name__})")
+    return NoAnswer(f"{place}: AMQP failed ({type(error).__name__})")

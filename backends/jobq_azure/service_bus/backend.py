@@ -1,0 +1,272 @@
+"""Azure Service Bus behind the backend protocol: `sb://NAMESPACE/QUEUE`."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
+from jobq.backend import DeadLetter as Dead
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError
+from jobq.task import Task
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.service_bus.admin_client import Admin, Description
+from jobq_azure.service_bus.dead_letters import Graveyard
+from jobq_azure.service_bus.delivery import ServiceBusDelivery
+from jobq_azure.service_bus.message_format import BEFORE, id_in
+from jobq_azure.service_bus.namespace import Namespace
+from jobq_azure.service_bus.options import Options
+from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, Memory, push
+from jobq_azure.service_bus.receive import Polls
+from jobq_azure.service_bus.rest_client import DEAD_LETTERS, Locked, ServiceBusWire
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from jobq_azure.service_bus.amqp_client import Amqp
+
+LONGEST_LOCK: Final = timedelta(minutes=5)  # by the service
+MOST_DELIVERIES: Final = 2000  # of one message, by the service
+_DELIVERIES_TO_SPARE: Final = 10
+_DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its queue
+_LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
+_REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
+_DELETES_AT_ONCE: Final = 16
+# Half a second to import, which the loop must not stand still for when a first task is given up under its lease.
+_SDK: Final = "jobq_azure.service_bus.amqp_client"
+_T = TypeVar("_T")
+_log: Final = logging.getLogger(__name__)
+
+
+class ServiceBusBackend:
+    """One queue of one namespace.
+
+    Args:
+        namespace: not yet entered; this enters and leaves it.
+        options: what the settings say.
+        now: seconds by a clock that the service's long polls go by, too.
+    """
+
+    def __init__(self, namespace: Namespace, options: Options, now: Callable[[], float] = time.monotonic) -> None:
+        self._namespace = namespace
+        self._place = namespace.place
+        self._options = options
+        self._now = now
+        self._stack = AsyncExitStack()
+        self._on_their_way: set[asyncio.Task[None]] = set()
+        self._description: Description | None = None
+        self._described = 0.0  # when
+        self._first_count = 1  # the DeliveryCount of a first delivery: 1 until a 0 was seen
+        self._is_warned = self._is_warm = False
+        self._loading: asyncio.Future[ModuleType] | None = None
+        self._memory = Memory()
+        self._sdk: Amqp | None = None
+        self._admin: Admin
+        self._wire: ServiceBusWire
+        self._polls: Polls
+        self._dead: Graveyard
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._place.queue
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What Service Bus can and cannot do; some of it is the queue's own matter, and known once it was looked at."""
+        known, window = self._description, self._dedup_window()
+        most_bytes = min((known and known.max_message_bytes) or STANDARD_BYTES, _REST_BYTES) - HEADROOM_BYTES
+        return Capabilities(
+            finds_at_once=False,
+            default_lease=self._options.lock if known is None else min(known.lock, LONGEST_LOCK),
+            max_lease=LONGEST_LOCK,
+            chooses_lease=False,
+            max_message_bytes=most_bytes,
+            deduplicates=bool(window),
+            dedup_window=window or None,
+            frees_ids=False,
+            idempotent_push=bool(window),
+            atomic_dead_letter=True,
+            counts_deliveries=True,
+            peeks_leased=True,
+            clears_leased=False,
+            redelivers_at="front",
+            counts=frozenset({"scheduled", "dead", "total"}),
+        )
+
+    def _dedup_window(self) -> timedelta:
+        """Return for how long the broker remembers an id, as far as is known; zero = it does not."""
+        if self._description is not None:
+            return self._description.dedup_window
+        return self._options.asserted_dedup_window
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:  # whatever fails here leaves nothing open
+            await stack.enter_async_context(self._namespace)
+            self._admin = Admin(self._namespace)
+            self._wire = ServiceBusWire(self._namespace, self.name)
+            below = ServiceBusWire(self._namespace, self.name + DEAD_LETTERS)
+            self._dead = Graveyard(self._amqp, below, self._wire)
+            self._polls = Polls(self._wire, self._give_back, self._options.longest_poll_seconds, self._now)
+            await self._look()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._polls.aclose()
+        if self._loading is not None:
+            await self._loading
+        if self._on_their_way:
+            await asyncio.wait(self._on_their_way, timeout=_LEAVE_SECONDS)
+        for sent in self._on_their_way:
+            sent.cancel()
+        if self._sdk is not None:
+            await self._sdk.aclose()
+        await self._stack.aclose()
+
+    def _amqp(self) -> "Amqp":
+        """Return the SDK, which few commands need, and which takes half a second to import."""
+        if self._sdk is None:
+            from jobq_azure.service_bus.amqp_client import Amqp  # noqa: PLC0415 - see above
+
+            # Its log tells each link that the service closes; what matters of it is raised.
+            logging.getLogger("azure.servicebus").setLevel(logging.CRITICAL)
+            self._sdk = Amqp(self._namespace)
+        return self._sdk
+
+    async def _look(self) -> None:
+        """Learn what the queue was made with, where rights and the network allow it; nothing depends on it."""
+        try:
+            self._description = await self._admin.describe(_DESCRIBE_SECONDS)
+            self._described = self._now()
+        except (JobqError, NoAnswer) as error:
+            _log.debug("%s: what it was made with is not known: %s", self._place, error)
+
+    async def create(self, *, exist_ok: bool = True) -> None:
+        """Make the queue: messages without end, and a count of deliveries above all budgets; needs Manage."""
+        options = self._options
+        deliveries = min(options.budgets + _DELIVERIES_TO_SPARE, MOST_DELIVERIES)
+        window = options.dedup_window
+        await _certain(self._admin.create(options.lock, deliveries, window, exist_ok=exist_ok))
+        await self._look()
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        """Add the tasks, a hundred or 256 KiB in a request."""
+        most_bytes = self.capabilities.max_message_bytes
+        assert most_bytes is not None
+        return await push(self._wire, tasks, most_bytes, self._memory)
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        """Lock messages; the queue says for how long, and `lease` may only be shorter."""
+        if max_tasks < 1:
+            raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
+        self._warn()
+        try:
+            found = await self._polls.receive(max_tasks, wait.total_seconds())
+        except NoAnswer as error:
+            raise BackendUnavailable(str(error)) from None  # what is locked comes again, one delivery older
+        if found and not self._is_warm:
+            self._is_warm = True
+            self._loading = asyncio.ensure_future(asyncio.to_thread(import_module, _SDK))
+        return [self._delivery(locked, lease) for locked in found]
+
+    def _delivery(self, locked: Locked, lease: timedelta | None) -> ServiceBusDelivery:
+        if locked.count == 0:
+            self._first_count = 0
+        shortest = [timedelta(seconds=locked.seconds), lease, self._options.shorter_lock]
+        return ServiceBusDelivery(
+            self._wire,
+            self._amqp,
+            locked,
+            first=self._first_count,
+            lease=min(each for each in shortest if each is not None),
+            on_their_way=self._on_their_way,
+            deduplicates=bool(self._dedup_window()),
+        )
+
+    async def _give_back(self, locked: Locked) -> None:
+        await self._delivery(locked, None).release()
+
+    def _warn(self) -> None:
+        """Say once what of the queue's own rules would take tasks away from jobq's (S1, S7)."""
+        known = self._description
+        if self._is_warned or known is None:
+            return
+        self._is_warned = True
+        if known.max_deliveries <= self._options.budgets:
+            _log.warning(
+                "%s makes a dead letter of what was delivered %d times (MaxDeliveryCount), before jobq's budgets of %d"
+                " are used up: raise it to %d",
+                self._place,
+                known.max_deliveries,
+                self._options.budgets,
+                min(self._options.budgets + _DELIVERIES_TO_SPARE, MOST_DELIVERIES),
+            )
+        if known.time_to_live is not None:
+            _log.warning(
+                "%s lets messages expire after %s (DefaultMessageTimeToLive): tasks that wait longer are lost to jobq;"
+                " take it away",
+                self._place,
+                known.time_to_live,
+            )
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        """Look at the first tasks; those that are leased are shown too, for nothing tells them apart."""
+        found: list[Peeked] = []
+        for seen in await _certain(self._amqp().peek(limit)):
+            if not (seen.is_scheduled or seen.is_deferred):
+                deliveries = seen.number_in(BEFORE) + seen.ended
+                found.append(Peeked(id=id_in(seen), body=seen.body, deliveries=deliveries))
+        return found
+
+    async def stats(self) -> QueueStats:
+        """Count what the service counts; it bills a look like ten messages, so one serves for some seconds."""
+        if self._description is None or self._now() - self._described >= self._options.stats_seconds:
+            try:
+                self._description = await _certain(self._admin.describe())
+            except AccessDenied:
+                return QueueStats(visible=None, leased=None, scheduled=None, dead=None)
+            self._described = self._now()
+        known = self._description
+        total = known.active + known.scheduled
+        return QueueStats(visible=None, leased=None, scheduled=known.scheduled, dead=known.dead, total=total)
+
+    async def clear(self) -> int:
+        """Delete what waits; what is leased stays its worker's, for the service lets nobody else touch it."""
+        scheduled = [seen.number for seen in await _certain(self._amqp().peek(None)) if seen.is_scheduled]
+        if scheduled:
+            await _certain(self._amqp().cancel_scheduled(scheduled))
+
+        async def delete() -> int:
+            count = 0
+            while await self._wire.take():
+                count += 1
+            return count
+
+        counts = await _certain(asyncio.gather(*(delete() for _ in range(_DELETES_AT_ONCE))))
+        self._memory = Memory()
+        return len(scheduled) + sum(counts)
+
+    async def dead_letters(self, limit: int) -> list[Dead]:
+        """Look at what jobq gave up on, and at what the service did, oldest first."""
+        return await _certain(self._dead.letters(limit))
+
+    async def redrive(self, ids: Sequence[str]) -> list[str]:
+        """Put dead letters back."""
+        return await _certain(self._dead.redrive(ids))
+
+    async def purge_dead(self, ids: Sequence[str]) -> list[str]:
+        """Delete dead letters for good."""
+        return await _certain(self._dead.purge(ids))
+
+
+async def _certain(call: Awaitable[_T]) -> _T:
+    """Return what a verb returns that is safe to repeat: then a lost answer is as good as a refusal."""
+    try:
+        return await call
+    except NoAnswer as error:
+        raise BackendUnavailable(str(error)) from None

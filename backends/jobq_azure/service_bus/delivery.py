@@ -1,0 +1,209 @@
+"""A locked message behind the delivery protocol; every verb is fenced by its lock (S4).
+
+Settling over REST is one request; going back to the queue is two, for a message cannot be changed: a clone is sent,
+then the original completed. A crash between the two repeats the task, and loses nothing (S6).
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from jobq.backend import FencingNumber
+from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, LockLost, MalformedTask
+from jobq.task import Task, TaskResult
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.request_chain import Chain
+from jobq_azure.service_bus.message_format import (
+    BEFORE,
+    DELIVERIES,
+    DIED,
+    ORIGIN,
+    clone,
+    cut,
+    id_in,
+    origin_of,
+    released,
+)
+from jobq_azure.service_bus.rest_client import Locked, Outgoing, ServiceBusWire
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from jobq_azure.service_bus.amqp_client import Amqp
+
+_LONGEST_ID: Final = 100  # as of a task's
+_MOST_COUNT: Final = 2**31 - 1
+
+
+class ServiceBusDelivery:
+    """One message locked in a queue of Service Bus.
+
+    Args:
+        wire: requests to the queue.
+        amqp: for what REST cannot do.
+        locked: as it was handed out.
+        first: the DeliveryCount of a first delivery, 0 or 1.
+        lease: the length that surely was granted, or less.
+        on_their_way: the backend's; holds each request until it is answered.
+        deduplicates: whether the broker is known to drop a second clone.
+    """
+
+    def __init__(
+        self,
+        wire: ServiceBusWire,
+        amqp: "Callable[[], Amqp]",
+        locked: Locked,
+        *,
+        first: int,
+        lease: timedelta,
+        on_their_way: "set[asyncio.Task[None]]",
+        deduplicates: bool,
+    ) -> None:
+        self.lease = lease
+        self.deliveries = min(locked.number_in(BEFORE) + max(1, locked.count + 1 - first), _MOST_COUNT)
+        self._wire = wire
+        self._amqp = amqp
+        self._locked = locked
+        self._requests = Chain(wire.place, on_their_way)
+        self._deduplicates = deduplicates
+        self._sent: Outgoing | None = None  # the clone, once the service has it
+        self._in_doubt = False  # whether it has the clone
+        self._is_settled = False
+
+    @property
+    def id(self) -> str:
+        """The task's id; the message's for one that is no task."""
+        return id_in(self._locked)[:_LONGEST_ID]
+
+    @property
+    def body(self) -> bytes:
+        """The message as stored."""
+        return self._locked.body
+
+    @cached_property
+    def task(self) -> Task:
+        """The task in the body; raises MalformedTask."""
+        return Task.decode(self._locked.body)
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The number that the task may show to others."""
+        try:
+            return FencingNumber(self.task.epoch, self.task.generation, self.deliveries)
+        except MalformedTask:
+            return FencingNumber(0, 0, self.deliveries)
+
+    @property
+    def checkpoint_value(self) -> str | None:
+        """None: a message of Service Bus cannot be changed, so there is no place for one."""
+        return None
+
+    async def renew(self, lease: timedelta) -> None:  # noqa: ARG002 - the queue alone says how long a lock lasts
+        """Extend the lock by the queue's own duration, which is no less than `lease`."""
+
+        async def renew() -> None:
+            self._check_held()
+            await self._wire.renew(self._locked)
+
+        await self._send(renew)
+
+    async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
+        """End the task as done."""
+        await self._settle(lambda: self._wire.complete(self._locked))
+
+    async def requeue(self, task: Task, delay: timedelta) -> None:
+        """Put it back as a clone, scheduled by the service's clock, to the second; then complete the original (S6)."""
+
+        async def put_back() -> None:
+            now = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
+            at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
+            await self._replace(clone(self._locked, task, self.deliveries, at))
+
+        await self._settle(put_back)
+
+    async def release(self) -> None:
+        """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
+
+        async def put_back() -> None:
+            try:
+                task = self.task.released()
+            except MalformedTask:
+                await self._wire.unlock(self._locked)
+                return
+            await self._wire.renew(self._locked)
+            await self._replace(released(self._locked, task, self.deliveries))
+
+        await self._settle(put_back)
+
+    async def dead_letter(self, reason: str, description: str) -> None:
+        """Move it to the queue's own dead-letter place, in one step."""
+
+        async def bury() -> None:
+            origin = {ORIGIN: origin_of(self._locked)}
+            now = await self._wire.renew(self._locked)  # a connection over AMQP may have to be made first
+            properties: dict[str, str | int] = {
+                DELIVERIES: self.deliveries,
+                DIED: int(now),
+                ORIGIN: origin_of(self._locked),
+            }
+            await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties | origin)
+
+        await self._settle(bury)
+
+    async def checkpoint(self, value: str, number: int = 0) -> None:  # noqa: ARG002 - it cannot be kept
+        """Refuse; raises ConfigurationError."""
+        raise ConfigurationError(
+            f"{self._wire.place}: Service Bus has no place for a task's checkpoint (Capabilities.native_checkpoint):"
+            " save it where the task keeps its data, under its JOBQ_TASK_ID"
+        )
+
+    async def _replace(self, message: Outgoing) -> None:
+        """Send a clone, unless it was sent, and complete the original."""
+        if self._sent is None or self._sent.message_id != message.message_id:
+            self._in_doubt = True
+            try:
+                await self._wire.send(message)
+            except JobqError:  # it is certain that it was not taken
+                self._in_doubt = False
+                raise
+            self._in_doubt = False
+            self._sent = message
+        try:
+            await self._wire.complete(self._locked)
+        except LockLost as error:
+            raise NoAnswer(f"{self._wire.place}: {self.id} is back, and perhaps runs elsewhere too: {error}") from None
+
+    async def _settle(self, request: Callable[[], Awaitable[None]]) -> None:
+        """Settle once; where the answer was lost, ask whether the lock still stands.
+
+        A lock that can be renewed was not settled: the same verb may be sent again, and the lock fences it. One that is
+        gone tells nothing, and is SettlementUnknown (S5).
+        """
+
+        async def settle() -> None:
+            self._check_held()
+            try:
+                await request()
+            except NoAnswer as error:
+                if not (self._in_doubt and not self._deduplicates) and await self._still_stands():
+                    raise BackendUnavailable(f"{error}; the lock still stands") from None
+                raise
+            self._is_settled = True
+
+        await self._send(settle)
+
+    async def _still_stands(self) -> bool:
+        try:
+            await self._wire.renew(self._locked)
+        except (JobqError, NoAnswer):
+            return False
+        return True
+
+    def _check_held(self) -> None:
+        if self._is_settled:
+            raise LockLost("this delivery was settled before")
+
+    async def _send(self, request: Callable[[], Awaitable[None]]) -> None:
+        await self._requests.send(request, self.lease.total_seconds())

@@ -1,0 +1,90 @@
+"""Between tasks and messages of Service Bus: names of messages, and what stands beside a body.
+
+A message cannot be changed where it is. What a requeue changes is a new message, a clone, which takes along how often
+the task was delivered before (S3).
+"""
+
+from typing import Final, Protocol
+
+from jobq.errors import MalformedTask
+from jobq.task import Task
+from jobq_azure.service_bus.rest_client import Outgoing
+
+# Properties: lower case, since over REST they are headers.
+BEFORE: Final = "jobq-before"  # deliveries of this task in messages before this one
+ID: Final = "jobq-id"  # of a message that is no task, and was put back under a name of its own
+ORIGIN: Final = "jobq-origin"  # sequence number of the message as which the task was pushed
+DELIVERIES: Final = "jobq-deliveries"  # of a dead letter, the last one included
+DIED: Final = "jobq-died"  # seconds since the epoch by the service's clock
+
+TEXT_CHARACTERS: Final = 4096  # of a dead letter's description, by the service
+_HEAD_CHARACTERS: Final = 1000
+_CUT: Final = "\n[...]\n"
+
+
+class Held(Protocol):
+    """A message, locked or seen."""
+
+    @property
+    def message_id(self) -> str: ...  # noqa: D102 - as in the wire's, like the next
+
+    @property
+    def number(self) -> int: ...  # noqa: D102
+
+    @property
+    def body(self) -> bytes: ...  # noqa: D102
+
+    def text(self, name: str) -> str: ...  # noqa: D102
+
+    def number_in(self, name: str, usual: int = 0) -> int: ...  # noqa: D102
+
+
+def copy_name(original: "Held", *parts: int) -> str:
+    """Return the message id of what replaces a message: injective over originals and parts, and no id of a task.
+
+    A broker drops a message whose id it remembers, without a word. The sequence number names one life of one task among
+    all that its queue ever holds, whatever ids users choose, and choose again; no id of a task begins with "~".
+    """
+    return "~" + ":".join(map(str, (original.number, *parts)))
+
+
+def origin_of(held: "Held") -> str:
+    """Return the sequence number of the message as which the task was pushed: it tells two lives of one id apart."""
+    origin = held.text(ORIGIN)
+    return origin if origin.isascii() and origin.isdecimal() else str(held.number)
+
+
+def pushed(task: Task) -> Outgoing:
+    """Return the message of a new task: named like it, so that the broker drops a second push (S8)."""
+    return Outgoing(body=task.encode(), message_id=task.id, at=task.not_before)
+
+
+def clone(original: "Held", task: Task, before: int, at: float | None) -> Outgoing:
+    """Return the message of a task that was requeued or redriven; one generation has one name, so one clone."""
+    return _copy(original, task, before, at, copy_name(original, task.epoch, task.generation))
+
+
+def released(original: "Held", task: Task, before: int) -> Outgoing:
+    """Return the message of a task that was let go unstarted: of the same generation, with one more end."""
+    return _copy(original, task, before, None, copy_name(original, task.epoch, task.generation, task.counters.ends))
+
+
+def _copy(original: "Held", task: Task, before: int, at: float | None, name: str) -> Outgoing:
+    properties: dict[str, str | int] = {BEFORE: before, ORIGIN: origin_of(original)}
+    return Outgoing(body=task.encode(), message_id=name, at=at, properties=properties)
+
+
+def id_in(held: Held) -> str:
+    """Return the task's id; the message's for one that is no task."""
+    try:
+        return Task.decode(held.body).id
+    except MalformedTask:
+        return held.text(ID) or held.message_id
+
+
+def cut(description: str) -> str:
+    """Return as much of a description as the service takes: its beginning, and its end, where the output's last is."""
+    text = description.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    if len(text) <= TEXT_CHARACTERS:
+        return text
+    return text[:_HEAD_CHARACTERS] + _CUT + text[_HEAD_CHARACTERS + len(_CUT) - TEXT_CHARACTERS :]

@@ -1,0 +1,1 @@
+"""Azure Storage Queue, and blobs beside it."""

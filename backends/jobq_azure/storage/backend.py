@@ -1,0 +1,297 @@
+"""Azure Storage Queue behind the backend protocol."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Final, Self, TypeVar
+
+from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
+from jobq.backend import DeadLetter as Dead
+from jobq.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    JobqError,
+    MalformedTask,
+    QueueNotFound,
+)
+from jobq.task import Task
+from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable
+from jobq_azure.storage.account import Account
+from jobq_azure.storage.dead_letter_format import id_in
+from jobq_azure.storage.dead_letters import SUFFIX, Graveyard
+from jobq_azure.storage.delivery import StorageDelivery
+from jobq_azure.storage.envelope import Envelope
+from jobq_azure.storage.large_payloads import Payloads, within
+from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Content
+from jobq_azure.storage.named_leases import BlobLeases
+from jobq_azure.storage.poll_interval import Polling
+from jobq_azure.storage.push import push
+from jobq_azure.storage.queue_client import LONGEST, MOST_AT_ONCE, Message, Wire, whole_seconds
+
+DEFAULT_LEASE: Final = timedelta(minutes=5)
+_EARLY_SECONDS: Final = 5.0  # the service counts whole seconds by its own clock: so much is no step of a long delay
+_T = TypeVar("_T")
+# How long a payload may be waited for, of a lease and at most; the others of its receive wait with it.
+_BLOB_SHARE: Final = 1 / 8
+_BLOB_SECONDS: Final = 5.0
+_UNREADABLE_SECONDS: Final = 30  # a task whose payload cannot be had now is hidden for so long, times its deliveries
+_UNREADABLE_AT_MOST_SECONDS: Final = 600
+_PUT_OFF_SECONDS: Final = 60.0  # a receive looks for so long past what it puts off
+_log: Final = logging.getLogger(__name__)
+_LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left, or a receive is given up
+
+
+class StorageQueueBackend:
+    """One queue of one account.
+
+    Args:
+        account: not yet entered; this enters and leaves it.
+        name: of the queue.
+        poll_max: the longest pause of an idle worker.
+    """
+
+    def __init__(self, account: Account, name: str, poll_max: timedelta) -> None:
+        self._account = account
+        self._name = name
+        self._polling = Polling(poll_max.total_seconds())
+        self._on_their_way: set[asyncio.Task[None]] = set()  # requests of deliveries
+        self._stack = AsyncExitStack()
+        self._spills = account.has_blobs
+        self._wire: Wire
+        self._payloads: Payloads
+        self._dead: Graveyard
+        self._leases = BlobLeases(lambda: account.lease_blobs(name), time.time)
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a Storage Queue can and cannot do: facts/azure.md 1.4."""
+        return Capabilities(
+            finds_at_once=False,
+            default_lease=DEFAULT_LEASE,
+            max_lease=LONGEST,
+            max_message_bytes=None if self._spills else MAX_TEXT_BYTES - HEADROOM_BYTES,
+            atomic_requeue=True,
+            counts_deliveries=True,
+            native_checkpoint=True,
+            max_peek=MOST_AT_ONCE,
+            named_leases=True,
+            counts=frozenset({"dead", "total"}),
+        )
+
+    @property
+    def leases(self) -> BlobLeases:
+        """The named leases of this queue: blobs of the same account."""
+        return self._leases
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:  # whatever fails here leaves nothing open
+            await stack.enter_async_context(self._account)
+            self._wire = self._account.wire(self._name)
+            self._payloads = self._account.payloads(self._name)
+            dead = self._name + SUFFIX
+            self._dead = Graveyard(self._account.wire(dead), self._account.payloads(dead), self._wire, self._payloads)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._on_their_way:
+            await asyncio.wait(self._on_their_way, timeout=_LEAVE_SECONDS)
+        for sent in self._on_their_way:
+            sent.cancel()
+        await self._stack.aclose()
+
+    async def create(self, *, exist_ok: bool = True) -> None:
+        """Make the queue and QUEUE-failed."""
+        if not exist_ok and await self._exists():
+            raise ConfigurationError(f"the queue {self._wire.place} exists")
+        for place in (self._wire, self._dead):
+            await _certain(place.create())
+        await self._payloads.create()
+
+    async def _exists(self) -> bool:
+        try:
+            await _certain(self._wire.count())
+        except QueueNotFound:
+            return False
+        return True
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        """Add the tasks, a request each; on an error what was added is taken back, or PushUnknown names it."""
+        self._refuse_dead_letters()
+        return await push(self._wire, self._payloads, tasks)
+
+    def _refuse_dead_letters(self) -> None:
+        """Raise ConfigurationError where the queue is another's dead-letter place: those tasks were given up."""
+        if self._name.endswith(SUFFIX):
+            place = self._wire.place
+            main = place.removesuffix(SUFFIX)
+            raise ConfigurationError(
+                f"{place} is where {main} keeps its dead letters: nothing is pushed to it or run from it. To list them:"
+                f" jobq {main} dead list; to put them back: jobq {main} dead retry --all"
+            )
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        """Lease up to 32; an idle queue is asked more and more seldom, up to the longest pause."""
+        if max_tasks < 1:  # the service would answer that it refuses the request
+            raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
+        self._refuse_dead_letters()
+        asked = whole_seconds(lease or DEFAULT_LEASE)
+        end = time.monotonic() + wait.total_seconds()
+        looked = False
+        while True:
+            now = time.monotonic()
+            if wait:
+                due = self._polling.due
+                if due > end and looked:
+                    await asyncio.sleep(end - now)
+                    return []
+                if (pause := min(due, end) - now) > 0:
+                    await asyncio.sleep(pause)
+            found = await self._look(min(max_tasks, MOST_AT_ONCE), asked)
+            looked = True
+            if found:
+                self._polling.found()
+                ready: list[Delivery] = [each for each in found if each is not None]
+                if ready:
+                    return ready
+                if time.monotonic() < end + _PUT_OFF_SECONDS:
+                    continue  # all of it was put off: what waits behind it must not pass for an empty queue (L1, L3)
+                raise BackendUnavailable(f"{self._wire.place}: nothing but tasks that cannot be handed out yet")
+            self._polling.empty(time.monotonic())
+            if time.monotonic() >= end:
+                return []
+
+    async def _look(self, count: int, seconds: int) -> "list[StorageDelivery | None]":
+        """Return what was received; None stands for what was put off."""
+        count = self._polling.most(count, time.monotonic())
+        looking = asyncio.ensure_future(self._granted(count, seconds))
+        try:
+            deliveries = await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            await self._give_back(looking)
+            raise
+        except NoAnswer as error:
+            if isinstance(error, Unreadable):
+                self._polling.stumbled(time.monotonic(), seconds)
+            elif isinstance(error, ServiceFailed):
+                self._polling.failed(count)
+            # Up to 32 messages may be hidden for a lease; they come again, one delivery older.
+            raise BackendUnavailable(str(error)) from None
+        return deliveries
+
+    async def _granted(self, count: int, seconds: int) -> "list[StorageDelivery | None]":
+        """Lease messages, and open them; one that is too early, or whose payload cannot be had now, is put off."""
+        limit = min(seconds * _BLOB_SHARE, _BLOB_SECONDS)
+
+        async def opened(message: Message) -> StorageDelivery | None:
+            try:
+                envelope = await within(limit, self._payloads.opened(message.text))
+            except JobqError as error:
+                unread = self._delivery(message, Envelope(Content.read(message.text), text=message.text), seconds)
+                _log.warning("%s: task %s is put off: %s", self._wire.place, unread.id, error)
+                await put_off(unread, min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS))
+                return None
+            delivery = self._delivery(message, envelope, seconds)
+            if not (early := _too_early(delivery)):
+                return delivery
+            await put_off(delivery, early)
+            return None
+
+        async def put_off(delivery: StorageDelivery, hidden: int) -> None:
+            try:
+                await delivery.put_off(hidden)
+            except JobqError as error:  # the others of its receive must not suffer (S11)
+                _log.warning("%s: task %s comes when its lease is over: %s", self._wire.place, delivery.id, error)
+
+        return await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
+
+    async def _give_back(self, looking: "asyncio.Task[list[StorageDelivery | None]]") -> None:
+        """Put back what a receive was granted that nobody waits for any more."""
+        await asyncio.wait({looking}, timeout=_LEAVE_SECONDS)
+        if not looking.done():
+            looking.cancel()
+            return
+        if looking.cancelled() or looking.exception() is not None:
+            return
+        releases = (each.release() for each in looking.result() if each is not None)
+        await asyncio.gather(*releases, return_exceptions=True)  # what is not given back comes when its lease is over
+
+    def _delivery(self, message: Message, envelope: Envelope, seconds: int) -> StorageDelivery:
+        lease = timedelta(seconds=seconds)
+        return StorageDelivery(self._wire, self._payloads, self._dead, message, envelope, lease, self._on_their_way)
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        """Look at the first tasks; the service shows 32 at most."""
+        messages = await _certain(self._wire.peek(min(limit, MOST_AT_ONCE)))
+        envelopes = await asyncio.gather(*(self._shown(message) for message in messages))
+        return [
+            Peeked(
+                id=id_in(envelope) or envelope.content.beside.id or message.id,
+                body=envelope.body,
+                deliveries=envelope.content.beside.before + message.deliveries,
+            )
+            for message, envelope in zip(messages, envelopes, strict=True)
+        ]
+
+    async def _shown(self, message: Message) -> Envelope:
+        """Return what a message holds; one whose payload cannot be had now is shown as it stands there (S11)."""
+        try:
+            return await within(_BLOB_SECONDS, self._payloads.opened(message.text))
+        except JobqError:
+            content = Content.read(message.text)
+            return Envelope(content, fault=MalformedTask("its payload cannot be had now"), text=message.text)
+
+    async def stats(self) -> QueueStats:
+        """Count what the service counts: all messages together, and the dead letters."""
+        total = await _certain(self._wire.count())
+        try:
+            dead = await _certain(self._dead.count())
+        except QueueNotFound:  # another program made the queue
+            dead = 0
+        return QueueStats(visible=None, leased=None, scheduled=None, dead=dead, total=total)
+
+    async def clear(self) -> int:
+        """Delete all messages; the number is the service's estimate."""
+        count = await _certain(self._wire.count())
+        await _certain(self._wire.clear())
+        await self._payloads.sweep()
+        return count
+
+    async def dead_letters(self, limit: int) -> list[Dead]:
+        """Look at what jobq gave up on, oldest first."""
+        return await _certain(self._dead.letters(limit))
+
+    async def redrive(self, ids: Sequence[str]) -> list[str]:
+        """Put dead letters back."""
+        return await _certain(self._dead.redrive(ids))
+
+    async def purge_dead(self, ids: Sequence[str]) -> list[str]:
+        """Delete dead letters for good."""
+        return await _certain(self._dead.purge(ids))
+
+
+async def _certain(call: Awaitable[_T]) -> _T:
+    """Return what a verb returns that is safe to repeat: then a lost answer is as good as a refusal."""
+    try:
+        return await call
+    except NoAnswer as error:
+        raise BackendUnavailable(str(error)) from None
+
+
+def _too_early(delivery: StorageDelivery) -> int:
+    """Return for how many seconds a delivery is to be hidden again: its delay was longer than the service hides."""
+    try:
+        not_before = delivery.task.not_before
+    except MalformedTask:
+        return 0
+    early = 0.0 if not_before is None else not_before - time.time()
+    return min(math.ceil(early), int(LONGEST.total_seconds())) if early > _EARLY_SECONDS else 0

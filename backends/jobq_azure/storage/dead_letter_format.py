@@ -1,0 +1,142 @@
+"""What the messages of a dead-letter queue tell: one letter a task, however many messages hold it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from jobq.backend import DeadLetter
+from jobq.errors import MalformedTask
+from jobq.task import Task
+from jobq_azure.storage.envelope import Envelope
+from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, Beside, Content, size_of
+from jobq_azure.storage.queue_client import Message
+
+_T = TypeVar("_T")
+_UNTOLD: Final = "written by another program, or too large for its story"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A dead letter, what its message holds, and all messages that hold it.
+
+    Attributes:
+        letter: without its body where that is in a blob.
+        content: of the newest message.
+        epoch, generation: of the task that died.
+        origin: the service's id of the message as which it was pushed; empty where nobody wrote that down.
+        messages: the newest one first, and those that it makes superfluous.
+    """
+
+    letter: DeadLetter
+    content: Content
+    epoch: int
+    generation: int
+    origin: str
+    messages: tuple[Message, ...]
+
+    def redriven(self, envelope: Envelope, epoch: int) -> list[tuple[bytes, Beside]]:
+        """Return what may be put back, best first; the next where one is too large.
+
+        Args:
+            envelope: of this record, with its payload.
+            epoch: of the task that is put back.
+        """
+        beside = self.beside()
+        try:
+            task = envelope.task()
+        except MalformedTask:
+            former = Content.read(envelope.body.decode(errors="replace")).beside
+            if former.blob:  # it was given up because its payload was gone, which may be back
+                return [(b"", replace(former, before=beside.before, origin=beside.origin))]
+            return [(envelope.body, replace(beside, id=self.letter.id)), (envelope.body, Beside())]
+        fresh = _of_epoch(task.redriven(deliveries=self.letter.deliveries), epoch)
+        bare = _of_epoch(task.redriven(deliveries=0), epoch)
+        return [(fresh.encode(), beside), (bare.encode(), Beside()), (envelope.body, Beside())]
+
+    def redriven_task(self, envelope: Envelope, epoch: int) -> Task:
+        """Return the task that is put back in a blob; raises MalformedTask."""
+        return _of_epoch(envelope.task().redriven(deliveries=self.letter.deliveries), epoch)
+
+    def age(self) -> tuple[int, int, int, float]:
+        """Return what is greater for the newer of two letters of one task."""
+        return self.epoch, self.generation, self.letter.deliveries, self.letter.died
+
+    def beside(self) -> Beside:
+        """Return what stands beside a task that is put back."""
+        return Beside(checkpoint=self.content.beside.checkpoint, before=self.letter.deliveries, origin=self.origin)
+
+    def raised(self, epoch: int) -> str | None:
+        """Return the letter's message with a higher epoch; None for one that has no story, or no room."""
+        dead = self.content.beside.dead
+        if dead is None:
+            return None
+        text = replace(self.content, beside=replace(self.content.beside, dead=dead | {"epoch": epoch})).text()
+        return text if size_of(text) <= MAX_TEXT_BYTES else None
+
+
+def _of_epoch(task: Task, epoch: int) -> Task:
+    return task.model_copy(update={"epoch": epoch})
+
+
+def folded(messages: Sequence[Message]) -> list[Record]:
+    """Return the dead letters in messages, oldest first.
+
+    One message that was pushed has one dead letter, its newest: a crash between write and delete leaves two of one
+    generation, of which the later one knows more, and an interrupted redrive one of each epoch. What tells nothing of
+    its origin stands for itself alone: better shown twice than lost (S1).
+    """
+    found: dict[str, Record] = {}
+    for message in messages:
+        record = _read(message)
+        key = record.origin or message.id
+        known = found.get(key)
+        if known is None:
+            found[key] = record
+        elif record.age() > known.age():
+            found[key] = replace(record, messages=(*record.messages, *known.messages))
+        else:
+            found[key] = replace(known, messages=(*known.messages, *record.messages))
+    return sorted(found.values(), key=lambda record: record.letter.died)
+
+
+def id_in(envelope: Envelope) -> str:
+    """Return the id of the task in a message; empty when there is none."""
+    try:
+        return envelope.task().id
+    except MalformedTask:
+        return ""
+
+
+def _read(message: Message) -> Record:
+    """Return a record of one message."""
+    content = Content.read(message.text)
+    envelope = Envelope(content)
+    story: dict[str, Any] = content.beside.dead or {}
+
+    def field(name: str, usual: _T) -> _T:
+        value = story.get(name, usual)
+        return value if type(value) is type(usual) else usual
+
+    def count(name: str, usual: int = 0) -> int:
+        return min(max(0, field(name, usual)), MAX_COUNT)
+
+    epoch, generation = _numbers_in(envelope)
+    letter = DeadLetter(
+        id=field("id", "") or id_in(envelope) or message.id,
+        reason=field("reason", "unknown"),
+        description=field("description", _UNTOLD),
+        body=content.body,
+        deliveries=count("deliveries"),
+        died=field("died", 0.0),
+    )
+    origin = field("origin", "")
+    return Record(letter, content, count("epoch", epoch), count("generation", generation), origin, (message,))
+
+
+def _numbers_in(envelope: Envelope) -> tuple[int, int]:
+    """Return the epoch and generation of a task; a letter without a story has no others."""
+    try:
+        task = envelope.task()
+    except MalformedTask:
+        return 0, 0
+    return task.epoch, task.generation

@@ -1,0 +1,295 @@
+"""The dead-letter place of a Storage Queue: the queue QUEUE-failed, with a line before each body that tells its story.
+
+The service has none of its own, so a dead letter is written there first and deleted after. A crash between the two
+leaves it in both, and the next delivery writes it again: readers fold what began as one message
+(`dead_letter_format.folded`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from jobq.backend import DeadLetter, FencingNumber
+from jobq.errors import BackendUnavailable, JobqError, LeaseError, LockLost, MalformedTask, PushUnknown
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.storage.dead_letter_format import Record, folded
+from jobq_azure.storage.envelope import Envelope, spilled
+from jobq_azure.storage.large_payloads import Payloads, within
+from jobq_azure.storage.message_format import MAX_TEXT_BYTES, Beside, Content, size_of
+from jobq_azure.storage.queue_client import MOST_AT_ONCE, Message, Wire
+
+SUFFIX: Final = "-failed"
+_HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
+_SPILL_SECONDS: Final = 2.0  # for a story's room: the settle that waits for it has 7.5 s at most
+_BLOBS_AT_ONCE: Final = 8
+_BLOB_SECONDS: Final = 10.0
+_LET_GO_SECONDS: Final = 10.0
+_log: Final = logging.getLogger(__name__)
+
+
+class Buried(Protocol):
+    """What is known of a delivery that is given up."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102 - as in jobq.backend.Delivery, like the next
+
+    @property
+    def deliveries(self) -> int: ...  # noqa: D102
+
+    @property
+    def fencing(self) -> FencingNumber: ...  # noqa: D102
+
+    @property
+    def checkpoint_value(self) -> str | None: ...  # noqa: D102
+
+
+class Graveyard:
+    """Reads and writes the dead letters of one queue.
+
+    Args:
+        wire: requests to QUEUE-failed.
+        payloads: its blobs.
+        main: requests to the queue itself, for redrives.
+        main_payloads: the queue's own blobs.
+    """
+
+    def __init__(self, wire: Wire, payloads: Payloads, main: Wire, main_payloads: Payloads) -> None:
+        self._wire = wire
+        self._payloads = payloads
+        self._main = main
+        self._main_payloads = main_payloads
+
+    async def create(self) -> None:
+        """Make the queue."""
+        await self._wire.create()
+
+    async def bury(self, given_up: Buried, envelope: Envelope, message_id: str, reason: str, description: str) -> None:
+        """Write a dead letter.
+
+        A story that does not fit beside the body is cut; where there is no room for any, the body goes to a blob, and
+        where that cannot be, it stays as it is and the story goes to the log (item 3 of the issue).
+
+        Args:
+            given_up: the delivery.
+            envelope: what it holds.
+            message_id: of its message.
+            reason: one word.
+            description: what happened, for people.
+        """
+        epoch, generation, _ = given_up.fencing
+        story: dict[str, Any] = {
+            "id": given_up.id,
+            "origin": envelope.content.beside.origin or message_id,
+            "epoch": epoch,
+            "generation": generation,
+            "reason": reason,
+            "description": description.encode("utf-8", "replace").decode(),
+            "deliveries": given_up.deliveries,
+            "died": time.time(),
+        }
+        beside = Beside(checkpoint=given_up.checkpoint_value, dead=story)
+        if envelope.payload is not None:  # a copy: each message owns its blob
+            await self._bury_in_blob(envelope, beside)
+        elif (text := _fitting(Content(envelope.body, beside))) is not None:
+            await self._wire.put(text)
+        else:
+            await self._bury_without_room(envelope, beside)
+
+    async def _bury_without_room(self, envelope: Envelope, beside: Beside) -> None:
+        try:
+            await self._bury_in_blob(envelope, beside, _SPILL_SECONDS)
+        except JobqError as error:
+            story = beside.dead or {}
+            _log.error(
+                "dead letter %s leaves no room for its story in %s (%s): %s: %s",
+                story["id"],
+                self._wire.place,
+                error,
+                story["reason"],
+                story["description"],
+            )
+            await self._wire.put(envelope.text)  # as it came: so much is known to fit
+
+    async def _bury_in_blob(self, envelope: Envelope, beside: Beside, seconds: float | None = None) -> None:
+        blob = await within(seconds, self._payloads.store(envelope.body))
+        content = Content(b"", replace(beside, blob=blob, changed=envelope.content.beside.changed))
+        text = _fitting(content)
+        if text is None:  # a checkpoint that jobq has not saved: it would not have taken one so large
+            text = _fitting(replace(content, beside=replace(content.beside, checkpoint=None)))
+        if text is None:
+            await self._payloads.remove(blob)
+            raise MalformedTask("has no room for its story")
+        await _put(self._wire, text, self._payloads, blob)
+
+    async def count(self) -> int:
+        """Return about how many records there are; one that was written twice counts twice."""
+        return await self._wire.count()
+
+    async def letters(self, limit: int) -> list[DeadLetter]:
+        """Return up to `limit` dead letters, oldest first, of the first 32 or, for a higher limit, of all."""
+        messages = await self._wire.peek(MOST_AT_ONCE)
+        if len(messages) == MOST_AT_ONCE and limit > MOST_AT_ONCE:
+            async with self._held() as held:
+                messages = list(held.values())
+        turn = asyncio.Semaphore(_BLOBS_AT_ONCE)
+
+        async def whole(record: Record) -> DeadLetter:
+            async with turn:
+                try:
+                    return replace(record.letter, body=(await self._opened(record)).body)
+                except JobqError as error:  # one that cannot be had hides no other (S11)
+                    told = f"{record.letter.description}\n(its payload cannot be had now: {error})".lstrip()
+                    return replace(record.letter, description=told)
+
+        return await asyncio.gather(*(whole(record) for record in folded(messages)[:limit]))
+
+    async def redrive(self, ids: Sequence[str]) -> list[str]:
+        """Put dead letters back: send first, delete after; raises PushUnknown for one that may be back or not."""
+
+        async def send(record: Record, held: dict[str, Message]) -> None:
+            await self._send(record, held)
+            try:
+                await self._delete(record, held)
+            except (BackendUnavailable, LockLost, NoAnswer) as error:  # it is back: to send it again would make two
+                _log.warning("%s is back, and perhaps still a dead letter too: purge it: %s", record.letter.id, error)
+
+        return await self._each(ids, send)
+
+    async def _send(self, record: Record, held: dict[str, Message]) -> None:
+        envelope = await self._opened(record)
+        if envelope.fault is not None:
+            raise envelope.fault
+        epoch = record.epoch + 1
+        # A fence, and the epoch of this attempt: another reader may have the letter by now, and after a crash the next
+        # attempt must send a higher one (S3, S4).
+        newest = held[record.messages[0].id]
+        receipt = await self._wire.update(newest.id, newest.receipt, _HOLD_SECONDS, record.raised(epoch))
+        held[newest.id] = replace(newest, receipt=receipt)
+        try:
+            await self._send_fitting(record, envelope, epoch)
+        except NoAnswer as error:
+            what = f"{error}; {record.letter.id} may or may not be back in the queue, and is still a dead letter"
+            raise PushUnknown(what, [record.letter.id]) from None
+
+    async def _send_fitting(self, record: Record, envelope: Envelope, epoch: int) -> None:
+        contents = [Content(body, beside) for body, beside in record.redriven(envelope, epoch)]
+        texts = [text for content in contents if size_of(text := content.text()) <= MAX_TEXT_BYTES]
+        if len(texts) < len(contents) and self._main_payloads.are_possible:
+            with contextlib.suppress(MalformedTask):  # what is no task is not spilled: nobody could run it
+                task = record.redriven_task(envelope, epoch)
+                blob = await self._main_payloads.store(task.encode())
+                await _put(self._main, spilled(task, blob, record.beside()).text(), self._main_payloads, blob)
+                return
+        await self._main.put(texts[0] if texts else contents[-1].text())
+
+    async def _opened(self, record: Record) -> Envelope:
+        """Return what a record holds, with its payload or the reason why that will never be had."""
+        return await within(_BLOB_SECONDS, self._payloads.opened(record.messages[0].text))
+
+    async def purge(self, ids: Sequence[str]) -> list[str]:
+        """Delete dead letters."""
+        purged = await self._each(ids, self._delete)
+        if await self._wire.count() == 0:  # the service's count is never too low
+            await self._payloads.sweep()
+        return purged
+
+    async def _each(self, ids: Sequence[str], do: Callable[[Record, dict[str, Message]], Awaitable[None]]) -> list[str]:
+        """Do something with each of these dead letters, and show again what it leaves."""
+        wanted, done = set(ids), set[str]()
+        hopeless: JobqError | None = None
+        async with self._held() as held:
+            for record in folded(list(held.values())):
+                if record.letter.id not in wanted:
+                    continue
+                try:
+                    await do(record, held)
+                except LockLost:  # another reader has it, and shows it again
+                    for message in record.messages:
+                        held.pop(message.id, None)
+                except (PushUnknown, LeaseError):
+                    raise
+                except JobqError as error:  # the others can be had all the same (S11)
+                    remedy = "; `dead purge` deletes it" if isinstance(error, MalformedTask) else ""
+                    error.add_note(f"dead letter {record.letter.id} stays as it is{remedy}")
+                    hopeless = hopeless or error
+                else:
+                    done.add(record.letter.id)
+        if hopeless is not None:
+            hopeless.add_note(f"of the others, {len(done)} are done" + (f": {', '.join(sorted(done))}" if done else ""))
+            raise hopeless
+        return [each for each in ids if each in done]
+
+    async def _delete(self, record: Record, held: dict[str, Message]) -> None:
+        """Delete the messages of a letter, the newest last; raises LockLost when another reader has that."""
+        for message in reversed(record.messages):
+            try:
+                await self._wire.delete(message.id, held[message.id].receipt)
+            except LockLost:
+                del held[message.id]  # another reader shows it again, or deletes it with its blob
+                if message.id == record.messages[0].id:
+                    raise
+                continue
+            del held[message.id]
+            if blob := Content.read(message.text).beside.blob:
+                await self._payloads.remove(blob)
+
+    @contextlib.asynccontextmanager
+    async def _held(self) -> AsyncIterator[dict[str, Message]]:
+        """Lease all there is, so that each is seen once; what is left in there is shown again, also after Ctrl-C."""
+        held: dict[str, Message] = {}
+        try:
+            known = -1
+            while len(held) != known:  # else there is no more, or the first come round again
+                known = len(held)
+                await self._hold_more(held)
+            yield held
+        finally:
+            with contextlib.suppress(TimeoutError):  # then they show by themselves, a minute later
+                async with asyncio.timeout(_LET_GO_SECONDS):
+                    await self._let_go(list(held.values()))
+
+    async def _hold_more(self, held: dict[str, Message]) -> None:
+        getting = asyncio.ensure_future(self._wire.get(MOST_AT_ONCE, _HOLD_SECONDS))
+        try:
+            await asyncio.shield(getting)
+        except asyncio.CancelledError:  # what it brings must be shown again
+            await asyncio.wait({getting}, timeout=_LET_GO_SECONDS)
+            raise
+        finally:
+            if getting.done() and not getting.cancelled() and getting.exception() is None:
+                held |= {message.id: message for message in getting.result()}
+            getting.cancel()
+
+    async def _let_go(self, messages: list[Message]) -> None:
+        async def show(message: Message) -> None:
+            with contextlib.suppress(LockLost, BackendUnavailable, NoAnswer):  # it shows by itself, a minute later
+                await self._wire.update(message.id, message.receipt, 0)
+
+        for at in range(0, len(messages), MOST_AT_ONCE):
+            await asyncio.gather(*(show(message) for message in messages[at : at + MOST_AT_ONCE]))
+
+
+def _fitting(content: Content) -> str | None:
+    """Return a dead letter's message, its description cut where it must be; None where there is no room for any."""
+    story = dict(content.beside.dead or {})
+    description = story["description"]
+    for length in (None, 3000, 1000, 300, 100, 0):
+        if length is not None:
+            story["description"] = description[-length:] if length else ""
+        text = replace(content, beside=replace(content.beside, dead=story)).text()
+        if size_of(text) <= MAX_TEXT_BYTES:
+            return text
+    return None
+
+
+async def _put(wire: Wire, text: str, payloads: Payloads, blob: str) -> None:
+    """Add a message that owns a blob; the blob goes again when it is certain that the message is not there."""
+    try:
+        await wire.put(text)
+    except JobqError:
+        await payloads.remove(blob)
+        raise

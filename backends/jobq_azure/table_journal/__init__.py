@@ -1,0 +1,1 @@
+"""A journal in Azure Tables for both kinds of queue."""

@@ -1,0 +1,240 @@
+"""An Azure queue with a journal in an Azure Table (JOBQ_JOURNAL=tables): the queue as it is, and what is told of it.
+
+The queue's own requests, and what they mean, are not changed by it. What it adds to a task's way is one look for wishes
+to cancel before a start, of a second at most and none while the table is away; everything else is told afterwards.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final, Self
+
+from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.clock import SystemClock
+from jobq.errors import BackendUnavailable, JobqError, MalformedTask
+from jobq.lease.store import KeepsLeases, LeaseStore
+from jobq.task import Task, TaskResult
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.table_journal.batch_writer import Writer
+from jobq_azure.table_journal.cancel_requests import Wishes
+from jobq_azure.table_journal.checkpoints import Checkpoints
+from jobq_azure.table_journal.client import TableWire
+from jobq_azure.table_journal.delivery import JournaledDelivery, claim_of, has_been_delivered
+from jobq_azure.table_journal.location import TablePlace
+from jobq_azure.table_journal.reader import TableJournal
+from jobq_azure.table_journal.recorder import Notebook
+from jobq_azure.table_journal.retention import Sweep
+
+_CLOCK: Final = SystemClock()
+ANSWER_SECONDS: Final = 5.0  # of the table
+_LEAVE_SECONDS: Final = 5.0  # for settles that are still on their way
+_ROOM_SECONDS: Final = 2.0  # for which a push waits that is faster than the table
+_CHECKPOINT_SHARE: Final = 1 / 8  # of a lease: for the checkpoint of a task that was delivered before
+_CHECKPOINT_SECONDS: Final = 2.0
+_PUT_OFF: Final = timedelta(seconds=30)  # a task whose checkpoint cannot be had now
+_log: Final = logging.getLogger(__name__)
+
+
+class JournaledQueue:
+    """A queue, and its journal.
+
+    Args:
+        inner: the queue, not yet entered; this enters and leaves it.
+        place: of the table.
+        keep: for how long what has ended is kept.
+    """
+
+    def __init__(self, inner: Backend, place: TablePlace, keep: timedelta) -> None:
+        self._inner = inner
+        self._wire = TableWire(place, ANSWER_SECONDS)
+        self._keep = keep
+        self._on_their_way: set[asyncio.Task[None]] = set()
+        self._stack = AsyncExitStack()
+        self._keeps_checkpoints = not inner.capabilities.native_checkpoint
+        self.writer: Writer
+        self._wishes: Wishes
+        self._notebook: Notebook
+        self._journal: TableJournal
+        self._sweep: Sweep
+        self._checkpoints: Checkpoints | None = None
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._inner.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The queue's own; and checkpoints, of one that has no place for them."""
+        return replace(self._inner.capabilities, native_checkpoint=True)
+
+    @property
+    def journal(self) -> TableJournal:
+        """What is known of its tasks."""
+        return self._journal
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:  # whatever fails here leaves nothing open
+            await stack.enter_async_context(self._inner)
+            await stack.enter_async_context(self._wire)
+            self.writer = Writer(self._wire)
+            self._wishes = Wishes(self._wire)
+            self._notebook = Notebook(self._wire, self.writer)
+            self._journal = TableJournal(self._wire, self._wishes, self._count_dead)
+            self._sweep = Sweep(self._wire, self._notebook, self._keep)
+            if self._keeps_checkpoints:
+                self._checkpoints = Checkpoints(self._wire, self._notebook.forget)
+            stack.push_async_callback(self._leave)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    async def _leave(self) -> None:
+        if self._on_their_way:
+            await asyncio.wait(self._on_their_way, timeout=_LEAVE_SECONDS)
+        for settling in self._on_their_way:
+            settling.cancel()
+        await self._wishes.aclose()
+        await self._sweep.aclose()
+        await self.writer.aclose()
+
+    async def create(self, *, exist_ok: bool = True) -> None:
+        """Make the queue, and the table; no worker needs this right."""
+        await self._inner.create(exist_ok=exist_ok)
+        try:
+            await self._wire.create()
+        except NoAnswer as error:
+            raise BackendUnavailable(str(error)) from None
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        """Add the tasks; the journal is told once they are acknowledged (S1)."""
+        await self.writer.room(_ROOM_SECONDS)  # before, for whoever is cancelled afterwards has pushed
+        ids = await self._inner.push(tasks)
+        try:
+            self._journal.pushed(tasks)
+            self._notebook.pushed(tasks)
+        except Exception:  # noqa: BLE001 - told with its traceback; the tasks are queued, which must not look otherwise
+            _log.exception("%s: internal error of the journal", self.name)
+        return ids
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        """Lease tasks; those that somebody wants to end are told so before they start."""
+        since = _CLOCK.boottime()  # RELIABILITY 1.3, rule 1
+        granted = await self._inner.receive(max_tasks, lease, wait)
+        if not granted:
+            return []
+        self._sweep.start()
+        deliveries: list[JournaledDelivery] = []
+        try:
+            found = [each for each in await asyncio.gather(*map(self._opened, granted)) if each is not None]
+            deliveries = [self._delivery(inner, since, checkpoint) for inner, checkpoint in found]
+            await self._wishes.hear(deliveries)
+        except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
+            back = [asyncio.ensure_future(_given_back(each)) for each in deliveries or granted]
+            await asyncio.wait(back, timeout=_LEAVE_SECONDS)
+            raise
+        if not deliveries:  # it was put off, or not to be run: what waits behind it must not pass for an empty queue
+            raise BackendUnavailable(f"{self.name}: nothing of what was received can be handed out")
+        return list(deliveries)
+
+    def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
+        return JournaledDelivery(inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint)
+
+    async def _opened(self, inner: Delivery) -> tuple[Delivery, str | None] | None:
+        """Return a delivery with its checkpoint; None = it is not to be run, or not now."""
+        if self._checkpoints is None or not has_been_delivered(inner):
+            return inner, None
+        seconds = min(_CHECKPOINT_SECONDS, inner.lease.total_seconds() * _CHECKPOINT_SHARE)
+        try:
+            claim = claim_of(inner)
+            async with asyncio.timeout(seconds):
+                if await self._notebook.was_replaced(inner):
+                    _log.info("%s: %s is back beside its copy, and is done with", self.name, inner.id)
+                    await inner.complete(TaskResult())
+                    return None
+            return inner, await self._checkpoints.taken_over(claim, seconds)
+        except MalformedTask:
+            return inner, None  # it is no task, and goes to the dead letters
+        except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError) as error:
+            why = str(error) or "no answer in time"
+        # It must not start from nothing, which would forget what was acknowledged (S9).
+        _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
+        try:
+            await inner.requeue(inner.task.requeued(), _PUT_OFF)
+        except JobqError as error:
+            _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
+        return None
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        """Look at the first tasks."""
+        return await self._inner.peek(limit)
+
+    async def stats(self) -> QueueStats:
+        """Count what the service counts."""
+        return await self._inner.stats()
+
+    async def _count_dead(self) -> int | None:
+        return (await self._inner.stats()).dead
+
+    async def clear(self) -> int:
+        """Delete what waits; and forget it."""
+        count = await self._inner.clear()
+        await self._tried(self._forget_cleared(), "what was cleared still shows")
+        return count
+
+    async def _forget_cleared(self) -> None:
+        self._notebook.forget(await self._journal.cleared(running=self.capabilities.clears_leased))
+
+    async def dead_letters(self, limit: int) -> list[DeadLetter]:
+        """Look at what jobq gave up on."""
+        return await self._inner.dead_letters(limit)
+
+    async def redrive(self, ids: Sequence[str]) -> list[str]:
+        """Put dead letters back, and tell of it."""
+        # Whoever retries a task wants it to run: a wish that came too late for its last attempt ends not the next.
+        or_else = "what somebody wanted to end may end before it starts"
+        await self._tried(self._journal.wishes_of_dead_forgotten(ids), or_else)
+        found = await self._inner.redrive(ids)
+        await self._tried(self._tell_redriven(found), "what was put back still shows as dead until it starts")
+        return found
+
+    async def _tell_redriven(self, ids: list[str]) -> None:
+        await self._journal.redriven(ids, self._notebook)
+
+    async def purge_dead(self, ids: Sequence[str]) -> list[str]:
+        """Delete dead letters for good, and forget them."""
+        found = await self._inner.purge_dead(ids)
+        await self._tried(self._forget_purged(found), "what was purged still shows")
+        return found
+
+    async def _forget_purged(self, ids: list[str]) -> None:
+        self._notebook.forget(await self._journal.purged(ids))
+
+    async def _tried(self, telling: Any, or_else: str) -> None:
+        """Tell the journal of what the queue has done; it is done, whether or not it can be told."""
+        try:
+            await telling
+        except JobqError as error:
+            _log.warning("the journal of %s cannot be told (%s): %s", self._wire.place.spec, or_else, error)
+
+
+class JournaledStorageQueue(JournaledQueue):
+    """The same of a queue that keeps named leases."""
+
+    @property
+    def leases(self) -> LeaseStore:
+        """The named leases of this queue."""
+        assert isinstance(self._inner, KeepsLeases)
+        return self._inner.leases
+
+
+async def _given_back(delivery: Delivery) -> None:
+    try:
+        await delivery.release()
+    except JobqError as error:
+        _log.debug("task %s comes when its lease is over: %s", delivery.id, error)

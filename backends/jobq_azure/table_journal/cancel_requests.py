@@ -1,0 +1,142 @@
+"""Wishes that tasks end: recorded in a partition of their own, and looked at by workers, all in one request.
+
+A worker looks before it starts what it has received, and once in each renewal period while it runs something. A table
+that is away holds up nothing: tasks run on, and their wishes are heard when it is back.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from jobq.errors import JobqError
+from jobq.journal.page import Page
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.client import TableWire, Verb, Write
+from jobq_azure.table_journal.errors import WriteRefused
+
+_BEFORE_START_SECONDS: Final = 1.0  # a look before a start, at most; and a share of the lease
+_BEFORE_START_SHARE: Final = 1 / 4  # then the keeper renews once before the start (RELIABILITY 1.3, rule 5)
+_AGAIN_SECONDS: Final = 15.0  # a table that did not answer holds up no start for so long
+_PERIOD_SHARE: Final = 1 / 4  # of a lease: as often as it is renewed
+_ASKED_AT_ONCE: Final = 32
+_log: Final = logging.getLogger(__name__)
+
+
+class Stoppable(Protocol):
+    """A delivery that may be wished away."""
+
+    page: Page
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        ...
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long its lease is."""
+        ...
+
+    def is_open(self) -> bool:
+        """Whether it may still run."""
+        ...
+
+
+class Wishes:
+    """Of one queue.
+
+    Args:
+        wire: to the table.
+    """
+
+    def __init__(self, wire: TableWire) -> None:
+        self._wire = wire
+        self._partition = rows.wishes_of(wire.place.queue)
+        self._open: set[Stoppable] = set()
+        self._some = asyncio.Event()
+        self._away_until = 0.0  # by the monotonic clock
+        self._loop: asyncio.Task[None] | None = None
+
+    async def record(self, ids: Sequence[str]) -> None:
+        """Record that tasks are to end, at most 100; repeating it is safe."""
+        writes = [Write(Verb.REPLACE, rows.wish_key(id_), {"At": time.time()}) for id_ in dict.fromkeys(ids)]
+        await self._wire.write(self._partition, writes)
+
+    async def forget(self, ids: Iterable[str]) -> None:
+        """Delete the wishes that some tasks end, of an attempt that is over; repeating it is safe."""
+        for id_ in await self.among(ids):
+            with suppress(WriteRefused):  # it has gone meanwhile
+                await self._wire.write(self._partition, [Write(Verb.DELETE, rows.wish_key(id_), {})])
+
+    async def among(self, ids: Iterable[str]) -> set[str]:
+        """Return those that somebody wants to end; one request, unless a thousand wishes are there."""
+        keys = {rows.wish_key(id_): id_ for id_ in ids}
+        first, end = rows.below("w")
+        found, more = await self._wire.look(self._partition, first, end, select="At")
+        known = {row["RowKey"] for row in found}
+        if more is not None:
+            last = found[-1]["RowKey"] if found else ""
+            turn = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+            async def ask(key: str) -> None:
+                async with turn:
+                    if await self._wire.get(self._partition, key) is not None:
+                        known.add(key)
+
+            await asyncio.gather(*(ask(key) for key in keys if key > last))
+        return {id_ for key, id_ in keys.items() if key in known}
+
+    async def hear(self, deliveries: Sequence[Stoppable]) -> None:
+        """Tell deliveries that were received just now whether somebody wants them to end; and watch them."""
+        self._watch(deliveries)
+        if not deliveries or time.monotonic() < self._away_until:
+            return
+        seconds = min(_BEFORE_START_SECONDS, _BEFORE_START_SHARE * min(each.lease_seconds for each in deliveries))
+        try:
+            async with asyncio.timeout(seconds):
+                await self._tell(deliveries)
+            self._away_until = 0.0
+        except (JobqError, NoAnswer, TimeoutError) as error:
+            self._is_away(error)
+
+    def _watch(self, deliveries: Sequence[Stoppable]) -> None:
+        self._open.update(deliveries)
+        if self._loop is None:
+            self._loop = asyncio.create_task(self._look_for_ever(), name="wishes to cancel")
+        self._some.set()
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            self._open = {each for each in self._open if each.is_open()}
+            if not self._open:
+                self._some.clear()
+                await self._some.wait()
+            await asyncio.sleep(_PERIOD_SHARE * min(each.lease_seconds for each in self._open))
+            self._open = {each for each in self._open if each.is_open()}
+            if not self._open:
+                continue
+            try:
+                await self._tell(self._open)
+                self._away_until = 0.0
+            except (JobqError, NoAnswer) as error:
+                self._is_away(error)
+
+    async def _tell(self, deliveries: Iterable[Stoppable]) -> None:
+        known = {each.id: each for each in deliveries}
+        for id_ in await self.among(known):
+            known[id_].page.cancel.set()
+
+    def _is_away(self, error: Exception) -> None:
+        if not self._away_until:
+            _log.warning("wishes to cancel cannot be seen, and the tasks run on: %s", str(error) or "no answer in time")
+        self._away_until = time.monotonic() + _AGAIN_SECONDS
+
+    async def aclose(self) -> None:
+        """Look no more."""
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.wait({self._loop})

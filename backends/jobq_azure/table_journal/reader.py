@@ -1,0 +1,276 @@
+"""The journal of one Azure queue, read from its table; and wishes that tasks end, recorded there.
+
+It knows what was pushed and run with the journal on, as far as whoever did so could tell it. What it says of the end of
+a task is true: that was written after the queue had confirmed it (S5). What it has not heard of it does not claim: a
+worker that dies between a settle and its note leaves a task `expired`, which says only that nothing of it runs.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from jobq.errors import BackendUnavailable, StoreUnusable
+from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, TaskState
+from jobq.task import Task
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.cancel_requests import Wishes
+from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
+from jobq_azure.table_journal.recorder import Notebook
+
+_S = TypeVar("_S")
+_T = TypeVar("_T")
+_ASKED_AT_ONCE: Final = 32
+_MOST_LIVE: Final = 1_000_000
+_MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
+_MOST_ATTEMPTS: Final = 10_000  # of one task
+_PAGES_OF_IDS: Final = 3  # ids of one push lie beside each other: some pages show them all, or else each is asked for
+_MOST_PUSHED: Final = 100_000
+_NOT_DONE: Final = f"State ne '{rows.DONE}'"
+
+
+class TableJournal:
+    """What is known of the tasks of one queue.
+
+    Args:
+        wire: to the table.
+        wishes: of the queue.
+        dead: counts its dead letters; returns None where the service does not say.
+    """
+
+    def __init__(self, wire: TableWire, wishes: Wishes, dead: Callable[[], Awaitable[int | None]]) -> None:
+        self._wire = wire
+        self._queue = wire.place.queue
+        self._wishes = wishes
+        self._dead = dead
+        self._pushed: OrderedDict[str, TaskRecord] = OrderedDict()  # by us, and not seen in the table yet
+
+    def pushed(self, tasks: Sequence[Task]) -> None:
+        """Remember what the queue has acknowledged: its row may come later."""
+        now = time.time()
+        for task in tasks:
+            state = TaskState.SCHEDULED if (task.not_before or 0.0) > now else TaskState.READY
+            self._pushed[task.id] = TaskRecord(id=task.id, state=state, attempt=0, at=task.not_before or now)
+        while len(self._pushed) > _MOST_PUSHED:
+            self._pushed.popitem(last=False)
+
+    async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
+        """Look up by id."""
+        return await _answered(self._find(list(dict.fromkeys(ids))))
+
+    async def _find(self, ids: list[str]) -> list[TaskRecord]:
+        live, wished = await asyncio.gather(self._live(ids), self._wishes.among(ids))
+        found = await self._each(ids, lambda id_: self._record(id_, live.get(id_), wished=id_ in wished))
+        return [record for record in found if record is not None]
+
+    async def _live(self, ids: list[str]) -> dict[str, Row]:
+        """Return the rows of tasks that are where they are."""
+        keys = sorted(rows.live(id_) for id_ in ids)
+        if len(keys) > _ASKED_AT_ONCE:
+            found, after = dict[str, Row](), None
+            for _ in range(_PAGES_OF_IDS):
+                page, after = await self._wire.look(self._queue, keys[0], f"{keys[-1]}!", after=after)
+                found |= {row["RowKey"]: row for row in page}
+                if after is None:
+                    return {id_: found[key] for id_ in ids if (key := rows.live(id_)) in found}
+        each = await self._each(ids, lambda id_: self._wire.get(self._queue, rows.live(id_)))
+        return {id_: row for id_, row in zip(ids, each, strict=True) if row is not None}
+
+    async def _record(self, id_: str, row: Row | None, *, wished: bool) -> TaskRecord | None:
+        if row is None:
+            last = await self._last(id_)
+            known = self._pushed.get(id_)
+            if last is None and known is not None:
+                return replace(known, cancel_requested=wished)
+            return None if last is None else rows.ended_record(id_, last)
+        self._pushed.pop(id_, None)
+        fencing = rows.fencing_in(row["Fencing"])
+        if row["State"] == rows.DONE:
+            ended = await self._wire.get(self._queue, rows.attempt_key(id_, fencing))
+            return rows.done_record(id_, row) if ended is None else rows.ended_record(id_, ended)
+        record = rows.live_record(row, self._wire.now(), wished=wished)
+        has_ended = fencing.delivery - (record.state is TaskState.RUNNING)  # so many attempts, or fewer
+        last = await self._last(id_) if has_ended > 0 else None
+        if last is None:
+            return record
+        is_over = record.state is TaskState.EXPIRED or rows.is_final(str(last.get("Then", "")))
+        if is_over and rows.fencing_of(last) >= fencing:
+            return rows.ended_record(id_, last)  # the row is a late word of an attempt that has ended
+        return replace(record, last=rows.decoded(last))
+
+    async def _last(self, id_: str) -> Row | None:
+        found = await self._attempt_rows(id_)
+        return found[-1] if found else None
+
+    async def _attempt_rows(self, id_: str, select: str = "") -> list[Row]:
+        first, end = rows.below(f"a!{rows.safe(id_)}")
+        return await self._wire.all(self._queue, first, end, select=select, most=_MOST_ATTEMPTS)
+
+    async def running(self, limit: int) -> list[TaskRecord]:
+        """List what is leased, or was."""
+        return await _answered(self._running(limit))
+
+    async def _running(self, limit: int) -> list[TaskRecord]:
+        first, end = rows.below("l")
+        found = await self._wire.all(self._queue, first, end, where="State eq 'running'", most=_MOST_LIVE)
+        records = await self._verified(found)
+        leased = [each for each in records if each.state in (TaskState.RUNNING, TaskState.EXPIRED)]
+        leased.sort(key=lambda record: record.leased_at or 0.0)
+        return leased[:limit]
+
+    async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
+        """List what has not ended; in the order of the keys, which is that of the ids but for signs in them."""
+        return await _answered(self._unfinished(after, limit))
+
+    async def _unfinished(self, after: str, limit: int) -> list[TaskRecord]:
+        first, end = rows.below("l")
+        start = f"{rows.live(after)}!" if after else first
+        while True:
+            found = await self._wire.all(self._queue, start, end, where=_NOT_DONE, most=limit)
+            records = [each for each in await self._verified(found) if not each.state.is_final]
+            if records or not found:
+                return records
+            start = f"{found[-1]['RowKey']}!"
+
+    async def _verified(self, found: list[Row]) -> list[TaskRecord]:
+        """Return where tasks are; of a lease that is over it is looked whether the attempt has ended after all."""
+        wished = await self._wishes.among([rows.id_of(row) for row in found]) if found else set[str]()
+        now = self._wire.now()
+        records = [rows.live_record(row, now, wished=rows.id_of(row) in wished) for row in found]
+
+        async def looked(record: TaskRecord, row: Row) -> TaskRecord:
+            if record.state is not TaskState.EXPIRED:
+                return record
+            return await self._record(record.id, row, wished=record.cancel_requested) or record
+
+        pairs = list(zip(records, found, strict=True))
+        return await self._each(pairs, lambda pair: looked(*pair))
+
+    async def attempts(self, task_id: str) -> list[Attempt]:
+        """Return those that were recorded."""
+        return [rows.decoded(row) for row in await _answered(self._attempt_rows(task_id))]
+
+    async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
+        """Return the end of an attempt's output."""
+        found = await _answered(self._attempt_rows(task_id, select="Then"))
+        numbers = [rows.fencing_of(row) for row in found]
+        wanted = [each for each in numbers if attempt in (None, each.delivery)]
+        if not wanted:
+            return None
+        row = await _answered(self._wire.get(self._queue, rows.output_key(task_id, wanted[-1])))
+        return wanted[-1].delivery, "" if row is None else rows.taken(row, "Output").decode(errors="replace")
+
+    async def stats(self, window_seconds: float) -> JournalStats:
+        """Count: the more has ended within JOBQ_KEEP, the longer it takes, a request for each thousand."""
+        return await _answered(self._stats(window_seconds))
+
+    async def _stats(self, window_seconds: float) -> JournalStats:
+        first, end = rows.below("l")
+        select = "State,Fencing,At,Due,LeaseLeft"
+        live = await self._wire.all(self._queue, first, end, where=_NOT_DONE, select=select, most=_MOST_LIVE)
+        records = await self._verified(live)
+        states = dict.fromkeys(map(str, TaskState), 0)
+        for record in records:
+            if not record.state.is_final:
+                states[record.state] += 1
+        ready = [record.at for record in records if record.state is TaskState.READY and record.at is not None]
+        since = rows.ended_from(time.time() - window_seconds)
+        ended: dict[str, int] = {}
+        begin, end = rows.below("i")
+        for row in await self._wire.all(self._queue, begin, end, select="Outcome,Then", most=_MOST_COUNTED):
+            if row["RowKey"] >= since:
+                ended[row["Outcome"]] = ended.get(row["Outcome"], 0) + 1
+            name = rows.FINAL.get(row["Then"])
+            if name is not None:
+                states[name] += 1
+        dead = await self._dead()
+        if dead is not None:  # some may have been put back since
+            states[TaskState.DEAD] = dead
+        oldest = max(0.0, time.time() - min(ready)) if ready else None
+        return JournalStats(states=states, oldest_ready_seconds=oldest, ended=ended, window_seconds=window_seconds)
+
+    async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
+        """Record the wish that tasks end; a worker hears of it before it starts them, or once in a renewal period.
+
+        `canceled` of one that waits says that no worker with a journal will start it: it ends when one receives it.
+        The wish is recorded, too, for a task that the journal has not heard of.
+        """
+        return await _answered(self._cancel(list(ids)))
+
+    async def _cancel(self, ids: list[str]) -> list[Canceled]:
+        found = {record.id: record for record in await self._find(list(dict.fromkeys(ids)))}
+        wanted = [id_ for id_ in dict.fromkeys(ids) if id_ not in found or not found[id_].state.is_final]
+        for start in range(0, len(wanted), MOST_ROWS):
+            await self._wishes.record(wanted[start : start + MOST_ROWS])
+        return [_answer(found.get(id_)) for id_ in ids]
+
+    async def cleared(self, *, running: bool) -> list[Row]:
+        """Return the rows of what waited, and of what ran if that was cleared too; and forget what was pushed."""
+        self._pushed.clear()
+        first, end = rows.below("l")
+        where = _NOT_DONE if running else "State eq 'ready'"
+        return await _answered(self._wire.all(self._queue, first, end, where=where, select="State", most=_MOST_LIVE))
+
+    async def purged(self, ids: Sequence[str]) -> list[Row]:
+        """Return all rows of tasks."""
+
+        async def of(id_: str) -> list[Row]:
+            self._pushed.pop(id_, None)
+            found = [{"RowKey": rows.live(id_)}] if await self._wire.get(self._queue, rows.live(id_)) else list[Row]()
+            for attempt in await self._attempt_rows(id_):
+                ended, fencing = rows.decoded(attempt).ended, rows.fencing_of(attempt)
+                found += [attempt, {"RowKey": rows.ended_key(ended, id_, fencing)}]
+                if await self._wire.get(self._queue, rows.output_key(id_, fencing)) is not None:
+                    found.append({"RowKey": rows.output_key(id_, fencing)})
+            return found
+
+        return [row for found in await _answered(self._each(list(ids), of)) for row in found]
+
+    async def wishes_of_dead_forgotten(self, ids: Sequence[str]) -> None:
+        """Delete the wishes that tasks end which are dead letters, and no others: those may be queued still."""
+
+        async def forgotten() -> None:
+            dead = [record.id for record in await self._find(list(ids)) if record.state is TaskState.DEAD]
+            await self._wishes.forget(dead)
+
+        await _answered(forgotten())
+
+    async def redriven(self, ids: Sequence[str], notebook: Notebook) -> None:
+        """Note that dead letters were put back: under the next epoch, which a redrive begins (S3)."""
+
+        async def tell(id_: str) -> None:
+            last = await self._last(id_)
+            if last is not None:
+                notebook.redriven(id_, rows.fencing_of(last))
+
+        await _answered(self._each(list(ids), tell))
+
+    async def _each(self, items: Sequence[_S], ask: Callable[[_S], Awaitable[_T]]) -> list[_T]:
+        turn = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+        async def one(item: _S) -> _T:
+            async with turn:
+                return await ask(item)
+
+        return list(await asyncio.gather(*map(one, items)))
+
+
+def _answer(record: TaskRecord | None) -> Canceled:
+    if record is None:
+        return Canceled.UNKNOWN
+    if record.state.is_final:
+        return Canceled.CANCELED if record.state is TaskState.CANCELED else Canceled.ENDED
+    return Canceled.STOPPING if record.state is TaskState.RUNNING else Canceled.CANCELED
+
+
+async def _answered(call: Awaitable[_T]) -> _T:
+    """Return what a look returns; it is safe to repeat."""
+    try:
+        return await call
+    except NoAnswer as error:
+        raise BackendUnavailable(str(error)) from None
+    except (LookupError, ValueError, TypeError) as error:  # whoever may write there may write anything
+        raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error

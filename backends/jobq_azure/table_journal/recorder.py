@@ -1,0 +1,258 @@
+"""What the journal of an Azure queue is told: that a task was pushed, is held, is held still, and what it came to."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from jobq.backend import Delivery
+from jobq.clock import SystemClock
+from jobq.fencing import FencingNumber
+from jobq.journal.records import Attempt, host_of, this_holder
+from jobq.task import OutcomeKind, Task
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.batch_writer import Inquiry, Note, Writer, fixed
+from jobq_azure.table_journal.client import Row, TableWire, Verb
+
+_CLOCK: Final = SystemClock()
+_LATE_SECONDS: Final = 600.0  # a push that is told later is none: its task may have ended, and its row be swept
+_AT_ONCE_SECONDS: Final = 1.0  # a note that is written within is not worth a look
+_MOST_DESCRIPTION: Final = 8192
+_BEAT_BYTES: Final = 6 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A delivery under its lease.
+
+    Attributes:
+        id: the task's.
+        fencing: of the delivery.
+        task: None = the message is none.
+        checkpoint: what was saved last.
+        since: boottime in seconds, read before the request that granted the lease was sent.
+        lease_seconds: how long it lasts from then.
+        leased: wall time in seconds of the receive.
+        beat: what it tells of itself, as JSON.
+    """
+
+    id: str
+    fencing: FencingNumber
+    task: Task | None
+    checkpoint: str | None
+    since: float
+    lease_seconds: float
+    leased: float
+    beat: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class After:
+    """Where a task is that was settled and has not ended.
+
+    Attributes:
+        fencing: behind that of the delivery, or the same.
+        due: wall time in seconds before which it is not delivered.
+    """
+
+    fencing: FencingNumber
+    due: float
+
+
+class Notebook:
+    """Makes the notes of one queue.
+
+    Args:
+        wire: for what has to be looked up before.
+        writer: writes them.
+    """
+
+    def __init__(self, wire: TableWire, writer: Writer) -> None:
+        self._wire = wire
+        self._writer = writer
+        self._queue = wire.place.queue
+
+    def pushed(self, tasks: Sequence[Task]) -> None:
+        """Tell that tasks were acknowledged by the queue."""
+        now = time.time()
+        until = _CLOCK.boottime() + _LATE_SECONDS
+        self._writer.add(self._pushed(task, now, until) for task in tasks)
+
+    def _pushed(self, task: Task, now: float, until: float) -> Note:
+        values = _waiting(task, FencingNumber(task.epoch, task.generation, 0), task.not_before or now)
+        note = fixed(self._queue, rows.live(task.id), values, Verb.INSERT, spare=True)
+        note.make = lambda: values if _CLOCK.boottime() < until else None
+        return note
+
+    def redriven(self, task_id: str, dead: FencingNumber) -> None:
+        """Tell that a dead letter was put back, under the next epoch (S3)."""
+        fencing = FencingNumber(dead.epoch + 1, 0, dead.delivery)
+        self._writer.add([fixed(self._queue, rows.live(task_id), _waiting(None, fencing, time.time()))])
+
+    def held(self, held: Held) -> None:
+        """Tell that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
+        key = rows.live(held.id)
+        size = len(rows.shown_body(held.task)) + len(held.checkpoint or "") + _BEAT_BYTES
+        note = Note(partition=self._queue, row=key, make=lambda: _running(held), bytes=2 * size, is_spare=True)
+        is_first = held.beat is not None or held.fencing == FencingNumber(0, 0, 1)
+        self._writer.add([note], None if is_first else lambda: self._lost_before(held))
+
+    async def was_replaced(self, inner: Delivery) -> bool:
+        """Tell whether a delivery is of a message in whose place another was sent, as the journal was told.
+
+        Service Bus sends a copy of what goes back to the queue, and then completes the original; a crash between leaves
+        both (S6). Who has received the copy has told of its generation: then the original is to be completed, not run.
+        """
+        row = await self._wire.get(self._queue, rows.live(inner.id))
+        if row is None or not row.get("Born") or row["Born"] != rows.born(inner.task):
+            return False
+        return rows.fencing_in(row["Fencing"])[:2] > inner.fencing[:2]
+
+    async def _lost_before(self, held: Held) -> list[Note]:
+        """Return what to write of a former attempt that nobody could record: its worker died, or lost it."""
+        row = await self._wire.get(self._queue, rows.live(held.id))
+        if row is None or row.get("State") != "running":
+            return []
+        try:
+            return self._lost(held, row)
+        except (LookupError, ValueError, TypeError):  # whoever may write there may write anything
+            return []
+
+    def _lost(self, held: Held, row: Row) -> list[Note]:
+        fencing = rows.fencing_in(row["Fencing"])
+        if fencing >= held.fencing:
+            return []
+        host, pid = host_of(str(row.get("Holder", "")))
+        attempt = Attempt(
+            attempt=fencing.delivery,
+            outcome=OutcomeKind.LOCK_LOST,
+            then="lost",
+            started=float(row["At"]),
+            ended=time.time() + min(0.0, rows.lease_left(row, self._wire.now())),
+            host=host,
+            pid=pid,
+            detail="its lease ran out without a word: the worker died, or lost it",
+        )
+        # Inserted: its own worker may have told more, and late.
+        return self._attempt(held.id, fencing, attempt, "", Verb.INSERT)
+
+    def ended(
+        self,
+        held: Held,
+        attempt: Attempt,
+        output: str,
+        after: After | None,
+        *,
+        reason: str | None = None,
+        description: str = "",
+        wished: bool = False,
+    ) -> None:
+        """Tell what an attempt came to, once its settle has been confirmed (S5).
+
+        Args:
+            held: the delivery.
+            attempt: what it came to.
+            output: the end of what it printed.
+            after: where the task is now; None = it has ended.
+            reason: of a dead letter; None = it is none.
+            description: likewise.
+            wished: whether there is a wish to take away.
+        """
+        notes = self._attempt(held.id, held.fencing, attempt, output, Verb.REPLACE, reason, description)
+        if after is None:
+            values: dict[str, Any] = {
+                "State": rows.DONE,
+                "Fencing": rows.order(held.fencing),
+                "At": attempt.ended,
+                "Then": attempt.then,
+                "Born": rows.born(held.task),
+            }
+        else:
+            values = _waiting(held.task, after.fencing, after.due)
+            if held.checkpoint is not None:
+                rows.put(values, "Checkpoint", held.checkpoint.encode())
+        where = fixed(self._queue, rows.live(held.id), values)
+        notes.append(where)
+        if wished:
+            notes.append(fixed(rows.wishes_of(self._queue), rows.wish_key(held.id), {}, Verb.DELETE))
+        # An end that is told late does no harm: who holds the task since then tells of that again.
+        self._writer.add(notes, None if after is None else self._unless_later(where, held.id, after.fencing))
+
+    def _unless_later(self, note: Note, task_id: str, fencing: FencingNumber) -> Inquiry:
+        """Let a note that a task waits not be written late over the word of a later attempt (S3).
+
+        Whoever is cut off from the table alone, and not from the queue, tells of what another has long begun or ended.
+        """
+        make, known_until, is_stale = note.make, _CLOCK.boottime() + _AT_ONCE_SECONDS, False
+
+        async def look() -> list[Note]:
+            nonlocal is_stale
+            if _CLOCK.boottime() > known_until:
+                row = await self._wire.get(self._queue, rows.live(task_id))
+                with suppress(LookupError, ValueError):  # whoever may write there may write anything
+                    is_stale = row is not None and rows.fencing_in(row["Fencing"]) > fencing
+            return []
+
+        note.make = lambda: None if is_stale else make()
+        return look
+
+    def _attempt(
+        self,
+        task_id: str,
+        fencing: FencingNumber,
+        attempt: Attempt,
+        output: str,
+        verb: Verb,
+        reason: str | None = None,
+        description: str = "",
+    ) -> list[Note]:
+        values: dict[str, Any] = {"Then": attempt.then, "Outcome": str(attempt.outcome)}
+        rows.put(values, "Record", attempt.encode().encode())
+        if reason is not None:
+            values["Reason"] = reason[:100]
+            rows.put(values, "Description", description[:_MOST_DESCRIPTION].encode(errors="replace"))
+        notes = [fixed(self._queue, rows.attempt_key(task_id, fencing), values, verb)]
+        index = {"Outcome": str(attempt.outcome), "Then": attempt.then, "Printed": bool(output)}
+        notes.append(fixed(self._queue, rows.ended_key(attempt.ended, task_id, fencing), index))
+        if output:
+            printed: dict[str, Any] = {}
+            rows.put(printed, "Output", output.encode(errors="replace"))
+            notes.append(fixed(self._queue, rows.output_key(task_id, fencing), printed, spare=True))
+        return notes
+
+    def forget(self, found: Sequence[Row], partition: str = "") -> None:
+        """Delete rows, some time."""
+        self._writer.add(fixed(partition or self._queue, row["RowKey"], {}, Verb.DELETE, spare=True) for row in found)
+
+
+def _waiting(task: Task | None, fencing: FencingNumber, due: float) -> dict[str, Any]:
+    values: dict[str, Any] = {"State": "ready", "Fencing": rows.order(fencing), "At": float(due), "Due": float(due)}
+    values["Born"] = rows.born(task)
+    rows.put(values, "Body", rows.shown_body(task))
+    return values
+
+
+def _running(held: Held) -> dict[str, Any] | None:
+    left = held.lease_seconds - (_CLOCK.boottime() - held.since)
+    if left <= 0:  # another may hold it by now, and has told so (S3)
+        return None
+    values: dict[str, Any] = {
+        "State": "running",
+        "Fencing": rows.order(held.fencing),
+        "At": held.leased,
+        "LeaseLeft": float(left),
+        "Holder": this_holder(),
+        "Born": rows.born(held.task),
+    }
+    rows.put(values, "Body", rows.shown_body(held.task))
+    if held.beat is not None:
+        rows.put(values, "Beat", held.beat.encode())
+    if held.checkpoint is not None:
+        rows.put(values, "Checkpoint", held.checkpoint.encode())
+    return values
+
+
+def numbered(attempt: Attempt, number: int) -> Attempt:
+    """Return an attempt under its number; 0 stood for what the queue's row knows."""
+    return attempt if attempt.attempt else replace(attempt, attempt=number)

@@ -1,0 +1,103 @@
+"""Forgetting: what ended longer ago than JOBQ_KEEP, and what a journal leaves behind; a bounded part at a time."""
+
+import asyncio
+import logging
+import random
+import time
+from datetime import timedelta
+from typing import Any, Final
+
+from jobq.errors import JobqError
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.client import Row, TableWire
+from jobq_azure.table_journal.recorder import Notebook
+
+_EVERY_SECONDS: Final = 600.0  # by each worker
+_SPREAD: Final = 0.5  # of that: workers that started together shall not sweep together
+_DONE_SECONDS: Final = 3600.0  # for which a task that has ended is known as such, against a late word of its push
+_WISH_SECONDS: Final = 600.0  # after which it is looked whether a wish has met its task
+_NOBODYS_SECONDS: Final = 86400.0  # for which a wish waits for a task that the journal knows nothing of
+_MOST_WISHES: Final = 100
+_log: Final = logging.getLogger(__name__)
+
+
+class Sweep:
+    """Of one queue, by one worker.
+
+    Args:
+        wire: to the table.
+        notebook: deletes.
+        keep: for how long what has ended is kept.
+    """
+
+    def __init__(self, wire: TableWire, notebook: Notebook, keep: timedelta) -> None:
+        self._wire = wire
+        self._queue = wire.place.queue
+        self._notebook = notebook
+        self._keep_seconds = keep.total_seconds()
+        self._loop: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Sweep now, and every ten minutes or so; once only, however often this is called."""
+        if self._loop is None:
+            self._loop = asyncio.create_task(self._sweep_for_ever(), name="journal sweep")
+
+    async def aclose(self) -> None:
+        """Sweep no more."""
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.wait({self._loop})
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            try:
+                await self.once()
+            except (JobqError, NoAnswer, LookupError, ValueError, TypeError) as error:  # its rows may be anybody's
+                _log.debug("the journal of %s is not swept: %s", self._wire.place.spec, error)
+            await asyncio.sleep(_EVERY_SECONDS * random.uniform(1 - _SPREAD, 1 + _SPREAD))  # noqa: S311 - no secret
+
+    async def once(self) -> None:
+        """Delete what is to be forgotten, a thousand attempts at most."""
+        now = time.time()
+        await self._wishes(now)  # first: the row of a task that has ended tells that its wish is met
+        first, _ = rows.below("i")
+        old, _ = await self._wire.look(self._queue, first, rows.ended_from(now - self._keep_seconds), select="Printed")
+        self._notebook.forget([each for row in old for each in _attempt_of(row)])
+        first, end = rows.below("l")
+        done, _ = await self._wire.look(
+            self._queue, first, end, where=f"State eq '{rows.DONE}' and At lt {now - _DONE_SECONDS:.3f}", select="At"
+        )
+        self._notebook.forget(done)
+        lost, _ = await self._wire.look(
+            self._queue, first, end, where=f"State eq 'running' and At lt {now - self._keep_seconds:.3f}",
+            select="LeaseLeft",
+        )  # fmt: skip
+        self._notebook.forget([row for row in lost if rows.lease_left(row, self._wire.now()) <= -self._keep_seconds])
+        first, end = rows.below("c")
+        saved, _ = await self._wire.look(
+            self._queue, first, end, where=f"At lt {now - self._keep_seconds:.3f}", select="At"
+        )
+        self._notebook.forget(saved)
+
+    async def _wishes(self, now: float) -> None:
+        """Delete wishes whose task has ended, or was never heard of."""
+        partition = rows.wishes_of(self._queue)
+        first, end = rows.below("w")
+        found, _ = await self._wire.look(
+            partition, first, end, where=f"At lt {now - _WISH_SECONDS:.3f}", select="At", limit=_MOST_WISHES
+        )
+        met: list[Row] = []
+        for row in found:
+            task = await self._wire.get(self._queue, rows.live(rows.id_of(row)))
+            is_old = now - float(row["At"]) > _NOBODYS_SECONDS
+            if (task is not None and task["State"] == rows.DONE) or (task is None and is_old):
+                met.append(row)
+        self._notebook.forget(met, partition)
+
+
+def _attempt_of(row: Row) -> list[dict[str, Any]]:
+    """Return the rows of an attempt, by the row that says when it ended."""
+    _, _, task, fencing = row["RowKey"].split("!")
+    found = [{"RowKey": row["RowKey"]}, {"RowKey": f"a!{task}!{fencing}"}]
+    return [*found, {"RowKey": f"o!{task}!{fencing}"}] if row.get("Printed") else found

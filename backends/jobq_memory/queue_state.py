@@ -1,0 +1,326 @@
+"""One queue of the router: every verb as one step, to be called under the router's lock."""
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, assert_never
+
+from jobq.backend import DeadLetter, FencingNumber, Peeked, QueueStats
+from jobq.clock import Clock
+from jobq.errors import DuplicateTask, LockLost, MalformedTask
+from jobq.journal.page import Page
+from jobq.journal.records import Attempt, this_holder
+from jobq.task import Task
+from jobq_memory.entry import Bury, Complete, Entry, Release, Requeue, Settlement, State
+from jobq_memory.schedule import Schedule
+
+MOST_OUTPUT_CHARACTERS: Final = 256 * 1024 * 1024  # of a queue; what ended first loses its output
+_OUTPUT_CHARACTERS: Final = 4096  # of each attempt, for as long as the process lives
+_RECEIPTS_REMEMBERED: Final = 8  # per task, for repeats of a settle (S5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """What one delivery was given.
+
+    Attributes:
+        entry: the task itself; the other fields are as they were at the time of the grant.
+        lease: the length that was granted.
+        receipt: the secret that fences every verb (S4).
+    """
+
+    entry: Entry
+    id: str
+    body: bytes
+    lease: timedelta
+    deliveries: int
+    fencing: FencingNumber
+    checkpoint: str | None
+    receipt: str
+    cancel_requested: bool
+
+
+class Store:
+    """The tasks of one queue.
+
+    Args:
+        clock: leases and delays run on its boottime, `not_before` on its wall time.
+        note: told of each event, by name; the router counts and traces them.
+        max_message_bytes: the largest body taken; None = no limit beside `Task.encode`'s.
+    """
+
+    def __init__(self, clock: Clock, note: Callable[[str, Entry], None], max_message_bytes: int | None) -> None:
+        self._clock = clock
+        self._note = note
+        self._max_message_bytes = max_message_bytes
+        self._schedule = Schedule()
+        self._dead: dict[str, Entry] = {}  # oldest first
+        self._added = 0
+        self._outputs: deque[tuple[Entry, int, int]] = deque()  # entry, number and length, in the order of their ends
+        self._output_characters = 0
+        self.entries: dict[str, Entry] = {}
+
+    def push(self, tasks: Sequence[Task]) -> list[str]:
+        """Add all tasks that are new, or none (S1, S8)."""
+        new: dict[str, Entry] = {}
+        for task in tasks:
+            body, fingerprint = self._encoded(task), task.fingerprint()
+            known = self.entries.get(task.id) or new.get(task.id)
+            if known is None:
+                new[task.id] = self._entry(task.id, body, task, fingerprint)
+            elif known.fingerprint != fingerprint:
+                raise DuplicateTask(f"task {task.id} is known with another payload; give the new one another id")
+        for entry in new.values():
+            self._add(entry)
+        return [task.id for task in tasks]
+
+    def inject(self, body: bytes) -> str:
+        """Add any bytes as a message, as a foreign sender could; return the id it is known by."""
+        message_id = f"message-{self._added + 1}"
+        try:
+            task: Task | None = Task.decode(body)
+        except MalformedTask:
+            task = None
+        if task is not None and task.id not in self.entries:
+            entry = self._entry(task.id, body, task, task.fingerprint())
+        else:
+            entry = self._entry(message_id, body, None, None)
+        self._add(entry)
+        return entry.id
+
+    def take(self, count: int, lease: timedelta) -> list[Grant]:
+        """Lease at most `count` ready tasks."""
+        self._ripen()
+        grants: list[Grant] = []
+        while len(grants) < count and (entry := self._schedule.pop()) is not None:
+            entry.deliveries += 1
+            entry.receipt = secrets.token_hex(16)
+            entry.leased_at, entry.holder, entry.beat = self._clock.wall(), this_holder(), None
+            entry.expires = self._clock.boottime() + lease.total_seconds()
+            self._schedule.lease(entry)
+            self._note("leased", entry)
+            grants.append(
+                Grant(
+                    entry=entry,
+                    id=entry.id,
+                    body=entry.body,
+                    lease=lease,
+                    deliveries=entry.deliveries,
+                    fencing=entry.fencing,
+                    checkpoint=entry.checkpoint,
+                    receipt=entry.receipt,
+                    cancel_requested=entry.cancel_requested,
+                )
+            )
+        return grants
+
+    def next_due(self) -> float:
+        """Return the boottime at which a task can next become ready by itself; infinity for never."""
+        return self._schedule.next_due(self._clock.boottime(), self._clock.wall())
+
+    def renew(self, grant: Grant, lease: timedelta, beat: str | None = None) -> bool:
+        """Let the lease end this long from now (S4); return whether the task is to be canceled."""
+        self._fence(grant, "renew")
+        grant.entry.expires = self._clock.boottime() + lease.total_seconds()
+        self._schedule.lease(grant.entry)
+        self._note("renewed", grant.entry)
+        grant.entry.beat = beat or grant.entry.beat
+        return grant.entry.cancel_requested
+
+    def checkpoint(self, grant: Grant, value: str, number: int) -> None:
+        """Save the progress beside the task, unless a newer one was saved (S9)."""
+        self._fence(grant, "checkpoint")
+        order = grant.entry.deliveries, number
+        if order < grant.entry.checkpoint_order:
+            raise LockLost(f"a newer checkpoint of task {grant.entry.id} was saved before this one arrived")
+        grant.entry.checkpoint, grant.entry.checkpoint_order = value, order
+        self._note("checkpointed", grant.entry)
+
+    def settle(self, grant: Grant, settlement: Settlement, page: Page | None = None) -> None:
+        """Apply a settlement once; an equal one under the same receipt answers again, without effect (S5)."""
+        entry = grant.entry
+        if entry.settled.get(grant.receipt) == settlement:
+            self._note("settle_repeated", entry)
+            return
+        self._fence(grant, settlement.verb)
+        self._apply(entry, settlement)
+        if page is not None and page.attempt is not None:
+            self._remember(entry, page.attempt, page.output[-_OUTPUT_CHARACTERS:])
+        if entry.cancel_requested and entry.state in (State.READY, State.SCHEDULED):
+            self._cancel(entry)
+        entry.settled[grant.receipt] = settlement
+        if len(entry.settled) > _RECEIPTS_REMEMBERED:
+            del entry.settled[next(iter(entry.settled))]
+
+    def _remember(self, entry: Entry, attempt: Attempt, output: str) -> None:
+        """Keep what an attempt came to; the oldest outputs go where there are too many (JOBQ_JOURNAL_MAX elsewhere)."""
+        entry.attempts.append((attempt, output))
+        self._outputs.append((entry, len(entry.attempts) - 1, len(output)))
+        self._output_characters += len(output)
+        while self._output_characters > MOST_OUTPUT_CHARACTERS:
+            oldest, number, length = self._outputs.popleft()
+            oldest.attempts[number] = oldest.attempts[number][0], ""
+            self._output_characters -= length
+
+    def cancel(self, task_id: str) -> Entry | None:
+        """End a task that waits, ask for the end of one that runs; return it, None for one that is not known."""
+        self._ripen()
+        entry = self.entries.get(task_id)
+        if entry is not None and entry.state is State.LEASED:
+            entry.cancel_requested = True
+        elif entry is not None and entry.state in (State.READY, State.SCHEDULED):
+            self._cancel(entry)
+        return entry
+
+    def _cancel(self, entry: Entry) -> None:
+        entry.final, entry.ended = "canceled", self._clock.wall()
+        self._schedule.remove(entry, State.DONE)
+        self._note("canceled", entry)
+
+    def peek(self, limit: int) -> list[Peeked]:
+        """Show the ready tasks, next first."""
+        self._ripen()
+        return [
+            Peeked(id=entry.id, body=entry.body, deliveries=entry.deliveries)
+            for entry in self._schedule.ready(max(0, limit))
+        ]
+
+    def stats(self) -> QueueStats:
+        """Count by state."""
+        self._ripen()
+        states = [entry.state for entry in self.entries.values()]
+        return QueueStats(
+            visible=states.count(State.READY),
+            leased=states.count(State.LEASED),
+            scheduled=states.count(State.SCHEDULED),
+            dead=len(self._dead),
+        )
+
+    def clear(self) -> int:
+        """Forget every task that waits or is leased."""
+        waiting = {State.READY, State.SCHEDULED, State.LEASED}
+        found = [entry for entry in self.entries.values() if entry.state in waiting]
+        for entry in found:
+            self._forget(entry, "cleared")
+        self._schedule.compact()
+        return len(found)
+
+    def dead_letters(self, limit: int) -> list[DeadLetter]:
+        """Show the dead letters, oldest first."""
+        return [
+            DeadLetter(
+                id=entry.id,
+                reason=entry.reason,
+                description=entry.description,
+                body=entry.body,
+                deliveries=entry.deliveries,
+                died=entry.died,
+            )
+            for entry in list(self._dead.values())[: max(0, limit)]
+        ]
+
+    def redrive(self, ids: Sequence[str]) -> list[str]:
+        """Put dead letters back in a new epoch (S3); a body that is no task goes back as it is."""
+        found = [id_ for id_ in dict.fromkeys(ids) if id_ in self._dead]
+        for id_ in found:
+            entry = self._dead.pop(id_)
+            try:
+                task = Task.decode(entry.body).redriven(deliveries=entry.deliveries)
+                entry.hold(task, task.encode())
+            except MalformedTask:
+                pass
+            self._place(entry, timedelta(0))
+            self._note("redriven", entry)
+        return found
+
+    def purge_dead(self, ids: Sequence[str]) -> list[str]:
+        """Forget dead letters."""
+        found = [id_ for id_ in dict.fromkeys(ids) if id_ in self._dead]
+        for id_ in found:
+            self._forget(self._dead.pop(id_), "purged")
+        return found
+
+    def _apply(self, entry: Entry, settlement: Settlement) -> None:
+        match settlement:
+            case Complete(result, final):
+                entry.result, entry.final, entry.ended = result, final, self._clock.wall()
+                self._schedule.remove(entry, State.DONE)
+                self._note("completed", entry)
+            case Requeue(task, delay):
+                if task.id != entry.id:
+                    raise ValueError(f"task {task.id} cannot be stored in the place of {entry.id}")
+                entry.hold(task, self._encoded(task))
+                self._place(entry, delay)
+                self._note("requeued", entry)
+            case Release():
+                self._release(entry)
+            case Bury(reason, description):
+                entry.reason, entry.description, entry.died = reason, description, self._clock.wall()
+                self._schedule.remove(entry, State.DEAD)
+                entry.cancel_requested = False
+                self._dead[entry.id] = entry
+                self._note("dead_lettered", entry)
+            case _:
+                assert_never(settlement)
+
+    def _release(self, entry: Entry) -> None:
+        try:
+            task = Task.decode(entry.body).released()
+            entry.hold(task, task.encode())
+        except MalformedTask:
+            pass  # a message that is not a task has no counters to keep
+        entry.not_before = None  # it was due already: a wall clock that stepped back must not hide it again
+        self._schedule.place(entry, self._clock.boottime(), self._clock.wall())
+        self._note("released", entry)
+        entry.released(self._clock.wall())
+
+    def _entry(self, id_: str, body: bytes, task: Task | None, fingerprint: bytes | None) -> Entry:
+        entry = Entry(id=id_, body=body, order=0, fingerprint=fingerprint)
+        if task is not None:
+            entry.hold(task, body)
+        return entry
+
+    def _add(self, entry: Entry) -> None:
+        self._added += 1
+        entry.order = self._added
+        self.entries[entry.id] = entry
+        self._place(entry, timedelta(0))
+        self._note("pushed", entry)
+
+    def _place(self, entry: Entry, delay: timedelta) -> None:
+        now, wall = self._clock.boottime(), self._clock.wall()
+        entry.scheduled = now + max(0.0, delay.total_seconds())
+        if entry.not_before is None or entry.not_before <= wall:
+            entry.not_before = None
+        elif entry.scheduled < now + entry.not_before - wall:
+            entry.scheduled = now + entry.not_before - wall  # for the rank; the wall clock alone decides when
+        self._schedule.place(entry, now, wall)
+
+    def _forget(self, entry: Entry, event: str) -> None:
+        self._schedule.remove(entry, State.GONE)
+        del self.entries[entry.id]
+        self._note(event, entry)
+
+    def _ripen(self) -> None:
+        for entry in self._schedule.ripen(self._clock.boottime(), self._clock.wall()):
+            self._note("expired", entry)
+            entry.lost(self._clock.wall())
+            if entry.cancel_requested and entry.state in (State.READY, State.SCHEDULED):
+                self._cancel(entry)
+
+    def _fence(self, grant: Grant, verb: str) -> None:
+        entry = grant.entry
+        held = entry.state is State.LEASED and secrets.compare_digest(entry.receipt, grant.receipt)
+        if held and entry.expires > self._clock.boottime():
+            return
+        self._note(f"late_{verb}", entry)
+        why = "its lease has expired" if held else "it was settled, cleared, or handed out again after its lease"
+        raise LockLost(f"{verb} of task {entry.id} under {grant.fencing} is refused: {why}")
+
+    def _encoded(self, task: Task) -> bytes:
+        body = task.encode()
+        if self._max_message_bytes is not None and len(body) > self._max_message_bytes:
+            raise MalformedTask(f"{len(body)} bytes, this queue takes {self._max_message_bytes}")
+        return body

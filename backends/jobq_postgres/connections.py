@@ -1,0 +1,192 @@
+"""The connections of one queue handle: one lane to push and look, one to claim, one to renew and settle.
+
+Each is opened when it is first needed: a pusher has one connection, a worker two.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from jobq.errors import AnswerLost, JobqError, QueueNotFound, SettlementUnknown
+from jobq_postgres import settle
+from jobq_postgres.claim import Claimer
+from jobq_postgres.errors import NoAnswer
+from jobq_postgres.group_commit import Group
+from jobq_postgres.lane import Lane, Server, Work
+from jobq_postgres.push import Call, push
+from jobq_postgres.settle import Change, Leased, Ready
+
+_log: Final = logging.getLogger(__name__)
+_NOTIFY_SECONDS: Final = 5.0
+_MOST_RANKS: Final = 100  # a notification holds 8,000 bytes; an empty one says "look everywhere"
+_CLAIM_SECONDS: Final = 15.0
+_STATEMENTS: Final = {
+    "renew": settle.RENEW,
+    "checkpoint": settle.CHECKPOINT,
+    "complete": settle.COMPLETE,
+    "requeue": settle.REQUEUE,
+    "dead_letter": settle.BURY,
+}
+_ENDS: Final = frozenset({"complete", "requeue", "dead_letter"})
+
+
+class Links:
+    """The lanes of one queue, and the groups that share them.
+
+    Args:
+        server: where.
+        queue: the queue's number in the database.
+        changed: called, on the event loop, when something may have become ready or a connection was lost.
+        keep: for how long the journal keeps what has ended; None = there is none.
+        most_bytes: how much it may hold.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        queue: int,
+        changed: Callable[[], None],
+        keep: timedelta | None = None,
+        most_bytes: int = 1024**3,
+    ) -> None:
+        self.queue = queue
+        self._changed = changed
+        self.claimer = Claimer(server.place, keep=keep, most_bytes=most_bytes)
+        self._pushes = Lane(server, "push")
+        self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
+        self._leases = Lane(server, "lease")
+        self._to_tell: dict[int, int] = {}
+        self._telling = False  # a job that tells it waits for its turn
+        self._push = Group[Call](self._pushes, push)
+        self._verbs = {verb: self._group(verb) for verb in _STATEMENTS}
+
+    @property
+    def channel(self) -> str:
+        """Where it is told that tasks have become ready."""
+        return f"jobq_{self.queue}"
+
+    async def close(self) -> None:
+        """Finish what was handed in, and close all connections."""
+        await asyncio.gather(self._pushes.close(), self._claims.close(), self._leases.close())
+
+    async def push(self, call: Call, seconds: float, unknown: Callable[[str], JobqError]) -> None:
+        """Add the tasks of one call; raises what `unknown` makes where the answer was lost."""
+        self.claimer.note(await self._push.submit(call, seconds=seconds, unknown=unknown))  # the others hear of it
+        self._changed()
+
+    async def look(self, work: Work[Any], seconds: float = 60.0) -> Any:
+        """Run an administrator's verb; raises AnswerLost."""
+        try:
+            return await self._pushes.submit(work, seconds=seconds)
+        except NoAnswer as error:
+            raise AnswerLost(str(error)) from None
+
+    def tell(self, lowest: Mapping[int, int]) -> None:
+        """Tell everyone who waits what became ready, by rank."""
+        self._tell(self._pushes, lowest)
+
+    def claim(
+        self, limit: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID] = ()
+    ) -> "asyncio.Future[list[Leased]]":
+        """Claim up to `limit` tasks, see `Claimer.claim`; the future may have NoAnswer."""
+
+        async def work(connection: Any) -> list[Leased]:
+            found, moved = await self.claimer.claim(
+                connection, self.queue, limit, lease, thorough=thorough, receipts=receipts
+            )
+            if moved and len(found) == limit:  # there may be more than we take
+                self._tell(self._claims, moved, own=True)
+            return found
+
+        return self._claims.submit(work, seconds=_CLAIM_SECONDS)
+
+    def take_over(
+        self, limit: int, lease: timedelta, receipts: Sequence[UUID], former: Sequence[str]
+    ) -> "asyncio.Future[list[Leased]]":
+        """Claim what former claims still hold, see `Claimer.take_over`; the future may have NoAnswer."""
+        return self._claims.submit(
+            lambda connection: self.claimer.take_over(connection, self.queue, limit, lease, receipts, former),
+            seconds=_CLAIM_SECONDS,
+        )
+
+    async def run(self, verb: str, change: Change, seconds: float) -> bool:
+        """Run a delivery's verb; tell whether its task is to be canceled, as far as the verb can tell.
+
+        Raises:
+            LockLost, SettlementUnknown, BackendUnavailable: see `Delivery`.
+        """
+        ready = await self._verbs[verb].submit(change, seconds=seconds, unknown=SettlementUnknown)
+        if isinstance(ready, Ready):
+            self._tell(self._leases, {ready.rank: ready.position})
+        return ready is True
+
+    def _group(self, verb: str) -> Group[Change]:
+        statement = _STATEMENTS[verb]
+        do = settle.settle if verb in _ENDS else settle.renew if verb == "renew" else settle.change
+
+        async def execute(connection: Any, changes: Sequence[Change]) -> list[object]:
+            return await do(connection, statement, changes)
+
+        # A renewal goes before settles, and one that its keeper has given up makes way for the next at once.
+        return Group(self._leases, execute, key=lambda change: change.row.seq, early=verb == "renew", gives_up=True)
+
+    def _tell(self, lane: Lane, lowest: Mapping[int, int], *, own: bool = False) -> None:
+        """Note what became ready, wake this process's own waiters, and the others by NOTIFY.
+
+        A statement of its own after the commit: one that notifies holds a lock that all of these wait for until it is
+        on disk. A notification that is lost delays a task until others look anyway.
+        """
+        if not lowest:
+            return
+        self.claimer.note(lowest)
+        if not own:
+            self._changed()
+        for rank, position in lowest.items():
+            self._to_tell[rank] = min(position, self._to_tell.get(rank, position))
+        if not self._telling:
+            self._telling = True
+            lane.submit(self._notify, seconds=_NOTIFY_SECONDS, early=True).add_done_callback(self._told)
+
+    def _told(self, job: "asyncio.Future[None]") -> None:
+        if not job.cancelled() and (error := job.exception()) is not None:
+            self._telling = False  # it may not have begun, for want of a connection: what is left goes with the next
+            _log.debug("others were not told of new tasks, and will look by themselves: %s", error)
+
+    async def _notify(self, connection: Any) -> None:
+        self._telling = False
+        lowest, self._to_tell = self._to_tell, {}
+        if not lowest:
+            return  # another job has told it
+        words = [f"{rank}:{position}" for rank, position in lowest.items()]
+        await connection.execute(
+            "SELECT pg_notify($1, $2)",
+            self.channel,
+            " ".join(words) if len(words) < _MOST_RANKS else "",
+        )
+
+    async def _listen(self, connection: Any) -> None:
+        self.claimer.restart()
+        await connection.add_listener(self.channel, self._heard)
+
+    def _heard(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        try:
+            lowest = {
+                int(rank): int(position) for rank, _, position in (word.partition(":") for word in payload.split())
+            }
+        except ValueError:  # anyone in this database may notify
+            lowest = {}
+        self.claimer.note(lowest)
+        self._changed()
+
+
+async def queue_number(connection: Any, name: str, place: str) -> int:
+    """Return the queue's number; raises QueueNotFound."""
+    found = await connection.fetchval("SELECT queue_id FROM jobq.queue WHERE name = $1", name)
+    if found is None:
+        raise QueueNotFound(
+            f"queue {name!r} does not exist in {place}; the first push makes it, or `jobq QUEUE create`"
+        )
+    return int(found)

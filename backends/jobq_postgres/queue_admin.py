@@ -1,0 +1,142 @@
+"""Looking at a queue and tending its dead letters, as SQL; `settle` and `claim` have the life of a task."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from jobq.backend import DeadLetter, Peeked, QueueStats
+from jobq.errors import MalformedTask
+from jobq.task import Task
+
+# What a claim would find, in its order: the ready, then what it would make ready first.
+PEEK: Final = """
+    SELECT id, body, deliveries FROM (
+        (SELECT rank, 0 AS turn, position, NULL::timestamptz AS since, id, body, deliveries FROM jobq.task
+            WHERE queue_id = $1 AND position IS NOT NULL ORDER BY rank, position LIMIT $2)
+        UNION ALL
+        (SELECT rank, 1, 0, due, id, body, deliveries FROM jobq.task
+            WHERE queue_id = $1 AND due <= statement_timestamp() ORDER BY due LIMIT $2)
+        UNION ALL
+        (SELECT rank, 2, 0, expires_at, id, body, deliveries FROM jobq.task
+            WHERE queue_id = $1 AND expires_at <= statement_timestamp() ORDER BY expires_at LIMIT $2)
+    ) AS found ORDER BY rank, turn, position, since LIMIT $2
+"""
+STATS: Final = """
+    SELECT (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL) AS ready,
+        (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND due <= statement_timestamp()) AS due,
+        (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND due > statement_timestamp()) AS scheduled,
+        (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND expires_at <= statement_timestamp()) AS expired,
+        (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp()) AS leased,
+        (SELECT count(*) FROM jobq.dead WHERE queue_id = $1) AS dead
+"""
+# In the order of `seq`, as everyone locks the rows of jobq.task.
+CLEAR: Final = """
+    WITH held AS MATERIALIZED (
+        SELECT seq FROM jobq.task WHERE queue_id = $1 AND (position IS NOT NULL OR due IS NOT NULL OR
+            expires_at IS NOT NULL) ORDER BY seq FOR UPDATE),
+    gone AS (DELETE FROM jobq.task USING held WHERE task.seq = held.seq RETURNING task.queue_id, task.id),
+    noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id),
+    forgotten AS (
+        DELETE FROM jobq.submission USING gone
+        WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id)
+    SELECT count(*) FROM gone
+"""
+DEAD_LETTERS: Final = """
+    SELECT id, reason, description, body, deliveries, extract(epoch FROM died_at)::float8 AS died FROM jobq.dead
+    WHERE queue_id = $1 ORDER BY died_at, id LIMIT $2
+"""
+HOLD_DEAD: Final = """
+    SELECT id, body, deliveries FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) ORDER BY id FOR UPDATE
+"""
+REDRIVE: Final = """
+    WITH raised AS (
+        DELETE FROM jobq.dead USING unnest($2::text[], $3::bytea[]) WITH ORDINALITY AS u (id, body, number)
+        WHERE dead.queue_id = $1 AND dead.id = u.id
+        RETURNING dead.queue_id, dead.id, dead.rank, dead.deliveries, dead.checkpoint, u.body, u.number),
+    added AS (
+        INSERT INTO jobq.task (queue_id, id, rank, deliveries, checkpoint, body)
+        SELECT queue_id, id, rank, deliveries, checkpoint, body FROM raised ORDER BY number RETURNING rank, position)
+    SELECT rank, min(position) AS position FROM added GROUP BY rank
+"""
+PURGE: Final = """
+    WITH gone AS (
+        DELETE FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) RETURNING queue_id, id),
+    noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id),
+    forgotten AS (
+        DELETE FROM jobq.submission USING gone
+        WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id)
+    SELECT id FROM gone
+"""
+
+
+async def peek(connection: Any, queue: int, limit: int) -> list[Peeked]:
+    """Return what a claim would return, in the order of delivery."""
+    rows = await connection.fetch(PEEK, queue, max(0, limit))
+    return [Peeked(id=row[0], body=row[1], deliveries=row[2]) for row in rows]
+
+
+async def stats(connection: Any, queue: int) -> QueueStats:
+    """Count, with what is due or expired counted as visible."""
+    row = await connection.fetchrow(STATS, queue)
+    return QueueStats(
+        visible=row["ready"] + row["due"] + row["expired"],
+        scheduled=row["scheduled"],
+        leased=row["leased"],
+        dead=row["dead"],
+    )
+
+
+async def clear(connection: Any, queue: int) -> int:
+    """Delete what waits or is leased."""
+    return int(await connection.fetchval(CLEAR, queue))
+
+
+async def dead_letters(connection: Any, queue: int, limit: int) -> list[DeadLetter]:
+    """Return dead letters, oldest first."""
+    return [
+        DeadLetter(
+            id=row["id"],
+            reason=row["reason"],
+            description=text_of(row["description"]),
+            body=row["body"],
+            deliveries=row["deliveries"],
+            died=row["died"],
+        )
+        for row in await connection.fetch(DEAD_LETTERS, queue, max(0, limit))
+    ]
+
+
+async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list[str], dict[int, int]]:
+    """Put dead letters back with a raised epoch (S3), in one transaction; bytes that are no task go back as they are.
+
+    Returns:
+        The ids that were found, and what became ready, by rank.
+    """
+    async with connection.transaction():
+        held = {row["id"]: row for row in await connection.fetch(HOLD_DEAD, queue, list(ids))}
+        found = [id_ for id_ in dict.fromkeys(ids) if id_ in held]
+        bodies = [_redriven(held[id_]["body"], held[id_]["deliveries"]) for id_ in found]
+        rows = await connection.fetch(REDRIVE, queue, found, bodies)
+    return found, {row["rank"]: row["position"] for row in rows}
+
+
+def _redriven(body: bytes, deliveries: int) -> bytes:
+    with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
+        return Task.decode(body).redriven(deliveries=deliveries).encode()
+    return body
+
+
+async def purge_dead(connection: Any, queue: int, ids: Sequence[str]) -> list[str]:
+    """Delete dead letters for good; their ids are forgotten."""
+    gone = {row[0] for row in await connection.fetch(PURGE, queue, list(ids))}
+    return [id_ for id_ in dict.fromkeys(ids) if id_ in gone]
+
+
+def bytes_of(text: str) -> bytes:
+    """Return any text as bytes: PostgreSQL's own text takes no NUL, and UTF-8 no lone surrogate."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def text_of(stored: bytes) -> str:
+    """Return what `bytes_of` was given."""
+    return stored.decode("utf-8", "surrogatepass")

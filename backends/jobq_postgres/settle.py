@@ -1,0 +1,197 @@
+"""The verbs of a delivery as SQL, for many deliveries in one statement; each row is fenced by its own receipt (S4).
+
+The compare is the same everywhere: the row, its receipt, and `expires_at > clock_timestamp()`, told by the server at
+the moment it looks at the row (RELIABILITY 1.3 rule 10).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from jobq.errors import LockLost
+from jobq.journal.page import Page
+
+_OURS: Final = "task.seq = u.seq AND task.receipt = u.receipt AND task.expires_at > clock_timestamp()"
+_TELL: Final = """
+    UPDATE jobq.submission SET settlements = left(x.receipt || ' ' || x.said || ';' || submission.settlements, 512)
+"""
+# What an attempt came to goes into the journal with its settle (S5); a NULL for a queue that keeps none.
+_NOTED: Final = """
+    noted AS (
+        INSERT INTO jobq.attempt (queue_id, id, attempt, outcome, ended_at, record, output)
+        SELECT queue_id, id, deliveries, outcome, clock_timestamp(), record, output FROM x WHERE record IS NOT NULL
+        ON CONFLICT DO NOTHING)
+"""
+_KNOWN: Final = "FROM x WHERE submission.queue_id = x.queue_id AND submission.id = x.id"
+_GIVEN: Final = "unnest($1::bigint[], $2::uuid[], $3::text[]"
+
+RENEW: Final = f"""
+    UPDATE jobq.task SET expires_at = clock_timestamp() + u.lease, heartbeat_at = clock_timestamp(),
+        beat = coalesce(u.beat, task.beat)
+    FROM unnest($1::bigint[], $2::uuid[], $3::interval[], $4::text[]) AS u (seq, receipt, lease, beat)
+    WHERE {_OURS} RETURNING task.seq, task.cancel_requested
+"""  # noqa: S608 - constants of ours, every value is bound; so below
+CHECKPOINT: Final = f"""
+    UPDATE jobq.task SET checkpoint = u.value, checkpoint_order = task.deliveries::bigint << 32 | u.number
+    FROM unnest($1::bigint[], $2::uuid[], $3::bytea[], $4::bigint[]) AS u (seq, receipt, value, number)
+    WHERE {_OURS} AND (task.deliveries::bigint << 32 | u.number) >= task.checkpoint_order RETURNING task.seq
+"""  # noqa: S608
+COMPLETE: Final = f"""
+    WITH x AS (
+        DELETE FROM jobq.task USING {_GIVEN}, $4::bytea[], $5::text[], $6::text[], $7::text[], $8::bytea[])
+            AS u (seq, receipt, said, result, final, outcome, record, output)
+        WHERE {_OURS}
+        RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.started_at, u.receipt, u.said, u.result,
+            u.final, u.outcome, u.record, u.output),
+    told AS (
+        {_TELL}, ended_at = clock_timestamp(), started_at = x.started_at, result = x.result, outcome = x.final
+        {_KNOWN}),
+    {_NOTED}
+    SELECT seq FROM x
+"""  # noqa: S608
+REQUEUE: Final = f"""
+    WITH x AS (
+        UPDATE jobq.task SET receipt = NULL, expires_at = NULL, holder = NULL, beat = NULL,
+            body = u.body,
+            position = CASE WHEN u.delay <= interval '0' THEN nextval('jobq.position') END,
+            due = CASE WHEN u.delay > interval '0' THEN clock_timestamp() + u.delay END
+        FROM {_GIVEN}, $4::bytea[], $5::interval[], $6::text[], $7::text[], $8::bytea[])
+            AS u (seq, receipt, said, body, delay, outcome, record, output)
+        WHERE {_OURS}
+        RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.rank, task.position, task.cancel_requested,
+            u.receipt, u.said, u.outcome, u.record, u.output),
+    told AS ({_TELL} {_KNOWN}),
+    {_NOTED}
+    SELECT seq, rank, position, cancel_requested FROM x
+"""  # noqa: S608
+BURY: Final = f"""
+    WITH x AS (
+        DELETE FROM jobq.task USING {_GIVEN}, $4::text[], $5::bytea[], $6::text[], $7::text[], $8::bytea[])
+            AS u (seq, receipt, said, reason, description, outcome, record, output)
+        WHERE {_OURS}
+        RETURNING task.*, u.receipt AS used, u.said, u.reason, u.description, u.outcome, u.record, u.output),
+    told AS (
+        UPDATE jobq.submission SET settlements = left(x.used || ' ' || x.said || ';' || submission.settlements, 512)
+        {_KNOWN}),
+    buried AS (
+        INSERT INTO jobq.dead (
+            queue_id, id, rank, deliveries, checkpoint, body, reason, description, started_at, died_at)
+        SELECT queue_id, id, rank, deliveries, checkpoint, body, reason, description, started_at, clock_timestamp()
+        FROM x),
+    {_NOTED}
+    SELECT seq FROM x
+"""  # noqa: S608
+SAID_BEFORE: Final = """
+    SELECT u.seq FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[]) AS u (seq, queue_id, id, said)
+    JOIN jobq.submission USING (queue_id, id) WHERE strpos(submission.settlements, u.said) > 0
+"""
+# Tasks that nobody runs have ended with this.
+CANCEL_IDLE: Final = """
+    WITH gone AS (
+        DELETE FROM jobq.task WHERE seq = ANY ($1::bigint[]) AND expires_at IS NULL RETURNING queue_id, id)
+    UPDATE jobq.submission SET ended_at = clock_timestamp(), outcome = 'canceled'
+    FROM gone WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id
+    RETURNING submission.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """A claimed row."""
+
+    seq: int
+    queue: int
+    id: str
+    body: bytes
+    deliveries: int
+    checkpoint: bytes | None
+    receipt: UUID
+    cancel_requested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a verb does to a row: the values of its statement after seq and receipt; the first of a settle is `said`."""
+
+    row: Leased
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A task that a requeue made ready: where it now waits."""
+
+    rank: int
+    position: int
+
+
+def noted(page: Page | None) -> tuple[str | None, str | None, bytes | None]:
+    """Return outcome, record and output, the last three values of a settle; None where nothing is journaled."""
+    if page is None or page.attempt is None:
+        return None, None, None
+    return page.attempt.outcome, page.attempt.encode(), page.output.encode("utf-8", "surrogatepass")
+
+
+def said(verb: str, *arguments: object) -> str:
+    """Return what tells this settle from another one with the same receipt (S5)."""
+    return f"{verb} {hashlib.blake2b(repr(arguments).encode(), digest_size=8).hexdigest()}"
+
+
+async def change(connection: Any, statement: str, changes: Sequence[Change]) -> list[object]:
+    """Run a verb that may be repeated at will (renew, checkpoint); None, or LockLost, for each."""
+    done = {row[0] for row in await _rows(connection, statement, changes)}
+    return [None if each.row.seq in done else _lost(each.row) for each in changes]
+
+
+async def renew(connection: Any, statement: str, changes: Sequence[Change]) -> list[object]:
+    """Renew leases; for each whether the task is to be canceled, or LockLost."""
+    canceled = {row[0]: row[1] for row in await _rows(connection, statement, changes)}
+    return [canceled[each.row.seq] if each.row.seq in canceled else _lost(each.row) for each in changes]
+
+
+async def settle(connection: Any, statement: str, changes: Sequence[Change]) -> list[object]:
+    """Run a verb that ends the delivery; for each None, `Ready`, or LockLost."""
+    rows = await _rows(connection, statement, changes)
+    done = {row[0]: Ready(row[1], row[2]) if len(row) > 1 and row[2] is not None else None for row in rows}
+    refused = [each for each in changes if each.row.seq not in done]
+    repeated: set[int] = set()
+    if refused:  # S5: the same settle again is answered like the first, without a second effect
+        found = await connection.fetch(
+            SAID_BEFORE,
+            [each.row.seq for each in refused],
+            [each.row.queue for each in refused],
+            [each.row.id for each in refused],
+            [f"{each.row.receipt} {each.values[0]};" for each in refused],
+        )
+        repeated = {row[0] for row in found}
+    # A statement of its own: should it not come to it, whoever claims such a task ends it unstarted.
+    if canceled := [row[0] for row in rows if len(row) > 1 and row[3]]:
+        await connection.fetch(CANCEL_IDLE, canceled)
+    return [
+        done[each.row.seq] if each.row.seq in done else None if each.row.seq in repeated else _lost(each.row)
+        for each in changes
+    ]
+
+
+async def _rows(connection: Any, statement: str, changes: Sequence[Change]) -> list[Any]:
+    # In one order everywhere, so that two statements that lock the same rows never wait for each other.
+    ordered = sorted(changes, key=lambda each: each.row.seq)
+    columns: list[list[Any]] = [[each.row.seq for each in ordered], [each.row.receipt for each in ordered]]
+    columns += [list(column) for column in zip(*(each.values for each in ordered), strict=True)]
+    found: list[Any] = await connection.fetch(statement, *columns)
+    return found
+
+
+def _lost(row: Leased) -> LockLost:
+    return LockLost(
+        f"the lease on task {row.id} is no longer ours: it expired, the task was settled or cleared,"
+        " or a newer checkpoint was saved"
+    )
+
+
+def no_delay(delay: timedelta) -> timedelta:
+    """Return a delay that is not negative."""
+    return max(delay, timedelta(0))

@@ -1,0 +1,108 @@
+"""Writing the journal, as SQL that runs inside the transactions of `task_sql` and `queue_admin`."""
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from jobq.journal.page import Page
+from jobq.journal.records import RELEASED, Attempt, host_of
+from jobq.journal.retention import BYTES_AT_ONCE, ROWS_AT_ONCE, Trimming
+from jobq.task import OutcomeKind
+
+SWEEP_AT_ONCE: Final = 2000
+_NOTE: Final = (
+    "INSERT OR IGNORE INTO attempt (queue_id, seq, attempt, outcome, ended_at, record, output)"
+    " SELECT queue_id, seq, ?, ?, ?, ?, ? FROM task WHERE seq = ?"
+)
+LOST: Final = (
+    "SELECT seq, deliveries, holder, started_at, expires_at FROM task WHERE queue_id = ? AND state = 'leased'"
+    " AND expires_at <= ? ORDER BY expires_at LIMIT ?"
+)
+FORGET_ATTEMPTS: Final = (
+    "DELETE FROM attempt WHERE rowid IN (SELECT rowid FROM attempt WHERE queue_id = ? AND ended_at < ?"
+    " ORDER BY ended_at LIMIT ?)"
+)
+NEWEST: Final = (
+    "SELECT rowid, ended_at, length(CAST(record AS BLOB)), length(CAST(output AS BLOB)) FROM attempt"
+    " WHERE queue_id = ? AND ended_at < ? ORDER BY ended_at DESC LIMIT ?"
+)
+_CANCELED: Final = (
+    "UPDATE task SET state = 'done', outcome = 'canceled', body = x'', checkpoint = NULL, finished_at = ?,"
+    " receipt = NULL, expires_at = NULL, holder = NULL, beat = NULL"
+)
+# What nobody runs; a leased one is left to its worker.
+CANCEL_IDLE: Final = f"{_CANCELED} WHERE seq = ? AND state IN ('ready', 'scheduled')"
+CANCEL_LEASED: Final = f"{_CANCELED} WHERE state = 'leased' AND cancel_requested"  # of another boot
+CANCEL_EXPIRED: Final = f"{_CANCELED} WHERE queue_id = ? AND state = 'leased' AND expires_at <= ? AND cancel_requested"
+
+
+def text_of(text: str) -> str:
+    """Return what SQLite takes of any text: no lone surrogates, such as an error with the name of a file may hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def note(database: sqlite3.Connection, seq: int, page: Page | None) -> None:
+    """Write what an attempt came to, once its settle has been accepted in this transaction (S5)."""
+    if page is not None and page.attempt is not None:
+        attempt = page.attempt
+        if not attempt.attempt:
+            (number,) = database.execute("SELECT deliveries FROM task WHERE seq = ?", (seq,)).fetchone()
+            attempt = replace(attempt, attempt=number)
+        values = (attempt.attempt, attempt.outcome, attempt.ended, attempt.encode(), text_of(page.output))
+        database.execute(_NOTE, (*values, seq))
+
+
+def note_release(database: sqlite3.Connection, seq: int, attempt: int, wall: float) -> None:
+    """Write that a delivery was given back unstarted."""
+    record = Attempt(attempt=attempt, outcome=RELEASED, then="retry", ended=wall)
+    database.execute(_NOTE, (attempt, RELEASED, wall, record.encode(), "", seq))
+
+
+def note_lost(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], boottime: float, wall: float) -> None:
+    """Write the ends that nobody could record: the rows of LOST; their workers died, or lost the lease.
+
+    Args:
+        database: in a transaction.
+        rows: seq, deliveries, holder, started_at, expires_at.
+        boottime: of now.
+        wall: of now.
+    """
+    for seq, deliveries, holder, started_at, expires_at in rows:
+        host, pid = host_of(holder or "")
+        record = Attempt(
+            attempt=deliveries,
+            outcome=OutcomeKind.LOCK_LOST,
+            then="lost",
+            started=started_at,
+            ended=wall - max(0.0, boottime - expires_at),
+            host=host,
+            pid=pid,
+            detail="its lease ran out without a word: the worker died, or lost it",
+        )
+        database.execute(_NOTE, (deliveries, record.outcome, record.ended, record.encode(), "", seq))
+
+
+def trim(database: sqlite3.Connection, queue: int, trimming: Trimming, now: float) -> None:
+    """Take one bounded step of keeping the journal within its size.
+
+    A transaction that is rolled back after it is made up for by the next walk.
+    """
+    rows: list[tuple[int, int, int]] = []
+    read, last = 0, None
+    for rowid, ended_at, record, output in database.execute(
+        NEWEST, (queue, float("inf") if trimming.after is None else trimming.after, ROWS_AT_ONCE)
+    ):
+        rows.append((rowid, record, output))
+        read += record + output
+        if len(rows) == ROWS_AT_ONCE or read > BYTES_AT_ONCE:
+            last = ended_at
+            break
+    strip, drop = trimming.step([row[1:] for row in rows], now, last=last)
+    database.executemany("UPDATE attempt SET output = '' WHERE rowid = ?", [rows[number][:1] for number in strip])
+    database.executemany("DELETE FROM attempt WHERE rowid = ?", [rows[number][:1] for number in drop])
+
+
+def forget(database: sqlite3.Connection, queue: int, before: float, most: int = SWEEP_AT_ONCE) -> None:
+    """Delete up to `most` attempts that ended before a wall time; the next push or claim deletes more."""
+    database.execute(FORGET_ATTEMPTS, (queue, before, most))

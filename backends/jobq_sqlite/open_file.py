@@ -1,0 +1,251 @@
+"""Opening the file: is it there, is it ours, of our version and of this machine? And closing it, unless it is gone."""
+
+import errno
+import sqlite3
+import stat
+import time
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from jobq.clock import Clock
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound, StoreUnusable
+from jobq_sqlite.errors import StoreReplaced, translate
+from jobq_sqlite.file_clock import FileClock
+from jobq_sqlite.host import Host
+from jobq_sqlite.same_file import SameFile
+from jobq_sqlite.task_sql import Now
+
+SCHEMA_VERSION: Final = 6
+# What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
+ADDED_BY: Final = {
+    1: "schema.sql",
+    2: "leases.sql",
+    3: "service.sql",
+    4: "journal.sql",
+    5: "identity.sql",
+    6: "checkpoints.sql",
+}
+APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
+_BUSY_PAUSE_SECONDS: Final = 0.005
+_OLDEST_SQLITE: Final = (3, 24, 0)  # ON CONFLICT DO NOTHING
+_NEVER_CLOSED: Final[list[sqlite3.Connection]] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreFile:
+    """An SQLite file and who may use it.
+
+    Attributes:
+        path: the file.
+        clock: decides leases; on the system's clock for all but tests.
+        host: this machine and boot.
+        adopt: take over a file of another machine.
+        private: make a missing folder with mode 0700; tasks may hold secrets.
+        busy_timeout: seconds to wait for the write lock of another process.
+        connection_class: what speaks to SQLite; replaced in tests, to fail at will.
+    """
+
+    path: Path
+    clock: Clock
+    host: Host
+    adopt: bool = False
+    private: bool = False
+    busy_timeout: float = 5.0
+    connection_class: type[sqlite3.Connection] = sqlite3.Connection
+
+    def open(self, *, create: bool) -> sqlite3.Connection:
+        """Return a connection to the file, which is of this version; for the thread that will own it.
+
+        Raises:
+            QueueNotFound: it is not there, or is empty, and `create` is false.
+            ConfigurationError, BackendUnavailable: it cannot be used.
+        """
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise ConfigurationError(f"Python is linked to SQLite {sqlite3.sqlite_version}; jobq needs 3.24 or newer")
+        if create:
+            self._make_folder()
+        self._check_place(create=create)
+        try:
+            database = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+                uri=True,
+                isolation_level=None,
+                timeout=self.busy_timeout,
+                factory=self.connection_class,
+            )
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+        try:
+            self._prepare_patiently(database, create=create)
+        except sqlite3.Error as error:
+            database.close()
+            raise translate(error, self.path) from error
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _make_folder(self) -> None:
+        folder = self.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700 if self.private else 0o777)
+        except OSError as error:
+            raise _cannot(error, f"the folder {folder} cannot be made") from error
+
+    def _check_place(self, *, create: bool) -> None:
+        try:
+            kind = self.path.stat().st_mode
+        except FileNotFoundError:
+            if not create:
+                raise QueueNotFound(
+                    f"{self.path} does not exist; the first push makes it, or `jobq QUEUE create`"
+                ) from None
+        except OSError as error:
+            raise _cannot(error, f"{self.path} cannot be opened") from error
+        else:
+            if not stat.S_ISREG(kind):
+                raise StoreUnusable(f"{self.path} is not a file; name a file, such as {self.path / 'jobs.db'}")
+
+    def _prepare_patiently(self, database: sqlite3.Connection, *, create: bool) -> None:
+        # SQLite's busy time-out does not hold while others make the file (the switch to its log, a journal left hot).
+        give_up = time.monotonic() + self.busy_timeout
+        while True:
+            try:
+                return self._prepare(database, create=create)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
+                    raise
+                time.sleep(_BUSY_PAUSE_SECONDS)
+
+    def _prepare(self, database: sqlite3.Connection, *, create: bool) -> None:
+        self._check_owner(database)
+        (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise StoreUnusable(f"{self.path} cannot use SQLite's write-ahead log here; put it on a local disk")
+        # FULL: an acknowledged task survives the loss of power (S1). fullfsync is what that takes on macOS.
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA fullfsync = ON")
+        if _user_version(database) == 0 and not create:
+            raise QueueNotFound(f"{self.path} is empty; the first push fills it, or `jobq QUEUE create`")
+        if _user_version(database) < SCHEMA_VERSION:
+            self._upgrade_schema(database)
+
+    def _check_owner(self, database: sqlite3.Connection) -> None:
+        # In this order: the tables and their mark are committed together, perhaps by another process just now.
+        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        if tables and application != APPLICATION_ID:
+            raise StoreUnusable(f"{self.path} is an SQLite database of another program; name another file")
+        version = _user_version(database)
+        if version > SCHEMA_VERSION:
+            raise StoreUnusable(
+                f"{self.path} has schema version {version}, this jobq knows {SCHEMA_VERSION}; upgrade jobq"
+            )
+
+    def _upgrade_schema(self, database: sqlite3.Connection) -> None:
+        database.execute("BEGIN IMMEDIATE")  # two first pushes at once: the second finds it made
+        try:
+            version = _user_version(database)
+            for added in range(version + 1, SCHEMA_VERSION + 1):
+                for statement in _statements_of(ADDED_BY[added]):
+                    database.execute(statement)
+            if version == 0:
+                database.execute(
+                    "INSERT INTO host VALUES (1, ?, ?, ?, ?, lower(hex(randomblob(16))))",
+                    (self.host.machine_id, self.host.boot_id, self.clock.boottime(), self.clock.wall()),
+                )
+                database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            if version < SCHEMA_VERSION:
+                database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
+
+
+class OpenFile:
+    """A file as one thread has it open.
+
+    Args:
+        file: the file and who may use it.
+        create: make it where it is missing.
+        reads_beside: who has it open to write; then this one only reads, and opens no other file than that.
+    """
+
+    def __init__(self, file: StoreFile, *, create: bool = False, reads_beside: "OpenFile | None" = None) -> None:
+        self.path = file.path
+        self._file = file
+        self._create = create
+        self._reads_beside = reads_beside
+        self._same = SameFile(file.path)
+        self._clock = FileClock(file.path, file.clock, file.host, adopt=file.adopt)
+
+    def open(self) -> sqlite3.Connection:
+        """Open and check it; raises what `StoreFile.open` raises."""
+        if self._reads_beside is not None:
+            self._reads_beside.confirm()
+        database = self._file.open(create=self._create)
+        try:
+            self._same.remember(database)
+            self._clock.now(database)
+            if self._reads_beside is not None:
+                self._same.compare(self._reads_beside._same)  # noqa: SLF001 - another of this class
+                database.execute("PRAGMA query_only = ON")
+        except sqlite3.Error as error:
+            database.close()
+            raise translate(error, self.path) from error
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def now(self, database: sqlite3.Connection) -> Now:
+        """Return the time; raises StoreReplaced when another file stands there."""
+        self._same.check(database)
+        return self._clock.now(database)
+
+    def now_to_write(self, database: sqlite3.Connection) -> Now:
+        """As `now`, in a transaction that holds the write lock."""
+        self._same.check(database)
+        return self._clock.keep(database)
+
+    def go_nameless(self) -> None:
+        """Expect the file to be deleted by its only user."""
+        self._same.go_nameless()
+
+    def confirm(self) -> None:
+        """Raise StoreReplaced unless what was committed stands where others look for it."""
+        self._same.confirm()
+
+    def close(self, database: sqlite3.Connection) -> None:
+        """Close it, unless another file stands there: closing would write the former's log into that one."""
+        try:
+            self._same.confirm()
+        except StoreReplaced:
+            _NEVER_CLOSED.append(database)  # nor by the garbage collector
+        else:
+            database.close()
+
+
+def _cannot(error: OSError, what: str) -> JobqError:
+    text = f"{what} ({error.strerror})"
+    match error.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return AccessDenied(f"{text}; check the rights of its folders, or choose another with JOBQ_HOME")
+        case errno.ENOTDIR | errno.EEXIST | errno.ENAMETOOLONG | errno.ELOOP:
+            return StoreUnusable(f"{text}; name another file")
+    return BackendUnavailable(f"{text}; nothing was changed")
+
+
+def _user_version(database: sqlite3.Connection) -> int:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _statements_of(file: str) -> list[str]:
+    text = files("jobq_sqlite").joinpath(file).read_text(encoding="utf-8")
+    bare = "\n".join(line.partition("--")[0] for line in text.splitlines())
+    return [statement for statement in bare.split(";") if statement.strip()]

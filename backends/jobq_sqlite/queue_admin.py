@@ -1,0 +1,104 @@
+"""Looking at a queue and tending its dead letters, as SQL; see `store` for the life of a task."""
+
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from jobq.backend import DeadLetter, Peeked, QueueStats
+from jobq.errors import MalformedTask
+from jobq.task import Task
+from jobq_sqlite.task_sql import PROMOTE_AT_ONCE, Now
+
+# What a claim would find, in its order: the ready, then what it would make ready first. Each part is bounded by its own
+# index before they are merged, so that a deep queue is not sorted.
+PEEK: Final = f"""
+    SELECT id, body, deliveries FROM (
+        SELECT * FROM (
+            SELECT id, body, deliveries, priority, available_at, seq FROM task
+            WHERE queue_id = :queue AND state = 'ready' ORDER BY priority DESC, available_at, seq LIMIT :limit)
+        UNION ALL SELECT * FROM (
+            SELECT id, body, deliveries, priority, available_at, seq FROM task
+            WHERE queue_id = :queue AND state = 'scheduled' AND available_at <= :wall
+            ORDER BY available_at LIMIT {PROMOTE_AT_ONCE})
+        UNION ALL SELECT * FROM (
+            SELECT id, body, deliveries, priority, :wall, seq FROM task
+            WHERE queue_id = :queue AND state = 'leased' AND expires_at <= :boottime
+            ORDER BY expires_at LIMIT {PROMOTE_AT_ONCE}))
+    ORDER BY priority DESC, available_at, seq LIMIT :limit
+"""  # noqa: S608 - the number is ours, every value is bound
+
+
+def peek(database: sqlite3.Connection, queue: int, limit: int, now: Now) -> list[Peeked]:
+    """Return what a claim would return: what is ready, due or expired, in the order of delivery."""
+    found = database.execute(PEEK, {"queue": queue, "wall": now.wall, "boottime": now.boottime, "limit": max(0, limit)})
+    return [Peeked(id=id_, body=bytes(body), deliveries=deliveries) for id_, body, deliveries in found]
+
+
+def stats(database: sqlite3.Connection, queue: int, now: Now) -> QueueStats:
+    """Count, with what is due or expired counted as visible."""
+    (ready, due, scheduled, expired, leased, dead) = database.execute(
+        "SELECT (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'ready'),"
+        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'scheduled' AND available_at <= :wall),"
+        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'scheduled' AND available_at > :wall),"
+        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'leased' AND expires_at <= :boottime),"
+        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'leased' AND expires_at > :boottime),"
+        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'dead')",
+        {"queue": queue, "wall": now.wall, "boottime": now.boottime},
+    ).fetchone()
+    return QueueStats(visible=ready + due + expired, scheduled=scheduled, leased=leased, dead=dead)
+
+
+def clear(database: sqlite3.Connection, queue: int) -> int:
+    """Delete what waits or is leased."""
+    waiting = "queue_id = ? AND state IN ('ready', 'scheduled', 'leased')"
+    database.execute(f"DELETE FROM attempt WHERE seq IN (SELECT seq FROM task WHERE {waiting})", (queue,))  # noqa: S608 - a constant of ours
+    return database.execute(f"DELETE FROM task WHERE {waiting}", (queue,)).rowcount  # noqa: S608 - as above
+
+
+def dead_letters(database: sqlite3.Connection, queue: int, limit: int) -> list[DeadLetter]:
+    """Return dead letters, oldest first."""
+    found = database.execute(
+        "SELECT id, reason, description, body, deliveries, finished_at FROM task"
+        " WHERE queue_id = ? AND state = 'dead' ORDER BY finished_at, seq LIMIT ?",
+        (queue, limit),
+    )
+    return [
+        DeadLetter(id=id_, reason=reason, description=text, body=bytes(body), deliveries=deliveries, died=died)
+        for id_, reason, text, body, deliveries, died in found
+    ]
+
+
+def redrive(database: sqlite3.Connection, queue: int, ids: Sequence[str], now: Now) -> list[str]:
+    """Put dead letters back with a raised epoch (S3); bytes that are no task go back as they are."""
+    redriven = []
+    for id_ in ids:
+        row = database.execute(
+            "SELECT seq, body, deliveries FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_)
+        ).fetchone()
+        if row is None:
+            continue
+        seq, body, deliveries = row
+        with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
+            body = Task.decode(bytes(body)).redriven(deliveries=deliveries).encode()
+        database.execute(
+            "UPDATE task SET state = 'ready', available_at = ?, body = ?, finished_at = NULL, reason = NULL,"
+            " description = NULL, cancel_requested = 0 WHERE seq = ?",
+            (now.wall, body, seq),
+        )
+        redriven.append(id_)
+    return redriven
+
+
+def purge_dead(database: sqlite3.Connection, queue: int, ids: Sequence[str]) -> list[str]:
+    """Delete dead letters for good; their ids are forgotten."""
+    purged = []
+    for id_ in ids:
+        database.execute(
+            "DELETE FROM attempt WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND id = ? AND state = 'dead')",
+            (queue, id_),
+        )
+        deleted = database.execute("DELETE FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_))
+        if deleted.rowcount:
+            purged.append(id_)
+    return purged

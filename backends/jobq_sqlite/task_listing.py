@@ -1,0 +1,75 @@
+"""What `jobq serve` shows of tasks, and the documents it remembers, as SQL; see `jobq.servable`."""
+
+import sqlite3
+from typing import Any, Final
+
+from jobq.servable import Document, Kind, TaskRecord
+from jobq_sqlite.task_sql import Now
+
+_WHICH: Final = {
+    Kind.ALL: "true",
+    Kind.WAITING: "(state IN ('ready', 'scheduled') OR state = 'leased' AND expires_at <= :boottime)",
+    Kind.STARTED: "state = 'leased' AND expires_at > :boottime",
+    Kind.PROCESSED: "state = 'done'",
+    Kind.DEAD: "state = 'dead'",
+}
+_SHOW: Final = (
+    "SELECT id, state, deliveries, body, started_at, heartbeat_at, expires_at, available_at, finished_at, result,"
+    " reason, description FROM task WHERE queue_id = :queue"
+)
+
+
+def page(database: sqlite3.Connection, queue: int, kind: Kind, after: str, limit: int, now: Now) -> list[TaskRecord]:
+    """Return a page of tasks."""
+    found = database.execute(
+        f"{_SHOW} AND {_WHICH[kind]} AND id > :after ORDER BY id LIMIT :limit",
+        {"queue": queue, "after": after, "limit": limit, "boottime": now.boottime},
+    )
+    return [_record(row, now) for row in found]
+
+
+def find(database: sqlite3.Connection, queue: int, task_id: str, now: Now) -> TaskRecord | None:
+    """Return one task."""
+    row = database.execute(f"{_SHOW} AND id = :id", {"queue": queue, "id": task_id}).fetchone()
+    return None if row is None else _record(row, now)
+
+
+def queues(database: sqlite3.Connection) -> list[str]:
+    """Return the names of all queues."""
+    return [row[0] for row in database.execute("SELECT name FROM queue ORDER BY name")]
+
+
+def read_document(database: sqlite3.Connection, name: str) -> Document | None:
+    """Return a document."""
+    row = database.execute("SELECT value, version FROM document WHERE name = ?", (name,)).fetchone()
+    return None if row is None else Document(value=bytes(row[0]), version=row[1])
+
+
+def write_document(database: sqlite3.Connection, name: str, value: bytes, version: int) -> bool:
+    """Replace a document, if it is at this version."""
+    if version:
+        statement = "UPDATE document SET value = ?, version = version + 1 WHERE name = ? AND version = ?"
+        return database.execute(statement, (value, name, version)).rowcount == 1
+    statement = "INSERT OR IGNORE INTO document (name, version, value) VALUES (?, 1, ?)"
+    return database.execute(statement, (name, value)).rowcount == 1
+
+
+def _record(row: Any, now: Now) -> TaskRecord:
+    id_, state, deliveries, body, started, heartbeat, expires, available, finished, result, reason, text = row
+    is_leased = state == "leased" and expires > now.boottime
+    if (state == "leased" and not is_leased) or (state == "scheduled" and available <= now.wall):
+        state = "ready"
+    return TaskRecord(
+        id=id_,
+        state=state,
+        deliveries=deliveries,
+        body=None if state == "done" else bytes(body),
+        started=started,
+        last_heartbeat=heartbeat,
+        must_heartbeat_before=now.wall + expires - now.boottime if is_leased else None,
+        due=available if state == "scheduled" else None,
+        processed=finished,
+        result=None if result is None else bytes(result),
+        reason=reason,
+        description=text,
+    )

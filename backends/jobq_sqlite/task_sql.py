@@ -1,0 +1,351 @@
+"""The life of a task as SQL: push, claim, settle. Functions that run on the connection's thread, in its transaction.
+
+Each settle is one UPDATE that compares the receipt and its expiry (S4); `_fenced` is the only place that does so.
+"""
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from jobq.errors import DuplicateTask, LockLost, QueueNotFound
+from jobq.journal.page import Page, final_of
+from jobq.journal.retention import Trimming
+from jobq_sqlite import journal_writer
+
+RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
+PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
+_FORGET_AT_ONCE: Final = 200
+
+# What may change only while the lease is ours: the one compare of S4.
+_WHERE_OURS: Final = "WHERE seq = ? AND state = 'leased' AND receipt = ? AND expires_at > ?"
+_SETTLE: Final = (
+    "UPDATE task SET receipt = NULL, expires_at = NULL, holder = NULL, beat = NULL,"
+    " settlements = substr(receipt || ' ' || ? || ';' || settlements, 1, 512),"
+)
+_RENEW: Final = f"UPDATE task SET expires_at = ?, heartbeat_at = ?, beat = coalesce(?, beat) {_WHERE_OURS}"  # noqa: S608 - a constant of ours, every value is bound
+_CHECKPOINT: Final = (
+    "UPDATE task SET checkpoint = ?, checkpoint_order = (deliveries << 32) | ?"  # noqa: S608 - as above
+    f" {_WHERE_OURS} AND (deliveries << 32) | ? >= checkpoint_order"
+)
+_COMPLETE: Final = (
+    f"{_SETTLE} state = 'done', body = x'', checkpoint = NULL, finished_at = ?, result = ?, outcome = ? {_WHERE_OURS}"
+)
+_REQUEUE: Final = f"{_SETTLE} state = ?, available_at = ?, body = ? {_WHERE_OURS}"
+_DEAD_LETTER: Final = (
+    f"{_SETTLE} state = 'dead', cancel_requested = 0, finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
+)
+LOOK: Final = (
+    "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'ready'),"
+    " (SELECT min(available_at) FROM task WHERE queue_id = :queue AND state = 'scheduled'),"
+    " (SELECT min(expires_at) FROM task WHERE queue_id = :queue AND state = 'leased')"
+)
+PROMOTE_DUE: Final = (
+    "UPDATE task SET state = 'ready' WHERE seq IN (SELECT seq FROM task"
+    " WHERE queue_id = ? AND state = 'scheduled' AND available_at <= ? ORDER BY available_at LIMIT ?)"
+)
+PROMOTE_EXPIRED: Final = (
+    "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL, holder = NULL,"
+    " beat = NULL WHERE seq IN (SELECT seq FROM task"
+    " WHERE queue_id = ? AND state = 'leased' AND expires_at <= ? ORDER BY expires_at LIMIT ?)"
+)
+FORGET: Final = (
+    "DELETE FROM task WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND state = 'done'"
+    " AND finished_at < ? LIMIT ?)"
+)
+CLAIM: Final = (
+    "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ? AND state = 'ready'"
+    " ORDER BY priority DESC, available_at, seq LIMIT ?"
+)
+
+TAKE_OVER: Final = (
+    "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ?"
+    " AND state = 'leased' AND expires_at > ? AND instr(?, substr(receipt, 1, 16)) > 0 ORDER BY seq LIMIT ?"
+)
+
+
+class Now(NamedTuple):
+    """The time as one transaction sees it, in seconds.
+
+    Attributes:
+        boottime: CLOCK_BOOTTIME of the boot that the file's leases count on.
+        wall: for delays.
+        ahead: by how much that is ahead of this machine's own CLOCK_BOOTTIME; 0 unless it is another boot's.
+    """
+
+    boottime: float
+    wall: float
+    ahead: float = 0.0
+
+
+class NewRow(NamedTuple):
+    """A task to add, as its columns."""
+
+    id: str
+    priority: int
+    not_before: float | None
+    body: bytes
+    fingerprint: bytes
+
+
+class ClaimedRow(NamedTuple):
+    """A leased task."""
+
+    seq: int
+    id: str
+    body: bytes
+    deliveries: int
+    checkpoint: str | None
+    receipt: str
+    cancel_requested: bool = False
+
+
+@dataclass(frozen=True)
+class NothingReady:
+    """The answer to a claim that found nothing: when to look again, None = only after a write."""
+
+    boottime: float | None
+
+
+def create(database: sqlite3.Connection, name: str, now: Now) -> bool:
+    """Make the queue; return whether it was new."""
+    return (
+        database.execute("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (name, now.wall)).rowcount == 1
+    )
+
+
+def queue_id(database: sqlite3.Connection, name: str) -> int:
+    """Return the queue's number; raises QueueNotFound."""
+    row = database.execute("SELECT queue_id FROM queue WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        raise QueueNotFound(f"queue {name!r} does not exist; the first push makes it, or `jobq QUEUE create`")
+    return int(row[0])
+
+
+def push(
+    database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: Now, keep: float | None = RETENTION_SECONDS
+) -> None:
+    """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8).
+
+    Args:
+        database: in a transaction.
+        queue: the queue's number.
+        rows: what to add.
+        now: the time.
+        keep: for how many seconds the journal keeps what has ended; None = there is none.
+    """
+    before = database.total_changes
+    database.executemany(
+        "INSERT INTO task (queue_id, id, state, priority, available_at, body, fingerprint)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
+        [
+            (queue, row.id, "ready", row.priority, now.wall, row.body, row.fingerprint)
+            if row.not_before is None or row.not_before <= now.wall
+            else (queue, row.id, "scheduled", row.priority, row.not_before, row.body, row.fingerprint)
+            for row in rows
+        ],
+    )
+    if database.total_changes - before != len(rows):
+        _refuse_other_payloads(database, queue, rows)
+    most = max(_FORGET_AT_ONCE, 2 * len(rows))  # more than is added, so that the file does not grow without end
+    database.execute(FORGET, (queue, now.wall - max(RETENTION_SECONDS, keep or 0.0), most))
+    if keep is not None:
+        journal_writer.forget(database, queue, now.wall - keep, 2 * most)
+
+
+def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> None:
+    for row in rows:
+        found = database.execute(
+            "SELECT fingerprint, state FROM task WHERE queue_id = ? AND id = ?", (queue, row.id)
+        ).fetchone()
+        if found is not None and found[0] != row.fingerprint:
+            raise DuplicateTask(
+                f"task id {row.id!r} is taken by a task with another payload ({found[1]}); none of this push was added."
+                " Give the new task another id"
+            )
+
+
+def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> NothingReady | None:
+    """Return None when a claim would find something, else when it could; takes no lock."""
+    ready, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
+    if ready:
+        return None
+    moments = [] if due is None else [due - now.wall + now.boottime]
+    moments += [] if expiry is None else [expiry]
+    moment = min(moments, default=None)
+    if moment is None:
+        return NothingReady(None)
+    return None if moment <= now.boottime else NothingReady(moment - now.ahead)
+
+
+def claim(
+    database: sqlite3.Connection,
+    queue: int,
+    limit: int,
+    lease_seconds: float,
+    now: Now,
+    receipts: Sequence[str] = (),
+    holder: str | None = None,
+    forget: float | None = None,
+    trimming: Trimming | None = None,
+) -> list[ClaimedRow] | NothingReady:
+    """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready.
+
+    Args:
+        database: in a transaction.
+        queue: the queue's number.
+        limit: how many at most.
+        lease_seconds: for how long.
+        now: the time.
+        receipts: for the leases; random ones by default.
+        holder: who asks, for the journal; None = there is none.
+        forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
+        trimming: keeps it within its size.
+    """
+    if forget is not None:
+        journal_writer.forget(database, queue, now.wall - forget)
+        if trimming is not None and trimming.is_due(now.boottime - now.ahead):
+            journal_writer.trim(database, queue, trimming, now.boottime - now.ahead)
+    _, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
+    if due is not None and due <= now.wall:
+        database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))
+    if expiry is not None and expiry <= now.boottime:
+        _promote_expired(database, queue, now, journaled=holder is not None)
+    found = database.execute(CLAIM, (queue, limit)).fetchall()
+    if not found:
+        return nothing_ready(database, queue, now) or NothingReady(now.boottime - now.ahead)
+    receipts = receipts or [secrets.token_hex(16) for _ in found]
+    rows = [
+        ClaimedRow(seq, id_, bytes(body), deliveries + 1, checkpoint, receipts[number], bool(canceled))
+        for number, (seq, id_, body, deliveries, checkpoint, canceled) in enumerate(found)
+    ]
+    expires_at = now.boottime + lease_seconds
+    database.executemany(
+        "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ?, holder = ?, started_at = ?,"
+        " heartbeat_at = NULL WHERE seq = ?",
+        [(row.deliveries, row.receipt, expires_at, holder, now.wall, row.seq) for row in rows],
+    )
+    return rows
+
+
+def take_over(
+    database: sqlite3.Connection,
+    queue: int,
+    limit: int,
+    lease_seconds: float,
+    now: Now,
+    receipts: Sequence[str],
+    former: Sequence[str],
+) -> list[ClaimedRow]:
+    """Lease what claims whose receipts begin so still hold, with new receipts: who gives it back changes nothing."""
+    found = database.execute(TAKE_OVER, (queue, now.boottime, " ".join(former), limit)).fetchall()
+    rows = [
+        ClaimedRow(seq, id_, bytes(body), deliveries, checkpoint, receipts[number], bool(canceled))
+        for number, (seq, id_, body, deliveries, checkpoint, canceled) in enumerate(found)
+    ]
+    database.executemany(
+        "UPDATE task SET receipt = ?, expires_at = ? WHERE seq = ?",
+        [(row.receipt, now.boottime + lease_seconds, row.seq) for row in rows],
+    )
+    return rows
+
+
+def _promote_expired(database: sqlite3.Connection, queue: int, now: Now, *, journaled: bool) -> None:
+    if journaled:
+        lost = database.execute(journal_writer.LOST, (queue, now.boottime, PROMOTE_AT_ONCE)).fetchall()
+        journal_writer.note_lost(database, lost, now.boottime, now.wall)
+    database.execute(journal_writer.CANCEL_EXPIRED, (now.wall, queue, now.boottime))
+    database.execute(PROMOTE_EXPIRED, (now.wall, queue, now.boottime, PROMOTE_AT_ONCE))
+
+
+def renew(
+    database: sqlite3.Connection, row: ClaimedRow, lease_seconds: float, now: Now, beat: str | None = None
+) -> bool:
+    """Extend the lease and keep what the attempt tells; return whether the task is to be canceled."""
+    _fenced(database, row, now, _RENEW, (now.boottime + lease_seconds, now.wall, beat))
+    (canceled,) = database.execute("SELECT cancel_requested FROM task WHERE seq = ?", (row.seq,)).fetchone()
+    return bool(canceled)
+
+
+def checkpoint(database: sqlite3.Connection, row: ClaimedRow, value: str, number: int, now: Now) -> None:
+    """Save the task's progress, unless a newer one was saved (S9)."""
+    _fenced(database, row, now, _CHECKPOINT, (value, number), (number,))
+
+
+def complete(
+    database: sqlite3.Connection,
+    row: ClaimedRow,
+    settlement: str,
+    now: Now,
+    result: bytes | None = None,
+    page: Page | None = None,
+) -> None:
+    """End the task as done, or as canceled or moved; its id stays known for RETENTION_SECONDS."""
+    _settle(database, row, now, _COMPLETE, (settlement, now.wall, result, final_of(page)), page)
+
+
+def requeue(
+    database: sqlite3.Connection,
+    row: ClaimedRow,
+    body: bytes,
+    delay_seconds: float,
+    settlement: str,
+    now: Now,
+    page: Page | None = None,
+) -> None:
+    """Put it back with another body, after the delay; one that is to be canceled has ended with that."""
+    state = "ready" if delay_seconds <= 0 else "scheduled"
+    available_at = now.wall + max(0.0, delay_seconds)
+    _settle(database, row, now, _REQUEUE, (settlement, state, available_at, body), page)
+    database.execute(f"{journal_writer.CANCEL_IDLE} AND cancel_requested", (now.wall, row.seq))
+
+
+def dead_letter(
+    database: sqlite3.Connection,
+    row: ClaimedRow,
+    reason: str,
+    description: str,
+    settlement: str,
+    now: Now,
+    page: Page | None = None,
+) -> None:
+    """Move it to the dead-letter place; the body stays as it is."""
+    _settle(database, row, now, _DEAD_LETTER, (settlement, now.wall, reason, journal_writer.text_of(description)), page)
+
+
+def _settle(
+    database: sqlite3.Connection,
+    row: ClaimedRow,
+    now: Now,
+    update: str,
+    values: tuple[Any, ...],
+    page: Page | None,
+) -> None:
+    """End the delivery; `values` begins with the word that tells this settle from another one."""
+    try:
+        _fenced(database, row, now, update, values)
+    except LockLost:
+        # S5: the same settle again is answered like the first, without a second effect.
+        found = database.execute("SELECT settlements FROM task WHERE seq = ?", (row.seq,)).fetchone()
+        if found is None or f"{row.receipt} {values[0]};" not in found[0]:
+            raise
+    else:
+        journal_writer.note(database, row.seq, page)
+
+
+def _fenced(
+    database: sqlite3.Connection,
+    row: ClaimedRow,
+    now: Now,
+    update: str,
+    values: tuple[Any, ...],
+    more: tuple[Any, ...] = (),
+) -> None:
+    """Change the row while the lease is ours (S4)."""
+    changed = database.execute(update, (*values, row.seq, row.receipt, now.boottime, *more)).rowcount
+    if changed != 1:
+        raise LockLost(
+            f"the lease on task {row.id} is no longer ours: it expired, the task was settled or cleared,"
+            " or a newer checkpoint was saved"
+        )

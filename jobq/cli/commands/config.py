@@ -1,0 +1,49 @@
+"""`jobq config`: what is in force here, and where it came from."""
+
+import sys
+from typing import Final
+
+import click
+
+from jobq.cli.common import ExampleCommand, json_option, read_settings
+from jobq.cli.display import terminal
+
+_UNSET: Final = "-"
+_CHANGED: Final = "1"  # bold
+
+
+@click.command(cls=ExampleCommand, examples=("jobq config", "jobq config --changed", "jobq config --json"))
+@click.option("--changed", is_flag=True, help="Only what is not at its default.")
+@json_option
+def config(changed: bool, as_json: bool) -> int:
+    """Show each setting: its value, where that came from, what it decides. Secrets stay hidden.
+
+    docs/configuration.md tells what each accepts.
+    """
+    from jobq.configuration import explain  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
+
+    read_settings()  # warns about variables that nothing reads
+    rows = [row for row in explain() if row.about.audience != "jobq" and (row.origin != "default" or not changed)]
+    if as_json:
+        for row in rows:
+            terminal.put_json(
+                {
+                    "setting": row.name,
+                    "variable": row.variable,
+                    "value": row.value,
+                    "default": row.default,
+                    "origin": row.origin,
+                    "accepts": row.accepts,
+                    "about": row.about.text,
+                }
+            )
+        return 0
+    values = [terminal.visible(row.value or row.about.unset or _UNSET) for row in rows]
+    first = max((len(row.variable) for row in rows), default=0)
+    second = max(map(len, values), default=0)
+    for row, value in zip(rows, values, strict=True):
+        text = f"{row.variable:<{first}}  {value:<{second}}"
+        is_set = row.origin != "default"
+        painted = terminal.paint(text, _CHANGED, sys.stdout) if is_set else text
+        terminal.put(f"{painted}  {'set here' if is_set else 'default '}  {row.about.text}")
+    return 0

@@ -1,0 +1,289 @@
+"""`jobq QUEUE dead list|show|retry|purge`: the tasks that jobq gave up on."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from jobq.cli.common import ExampleCommand, SuggestingGroup, json_option, with_queue
+from jobq.cli.display import format_task, terminal
+from jobq.cli.display.progress_bar import Bar
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend, DeadLetter
+
+_NOT_FOUND: Final = 4
+_BATCH: Final = 500
+_MOST_LISTED: Final = 1_000_000
+_SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
+Act = Callable[[Sequence[str]], Awaitable[list[str]]]
+
+
+_where_option: Final = click.option(
+    "--where",
+    multiple=True,
+    metavar="FIELD=PATTERN",
+    help="Those of which this holds: FIELD is id, reason, exit, error, host or command; * stands for anything.",
+)
+_group_option: Final = click.option("--group", metavar="GROUP", help="Those of a group that `list --group-by` names.")
+
+
+@click.group(
+    cls=SuggestingGroup,
+    examples=(
+        "jobq demo dead list",
+        f"jobq demo dead show {_SOME_ID}",
+        "jobq demo dead retry --all",
+        f"jobq demo dead purge {_SOME_ID}",
+    ),
+)
+def dead() -> None:
+    """Look after dead letters: tasks that failed too often, crashed too often, or are no tasks at all."""
+
+
+@dead.command(
+    name="list",
+    cls=ExampleCommand,
+    short_help="List dead letters, oldest first.",
+    examples=(
+        "jobq demo dead list -n 100",
+        "jobq demo dead list --json",
+        "jobq demo dead list --group-by exit,error,host",
+    ),
+)
+@click.option("-n", "--limit", type=click.IntRange(1, _MOST_LISTED), default=20, help="How many at most. Default: 20.")
+@click.option(
+    "--group-by",
+    metavar="FIELDS",
+    help="Count those that have these in common: some of reason, exit, error, host, separated by commas.",
+)
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, limit: int, group_by: str | None, as_json: bool) -> int:
+    """List dead letters, oldest first: id, when it died, deliveries, reason, what ran.
+
+    With --group-by, count what they have in common: how the last attempt ended, its last words with numbers, paths and
+    ids folded, and its host, where a journal knows it. `dead retry --group` takes the name of a group.
+    """
+
+    async def work(backend: "Backend") -> None:
+        if group_by is not None:
+            from jobq.cli.display import dead_letter_groups  # noqa: PLC0415 - most lists are plain
+
+            await dead_letter_groups.put_groups(backend, group_by, as_json=as_json)
+            return
+        letters = await backend.dead_letters(limit + 1)
+        for letter in letters[:limit]:
+            if as_json:
+                terminal.put_json(_as_json(letter, env=False))
+            else:
+                terminal.put(_line(letter))
+        if len(letters) > limit:
+            terminal.tell(f"there are more than {limit}; -n N shows more")
+
+    return with_queue(ctx, work)
+
+
+def _line(letter: "DeadLetter") -> str:
+    died = format_task.moment(letter.died)
+    shown = f"{terminal.visible(letter.id)}  {died}  {letter.deliveries:3}  {terminal.visible(letter.reason)}"
+    return f"{shown}  {format_task.what_runs(letter.body)}"
+
+
+def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "reason": letter.reason,
+        "description": letter.description,
+        "deliveries": letter.deliveries,
+        "died": format_task.moment(letter.died),
+        **format_task.as_json(letter.body, env=env),
+    }
+
+
+@dead.command(
+    cls=ExampleCommand,
+    short_help="Show all of one dead letter.",
+    examples=(f"jobq demo dead show {_SOME_ID}", f"jobq demo dead show {_SOME_ID} --json --show-env"),
+)
+@click.argument("id_", metavar="ID")
+@click.option("--show-env", is_flag=True, help="Show the values of its variables too; they may be secrets.")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
+    """Show all of one dead letter: why it died, the end of its output, its task, or the bytes that are none."""
+
+    async def work(backend: "Backend") -> int:
+        letter = await _find(backend, id_)
+        if letter is None:
+            return _tell_missing([id_], as_json=as_json)
+        if as_json:
+            terminal.put_json(_as_json(letter, env=show_env))
+        else:
+            _show(letter, env=show_env)
+        return 0
+
+    return with_queue(ctx, work)
+
+
+async def _find(backend: "Backend", id_: str) -> "DeadLetter | None":
+    limit = _BATCH
+    while True:
+        letters = await backend.dead_letters(limit)
+        found = next((letter for letter in letters if letter.id == id_), None)
+        if found is not None or len(letters) < limit:
+            return found
+        limit *= 4
+
+
+def _show(letter: "DeadLetter", *, env: bool) -> None:
+    rows = [
+        ("id", terminal.visible(letter.id)),
+        ("reason", terminal.visible(letter.reason)),
+        ("died", format_task.moment(letter.died)),
+        ("deliveries", str(letter.deliveries)),
+        *format_task.details(letter.body, env=env),
+    ]
+    for label, text in rows:
+        terminal.put(f"{label + ':':<14}{text}")
+    terminal.put("description:")
+    for line in letter.description.splitlines():
+        terminal.put(f"  {terminal.visible(line)}")
+
+
+@dead.command(
+    cls=ExampleCommand,
+    short_help="Put dead letters back into the queue.",
+    examples=(
+        f"jobq demo dead retry {_SOME_ID}",
+        "jobq demo dead retry --where exit=137 --where 'host=node-7*'",
+        "jobq demo dead retry --all",
+    ),
+)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "all_", is_flag=True, help="All that are dead now.")
+@_where_option
+@_group_option
+@json_option
+@click.pass_context
+def retry(
+    ctx: click.Context, ids: tuple[str, ...], all_: bool, where: tuple[str, ...], group: str | None, as_json: bool
+) -> int:
+    """Put dead letters back into the queue, with fresh budgets; to be run again if it is interrupted."""
+    _check_choice(ids, all_, where, group)
+
+    async def work(backend: "Backend") -> int:
+        meant = await _meant(backend, ids, where, group)
+        return await _act(backend, backend.redrive, "retried", meant, all_, as_json=as_json)
+
+    return with_queue(ctx, work)
+
+
+@dead.command(
+    cls=ExampleCommand,
+    short_help="Delete dead letters for good.",
+    examples=(f"jobq demo dead purge {_SOME_ID}", "jobq demo dead purge --all --yes"),
+)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "all_", is_flag=True, help="All that are dead now.")
+@_where_option
+@_group_option
+@click.option("--yes", is_flag=True, help="Do not ask, for --all.")
+@json_option
+@click.pass_context
+def purge(
+    ctx: click.Context,
+    ids: tuple[str, ...],
+    all_: bool,
+    where: tuple[str, ...],
+    group: str | None,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Delete dead letters for good."""
+    _check_choice(ids, all_, where, group)
+    if all_ and not yes and not terminal.has_terminal_input():
+        raise click.UsageError("purge --all deletes for good and there is no terminal to ask on; add --yes")
+
+    async def work(backend: "Backend") -> int:
+        if all_ and not yes and not terminal.confirmed(f"Delete all dead letters of {backend.name}?"):
+            terminal.tell("nothing was deleted")
+            return 1
+        meant = await _meant(backend, ids, where, group)
+        return await _act(backend, backend.purge_dead, "purged", meant, all_, as_json=as_json)
+
+    return with_queue(ctx, work)
+
+
+def _check_choice(ids: tuple[str, ...], all_: bool, where: tuple[str, ...], group: str | None) -> None:
+    if all_ + bool(ids) + bool(where or group) != 1:
+        raise click.UsageError(
+            "give the IDs of dead letters (`dead list` shows them), or --all, not both; or --where and --group"
+        )
+
+
+async def _meant(
+    backend: "Backend", ids: tuple[str, ...], where: tuple[str, ...], group: str | None
+) -> tuple[str, ...]:
+    if not where and group is None:
+        return ids
+    from jobq.cli.display import dead_letter_groups  # noqa: PLC0415 - as above
+
+    return tuple(await dead_letter_groups.chosen(backend, where, group))
+
+
+async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], all_: bool, *, as_json: bool) -> int:
+    count = 0
+    missing: list[str] = []
+    total = (await backend.stats()).dead if all_ else len(ids)
+    with Bar(done, total) as bar:
+        async for batch in _dead_at_start(backend, total) if all_ else _batches(ids):
+            found = await act(batch)
+            count += len(found)
+            acted_on = set(found)
+            missing += [id_ for id_ in batch if id_ not in acted_on]
+            if as_json:
+                _put_ids(found)
+            bar.show(count, str(count))
+    if not as_json:
+        terminal.put(f"{done} {count} dead letter{'' if count == 1 else 's'}")
+    return _tell_missing(missing, as_json=as_json) if missing and not all_ else 0
+
+
+def _put_ids(ids: Sequence[str]) -> None:
+    with suppress(terminal.OutputGone):  # what is begun is done to its end, whoever reads of it
+        for id_ in ids:
+            terminal.put_json({"id": id_})
+        terminal.flush()
+
+
+async def _batches(ids: tuple[str, ...]) -> AsyncIterator[list[str]]:
+    different = list(dict.fromkeys(ids))
+    for start in range(0, len(different), _BATCH):
+        yield different[start : start + _BATCH]
+
+
+async def _dead_at_start(backend: "Backend", total: int | None) -> AsyncIterator[list[str]]:
+    """Yield the ids of those that were dead when this began, oldest first, though some may die again meanwhile.
+
+    The consumer takes each batch out of the dead-letter place. Whatever dies later comes after, so that the first
+    `total` are the ones meant; where the service cannot count, no id is yielded twice.
+    """
+    seen: set[str] = set()
+    while total is None or len(seen) < total:
+        at_most = _BATCH if total is None else min(_BATCH, total - len(seen))
+        batch = [letter.id for letter in await backend.dead_letters(at_most) if letter.id not in seen]
+        if not batch:
+            return
+        seen.update(batch)
+        yield batch
+
+
+def _tell_missing(ids: Sequence[str], *, as_json: bool = False) -> int:
+    message = f"no dead letter with the id {', '.join(ids)}"
+    if as_json:
+        terminal.complain_json("NotFound", message, _NOT_FOUND, ids=list(ids))
+    else:
+        terminal.complain(message)
+    return _NOT_FOUND

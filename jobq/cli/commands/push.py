@@ -1,0 +1,400 @@
+"""`jobq QUEUE push`: tasks from options, a file, a pipe or an argument vector into the queue, in bounded memory."""
+
+import os
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from jobq import strict_json
+from jobq.cli.common import ExampleCommand, Invocation, duration, json_option, read_settings, spec_of, with_queue
+from jobq.cli.display import terminal
+from jobq.errors import MalformedTask
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend
+    from jobq.cli.submit.push_chunks import Echo, Pusher
+    from jobq.settings import Settings
+    from jobq.submit.input_lines import Template
+
+_ARGV: Final = "jobq.argv"
+
+_HELP: Final = """Queue commands, which workers will run.
+
+Tasks come from exactly one place: -c options, a FILE (`-` or nothing = standard input), a Python function (--call), a
+program with its arguments after `--`, which is run without a shell, or a Python class that lists them (--spec, see
+docs/work-specifications.md).
+
+In a FILE each line is a command for the shell. Blank lines and lines that begin with # are skipped. A line that begins
+with {" is a JSON object with the fields command, argv or call (with kwargs), and env, cwd, timeout (seconds), id,
+priority, not_before (seconds since 1970), on_exit (rules), budgets (retries, preemptions, crashes). Options hold for
+all tasks that do not say otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
+
+With --resume NAME a push of FILE that was interrupted, however that was, is finished by running it again: no line is
+lost, and none is queued twice where the queue knows ids again (elsewhere 500 at most). The same FILE is needed.
+"""
+_EXAMPLES: Final = (
+    "jobq demo push -c 'python train.py --fold 1' -c 'python train.py --fold 2'",
+    "jobq demo push tasks.txt",
+    "jobq demo push --on-exit 3=fail --on-exit oom=delay:10m -c 'python train.py'",
+    "jobq demo push --wait -c 'true' -c 'exit 3'    # while a worker runs: ends with 3",
+    "jobq demo push --resume monday tasks.txt    # after an interruption: the same again",
+    "seq 100 | sed 's/^/echo task /' | jobq demo push -",
+    "jobq demo push --timeout 2h --env HF_TOKEN --cwd . -- python train.py --lr 0.1",
+    """echo '{"argv": ["echo", "hello"], "priority": 5}' | jobq demo push""",
+    """jobq demo push --call mypackage.training:fold --kwargs '{"n": 1}'""",
+)
+
+
+class _PushCommand(ExampleCommand):
+    """Keeps what follows the first `--` apart, which click would mix with FILE."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before `--`."""
+        if "--" in args:
+            position = args.index("--")
+            ctx.meta[_ARGV] = tuple(args[position + 1 :])
+            args = args[:position]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the shape of a command line."""
+        return ["[OPTIONS]", "[-c COMMAND ... | FILE | --call MODULE:FUNCTION | -- PROGRAM [ARGS]...]"]
+
+
+def _function(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        from jobq.task import Task  # noqa: PLC0415 - `jobq push --help` must not pay for pydantic
+
+        try:
+            Task.new(call=text)
+        except MalformedTask as error:
+            raise click.BadParameter(f"{text!r} {error.what}") from None
+    return text
+
+
+def _object(_context: click.Context, _parameter: click.Parameter, text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        value = strict_json.loads(os.fsencode(text))
+    except MalformedTask as error:
+        raise click.BadParameter(str(error)) from None
+    if not isinstance(value, dict):
+        raise click.BadParameter("""must be a JSON object, such as '{"n": 1}'""")
+    return value
+
+
+@click.command(cls=_PushCommand, help=_HELP, examples=_EXAMPLES)
+@click.argument("file", required=False)
+@click.option("-c", "--command", "commands", multiple=True, metavar="COMMAND", help="A shell command; may be repeated.")
+@click.option(
+    "--call",
+    metavar="MODULE:FUNCTION",
+    callback=_function,
+    help="A Python function, imported and called in a process of its own; what it returns is ignored.",
+)
+@click.option("--kwargs", metavar="JSON", callback=_object, help="Its arguments by name, as a JSON object.")
+@click.option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A variable for the tasks; NAME alone takes the value from here, so that it does not show in `ps`.",
+)
+@click.option("--cwd", metavar="FOLDER", help="Where they run; a relative one counts from here. Default: the worker's.")
+@click.option("--timeout", metavar="DURATION", callback=duration, help="How long one attempt may run, as in 90s or 2h.")
+@click.option("--delay", metavar="DURATION", callback=duration, help="How long to wait before they may start.")
+@click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
+@click.option("--id", "id_", metavar="ID", help="Name the one task; queueing the same id again changes nothing.")
+@click.option("--num-retries", type=click.IntRange(min=0), metavar="N", help="Runs after a failure. Default: 3.")
+@click.option(
+    "--on-exit",
+    multiple=True,
+    metavar="WHEN=THEN",
+    help="After this end do that: WHEN is a code, a signal, oom or timeout; THEN is retry, fail, delay:10m or"
+    " queue:NAME.",
+)
+@click.option("--max-crashes", type=click.IntRange(min=0), metavar="N", help="Runs after a crash. Default: 3.")
+@click.option(
+    "--max-preemptions", type=click.IntRange(min=0), metavar="N", help="Runs after a preemption. Default: 100."
+)
+@click.option(
+    "--spec", metavar="MODULE:NAME", help="Queue what a jobq.WorkSpecification or a generator function lists."
+)
+@click.option("--dry-run", is_flag=True, help="With --spec: print what would be queued, and queue nothing.")
+@click.option("--resume", metavar="NAME", help="Push FILE so that an interrupted push goes on when it is run again.")
+@click.option(
+    "--accept-changes", is_flag=True, help="With --resume: lines that are not queued yet may have changed meanwhile."
+)
+@click.option("--no-create", is_flag=True, help="Do not make a missing queue, for which a mere sender has no right.")
+@click.option("--wait", is_flag=True, help="Wait until all have ended; end with the worst exit code of theirs.")
+@click.option(
+    "--wait-timeout", metavar="DURATION", callback=duration,
+    help="With --wait: how long; then end with 75, and say whose outcome is unknown. Default: until all have ended.",
+)  # fmt: skip
+@click.option("--ids", is_flag=True, help="Print each id once its task is safely queued.")
+@json_option
+@click.pass_context
+def push(
+    ctx: click.Context,
+    file: str | None,
+    commands: tuple[str, ...],
+    call: str | None,
+    kwargs: dict[str, Any] | None,
+    variables: tuple[str, ...],
+    cwd: str | None,
+    timeout: timedelta | None,
+    delay: timedelta | None,
+    priority: int | None,
+    id_: str | None,
+    num_retries: int | None,
+    on_exit: tuple[str, ...],
+    max_crashes: int | None,
+    max_preemptions: int | None,
+    spec: str | None,
+    dry_run: bool,
+    resume: str | None,
+    accept_changes: bool,
+    no_create: bool,
+    wait: bool,
+    wait_timeout: timedelta | None,
+    ids: bool,
+    as_json: bool,
+) -> int:
+    """Queue commands; see _HELP."""
+    from jobq.cli.submit.push_chunks import Echo, Pusher, Stream, push_given  # noqa: PLC0415 - as above
+    from jobq.spec import parse  # noqa: PLC0415 - as above
+    from jobq.submit.input_lines import Input, Template  # noqa: PLC0415 - as above
+    from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
+
+    settings = read_settings(
+        num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions, on_exit=on_exit or None
+    )
+    _check_rules(settings.on_exit, spec_of(ctx, settings), settings)
+    queue = parse(spec_of(ctx, settings))  # before anything is read
+    template = Template(
+        env=_variables(variables),
+        cwd=None if cwd is None else str(Path.cwd() / cwd) if cwd else cwd,
+        timeout=timeout.total_seconds() if timeout is not None else None,
+        priority=priority,
+        delay=delay,
+        on_exit=settings.on_exit or None,
+        trace_context=ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
+        budgets={
+            "retries": settings.num_retries,
+            "crashes": settings.max_crashes,
+            "preemptions": settings.max_preemptions,
+        },
+    )
+    argv: tuple[str, ...] | None = ctx.meta.get(_ARGV)
+    _check_sources(file, commands, argv, call, spec, id_)
+    if kwargs is not None and call is None:
+        raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
+    _check_wait(wait, wait_timeout)
+    echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None, wait_timeout=wait_timeout)
+    if resume is not None:
+        if wait and accept_changes:
+            raise click.UsageError(
+                "--wait finds its tasks by the lines of the file, which --accept-changes lets change"
+            )
+        code = _push_resumably(ctx, resume, file, template, settings, accept_changes, Pusher, echo, no_create)
+        echo.check()
+        return code
+    if accept_changes:
+        raise click.UsageError("--accept-changes goes with --resume")
+    if spec is not None:
+        from jobq.cli.submit import work_specification  # noqa: PLC0415 - most pushes have none
+
+        with terminal.data_apart():
+            found = work_specification.specification_of(spec)
+            code = with_queue(
+                ctx,
+                lambda backend: _awaited(
+                    backend,
+                    echo,
+                    lambda: work_specification.push_specification(
+                        Pusher(backend, echo, creates=not no_create),
+                        found,
+                        template,
+                        backend=backend,
+                        dry_run=dry_run,
+                        as_json=as_json,
+                    ),
+                ),
+                settings,
+            )
+        echo.check()
+        return code
+    if dry_run:
+        raise click.UsageError("--dry-run goes with --spec")
+    if file is not None or not (commands or argv or call):
+        with Input(file or "-") as source:
+            code = with_queue(
+                ctx,
+                lambda backend: _awaited(
+                    backend,
+                    echo,
+                    Stream(Pusher(backend, echo, creates=not no_create), source, template, _again(ctx)).run,
+                ),
+                settings,
+                interruptible=True,
+            )
+        echo.check()
+        return code
+    given: list[dict[str, Any]] = [{"command": command} for command in commands]
+    given = given or [{"argv": argv} if argv else {"call": call, "kwargs": kwargs}]
+    named = {"id": id_} if id_ is not None else {}
+    tasks = [template.task(**fields, **named) for fields in given]
+
+    async def push_them(backend: "Backend") -> int:
+        if id_ is not None and not backend.capabilities.deduplicates:
+            raise click.UsageError(
+                f"--id: the service of {backend.name} does not know an id again, so a second push would run it twice"
+            )
+        return await _awaited(backend, echo, lambda: push_given(Pusher(backend, echo, creates=not no_create), tasks))
+
+    code = with_queue(ctx, push_them, settings, interruptible=True)
+    echo.check()
+    return code
+
+
+def _check_rules(rules: Sequence[str], text: str, settings: "Settings") -> None:
+    from dataclasses import replace  # noqa: PLC0415 - --help must not pay for it
+
+    from jobq.errors import InvalidSpec  # noqa: PLC0415 - as above
+    from jobq.run.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.spec import parse as parse_spec  # noqa: PLC0415 - as above
+    from jobq.spec import resolve  # noqa: PLC0415 - as above
+
+    for rule in rules:
+        try:
+            _, action = parse(rule)
+        except ValueError as error:
+            raise click.UsageError(f"--on-exit: {error}") from None
+        if not action.queue:
+            continue
+        spec = parse_spec(text)
+        if action.queue == spec.queue:
+            raise click.UsageError(f"--on-exit: {rule} names the queue itself; to run it again there write retry")
+        try:
+            resolve(str(replace(spec, queue=action.queue)), settings)  # what the service takes as a name
+        except InvalidSpec as error:
+            raise click.UsageError(f"--on-exit: {error}") from None
+
+
+def _check_wait(wait: bool, wait_timeout: timedelta | None) -> None:
+    if wait_timeout is not None and not wait:
+        raise click.UsageError("--wait-timeout goes with --wait")
+
+
+async def _awaited(backend: "Backend", echo: "Echo", push_all: "Callable[[], Awaitable[int]]") -> int:
+    """Push, and then, if that is wanted, wait for the end of what was pushed."""
+    if echo.kept is None:
+        return await push_all()
+    from jobq.cli.interrupts import Interrupted  # noqa: PLC0415 - most pushes do not wait
+    from jobq.cli.submit.wait_for_results import left, wait_for  # noqa: PLC0415 - as above
+    from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
+
+    journal_of(backend)  # before anything is queued
+    try:
+        if code := await push_all():
+            return code
+    except Interrupted as interrupted:  # it may come between the last acknowledgement and the wait
+        if not (queued := len(echo.kept)):
+            raise
+        raise Interrupted(f"{interrupted}; {left(queued, queued)}", interrupted.ids) from None
+    return await wait_for(backend, echo.kept, as_json=echo.as_json, timeout=echo.wait_timeout)
+
+
+def _push_resumably(
+    ctx: click.Context,
+    name: str,
+    file: str | None,
+    template: "Template",
+    settings: "Settings",
+    accepts_changes: bool,
+    pusher: "type[Pusher]",
+    echo: "Echo",
+    no_create: bool,
+) -> int:
+    from jobq.cli.submit.resumable_push import Resumable  # noqa: PLC0415 - most pushes are none
+
+    if file is None or file == "-":
+        raise click.UsageError("--resume reads a FILE, which it can read again from its middle; a pipe cannot be")
+    if template.delay is not None:
+        raise click.UsageError("--delay counts from when a line is read, so it cannot be the same again with --resume")
+    path = Path(file)
+
+    async def work(backend: "Backend") -> int:
+        resumable = Resumable(
+            pusher(backend, echo, creates=not no_create),
+            backend,
+            settings,
+            name=name,
+            path=path,
+            template=template,
+            accepts_changes=accepts_changes,
+        )
+        if echo.kept is None:
+            return await resumable.run()
+        from jobq.cli.submit.wait_for_results import wait_for  # noqa: PLC0415 - most pushes do not wait
+        from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
+
+        journal_of(backend)  # before anything is queued
+        if code := await resumable.run():
+            return code
+        # Those of earlier runs too: the same command gives the same answer, however often it was interrupted.
+        return await wait_for(backend, await resumable.ids(), as_json=echo.as_json, timeout=echo.wait_timeout)
+
+    return with_queue(ctx, work, settings, interruptible=echo.kept is not None)
+
+
+def _check_sources(
+    file: str | None,
+    commands: tuple[str, ...],
+    argv: tuple[str, ...] | None,
+    call: str | None,
+    spec: str | None,
+    id_: str | None,
+) -> None:
+    if argv == ():
+        raise click.UsageError("no program after `--`")
+    places = (file is not None) + bool(commands) + (argv is not None) + (call is not None) + (spec is not None)
+    if places > 1:
+        raise click.UsageError(
+            "tasks come from one place: -c, a FILE, --call, --spec, or a program after `--`; push twice for two"
+        )
+    if id_ is not None and (len(commands) != 1 and argv is None and call is None):
+        raise click.UsageError(
+            "--id names one task: give it with one -c, --call or a program; JSON lines have ids of their own"
+        )
+    if not places and terminal.has_terminal_input():
+        raise click.UsageError(
+            "nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, --call FUNCTION, or -- PROGRAM"
+        )
+
+
+def _variables(pairs: Sequence[str]) -> Mapping[str, str]:
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise click.UsageError(f"--env {name}: there is no such variable here; write {name}=VALUE")
+            value = os.environ[name]
+        values[name] = value
+    return values
+
+
+def _again(ctx: click.Context) -> str:
+    """Return how this command line would read the rest of its file."""
+    invocation = ctx.find_object(Invocation)
+    given = [invocation.spec] if invocation and invocation.spec else []
+    has_options = any(
+        value not in (None, False, ()) for name, value in ctx.params.items() if name not in ("file", "commands")
+    )
+    return shlex.join(["jobq", *given, "push"]) + (" [the same options] -" if has_options else " -")

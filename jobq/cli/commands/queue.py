@@ -1,0 +1,121 @@
+"""`jobq QUEUE size`, `peek`, `create` and `clear`: the queue as a whole."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from jobq.cli.common import ExampleCommand, json_option, with_queue
+from jobq.cli.display import format_task, terminal
+from jobq.errors import AccessDenied
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend, QueueStats
+
+_NOT_FOUND: Final = 4
+_MOST_PEEKED: Final = 10_000
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "jobq demo size",
+        "jobq demo size --json",
+        "while jobq demo size --fail-if-empty; do sleep 10; done",
+    ),
+)
+@click.option("--fail-if-empty", is_flag=True, help="Exit 4 when no task is visible, leased or scheduled.")
+@json_option
+@click.pass_context
+def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
+    """Count the tasks: visible (could start now), leased (running), scheduled (for later), dead (given up).
+
+    A Storage Queue tells the first three only together, and about: as total.
+    """
+
+    async def work(backend: "Backend") -> int:
+        stats = await backend.stats()
+        if as_json:
+            terminal.put_json(_counts(stats))
+        else:
+            terminal.put(_table(stats))
+        if fail_if_empty and not stats.is_known:
+            raise AccessDenied("the service does not say how many tasks there are: give this identity the right to ask")
+        return _NOT_FOUND if fail_if_empty and not stats.unfinished else 0
+
+    return with_queue(ctx, work)
+
+
+def _counts(stats: "QueueStats") -> dict[str, int | None]:
+    """Return what is told: a total only where the others are not known."""
+    return {name: count for name, count in asdict(stats).items() if name != "total" or count is not None}
+
+
+def _table(stats: "QueueStats") -> str:
+    texts = {name: "?" if count is None else str(count) for name, count in _counts(stats).items()}
+    columns = [(name.rjust(len(text)), text.rjust(len(name))) for name, text in texts.items()]
+    return "\n".join("  ".join(row) for row in zip(*columns, strict=True))
+
+
+@click.command(cls=ExampleCommand, examples=("jobq demo peek", "jobq demo peek -n 100 --json"))
+@click.option("-n", "--limit", type=click.IntRange(1, _MOST_PEEKED), default=10, help="How many at most. Default: 10.")
+@json_option
+@click.pass_context
+def peek(ctx: click.Context, limit: int, as_json: bool) -> int:
+    """Show the next tasks without taking them: id, deliveries so far, what runs. Values of variables stay hidden."""
+
+    async def work(backend: "Backend") -> None:
+        tasks = await backend.peek(limit)
+        for found in tasks:
+            if as_json:
+                held = format_task.as_json(found.body, env=False)
+                terminal.put_json({"id": found.id, "deliveries": found.deliveries, **held})
+            else:
+                terminal.put(f"{terminal.visible(found.id)}  {found.deliveries:3}  {format_task.what_runs(found.body)}")
+        most = backend.capabilities.max_peek
+        if most is not None and len(tasks) >= most and limit > most:
+            terminal.tell(f"the first {most} are shown: this service shows no more, and there may be more")
+
+    return with_queue(ctx, work)
+
+
+@click.command(
+    cls=ExampleCommand, examples=("jobq demo create", "jobq sqlite:///data/jobs.db/demo create --no-exist-ok")
+)
+@click.option("--exist-ok/--no-exist-ok", default=True, help="Whether it may exist already. Default: it may.")
+@json_option
+@click.pass_context
+def create(ctx: click.Context, exist_ok: bool, as_json: bool) -> int:
+    """Make the queue and its dead-letter place. A first push does it too; a worker does not."""
+
+    async def work(backend: "Backend") -> None:
+        await backend.create(exist_ok=exist_ok)
+        if as_json:
+            terminal.put_json({"queue": backend.name})
+        else:
+            terminal.tell(f"queue {backend.name} is there")
+
+    return with_queue(ctx, work)
+
+
+@click.command(cls=ExampleCommand, examples=("jobq demo clear", "jobq demo clear --yes"))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+def clear(ctx: click.Context, yes: bool, as_json: bool) -> int:
+    """Delete every task that waits or runs; a running one is stopped by its worker. Dead letters stay."""
+    if not yes and not terminal.has_terminal_input():
+        raise click.UsageError("clear deletes tasks for good and there is no terminal to ask on; add --yes")
+
+    async def work(backend: "Backend") -> int:
+        if not yes and not terminal.confirmed(f"Delete all tasks that wait or run on {backend.name}?"):
+            terminal.tell("nothing was deleted")
+            return 1
+        count = await backend.clear()
+        if as_json:
+            terminal.put_json({"queue": backend.name, "cleared": count})
+        else:
+            terminal.put(f"cleared {count} task{'' if count == 1 else 's'} from {terminal.visible(backend.name)}")
+        return 0
+
+    return with_queue(ctx, work)

@@ -1,0 +1,299 @@
+"""`jobq serve SPEC`: the HTTP service, and its tokens."""
+
+import asyncio
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from jobq.cli.common import ExampleCommand, Invocation, SuggestingGroup, json_option, read_settings, spec_of, with_queue
+from jobq.cli.display import terminal
+from jobq.cli.interrupts import heard
+from jobq.errors import BackendMissing
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend
+    from jobq.server.run_server import Listening
+    from jobq.server.tokens import TokenRecord
+    from jobq.settings import Settings
+
+_NOT_FOUND: Final = 4
+_SCOPES: Final = ("enqueue", "lease", "settle", "read", "admin")
+_BROUGHT: Final = frozenset({"uvicorn", "httptools", "prometheus_client", "uvloop"})  # by the extra
+_HELP: Final = """Serve the queues of a place over HTTP until Ctrl-C or SIGTERM, so that workers need no rights there.
+
+SPEC names a queue of an SQL backend, as in `jobq SPEC worker`; all queues beside it are served too. Workers elsewhere
+use them as http://HOST:PORT/QUEUE. Several of these may serve one PostgreSQL.
+
+It listens on this machine alone; anywhere else it needs tokens (`jobq serve token create`), which it then wants of
+everyone. Put TLS before it, or give it --certificate and --key. Needs pip install 'jobq[server]'.
+"""
+
+
+class ServeGroup(SuggestingGroup):
+    """`jobq serve [SPEC]`, and below it `token`: a first argument that is no command is the place to serve."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the spec out of the arguments; click would take it for a command."""
+        places = [index for index, word in enumerate(args) if not word.startswith("-")]
+        options = {name for option in self.params for name in option.opts if not getattr(option, "is_flag", True)}
+        first = next((index for index in places if index == 0 or args[index - 1] not in options), None)
+        if first is not None and args[first] not in self.commands:
+            take_spec(ctx, args[first])
+            args = [*args[:first], *args[first + 1 :]]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the shape of a command line."""
+        return ["[OPTIONS]", "[SPEC]"]
+
+
+def take_spec(context: click.Context, spec: str) -> None:
+    """Let a spec that stands behind the command be the one that is meant; raises UsageError for a second one."""
+    invocation = context.ensure_object(Invocation)
+    if invocation.spec is not None and not context.resilient_parsing:
+        raise click.UsageError("the place to serve is named twice, before and after `serve`", context)
+    invocation.spec = spec
+
+
+@click.group(
+    cls=ServeGroup,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    help=_HELP,
+    examples=(
+        "jobq serve demo",
+        "jobq demo serve --port 9000",
+        "jobq serve postgresql://jobq@db.internal/work/demo --host 0.0.0.0",
+    ),
+)
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen. Default: 127.0.0.1.")
+@click.option(
+    "--port", metavar="PORT", type=click.IntRange(0, 65535), default=8000,
+    help="Where to listen; 0 = one that is free. Default: 8000.",
+)  # fmt: skip
+@click.option("--certificate", metavar="FILE", help="Serve HTTPS with this certificate (and its chain).")
+@click.option("--key", metavar="FILE", help="The certificate's key.")
+@click.option(
+    "--rate-limit", metavar="N", type=click.FloatRange(min=1), default=5000.0,
+    help="Requests a second of one token, or of one address without tokens. Default: 5000.",
+)  # fmt: skip
+@json_option
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    host: str,
+    port: int,
+    certificate: str | None,
+    key: str | None,
+    rate_limit: float,
+    as_json: bool,
+) -> int | None:
+    """Serve; see _HELP."""
+    if ctx.invoked_subcommand is not None:
+        return None
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--certificate and --key go together")
+    settings = read_settings()
+    spec = spec_of(ctx, settings)
+    try:
+        from jobq.server.app import Limits  # noqa: PLC0415 - the extra, and `jobq --help` must not pay for it
+        from jobq.server.run_server import Listening  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        if error.name not in _BROUGHT:
+            raise
+        raise BackendMissing(
+            f"the service needs {error.name!r}; install it with: pip install 'jobq[server]'"
+        ) from error
+    limits = Limits(rate=rate_limit, burst=2 * rate_limit)
+    listening = Listening(host=host, port=port, certificate=certificate, key=key, limits=limits)
+    _log_to_stderr()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(spec, settings, listening, as_json=as_json))
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop  # noqa: PLC0415 - of the extra, where it can be had
+    except ModuleNotFoundError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _log_to_stderr() -> None:
+    """The audit is one line of JSON each; everything else is told as text. Both go to standard error."""
+    for name, form, level in (
+        ("jobq.audit", "%(message)s", logging.INFO),
+        ("jobq", "%(asctime)s %(levelname)s %(name)s: %(message)s", logging.INFO),
+        ("uvicorn", "%(asctime)s %(levelname)s %(name)s: %(message)s", logging.ERROR),
+    ):
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter(form))
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(level)
+        logger.propagate = False
+
+
+async def _serve(spec: str, settings: "Settings", listening: "Listening", *, as_json: bool) -> int:
+    """Serve until a signal; that is a good end."""
+    from jobq.server.run_server import serve as serve_place  # noqa: PLC0415 - as above
+
+    stop = asyncio.Event()
+
+    def tell(url: str, wants_tokens: bool) -> None:
+        if as_json:
+            terminal.put_json({"url": url, "tokens": wants_tokens})
+        else:
+            terminal.put(url)
+            whom = "to whoever has a token" if wants_tokens else "to everyone on this machine, without tokens"
+            terminal.tell(f"serving {whom}; {url}/openapi.json tells what there is. Ctrl-C ends it.")
+        terminal.flush()
+
+    serving = asyncio.create_task(serve_place(spec, settings, listening, stop, tell), name="service")
+    with heard() as end:
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            if end.signal is None:
+                raise
+            stop.set()
+            await serving
+    return 0
+
+
+@serve.group(cls=SuggestingGroup, examples=("jobq serve token create demo --scope lease --scope settle",))
+def token() -> None:
+    """Make, list and revoke the tokens of a service; they are kept, as hashes, in the database that it serves."""
+
+
+def _of_place(context: click.Context, spec: str | None, work: Any) -> int:
+    if spec is not None:
+        take_spec(context, spec)
+
+    async def connected(backend: "Backend") -> int:
+        from jobq.errors import QueueNotFound  # noqa: PLC0415 - `jobq --help` needs none of it
+        from jobq.servable import served  # noqa: PLC0415 - as above
+
+        store = served(backend)
+        try:
+            await store.document("tokens")
+        except QueueNotFound:
+            await backend.create(exist_ok=True)
+        code: int = await work(store)
+        return code
+
+    return with_queue(context, connected)
+
+
+@token.command(
+    "create",
+    cls=ExampleCommand,
+    examples=(
+        "jobq serve token create demo --scope lease --scope settle --name workers",
+        "jobq serve token create demo --scope enqueue --only-queue demo",
+        "export JOBQ_HTTP_TOKEN=$(jobq serve token create demo --scope read)",
+    ),
+)
+@click.argument("spec", required=False)
+@click.option(
+    "--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, required=True,
+    help="What it permits; may be repeated. A worker needs lease and settle.",
+)  # fmt: skip
+@click.option(
+    "--only-queue", "queues", metavar="QUEUE", multiple=True,
+    help="On which queues; may be repeated. Default: on all of this place.",
+)  # fmt: skip
+@click.option("--name", metavar="TEXT", default="", help="For whom it is, to be listed.")
+@json_option
+@click.pass_context
+def create(
+    ctx: click.Context, spec: str | None, scopes: tuple[str, ...], queues: tuple[str, ...], name: str, as_json: bool
+) -> int:
+    """Make a token and print it: it is never to be had again. Give it to its user in JOBQ_HTTP_TOKEN."""
+
+    async def work(store: Any) -> int:
+        from jobq.server import tokens  # noqa: PLC0415 - `jobq --help` needs none of it
+
+        record, made = await tokens.create(store, name, tuple(dict.fromkeys(scopes)), queues or (tokens.ALL_QUEUES,))
+        if as_json:
+            terminal.put_json(_as_json(record) | {"token": made})
+        else:
+            terminal.put(made)
+            terminal.tell(f"token {record.id}: {_line(record)}; it is not shown again")
+        return 0
+
+    return _of_place(ctx, spec, work)
+
+
+@token.command("list", cls=ExampleCommand, examples=("jobq serve token list demo", "jobq demo serve token list --json"))
+@click.argument("spec", required=False)
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, spec: str | None, as_json: bool) -> int:
+    """List the tokens, without their secrets."""
+
+    async def work(store: Any) -> int:
+        from jobq.server import tokens  # noqa: PLC0415 - `jobq --help` needs none of it
+
+        for record in await tokens.records(store):
+            if as_json:
+                terminal.put_json(_as_json(record))
+            else:
+                terminal.put(f"{record.id}  {_line(record)}")
+        return 0
+
+    return _of_place(ctx, spec, work)
+
+
+@token.command(
+    "revoke",
+    cls=ExampleCommand,
+    examples=("jobq serve token revoke demo 0123456789ab", "jobq demo serve token revoke 0123456789ab --json"),
+)
+@click.argument("words", nargs=-1, required=True, metavar="[SPEC] ID")
+@json_option
+@click.pass_context
+def revoke(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> int:
+    """Delete a token. Services that run take it for two seconds more."""
+    if len(words) > 2:  # noqa: PLR2004 - a spec and an id
+        raise click.UsageError("name one token: jobq serve token revoke SPEC ID", ctx)
+    spec, token_id = (words[0], words[1]) if len(words) > 1 else (None, words[0])
+
+    async def work(store: Any) -> int:
+        from jobq.server import tokens  # noqa: PLC0415 - `jobq --help` needs none of it
+
+        record = await tokens.revoke(store, token_id)
+        if record is None:
+            message = f"there is no token {token_id!r} here; `jobq serve token list` names them"
+            if as_json:
+                terminal.complain_json("NotFound", message, _NOT_FOUND)
+            else:
+                terminal.complain(message)
+            return _NOT_FOUND
+        if as_json:
+            terminal.put_json(_as_json(record))
+        else:
+            terminal.put(f"revoked {record.id}  {_line(record)}")
+        return 0
+
+    return _of_place(ctx, spec, work)
+
+
+def _line(record: "TokenRecord") -> str:
+    where = "all queues" if "*" in record.queues else f"queue {', '.join(record.queues)}"
+    name = f"  {terminal.visible(record.name)}" if record.name else ""
+    return f"{', '.join(record.scopes)} on {where}{name}"
+
+
+def _as_json(record: "TokenRecord") -> dict[str, Any]:
+    from jobq.cli.display import format_task  # noqa: PLC0415 - `jobq --help` needs none of it
+
+    return {
+        "id": record.id,
+        "name": record.name,
+        "scopes": list(record.scopes),
+        "queues": list(record.queues),
+        "created": format_task.moment(record.created),
+    }

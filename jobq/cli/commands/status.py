@@ -1,0 +1,189 @@
+"""`jobq QUEUE status`, `ps`, `history` and `stats`: what the journal knows."""
+
+import shutil
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, spec_of, with_queue
+from jobq.cli.display import format_journal, terminal
+from jobq.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend
+    from jobq.journal.records import TaskRecord
+
+_NOT_FOUND: Final = 4
+_MOST_LISTED: Final = 1_000_000
+_SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
+_HOUR: Final = timedelta(hours=1)
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=(f"jobq demo status {_SOME_ID}", f"jobq demo status {_SOME_ID} --json"),
+)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@json_option
+@click.pass_context
+def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
+    """Show where tasks are now: state, worker, lease, progress, the last attempt and its result.
+
+    A task is ready, scheduled, running, expired (its worker is gone; it starts again), succeeded, dead or canceled.
+    """
+
+    async def work(backend: "Backend") -> int:
+        from jobq.journal.store import MOST_IDS, journal_of  # noqa: PLC0415 - --help must not pay for pydantic
+
+        journal = journal_of(backend)
+        found: dict[str, TaskRecord] = {}
+        for start in range(0, len(ids), MOST_IDS):
+            found |= {record.id: record for record in await journal.find(ids[start : start + MOST_IDS])}
+        for number, id_ in enumerate(dict.fromkeys(id_ for id_ in ids if id_ in found)):
+            if as_json:
+                terminal.put_json(format_journal.record_as_json(found[id_]))
+                continue
+            if number:
+                terminal.put("")
+            for label, text in format_journal.details(found[id_]):
+                terminal.put(f"{label + ':':<14}{text}")
+        return tell_missing([id_ for id_ in ids if id_ not in found], as_json=as_json)
+
+    return with_queue(ctx, work)
+
+
+def tell_missing(ids: list[str], *, as_json: bool) -> int:
+    """Complain about ids that name nothing, if there are any; return the exit code."""
+    if not ids:
+        return 0
+    message = f"no task with the id {', '.join(ids)} is known"
+    if as_json:
+        terminal.complain_json("NotFound", message, _NOT_FOUND, ids=ids)
+    else:
+        terminal.complain(message)
+    return _NOT_FOUND
+
+
+@click.command(cls=ExampleCommand, examples=("jobq demo ps", "watch jobq demo ps", "jobq demo ps --json"))
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, _MOST_LISTED), default=1000, help="How many at most. Default: 1000."
+)
+@json_option
+@click.pass_context
+def ps(ctx: click.Context, limit: int, as_json: bool) -> int:
+    """Show what runs: worker, age, attempt, progress, CPU and memory, what is left of the lease, what runs.
+
+    What a task tells is as old as its last heartbeat, which comes four times in a lease. A task whose lease is over
+    does not run any more: its worker died, and the next one that asks starts it again.
+    """
+
+    async def work(backend: "Backend") -> None:
+        from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
+
+        records = await journal_of(backend).running(limit)
+        if as_json:
+            for record in records:
+                terminal.put_json(format_journal.record_as_json(record))
+            return
+        if not records:
+            terminal.tell("nothing runs")
+            return
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        for line in format_journal.running(records, width):
+            terminal.put(line)
+
+    return with_queue(ctx, work)
+
+
+@click.command(cls=ExampleCommand, examples=(f"jobq demo history {_SOME_ID}",))
+@click.argument("id_", metavar="ID")
+@json_option
+@click.pass_context
+def history(ctx: click.Context, id_: str, as_json: bool) -> int:
+    """Show the attempts of a task: how each ended, when, where, and what became of the task then."""
+
+    async def work(backend: "Backend") -> int:
+        from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
+
+        journal = journal_of(backend)
+        found = await journal.find([id_])
+        if not found:
+            return tell_missing([id_], as_json=as_json)
+        for attempt in await journal.attempts(id_):
+            if as_json:
+                terminal.put_json({"id": id_, **format_journal.attempt_as_json(attempt)})
+            else:
+                terminal.put(format_journal.attempt_line(attempt))
+        record = found[0]
+        if not as_json:
+            terminal.tell(f"now: {format_journal.state_of(record)}")
+        return 0
+
+    return with_queue(ctx, work)
+
+
+@click.command(
+    cls=ExampleCommand,
+    examples=("jobq demo stats", "jobq demo stats --window 10m --json", "jobq demo stats --prometheus"),
+)
+@click.option(
+    "--window", metavar="DURATION", callback=duration, help="How far back to count what has ended. Default: 1h."
+)
+@click.option(
+    "--prometheus", is_flag=True, help="Print what the queue holds in the text format of Prometheus; for any queue."
+)
+@json_option
+@click.pass_context
+def stats(ctx: click.Context, window: timedelta | None, prometheus: bool, as_json: bool) -> int:
+    """Count the tasks by state, what ended lately, and how long the oldest has waited."""
+    if prometheus:
+        if as_json or window is not None:
+            raise click.UsageError("--prometheus has no window, and is no JSON")
+        return _put_exposition(ctx)
+
+    async def work(backend: "Backend") -> None:
+        from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
+
+        seconds = (window or _HOUR).total_seconds()
+        found = await journal_of(backend).stats(seconds)
+        oldest = found.oldest_ready_seconds
+        rate = sum(found.ended.values()) / seconds if seconds else 0.0
+        if as_json:
+            terminal.put_json(
+                {
+                    "states": dict(found.states),
+                    "ended": dict(found.ended),
+                    "window_s": seconds,
+                    "attempts_per_s": round(rate, 3),
+                    "oldest_ready_s": None if oldest is None else round(oldest, 1),
+                }
+            )
+            return
+        for state, count in found.states.items():
+            terminal.put(f"{state + ':':<14}{count}")
+        terminal.put(f"{'oldest ready:':<14}{'-' if oldest is None else format_journal.age(oldest)}")
+        ended = ", ".join(f"{count} {terminal.visible(outcome)}" for outcome, count in sorted(found.ended.items()))
+        terminal.put(f"ended in the last {format_journal.age(seconds)}: {ended or 'none'} ({rate:.3g}/s)")
+
+    return with_queue(ctx, work)
+
+
+def _put_exposition(ctx: click.Context) -> int:
+    settings = read_settings()
+    spec = spec_of(ctx, settings)
+
+    async def work(backend: "Backend") -> None:
+        from jobq.spec import parse  # noqa: PLC0415 - as above
+        from jobq.telemetry.queue_snapshot import look  # noqa: PLC0415 - as above
+
+        try:
+            from jobq.telemetry.metrics import QueueMetrics, exposition  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise ConfigurationError("--prometheus needs the extra otel: pip install 'jobq[otel]'") from error
+        figures = exposition(QueueMetrics(backend.name, parse(spec).scheme, await look(backend)))
+        for line in figures.decode().splitlines():
+            terminal.put(line)
+
+    return with_queue(ctx, work, settings)

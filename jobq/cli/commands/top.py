@@ -1,0 +1,221 @@
+"""`jobq QUEUE top`: a queue as it lives, on a terminal: how many tasks are where, how fast they end, what runs now."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from jobq import durations
+from jobq.cli.common import ExampleCommand, duration, json_option, with_queue
+from jobq.cli.display import format_journal, terminal
+from jobq.errors import BackendUnavailable, JobqError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from jobq.backend import Backend, QueueStats
+    from jobq.journal.records import JournalStats, TaskRecord
+
+_DEFAULT: Final = timedelta(seconds=2)
+_LEAST: Final = timedelta(milliseconds=100)
+_ANSWER_SECONDS: Final = 30.0
+_MOST_ROWS: Final = 200
+_HOUR_SECONDS: Final = 3600.0
+_COUNTS: Final = ("visible", "leased", "scheduled", "dead", "total")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What one look at a queue saw.
+
+    Attributes:
+        at: monotonic time in seconds.
+        stats: where its tasks are.
+        journal: what ended in the last hour, and how long the oldest waits; None = it keeps no journal.
+        running: what runs, where there is a journal.
+        fault: why nothing was seen; the rest is of the look before.
+    """
+
+    at: float
+    stats: "QueueStats"
+    journal: "JournalStats | None" = None
+    running: "list[TaskRecord]" = field(default_factory=list)
+    fault: str = ""
+
+
+@click.command(cls=ExampleCommand, examples=("jobq demo top", "jobq demo top --interval 10s", "jobq demo top --once"))
+@click.option("--interval", metavar="DURATION", callback=duration, help="Between two looks. Default: 2s.")
+@click.option("--once", is_flag=True, help="Look once, print it and end.")
+@json_option
+@click.pass_context
+def top(ctx: click.Context, interval: timedelta | None, once: bool, as_json: bool) -> int:
+    """Show a queue as it lives: tasks by state, what ended lately, what runs now. Ctrl-C ends it.
+
+    Where there is no terminal, or one that cannot move its cursor, it looks once. A queue without a journal shows its
+    counts and how they change; each look is a request that Azure bills.
+    """
+    pause = interval or _DEFAULT
+    if pause < _LEAST:
+        raise click.BadParameter(f"at least {durations.show(_LEAST)}", ctx, param_hint="--interval")
+
+    async def work(backend: "Backend") -> None:
+        found = await _look(backend)
+        if as_json:
+            await _as_json(backend, found, pause, once=once)
+        elif once or not _is_screen():
+            _print(_drawn(backend.name, found))
+        else:
+            await _live(backend, found, pause)
+
+    return with_queue(ctx, work, interruptible=True)  # SIGTERM too leaves the terminal as it was
+
+
+def _is_screen() -> bool:
+    """Tell whether standard output can be drawn on: a terminal whose cursor moves."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in {"", "dumb"}
+
+
+async def _look(backend: "Backend", before: Look | None = None) -> Look:
+    """Look once; after the first time a fault is shown rather than raised: it may pass."""
+    from jobq.journal.store import KeepsJournal  # noqa: PLC0415 - --help must not pay for pydantic
+
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            journal = backend.journal if isinstance(backend, KeepsJournal) else None
+            stats = await backend.stats()
+            if journal is None:
+                return Look(at=time.monotonic(), stats=stats)
+            told = await journal.stats(_HOUR_SECONDS)
+            return Look(at=time.monotonic(), stats=stats, journal=told, running=await journal.running(_MOST_ROWS))
+    except (JobqError, TimeoutError) as error:
+        fault = str(error) or f"no answer within {_ANSWER_SECONDS:.3g} s"
+        if before is None:
+            raise error if isinstance(error, JobqError) else BackendUnavailable(fault) from None
+        return replace(before, fault=fault)
+
+
+async def _as_json(backend: "Backend", found: Look, pause: timedelta, *, once: bool) -> None:
+    while True:
+        terminal.put_json(_object(found))
+        terminal.flush()
+        if once or not sys.stdout.isatty():
+            return
+        await asyncio.sleep(pause.total_seconds())
+        found = await _look(backend, found)
+
+
+def _object(found: Look) -> dict[str, Any]:
+    journal = found.journal
+    return {
+        "counts": _counts(found.stats),
+        "ended": None if journal is None else dict(journal.ended),
+        "window_s": None if journal is None else journal.window_seconds,
+        "oldest_ready_s": None if journal is None else journal.oldest_ready_seconds,
+        "running": [format_journal.record_as_json(record) for record in found.running],
+        "fault": found.fault or None,
+    }
+
+
+async def _live(backend: "Backend", found: Look, pause: timedelta) -> None:
+    from rich.live import Live  # noqa: PLC0415 - only a terminal needs it
+
+    first, before = found, None
+    with Live(screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_drawn(backend.name, found, before, first, height=live.console.height), refresh=True)
+            await asyncio.sleep(pause.total_seconds())
+            before, found = found, await _look(backend, found)
+
+
+def _print(drawn: "RenderableType") -> None:
+    from rich.console import Console  # noqa: PLC0415 - as above
+
+    console = Console(file=sys.stdout, highlight=False, no_color=not terminal.uses_color(sys.stdout))
+    with console.capture() as capture:
+        console.print(drawn)
+    for line in capture.get().splitlines():
+        terminal.put(line.rstrip())
+
+
+def _drawn(
+    queue: str, found: Look, before: Look | None = None, first: Look | None = None, *, height: int = 0
+) -> "RenderableType":
+    """Return what to show.
+
+    Args:
+        queue: its name.
+        found: what was seen now.
+        before: and in the look before.
+        first: and when it began.
+        height: of the screen in lines; 0 = nothing is cut.
+    """
+    from rich.console import Group  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    lines = [
+        Text(f"{terminal.visible(queue)}  {time.strftime('%H:%M:%S')}", style="bold"),
+        Text(_sentence(_counts(found.stats))),
+    ]
+    if found.journal is not None:
+        oldest = found.journal.oldest_ready_seconds
+        lines.append(Text(f"oldest ready: {'-' if oldest is None else format_journal.age(oldest)}"))
+        lines.append(Text(f"ended in the last hour: {_sentence(found.journal.ended) or 'none'}"))
+        if (rate := _rate(found, before)) is not None:
+            lines.append(Text(f"ending now: {rate:.3g}/s"))
+    else:
+        if first is not None and first is not found:
+            lines.append(Text(_change(found, first)))
+        lines.append(Text("this queue keeps no journal: what runs is not known", style="dim"))
+    if found.fault:
+        lines.append(Text(f"the last look failed: {terminal.visible(found.fault)}", style="red"))
+    if found.journal is not None:
+        lines += [Text(""), *map(Text, _running(found, height - len(lines) - 1 if height else 0))]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)
+
+
+def _running(found: Look, height: int) -> list[str]:
+    """Return what runs, in as many lines as there are; what has no room is counted."""
+    if not found.running:
+        return ["nothing runs"]
+    lines = format_journal.running(found.running, 0)
+    if not height or len(lines) <= height:
+        return lines
+    room = max(0, height - 1)
+    return [*lines[:room], f"... {len(lines) - max(1, room)} more"]
+
+
+def _change(found: Look, first: Look) -> str:
+    """Return what has changed since the first look: all that the counts alone can tell of a pace."""
+    if not (found.stats.is_known and first.stats.is_known):
+        return "the service does not say how many tasks there are"
+    seconds = max(found.at - first.at, 0.001)
+    left = found.stats.unfinished - first.stats.unfinished
+    text = f"in {durations.show(round(seconds))}: {left:+} unfinished ({left / seconds:+.2g}/s)"
+    if found.stats.dead is not None and first.stats.dead is not None:
+        text += f", {found.stats.dead - first.stats.dead:+} dead"
+    return text
+
+
+def _counts(stats: "QueueStats") -> dict[str, int]:
+    return {name: count for name in _COUNTS if (count := getattr(stats, name)) is not None}
+
+
+def _sentence(counts: Mapping[str, int]) -> str:
+    return "  ".join(f"{count} {terminal.visible(name)}" for name, count in counts.items())
+
+
+def _rate(found: Look, before: Look | None) -> float | None:
+    """Return how many attempts ended in a second between two looks; None before there are two."""
+    if before is None or before.journal is None or found.journal is None or found.at <= before.at:
+        return None
+    # What left the window of an hour meanwhile is missed: a little too low at a change of rate.
+    ended = sum(found.journal.ended.values()) - sum(before.journal.ended.values())
+    return max(0, ended) / (found.at - before.at)

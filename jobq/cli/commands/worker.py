@@ -1,0 +1,153 @@
+"""`jobq QUEUE worker`: options into settings, events onto the terminal; the work is in jobq.run.worker.worker."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from jobq.cli.common import ExampleCommand, duration, read_settings, size, spec_of
+from jobq.cli.display.worker_log import Console
+from jobq.events import Events
+
+if TYPE_CHECKING:
+    from jobq.settings import Settings
+
+_HELP: Final = """Run what is queued, each task as a supervised process that lives exactly as long as its lease.
+
+The worker ends when the queue stays empty, on a limit, or on a signal. SIGTERM or Ctrl-C: running tasks are asked to
+end, killed after --stop-grace and given back; twice Ctrl-C: at once. SIGUSR1: finish what runs, take nothing new.
+
+Task output goes to standard output, logs to standard error; on a terminal a table of the slots is kept below them.
+Every option has a variable: --num-workers is JOBQ_NUM_WORKERS.
+"""
+_EXAMPLES: Final = (
+    "jobq demo worker",
+    "jobq demo worker -n 4 --idle-timeout 10m",
+    "jobq demo worker -n 4 --preload numpy --preload mypackage.training",
+    "jobq demo worker --json > events.jsonl",
+    "JOBQ_QUEUE=demo jobq worker --log-format json",
+)
+
+
+def _option(*names: str, text: str, default: str, **more: Any) -> Callable[[Any], Any]:
+    """Return an option of the setting of its name; tests/cli/test_defaults.py holds `default` to what Settings has."""
+    return click.option(*names, help=f"{text} Default: {default}.", **more)
+
+
+def _time(name: str, *, text: str, default: str) -> Callable[[Any], Any]:
+    return _option(name, text=text, default=default, metavar="DURATION", callback=duration)
+
+
+@click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
+@_option(
+    "--num-workers", "-n", text="How many tasks run at once.", default="1", metavar="N",
+    type=click.IntRange(1, 4096),
+)  # fmt: skip
+@_time(
+    "--visibility-timeout",
+    text="How long a lease is asked for; it is renewed while a task runs.",
+    default="the queue's",
+)
+@_time("--idle-timeout", text="How long an empty queue is watched before the worker ends.", default="ends when empty")
+@_time("--time-limit", text="How long new tasks are taken.", default="no limit")
+@_option(
+    "--memory-limit", metavar="SIZE", callback=size, default="no limit",
+    text="How much memory a task's whole process tree may use before it is killed and has failed: 512M, 2G.",
+)  # fmt: skip
+@_option(
+    "--max-consecutive-failures", metavar="N", type=click.IntRange(min=0),
+    text="Exit 1 after so many first failures of different tasks in a row; 0 = never.", default="10",
+)  # fmt: skip
+@_time("--backoff", text="The longest delay after a first failure; doubles with each.", default="5s")
+@_time("--backoff-max", text="Where doubling stops.", default="10m")
+@_time("--stop-grace", text="From SIGTERM to SIGKILL for tasks when the worker stops.", default="20s")
+@_option(
+    "--log-format", text="auto = text on a terminal, json elsewhere.", default="auto",
+    type=click.Choice(["auto", "text", "json"]),
+)  # fmt: skip
+@_option(
+    "--restart", metavar="N", type=click.IntRange(min=0),
+    text="Start the worker again when a signal killed it, at most so often.", default="0",
+)  # fmt: skip
+@_option(
+    "--guardian", type=click.Choice(["on", "off"]),
+    text="Whether a small parent process owns the tasks and kills what outlives its lease.", default="on",
+)  # fmt: skip
+@_option(
+    "--preload", metavar="MODULE", multiple=True, default="none",
+    text="Import a Python module once, in a process of which tasks with --call are forked; may be repeated.",
+)  # fmt: skip
+@_option(
+    "--view", type=click.Choice(["auto", "live", "lines"]),
+    text="live = keep a table of the slots below the log; lines = do not; auto = live on a terminal, without a pipe.",
+    default="auto",
+)  # fmt: skip
+@_option(
+    "--metrics-port", metavar="PORT", type=click.IntRange(1, 65535), default="none",
+    text="Serve /metrics for Prometheus and /healthz there, on JOBQ_METRICS_HOST (127.0.0.1).",
+)  # fmt: skip
+@_time("--keep", text="For how long the journal keeps what has ended.", default="30d")
+@_option(
+    "--log-dir", metavar="PLACE", default="it is not written",
+    text="Write all that tasks print to PLACE/QUEUE/ID.ATTEMPT.log, a folder or az://ACCOUNT/CONTAINER; `logs` finds it"
+    " there.",
+)  # fmt: skip
+@_option(
+    "--checkpoint-store", metavar="PLACE", default="tasks have no such folder",
+    text="Give each task a JOBQ_CHECKPOINT_DIR, whose files `jobq checkpoint --dir` saves there: a folder that all"
+    " workers share, or az://ACCOUNT/CONTAINER.",
+)  # fmt: skip
+@click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
+@click.option(
+    "--json", "as_json", is_flag=True,
+    help="Print events and what tasks print as JSON, one object a line, to standard output.",
+)  # fmt: skip
+@click.pass_context
+def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: Any) -> int:
+    """Run what is queued; see _HELP."""
+    if as_json and options["log_format"] == "text":
+        raise click.UsageError("--json and --log-format text contradict each other")
+    if as_json:
+        options["log_format"] = "json"
+    options["preload"] = options["preload"] or None
+    settings = read_settings(**options)
+    if settings.guardian == "on" and settings.guardian_fd is None:
+        from jobq.run.spawn import choose_spawner  # noqa: PLC0415 - `jobq worker --help` needs none of it
+
+        if choose_spawner.is_possible():
+            choose_spawner.become_watcher(sys.argv[1:], settings)
+    spec = spec_of(ctx, settings)
+    return asyncio.run(_work(spec, settings, echo_output=not quiet_output, is_data=as_json))
+
+
+async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: bool) -> int:
+    from jobq.cli.display import live_view  # noqa: PLC0415 - `jobq worker --help` needs none of it
+    from jobq.journal.records import host_of, this_holder  # noqa: PLC0415 - as above
+    from jobq.run.process.usage import UsageSampler  # noqa: PLC0415 - as above
+    from jobq.run.worker.worker import Worker  # noqa: PLC0415 - as above
+    from jobq.spec import parse, resolve  # noqa: PLC0415 - as above
+    from jobq.telemetry.setup import attached  # noqa: PLC0415 - as above
+
+    backend = resolve(spec, settings)
+    kind, holder = parse(spec).scheme, this_holder()
+    is_live = live_view.is_wanted(settings.view, log_format=settings.log_format)
+    sampler = UsageSampler(settings.memory_limit)
+    console = Console(
+        common={"queue": backend.name, "backend": kind, "worker_id": holder, "host": host_of(holder)[0]},
+        log_format=settings.log_format,
+        echo_output=echo_output,
+        is_data=is_data,
+        is_live=is_live,
+    )
+    events = Events(console.on_event)
+    with console:
+        async with backend, AsyncExitStack() as stack:
+            if is_live:
+                await stack.enter_async_context(live_view.of_worker(console.show, events, spec, settings, sampler))
+            adapt = await stack.enter_async_context(attached(events, settings, backend, kind))
+            worker = Worker(backend, settings, events=events, on_line=console.on_line, adapt=adapt, sampler=sampler)
+            report = await worker.run()
+    return report.exit_code or int(console.lost_output)

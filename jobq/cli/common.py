@@ -1,0 +1,217 @@
+"""The parts that commands are made of: a group that suggests, options that several commands share, the queue."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from jobq import durations, sizes
+from jobq.cli.display import terminal
+from jobq.cli.interrupts import Interrupted, heard
+from jobq.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend
+    from jobq.settings import Settings
+
+WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
+
+# Other queues' words for what jobq has under another name.
+_MEANT: Final[dict[str, tuple[str, ...]]] = {
+    "add": ("push",),
+    "count": ("size",),
+    "delete": ("purge", "clear"),
+    "enqueue": ("push",),
+    "failed": ("dead list",),
+    "ls": ("list", "peek"),
+    "redrive": ("retry", "dead retry"),
+    "requeue": ("retry", "dead retry"),
+    "send": ("push",),
+    "start": ("worker",),
+    "submit": ("push",),
+    "work": ("worker",),
+}
+
+
+@dataclass
+class Invocation:
+    """What stands before the command.
+
+    Attributes:
+        spec: the first positional argument, unless that was the command.
+    """
+
+    spec: str | None = None
+
+
+class ExampleCommand(click.Command):
+    """A command whose help shows examples as they are, before its options.
+
+    Args:
+        examples: one command line each.
+    """
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._examples = examples
+        self.params += _verbosity_options()
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help text and the examples."""
+        super().format_help_text(ctx, formatter)
+        if self._examples:
+            with formatter.section("Examples"):
+                for example in self._examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+
+
+def _verbosity_options() -> list[click.Parameter]:
+    """Return `--quiet` and `--verbose`, which every command has, so that they may stand before its name or after it."""
+    text_of = {"quiet": "Only errors and data.", "verbose": "Debug events and logs too."}
+    return [
+        click.Option([f"-{name[0]}", f"--{name}"], is_flag=True, expose_value=False, callback=_set_verbosity, help=text)
+        for name, text in text_of.items()
+    ]
+
+
+def _set_verbosity(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    wanted = terminal.Verbosity[str(parameter.name).upper()]
+    if terminal.verbosity() not in (terminal.Verbosity.NORMAL, wanted):
+        raise click.UsageError("--quiet and --verbose contradict each other", context)
+    terminal.set_verbosity(wanted)
+
+
+class SuggestingGroup(ExampleCommand, click.Group):
+    """A group that names the command you may have meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command, or raise a UsageError with a suggestion."""
+        name = os.fspath(args[0])
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            raise click.UsageError(f"no such command {name!r}{self.suggestion(ctx, name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def suggestion(self, ctx: click.Context, name: str) -> str:
+        """Return a suggestion to append to a message: a word of the field, or what looks alike; or nothing."""
+        known = self.list_commands(ctx)
+        meant = next((word for word in _MEANT.get(name, ()) if word.split()[0] in known), None)
+        return f"; did you mean {meant!r}?" if meant else did_you_mean(name, known)
+
+
+def did_you_mean(word: str, known: list[str]) -> str:
+    """Return a suggestion to append to a message, or nothing."""
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> timedelta | None:
+    """Read a duration option; a callback for `click.option`."""
+    if text is None:
+        return None
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """Read an option that is a size in bytes; a callback for `click.option`."""
+    if text is None:
+        return None
+    try:
+        return sizes.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json`; errors become JSON too (main.py)."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")(command)
+
+
+def read_settings(**options: Any) -> "Settings":
+    """Return the settings of the environment, with options over them, and warn about variables that nothing reads."""
+    from jobq.settings import Settings, unknown_variables, variable_of  # noqa: PLC0415 - --help must not pay for pydantic
+
+    settings = Settings.from_environment(**options)
+    if settings.guardian_fd is None:  # else the same was told before this process became a worker
+        known = [variable_of(name) for name in Settings.model_fields]
+        for name in unknown_variables(os.environ):
+            terminal.warn(f"{name} is no variable of jobq{did_you_mean(name, known)}")
+    return settings
+
+
+def spec_of(context: click.Context, settings: "Settings") -> str:
+    """Return the queue spec from the command line or JOBQ_QUEUE; raises UsageError when there is none."""
+    invocation = context.find_object(Invocation)
+    spec = (invocation.spec if invocation else None) or settings.queue
+    if not spec:
+        raise click.UsageError(WHICH_QUEUE.format(command=_command_words(context)), context)
+    if spec.startswith("memory://"):
+        raise ConfigurationError(
+            "memory:// lives in one process and ends with this command; it is for programs. Name an embedded"
+            " queue, such as: demo"
+        )
+    return spec
+
+
+def _command_words(context: click.Context) -> str:
+    words: list[str] = []
+    current: click.Context | None = context
+    while current is not None and current.parent is not None:
+        words.insert(0, str(current.info_name))
+        current = current.parent
+    return " ".join(words)
+
+
+def with_queue(
+    context: click.Context,
+    work: Callable[["Backend"], Awaitable[int | None]],
+    settings: "Settings | None" = None,
+    *,
+    interruptible: bool = False,
+) -> int:
+    """Connect to the queue, do the work and return the exit code.
+
+    Args:
+        context: of the command.
+        work: what to do.
+        settings: those of the environment by default.
+        interruptible: whether SIGTERM cancels the work, as Ctrl-C does, so that it can tell what it has done; raises
+            `Interrupted` then, which the work may raise itself with what there is to tell.
+    """
+    from jobq.cli.display.logging_handler import Records  # noqa: PLC0415 - `jobq --help` must not pay for it
+    from jobq.spec import resolve  # noqa: PLC0415 - as above, for pydantic
+
+    settings = settings or read_settings()
+    spec = spec_of(context, settings)
+
+    async def connected() -> int:
+        async with resolve(spec, settings) as backend:
+            return await work(backend) or 0
+
+    async def until_interrupted() -> int:
+        with heard() as end:
+            try:
+                return await connected()
+            except Interrupted as interrupted:
+                interrupted.exit_code = end.exit_code
+                raise
+            except asyncio.CancelledError:
+                if end.signal is None:
+                    raise
+                nothing_to_tell = Interrupted()
+                nothing_to_tell.exit_code = end.exit_code
+                raise nothing_to_tell from None
+
+    with Records(terminal.tell_record):
+        return asyncio.run(until_interrupted() if interruptible else connected())

@@ -1,0 +1,134 @@
+"""Events as text for people and as JSON lines; any event is taken, also one that this version does not know."""
+
+import json
+import logging
+import re
+import signal
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from jobq import durations, sizes
+from jobq.cli.display.terminal import visible
+from jobq.events import Event
+
+ID_CHARACTERS: Final = 8  # the end of an id: its beginning is the time, alike for all tasks of a batch
+_PHRASES: Final = {
+    "worker.started": "worker started",
+    "worker.draining": "taking no new tasks",
+    "worker.stopped": "worker stopped",
+    "worker.receive_failed": "cannot receive tasks",
+    "worker.breaker_tripped": "too many failures in a row, so the worker ends",
+    "task.leased": "is leased",
+    "task.output": "wrote a line",
+    "task.timeout": "ran too long and was ended",
+    "task.retry_scheduled": "will run again",
+    "task.sent_on": "goes on in another queue",
+    "task.dead_lettered": "was given up, see `jobq QUEUE dead list`",
+    "task.lease_lost": "lost its lease and was stopped",
+    "task.cancelled": "was canceled",
+    "task.preempted": "was interrupted",
+    "task.released": "was given back unstarted",
+    "task.settlement_unknown": "ended, but whether the queue knows is unknown",
+    "task.result_not_kept": "has a result that is not kept",
+    "task.not_settled": "ended, but the queue could not be told",
+}
+_NO_DETAIL: Final = frozenset(
+    {"task_id", "queue", "backend", "worker_id", "host", "detail", "trace_id", "span_id", "stream", "line", "fencing"}
+    | {"max_attempts", "error_type", "waited_s"}
+)
+# What becomes of the task: which attempt that was has been told.
+_AFTERWARDS: Final = frozenset({"task.retry_scheduled", "task.dead_lettered", "task.released"})
+_RESERVED: Final = ("ts", "level", "event", "msg")
+_SGR: Final = re.compile("\x1b\\[[0-9;:]*m")
+_RESET: Final = "\x1b[0m"
+
+
+def sentence(name: str, fields: Mapping[str, Any]) -> str:
+    """Return an event as one readable sentence."""
+    family, _, verb = name.partition(".")
+    if family in {"log", "console"}:
+        return str(fields.get("detail", ""))
+    phrase = _PHRASES.get(name) or (verb or family).replace("_", " ")
+    subject = ""
+    if "task_id" in fields:
+        subject = f"task {short_id(str(fields['task_id']))} "
+    elif name not in _PHRASES and verb:
+        subject = f"{family} "
+    told = str(fields.get("detail", ""))
+    hidden = _NO_DETAIL | {"attempt"} if name in _AFTERWARDS else _NO_DETAIL
+    shown = [_detail(field, value) for field, value in fields.items() if field not in hidden]
+    details = [detail for detail in shown if detail and detail not in told]
+    text = subject + phrase + (f" ({', '.join(details)})" if details else "")
+    return f"{text}: {told}" if told else text
+
+
+def _detail(name: str, value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in _COUNTED and isinstance(value, int):
+        return _COUNTED[name](value)
+    if name.endswith("_s") and is_number:
+        word = {"duration_s": "after", "delay_s": "in"}.get(name, name.removesuffix("_s").replace("_", " "))
+        return f"{word} {durations.show(float(value))}"
+    if name in {"attempt", "exit_code"}:
+        return f"{name.replace('_', ' ')} {value}"
+    if name == "reason":
+        return str(value)
+    return f"{name}={value}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_COUNTED: Final[dict[str, Callable[[int], str]]] = {
+    "signal": _signal_name,
+    "max_rss_bytes": lambda size: f"peak {sizes.show(size)}",
+    "processes": lambda count: f"{count} processes" if count > 1 else "",  # one goes without saying
+}
+
+
+def short_id(id_: str) -> str:
+    """Return what tells tasks apart for people."""
+    return id_[-ID_CHARACTERS:]
+
+
+def text_line(event: Event) -> str:
+    """Return an event as a line of a log for people, in local time."""
+    at = datetime.fromtimestamp(event.at, UTC).astimezone().strftime("%H:%M:%S")
+    lines = sentence(event.name, event.fields).split("\n")
+    text = "\n    ".join(visible(line) for line in lines)  # indented: a text with line ends cannot forge a log line
+    return f"{at} {logging.getLevelName(event.level):<7} {text}"
+
+
+def json_line(event: Event, **common: Any) -> str:
+    """Return an event as a JSON object, in pure ASCII; `common` fields yield to the event's own."""
+    head = {
+        "ts": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "level": logging.getLevelName(event.level).lower(),
+        "event": event.name,
+        "msg": sentence(event.name, event.fields),
+    }
+    rest = {name: value for name, value in {**common, **event.fields}.items() if name not in _RESERVED}
+    try:
+        return json.dumps({**head, **rest}, default=str, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):  # NaN, a cycle, a key that is no text
+        return json.dumps({**head, **{str(name): repr(value) for name, value in rest.items()}})
+
+
+def terminal_safe(line: str) -> str:
+    """Return a line of a task's output that may be shown on a terminal: colours stay, all other controls are shown."""
+    parts: list[str] = []
+    position = 0
+    for color in _SGR.finditer(line):
+        parts += [_shown(line[position : color.start()]), color[0]]
+        position = color.end()
+    parts.append(_shown(line[position:]))
+    return "".join(parts) + (_RESET if position else "")
+
+
+def _shown(text: str) -> str:
+    return "\t".join(visible(part) for part in text.split("\t"))  # a tab harms nobody

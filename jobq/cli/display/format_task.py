@@ -1,0 +1,79 @@
+"""How a task from a queue is shown to people and to programs; its body may be anything, so nothing here fails on it."""
+
+import shlex
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from jobq import strict_json
+from jobq.cli.display.terminal import visible, visible_bytes
+from jobq.errors import MalformedTask
+
+if TYPE_CHECKING:
+    from jobq.task import Task
+
+_SHOWN_BYTES: Final = 4096
+HIDDEN: Final = "(hidden)"
+
+
+def _task_in(body: bytes) -> "Task":
+    from jobq.task import Task  # noqa: PLC0415 - --help must not pay for pydantic
+
+    return Task.decode(body)
+
+
+def what_runs(body: bytes) -> str:
+    """Return in one line what a message runs, or that it is no task."""
+    try:
+        task = _task_in(body)
+    except MalformedTask as error:
+        return visible(f"(not a task: {error})")
+    if task.command is not None:
+        return visible(task.command)
+    if task.argv is not None:
+        return visible(shlex.join(task.argv))
+    if task.call is not None:
+        return visible(f"{task.call} {strict_json.dumps(task.kwargs or {}).decode()}")
+    return visible(strict_json.dumps(task.kwargs).decode())
+
+
+def as_json(body: bytes, *, env: bool) -> dict[str, Any]:
+    """Return what a message holds, for a JSON object: `task`, or `error` and the escaped `body`.
+
+    Args:
+        body: the message.
+        env: whether to show the values of its variables, which may be secrets (A5).
+    """
+    try:
+        task = _task_in(body)
+    except MalformedTask as error:
+        return {"task": None, "error": str(error), "body": visible_bytes(body[:_SHOWN_BYTES])}
+    fields: dict[str, Any] = task.model_dump(mode="json", exclude_none=True)
+    if not env:
+        fields["env"] = dict.fromkeys(task.env, HIDDEN)
+    return {"task": fields}
+
+
+def details(body: bytes, *, env: bool) -> list[tuple[str, str]]:
+    """Return what a message holds as labels and printable texts; see `as_json`."""
+    held = as_json(body, env=env)
+    if held["task"] is None:
+        return [("error", visible(held["error"])), ("body", held["body"])]
+    rows = [("runs", what_runs(body))]
+    for name, value in held["task"].items():
+        if name in {"id", "command", "argv", "call", "kwargs"} or value in ({}, 0):
+            continue
+        if name in {"created", "not_before"}:
+            rows.append((name, moment(value)))
+        elif isinstance(value, dict):
+            rows += [(name, visible(f"{key}={item}")) for key, item in value.items()]
+        else:
+            rows.append((name, visible(str(value))))
+    return rows
+
+
+def moment(seconds: float) -> str:
+    """Return a wall time as RFC 3339, in UTC."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):  # a time that no calendar has
+        return str(seconds)

@@ -1,0 +1,1 @@
+"""`jobq run`: a file of commands, worked here."""

@@ -1,0 +1,144 @@
+"""The queue of one `jobq run`: a temporary file that nobody finds afterwards, or a named one that may be resumed."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+import click
+
+from jobq.backend import Backend
+from jobq.errors import JobqError, QueueNotFound
+from jobq.settings import Settings
+from jobq.spec import resolve
+from jobq.task import Task
+
+_QUEUE: Final = "run"
+_INPUT: Final = "run-input"  # a second queue of the file: holds one task as long as the input is not wholly queued
+_MARK: Final = Task(id="input-is-being-read", kwargs={})
+
+
+class InputMissing(JobqError):
+    """An interrupted run cannot go on without its input."""
+
+    exit_code = 2
+
+
+@runtime_checkable
+class _Nameless(Protocol):
+    async def go_nameless(self) -> None: ...
+
+
+@asynccontextmanager
+async def temporary_queue(settings: Settings) -> AsyncIterator[Backend]:
+    """Enter a new queue in a private temporary folder.
+
+    On Linux the folder goes as soon as the files in it are open, so that not even a SIGKILL leaves it behind.
+    """
+    settings = settings.model_copy(update={"journal": "off"})  # nobody can read it once this has ended
+    folder = Path(tempfile.mkdtemp(prefix="jobq-run-"))  # mode 0700: commands may hold secrets
+    removed = False
+    try:
+        async with resolve(f"sqlite://{folder}/queue.db/{_QUEUE}", settings) as backend:
+            await backend.create()
+            if sys.platform == "linux":
+                assert isinstance(backend, _Nameless)
+                await backend.go_nameless()
+                removed = _removed(folder)
+            yield backend
+    finally:
+        if not removed:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        shutil.rmtree(folder)
+    except OSError:  # NFS keeps what is open: then it goes at the end
+        return False
+    return True
+
+
+class NamedQueue:
+    """A queue in a file that stays.
+
+    Args:
+        path: the file.
+        settings: for connecting.
+    """
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self._path = path
+        self._settings = settings
+        self._again = ""
+        self._was_unread = False
+
+    @asynccontextmanager
+    async def opened(
+        self, *, resume: bool, reads_input: bool, may_begin: Callable[[], Awaitable[bool]], again: str
+    ) -> AsyncIterator[Backend]:
+        """Enter the queue, and mark it as one whose input is being read when that is so.
+
+        Args:
+            resume: go on with what the file holds.
+            reads_input: whether there is an input to be queued.
+            may_begin: asked when the file holds no run: whether that is no mistake.
+            again: the command line that resumes, for messages.
+
+        Raises:
+            UsageError, InputMissing: it cannot be begun or resumed like that.
+            QueueNotFound: there is nothing to resume.
+        """
+        async with resolve(self._spec(_QUEUE), self._settings) as backend:
+            try:
+                stats = await backend.stats()
+            except QueueNotFound:
+                if not await may_begin():
+                    what = "holds no run" if self._path.exists() else "does not exist"
+                    raise QueueNotFound(f"nothing to resume: {self._path} {what}") from None
+            else:
+                if not resume:
+                    left = stats.unfinished
+                    held = f"{left} unfinished tasks of an earlier run" if left else "an earlier run, which is finished"
+                    raise click.UsageError(
+                        f"{self._path} holds {held}; go on with: {again} (what is done is not done again), or name"
+                        " another file, or remove this one to run all again"
+                    )
+            self._again = again
+            await self._mark(reads_input=reads_input)
+            await backend.create()
+            yield backend
+
+    async def input_is_queued(self, size: int) -> None:
+        """Note that nothing of the input is missing.
+
+        Args:
+            size: of the input, in bytes; an empty one, such as /dev/null from cron, is not the one that was cut off.
+
+        Raises:
+            InputMissing: an earlier run had not read all of its input, and it was not given again.
+        """
+        if self._was_unread and not size:
+            raise self._input_missing()
+        async with resolve(self._spec(_INPUT), self._settings) as marks:
+            await marks.clear()
+
+    async def _mark(self, *, reads_input: bool) -> None:
+        async with resolve(self._spec(_INPUT), self._settings) as marks:
+            await marks.create()
+            self._was_unread = bool(await marks.peek(1))
+            if reads_input:
+                await marks.push([_MARK])
+            elif self._was_unread:
+                raise self._input_missing()
+
+    def _input_missing(self) -> InputMissing:
+        return InputMissing(
+            f"the run in {self._path} ended before it had read all of its input; give it again: {self._again} FILE"
+        )
+
+    def _spec(self, queue: str) -> str:
+        return f"sqlite://{self._path.absolute()}/{queue}"

@@ -1,0 +1,1 @@
+"""What `push` and `fanout` need of the terminal."""

@@ -1,0 +1,182 @@
+"""The work of `jobq fanout`: pages of records into tasks, under the lease that carries the cursor."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from jobq.backend import Backend
+from jobq.cli.display import terminal
+from jobq.cli.display.progress_bar import Bar
+from jobq.cli.submit.cursor_lease import walk_lease
+from jobq.cli.submit.push_chunks import BATCH_TASKS, Pusher
+from jobq.errors import JobqError, MalformedTask, SourceChanged
+from jobq.lease.traversal import Page, Traversal
+from jobq.settings import Settings
+from jobq.submit.command_template import CommandTemplate
+from jobq.submit.input_lines import Template
+from jobq.submit.record_sources import Record, Records
+from jobq.task import Task
+
+_BATCH_FIELDS: Final = frozenset({"first", "last", "count", "number", "items"})
+
+
+class Fanout:
+    """One fanout, from its records to its exit code.
+
+    Args:
+        pusher: brings batches into the queue.
+        backend: whose queue it is; keeps the lease.
+        settings: of the lease.
+        name: of the fanout.
+        records: the data set.
+        command: the template of the commands.
+        template: what all tasks have.
+        batch: records of one task.
+        accepts_changes: whether lines that are not queued yet may be others than when it began.
+        skips_refused: whether records that no task can be made of are told and left out.
+
+    Raises:
+        InvalidTemplate: the command has a field that the records do not have.
+    """
+
+    def __init__(
+        self,
+        pusher: Pusher,
+        backend: Backend,
+        settings: Settings,
+        *,
+        name: str,
+        records: Records,
+        command: CommandTemplate,
+        template: Template,
+        batch: int,
+        accepts_changes: bool = False,
+        skips_refused: bool = False,
+    ) -> None:
+        fields = records.fields if batch == 1 else _BATCH_FIELDS
+        if fields is not None:
+            command.check(fields)
+        self._pusher = pusher
+        self._name = name
+        self._records = records
+        self._command = command
+        self._template = template
+        self._batch = batch
+        self._accepts_changes = accepts_changes
+        self._skips_refused = skips_refused
+        self._skipped = 0
+        self._lease = walk_lease(backend, settings, f"fanout:{name}")
+
+    async def run(self) -> int:
+        """Queue what is left; return the exit code."""
+        source = {
+            "data set": self._records.source,
+            "command": self._command.text,
+            "--batch": str(self._batch),
+            "options": _digest(repr(self._template)),
+        }
+        file = self._records.file
+        if file is not None and not self._accepts_changes:
+            source["file"] = await file.digest()
+        # Whole batches, so that no page but the last ends within one.
+        size = self._batch * max(1, BATCH_TASKS // self._batch)
+        walk = Traversal(self._lease, self._records.fetch, batch_size=size, source=source)
+        try:
+            await self._pusher.ready_for_lease(self._lease.name)
+            async with walk:
+                if file is not None:
+                    await file.check_queued(walk.progress, self._name)
+                if walk.progress.is_done:
+                    terminal.tell(f"{self._name} is done: all {walk.progress.handled} records were queued before")
+                    return 0
+                earlier = walk.progress.handled
+                if earlier:
+                    terminal.tell(f"going on with {self._name} after {earlier} records")
+                with Bar("queueing", self._records.total) as bar:
+                    async for page in walk:
+                        await self._push(page, walk.progress.handled)
+                        position = page.after[0] if self._records.total and isinstance(page.after, list) else 0
+                        done = walk.progress.handled + len(page.items)
+                        bar.show_rate(position, done, "records", earlier=earlier)
+                if file is not None and not self._accepts_changes:
+                    file.check_unchanged(walk.progress)
+        except asyncio.CancelledError:
+            terminal.tell(f"{self._pusher.summary()}; run the same command again to go on")
+            raise
+        except JobqError as error:
+            if not isinstance(error, SourceChanged):
+                error.add_note(f"{self._pusher.summary()}; run the same command again to go on")
+            raise
+        are = "refused one was" if self._skipped == 1 else "refused ones were"
+        skipped = f"; {self._skipped} {are} left out" if self._skipped else ""
+        terminal.tell(f"{self._pusher.summary()} of {walk.progress.handled} records{skipped}")
+        return 0
+
+    async def _push(self, page: Page[Record], before: int) -> None:
+        tasks = list(self._tasks(page.items, before))
+        for start in range(0, len(tasks), BATCH_TASKS):
+            await self._pusher.push(tasks[start : start + BATCH_TASKS])
+
+    def _tasks(self, records: Sequence[Record], before: int) -> Iterator[Task]:
+        for start in range(0, len(records), self._batch):
+            some = [one for one in records[start : start + self._batch] if one.fields.get("line") != ""]
+            position = before + start
+            task = self._task(some, position) if some else None
+            if task is not None:
+                yield task
+
+    def _task(self, records: list[Record], position: int) -> Task | None:
+        """Return the task of some records; of those that are not refused, if these are to be left out."""
+        try:
+            return self._made(records, position)
+        except MalformedTask as error:
+            if not self._skips_refused:
+                mend = "mend it and go on with --accept-changes, or " if self._records.file is not None else ""
+                raise MalformedTask(f"{error}; {mend}leave such records out with --skip-refused") from None
+            refused = error
+        if len(records) > 1:
+            kept = [record for record in records if self._is_good(record, position)]
+            if len(kept) < len(records):
+                return self._task(kept, position) if kept else None
+        self._skipped += len(records)
+        more = f" (and the others of its batch of {len(records)})" if len(records) > 1 else ""
+        terminal.tell(f"left out: {refused}{more}")
+        return None
+
+    def _is_good(self, record: Record, position: int) -> bool:
+        try:
+            self._made([record], position)
+        except MalformedTask as error:
+            self._skipped += 1
+            terminal.tell(f"left out: {error}")
+            return False
+        return True
+
+    def _made(self, records: Sequence[Record], position: int) -> Task:
+        for record in records:
+            if record.refused:
+                raise MalformedTask(f"{record.where}: {record.refused}")
+        fields: Mapping[str, str | list[str]] = records[0].fields
+        if self._batch == 1:
+            self._command.check(set(fields))
+        else:
+            fields = {
+                "first": records[0].key,
+                "last": records[-1].key,
+                "count": str(len(records)),
+                "number": str(position // self._batch + 1),
+                "items": [record.key for record in records],
+            }
+        try:
+            filled = self._command.filled(fields)
+            # The same records make the same id, so that a page which is queued again adds nothing (S8).
+            id_ = f"{self._name}.{position}.{_digest([filled.command, dict(filled.env)])}"
+            return self._template.task(command=filled.command, env=dict(filled.env), id=id_)
+        except MalformedTask as error:
+            raise MalformedTask(f"{records[0].where}: {error}") from None
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=6).hexdigest()

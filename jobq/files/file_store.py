@@ -1,0 +1,111 @@
+"""The protocol of a place for files, and where a text such as `/mnt/shared` or `az://ACCOUNT/CONTAINER` leads to.
+
+A folder is served here. A container of blobs is a backend's, found through the entry point group `jobq.places`, so the
+core imports no Azure.
+"""
+
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+from jobq.errors import BackendMissing, ConfigurationError
+from jobq.settings import Settings
+
+ENTRY_POINT_GROUP: Final = "jobq.places"
+_CONTAINER: Final = re.compile(r"az://([a-z0-9]{3,24})/([a-z0-9](?:-?[a-z0-9]){2,62})(?:/(.*))?")
+_ADDRESS: Final = re.compile(r"https://([a-z0-9]{3,24})\.blob\.([a-z0-9.-]+)/([a-z0-9](?:-?[a-z0-9]){2,62})(?:/(.*))?")
+_MARKS: Final = "?#@"  # marks of what may hold a signature or a password (A5)
+
+
+class Place(Protocol):
+    """An asynchronous context manager; names are parts with slashes between them, none of which begins with a dot.
+
+    Every verb may raise BackendUnavailable (it was not done as far as is known; repeating is safe) and AccessDenied.
+    """
+
+    @property
+    def scratch(self) -> Path | None:
+        """A folder from which `put` moves a file without copying it; None = any will do."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+    async def put(self, name: str, source: Path) -> None:
+        """Keep a file under a name that was never used; durable and whole, or not there. The source may be moved."""
+        ...
+
+    async def fetch(self, name: str, into: Path) -> Path:
+        """Return where the file can be read: `into`, or its own path. Raises FileNotFoundError."""
+        ...
+
+    async def names(self, prefix: str) -> list[str]:
+        """Return the names that begin so."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+    async def read(self, name: str, offset: int, most: int) -> bytes:
+        """Return up to `most` bytes from there on, none at its end. Raises FileNotFoundError."""
+        ...
+
+    async def append(self, name: str, offset: int, chunk: bytes) -> None:
+        """Add to the end of a file whose length is `offset`, and make it when that is 0; repeating it is safe."""
+        ...
+
+
+def is_container(text: str) -> bool:
+    """Tell whether a text names a container, and no folder."""
+    return "://" in text
+
+
+def checked_place(text: str) -> str:
+    """Return a place as it was written; raises ValueError that says what would be right."""
+    if not is_container(text):
+        if "\0" in text or not text.strip():
+            raise ValueError("is no folder")
+        return text
+    if any(mark in text for mark in _MARKS):
+        raise ValueError("holds a signature or a password: name the container alone; JOBQ_CONNECTION_STRING signs in")
+    if not (_CONTAINER.fullmatch(text) or _ADDRESS.fullmatch(text)):
+        raise ValueError(
+            "is neither a folder nor a container, as az://ACCOUNT/CONTAINER or"
+            " https://ACCOUNT.blob.core.windows.net/CONTAINER is"
+        )
+    return text
+
+
+def place_at(text: str, settings: Settings) -> Place:
+    """Return the place, not yet entered.
+
+    Args:
+        text: a folder, `az://ACCOUNT/CONTAINER[/PREFIX]` or the container's https address.
+        settings: sign in to the account.
+
+    Raises:
+        ConfigurationError: it is none, or nothing here serves it.
+    """
+    try:
+        checked_place(text)
+    except ValueError as error:
+        raise ConfigurationError(f"this place for files {error}") from None
+    if not is_container(text):
+        from jobq.files.folder_store import FolderPlace  # noqa: PLC0415 - the other way round it is no import of ours
+
+        return FolderPlace(Path(text).expanduser())
+    if found := _CONTAINER.fullmatch(text):
+        account, suffix, container, prefix = found[1], None, found[2], found[3]
+    else:
+        found = _ADDRESS.fullmatch(text)
+        assert found is not None
+        account, suffix, container, prefix = found[1], found[2], found[3], found[4]
+    points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if "az" not in points:
+        raise BackendMissing("no package here serves containers of blobs; run: pip install --force-reinstall jobq")
+    connect: Any = points["az"].load()
+    place: Place = connect(account, container, (prefix or "").strip("/"), suffix, settings)
+    return place

@@ -1,0 +1,146 @@
+"""What an attempt tells the subscribers of events: its start, its end with what it used, and what was settled."""
+
+import logging
+import time
+from typing import Any, Final
+
+from jobq.backend import Delivery
+from jobq.events import Events
+from jobq.lease.keeper import LeaseKeeper
+from jobq.run.attempt.retry import Cancel, Complete, DeadLetter, Leave, Requeue, SendOn, Verdict
+from jobq.run.attempt.settle import Settled
+from jobq.task import Outcome, OutcomeKind, Task, Usage
+from jobq.trace_context import ids_of
+
+# The names are the public ones of the log (docs/deployment.md); the journal has words of its own.
+_EVENT_OF: Final = {
+    OutcomeKind.SUCCEEDED: "task.succeeded",
+    OutcomeKind.FAILED: "task.failed",
+    OutcomeKind.TIMED_OUT: "task.timeout",
+    OutcomeKind.LOCK_LOST: "task.lease_lost",
+    OutcomeKind.CANCELED: "task.cancelled",
+    OutcomeKind.PREEMPTED: "task.preempted",
+    OutcomeKind.CRASHED: "task.crashed",
+}
+_BLAMELESS: Final = (OutcomeKind.SUCCEEDED, OutcomeKind.CANCELED, OutcomeKind.PREEMPTED)
+_ERROR_OF: Final = {OutcomeKind.TIMED_OUT: "timeout", OutcomeKind.LOCK_LOST: "lease_lost"}
+_QUIET: Final = (OutcomeKind.SUCCEEDED, OutcomeKind.PREEMPTED)
+
+
+class Telling:
+    """Tells of one attempt.
+
+    Args:
+        events: passes on what is told.
+        delivery: whose.
+        queue: its queue's name.
+    """
+
+    def __init__(self, events: Events, delivery: Delivery, queue: str) -> None:
+        self._events = events
+        self._delivery = delivery
+        self._known: dict[str, Any] = {"task_id": delivery.id, "queue": queue, "attempt": delivery.deliveries}
+        self._has_ended = False
+        self._due: float | None = None  # wall time, of a first attempt
+
+    def leased(self, task: Task | None = None) -> None:
+        """Tell that a lease on it was granted; what is known of its task goes with all that is told later.
+
+        Args:
+            task: as delivered; None = it is malformed, or was not read.
+        """
+        if task is not None:
+            self._known["max_attempts"] = _last_attempt(task, self._delivery.deliveries)
+            if self._delivery.deliveries == 1 and task.created is not None:
+                self._due = max(task.created, task.not_before or 0.0)
+            if (ids := ids_of(task.trace_context)) is not None:  # of its push; a traced attempt has its own
+                self._known |= {"trace_id": ids.trace_id, "span_id": ids.span_id}
+        self._emit("task.leased")
+
+    def started(self) -> None:
+        """Tell that its process runs."""
+        self._emit("task.started", fencing=str(self._delivery.fencing), waited_s=self._waited())
+
+    def renewed(self, result: str) -> None:
+        """Tell what came of a renewal of its lease."""
+        self._emit("task.lease_renewed", logging.DEBUG, result=result)
+
+    def ended(self, outcome: Outcome, keeper: LeaseKeeper) -> None:
+        """Tell how it ended; `keeper` knows what became of its lease."""
+        lost = outcome.kind is OutcomeKind.LOCK_LOST
+        loss = keeper.loss  # None when the guardian was quicker than the keeper
+        self._has_ended = True
+        self._emit(
+            _EVENT_OF[outcome.kind],
+            logging.INFO if outcome.kind in _QUIET else logging.WARNING,
+            error_type=_error_type(outcome),
+            exit_code=outcome.exit_code,
+            signal=outcome.signal,
+            duration_s=round(outcome.duration, 3),
+            **_fields_of(outcome.usage),
+            detail=outcome.detail,
+            cause=(loss.cause if loss else outcome.detail) if lost else None,
+            last_success=keeper.last_success if lost else None,
+            deadline=keeper.deadline if lost else None,
+        )
+        if outcome.value_lost:
+            self._emit("task.result_not_kept", logging.WARNING, detail=outcome.value_lost)
+
+    def settled(self, verdict: Verdict, settled: Settled) -> None:
+        """Tell what was decided, and whether the backend knows."""
+        if settled is Settled.UNKNOWN:
+            self._emit("task.settlement_unknown", logging.WARNING)
+        elif settled is Settled.LOST and not isinstance(verdict, Leave):
+            self._emit("task.not_settled", logging.WARNING)
+        elif isinstance(verdict, Requeue):
+            self._emit("task.retry_scheduled", delay_s=round(verdict.delay.total_seconds(), 3))
+        elif isinstance(verdict, DeadLetter):
+            self._emit(
+                "task.dead_lettered",
+                logging.ERROR,
+                error_type=str(verdict.reason),
+                reason=str(verdict.reason),
+                detail=verdict.description,
+            )
+        elif isinstance(verdict, SendOn):
+            self._emit("task.sent_on", to_queue=verdict.queue, to_id=verdict.task.id)
+        elif isinstance(verdict, Complete):
+            self._emit("task.completed", logging.DEBUG)
+        elif isinstance(verdict, Cancel) and not self._has_ended:
+            self._emit("task.cancelled", detail="it was canceled before it started")
+
+    def released(self) -> None:
+        """Tell that it was given back unstarted."""
+        self._emit("task.released")
+
+    def _waited(self) -> float | None:
+        """Return seconds from a task's push, or from when it was due, to its first start; of two machines' clocks."""
+        return None if self._due is None else round(max(0.0, time.time() - self._due), 3)
+
+    def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
+        self._events.emit(name, level, **self._known, **fields)
+
+
+def _last_attempt(task: Task, attempt: int) -> int:
+    """Return the number of the last attempt there will be, if this one and all that follow fail (S7)."""
+    return attempt + max(0, task.budgets.retries - task.counters.failures)
+
+
+def _error_type(outcome: Outcome) -> str | None:
+    """Return one word for why an attempt did not do its work; None = it did, or was not let."""
+    if outcome.kind in _BLAMELESS:
+        return None
+    if outcome.kind in _ERROR_OF:
+        return _ERROR_OF[outcome.kind]
+    if outcome.over_memory_limit:
+        return "memory_limit"
+    if outcome.start_failed:
+        return "start_failed"
+    return "signal" if outcome.signal is not None else "error" if outcome.exit_code is None else "exit_code"
+
+
+def _fields_of(usage: Usage | None) -> dict[str, float | int | None]:
+    if usage is None:
+        return {}
+    cpu = None if usage.cpu_seconds is None else round(usage.cpu_seconds, 3)
+    return {"cpu_s": cpu, "max_rss_bytes": usage.max_rss_bytes, "processes": usage.processes}

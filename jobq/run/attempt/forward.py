@@ -1,0 +1,58 @@
+"""A task that goes on in another queue of the same location: pushed there first, settled here after (S1, S6).
+
+Its id there is made of its id here, so a repetition after a crash in between is dropped where the other queue
+deduplicates; on a Storage Queue it may run there twice. What cannot be pushed is no loss: it is a dead letter here.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from jobq.backend import Backend
+from jobq.errors import BackendUnavailable, JobqError, PushUnknown
+from jobq.lease.keeper import LeaseKeeper
+from jobq.run.attempt import retry
+from jobq.run.attempt.retry import DeadLetter, Leave, SendOn
+from jobq.run.attempt.settle import Patience
+from jobq.spec import sibling
+from jobq.task import Outcome
+
+_log: Final = logging.getLogger(__name__)
+_PUSH_SECONDS: Final = 30.0  # one try; what was not answered by then is tried again
+_FIRST_PAUSE_SECONDS: Final = 0.2
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+
+
+async def sent_on(
+    backend: Backend, verdict: SendOn, outcome: Outcome | None, keeper: LeaseKeeper, patience: Patience
+) -> SendOn | DeadLetter | Leave:
+    """Push it, and return the verdict that is left to settle.
+
+    Args:
+        backend: the queue that it comes from.
+        verdict: where it goes, as what.
+        outcome: how the attempt ended.
+        keeper: keeps the lease meanwhile.
+        patience: how long to try; after that it is left to its lease, and comes back as after a crash.
+    """
+    if verdict.queue == backend.name:
+        return retry.not_sent_on(verdict, outcome, "its rule names the queue that it is in")
+    pause = _FIRST_PAUSE_SECONDS
+    while not keeper.lock_lost_event.is_set():
+        try:
+            async with asyncio.timeout(_PUSH_SECONDS), sibling(backend, verdict.queue) as other:
+                await other.push([verdict.task])
+        except (BackendUnavailable, PushUnknown, TimeoutError) as error:
+            # Unknown is tried again: settled here without being queued there it would be lost (S1).
+            _log.warning(
+                "task %s is not in queue %s yet: %s", verdict.task.id, verdict.queue, str(error) or "no answer"
+            )
+        except JobqError as error:
+            return retry.not_sent_on(verdict, outcome, str(error))
+        else:
+            return verdict
+        if patience.is_over():
+            break
+        await patience.pause(pause, keeper)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return Leave()

@@ -1,0 +1,221 @@
+"""What becomes of a task after an attempt: pure arithmetic over its three budgets, the same on every backend (S7).
+
+    crashes = deliveries by the service's count - ends that the envelope records
+
+so whatever nobody could record (the worker died, the lock was lost, the answer was lost) counts as a crash, and so
+does an end that was not the task's own doing (a signal from outside, a start that failed).
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+
+from jobq.errors import MalformedTask
+from jobq.run.exit_rules import Action, action_for
+from jobq.task import Outcome, OutcomeKind, Task
+
+
+class Reason(StrEnum):
+    """Why a task is in the dead-letter place."""
+
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    MEMORY_LIMIT = "memory_limit"
+    CRASHED = "crashed"
+    PREEMPTED = "preempted"
+    CANCELED = "canceled"
+    MALFORMED = "malformed"
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Settle: the task is done."""
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """Settle: put `task` back, visible after `delay`."""
+
+    task: Task
+    delay: timedelta
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """Settle: give the task up."""
+
+    reason: Reason
+    description: str
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Settle: the task has ended, because somebody wanted it to; its journal says so."""
+
+
+@dataclass(frozen=True)
+class SendOn:
+    """Settle: the task goes on as `task` in another queue of the same location; in this one it has ended."""
+
+    queue: str
+    task: Task
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Do not settle: the lease is not ours any more."""
+
+
+Verdict = Complete | Requeue | DeadLetter | Cancel | SendOn | Leave
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Exponential backoff with full jitter.
+
+    Args:
+        first: the longest delay after the first failure.
+        longest: the bound that doubling stops at.
+        jitter: returns a number in [0, 1); replaced in tests.
+    """
+
+    first: timedelta = timedelta(seconds=5)
+    longest: timedelta = timedelta(minutes=10)
+    jitter: "random.Random" = random.Random()  # noqa: RUF009, S311 - shared on purpose, and no secret
+
+    def delay(self, failures: int) -> timedelta:
+        """Return the delay after this many failures, >= 1."""
+        exponent = min(failures - 1, 32)  # 2 ** 32 first delays are beyond any bound
+        bound = min(self.first * 2**exponent, self.longest) if self.first < self.longest else self.longest
+        return bound * self.jitter.random()
+
+
+# What `verdict` is: decides what becomes of a task after an attempt.
+Judge = Callable[[Task, int, Outcome, Backoff], Verdict]
+
+
+def crashes_before(task: Task, deliveries: int) -> int:
+    """Return how many earlier deliveries ended without a record; `deliveries` includes the present one."""
+    return max(0, deliveries - 1 - task.counters.ends)
+
+
+def check_counters(task: Task, deliveries: int) -> None:
+    """Refuse an envelope that records more ends than there were deliveries: its crashes would never be counted.
+
+    Raises:
+        MalformedTask: names the counter.
+    """
+    if task.counters.ends > deliveries - 1:
+        raise MalformedTask(f"records {task.counters.ends} ends before delivery {deliveries}", "counters.ends")
+
+
+def refusal(task: Task, deliveries: int) -> DeadLetter | None:
+    """Return why a delivery must not even start: its crashes are used up."""
+    crashes = crashes_before(task, deliveries)
+    if crashes <= task.budgets.crashes:
+        return None
+    return DeadLetter(
+        Reason.CRASHED,
+        f"{crashes} deliveries ended without a word: the worker died, or lost the lease; at most"
+        f" {task.budgets.crashes} are forgiven (--max-crashes)",
+    )
+
+
+def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:  # noqa: C901, PLR0911 - one row a kind
+    """Return what becomes of the task.
+
+    Args:
+        task: as delivered.
+        deliveries: the service's count, this delivery included.
+        outcome: how the attempt ended.
+        backoff: spaces the retries.
+    """
+    counters, budgets = task.counters, task.budgets
+    if (action := action_for(task, outcome)) is not None:
+        return _by_rule(task, outcome, action, backoff)
+    match outcome.kind:
+        case OutcomeKind.SUCCEEDED:
+            return Complete()
+        case OutcomeKind.LOCK_LOST:
+            return Leave()
+        case OutcomeKind.CANCELED:
+            return DeadLetter(Reason.CANCELED, _told("canceled", 1, outcome))
+        case OutcomeKind.PREEMPTED:
+            if counters.preemptions >= budgets.preemptions:
+                return DeadLetter(Reason.PREEMPTED, _told("given back", counters.preemptions + 1, outcome))
+            return Requeue(task.requeued(preemptions=1), timedelta(0))
+        case OutcomeKind.FAILED | OutcomeKind.TIMED_OUT:
+            if counters.failures >= budgets.retries:
+                return DeadLetter(_failure(outcome), _told("failed", counters.failures + 1, outcome))
+            return Requeue(task.requeued(failures=1), backoff.delay(counters.failures + 1))
+        case OutcomeKind.CRASHED:
+            crashes = crashes_before(task, deliveries) + 1
+            if crashes > budgets.crashes:
+                return DeadLetter(Reason.CRASHED, _told("crashed", crashes, outcome))
+            return Requeue(task.requeued(ends=0), backoff.delay(crashes))
+
+
+def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> Verdict:
+    """Return what an exit rule makes of the task; its retries stay bounded (S7)."""
+    failures = task.counters.failures
+    if action.queue:
+        return SendOn(action.queue, task.sent_on(action.queue))
+    if action.kind == "fail" or failures >= task.budgets.retries:
+        return DeadLetter(_failure(outcome), _told("failed", failures + 1, outcome))
+    delay = backoff.delay(failures + 1) if action.delay is None else action.delay
+    return Requeue(task.requeued(failures=1), delay)
+
+
+def verdict_of_caller(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:
+    """As `verdict`, but every end of its own is the task's doing: a signal or a failed start is a failure like a code.
+
+    For whoever sits in front of it and would rather see it than have it repeated, as with `xargs`.
+    """
+    if outcome.kind is OutcomeKind.CRASHED:
+        outcome = replace(outcome, kind=OutcomeKind.FAILED)
+    return verdict(task, deliveries, outcome, backoff)
+
+
+def outgrown(outcome: Outcome | None, fault: MalformedTask) -> DeadLetter | Leave:
+    """Return the verdict on a task that cannot be put back, since its message has no room for one more count.
+
+    One that failed ends so: its retries could not be counted (S7). Any other is left to its lease, and counts a crash.
+    """
+    if outcome is None or outcome.kind not in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT}:
+        return Leave()
+    return DeadLetter(_failure(outcome), f"{outcome.detail}; it cannot be put back: it {fault}")
+
+
+def not_sent_on(verdict: SendOn, outcome: Outcome | None, cause: str) -> DeadLetter:
+    """Return the verdict on a task that cannot go on in another queue."""
+    told = outcome or Outcome(kind=OutcomeKind.FAILED)
+    return DeadLetter(
+        _failure(told), f"{_told('failed', 1, told)}; it could not be sent on to queue {verdict.queue}: {cause}"
+    )
+
+
+def unspent(task: Task) -> Requeue:
+    """Return the verdict that gives a failed task back with its retries whole: the breaker blames the machine.
+
+    It counts as given back by the machine, as a preemption does, so that no failure is free for ever (S7).
+    """
+    return Requeue(task.requeued(preemptions=1), timedelta(0))
+
+
+def is_unspent(task: Task, outcome: Outcome | None, verdict: Verdict) -> bool:
+    """Tell whether a task, as delivered, has failed and is given back with its retries whole, as `unspent` does it."""
+    has_failed = outcome is not None and outcome.kind in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT}
+    return has_failed and isinstance(verdict, Requeue) and verdict.task.counters.failures == task.counters.failures
+
+
+def _failure(outcome: Outcome) -> Reason:
+    if outcome.over_memory_limit:
+        return Reason.MEMORY_LIMIT
+    return Reason.TIMED_OUT if outcome.kind is OutcomeKind.TIMED_OUT else Reason.FAILED
+
+
+def _told(what: str, times: int, outcome: Outcome) -> str:
+    text = what if times == 1 else f"{what} {times} times"
+    return f"{text}; last: {outcome.detail}" if outcome.detail else text

@@ -1,0 +1,242 @@
+"""What runs: one started attempt behind one small protocol, and the runner of commands; callbacks have their own."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from jobq.backend import Delivery
+from jobq.checkpoint_format import Saved
+from jobq.journal.page import page_of
+from jobq.lease.keeper import LeaseKeeper
+from jobq.run.attempt.checkpoints import Archives, Checkpoints
+from jobq.run.attempt.command_attempt import CommandRunning
+from jobq.run.attempt.task_socket import TaskLine
+from jobq.run.process.environment import argv_of, may_be_forked, task_environment
+from jobq.run.process.log_files import nowhere
+from jobq.run.process.log_upload import Sinks
+from jobq.run.process.oom import OomCounter, OomWatch, oom_counter
+from jobq.run.process.output import OutputReader
+from jobq.run.process.spawner import Deadline, Launch, Spawner, StartFailed
+from jobq.run.process.task_folder import TaskFolder
+from jobq.run.process.usage import UsageSampler
+from jobq.settings import Settings
+from jobq.task import Outcome, Task
+from jobq.task_client import SOCKET_VARIABLE
+
+OnLine = Callable[[str, str, str], None]  # task id, stream, line
+
+
+class Running(Protocol):
+    """One started attempt."""
+
+    async def exited(self) -> None:
+        """Wait until nothing of it runs; repeatable. What comes later (a timeout, a stop) did not end it (P7)."""
+        ...
+
+    def has_exited(self) -> bool:
+        """Tell whether it has ended by itself by now, even if `exited` has not heard of it yet."""
+        ...
+
+    async def ended(self) -> Outcome:
+        """Wait until nothing of it runs and its output is read, and say how it ended; repeatable."""
+        ...
+
+    async def over_limit(self) -> str:
+        """Wait until it uses more memory than it may, and say so in plain words; may never return; repeatable."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM to the group; cancel for a callback)."""
+        ...
+
+    def kill(self) -> None:
+        """End it (SIGKILL to the tree; cancel for a callback)."""
+        ...
+
+    async def close(self) -> None:
+        """Free everything; kills what still runs."""
+        ...
+
+
+class Runner(Protocol):
+    """Starts attempts of one kind."""
+
+    async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:
+        """Start an attempt; raises StartFailed when it cannot.
+
+        Args:
+            task: what to start.
+            delivery: how it came.
+            deadline: by when nothing of it may live; it moves meanwhile.
+            keeper: keeps the lease, for what wants to know of it.
+        """
+        ...
+
+
+class CommandRunner:
+    """Runs commands as supervised processes.
+
+    Args:
+        spawner: starts and reaps them.
+        queue_name: shown to the task.
+        settings: decides its environment.
+        environment: the worker's own, to inherit from.
+        on_line: receives each line of output.
+        sampler: measures what they use, and finds those over the memory limit.
+        folder: where their results are written; closed by its owner.
+        line: hears what they have to say; closed by its owner.
+        archives: where their files are kept; None = nowhere.
+        sinks: take the whole output of each attempt.
+        oom: counts what the kernel kills for want of memory; found by itself when None.
+    """
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        *,
+        queue_name: str,
+        settings: Settings,
+        environment: Mapping[str, str],
+        on_line: OnLine,
+        sampler: UsageSampler,
+        folder: TaskFolder,
+        line: TaskLine,
+        archives: Archives | None = None,
+        sinks: Sinks = lambda _id, _attempt: nowhere(),
+        oom: OomCounter | None = None,
+    ) -> None:
+        self._spawner = spawner
+        self._queue_name = queue_name
+        self._settings = settings
+        self._environment = environment
+        self._on_line = on_line
+        self._sampler = sampler
+        self._folder = folder
+        self._line = line
+        self._archives = archives
+        self._sinks = sinks
+        self._oom = OomWatch(oom_counter() if oom is None else oom)
+
+    async def start(
+        self,
+        task: Task,
+        delivery: Delivery,
+        *,
+        deadline: Deadline,
+        keeper: LeaseKeeper,
+    ) -> Running:
+        """Spawn the command with its output connected; raises StartFailed."""
+        if task.kwargs is not None and task.call is None:
+            raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
+        forked = bool(self._settings.preload) and may_be_forked(task)
+        checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)
+        try:
+            await checkpoints.restore()
+            socket = await self._line.admit(checkpoints, page_of(delivery))
+        except OSError as error:
+            checkpoints.close()
+            raise StartFailed(f"no socket for what it has to say: {error.strerror}", transient=True) from error
+        except BaseException:
+            checkpoints.close()
+            raise
+        variables = {SOCKET_VARIABLE: socket}
+        if checkpoints.folder is not None:
+            variables["JOBQ_CHECKPOINT_DIR"] = str(checkpoints.folder)
+
+        def end() -> None:
+            self._line.dismiss(socket)
+            checkpoints.close()
+
+        try:
+            return await self.launch(
+                task,
+                delivery,
+                deadline=deadline,
+                argv=argv_of(task),
+                forked=forked,
+                has_result=True,
+                variables=variables,
+                checkpoints=checkpoints,
+                on_close=end,
+            )
+        except BaseException:
+            end()
+            raise
+
+    async def launch(
+        self,
+        task: Task,
+        delivery: Delivery,
+        *,
+        deadline: Deadline,
+        argv: tuple[str, ...],
+        forked: bool = False,
+        has_result: bool = False,
+        variables: Mapping[str, str] | None = None,
+        checkpoints: Checkpoints | None = None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> CommandRunning:
+        """Spawn any program as an attempt of a task; raises StartFailed.
+
+        Args:
+            task: whose environment, directory and identity it gets.
+            delivery: how it came.
+            deadline: by when nothing of it may live; it moves meanwhile.
+            argv: what to execute.
+            forked: see `Launch.forked`.
+            has_result: tell it where to write its result.
+            variables: more for its environment.
+            checkpoints: what it saves; None = it saves by other ways.
+            on_close: called when all of it has ended.
+        """
+        environment = task_environment(
+            task,
+            queue_name=self._queue_name,
+            fencing=delivery.fencing,
+            attempt=delivery.deliveries,
+            checkpoint=Saved.decode(delivery.checkpoint_value).value,
+            base=self._environment,
+            mode=self._settings.task_env,
+        )
+        environment.update(variables or {})
+        result = self._result_file() if has_result else None
+        if result is not None:
+            environment["JOBQ_RESULT_FILE"] = str(result)
+        sink = self._sinks(task.id, delivery.deliveries)
+        try:
+            output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line), sink=sink.write)
+        except OSError as error:
+            sink.close()
+            raise StartFailed(
+                f"no pipes for its output: {error.strerror}; raise `ulimit -n`", transient=True
+            ) from error
+        oom = self._oom.begin()
+        try:
+            launch = Launch(
+                argv=argv,
+                env=environment,
+                cwd=task.cwd,
+                stdout=output.stdout,
+                stderr=output.stderr,
+                deadline=deadline,
+                forked=forked,
+            )
+            process = await self._spawner.spawn(launch)
+        except BaseException:
+            oom.end()
+            output.close()
+            sink.close()
+            raise
+
+        def end() -> None:
+            on_close()
+            sink.close()
+
+        output.child_started()
+        return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end, checkpoints)
+
+    def _result_file(self) -> Path:
+        try:
+            return self._folder.new_file()
+        except OSError as error:
+            raise StartFailed(f"no folder for its result: {error.strerror}", transient=True) from error

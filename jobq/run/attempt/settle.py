@@ -1,0 +1,172 @@
+"""From a verdict to the backend: one settle, repeated only where that is safe, never past the lease (S4, S5)."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from jobq.backend import Capabilities, Delivery
+from jobq.clock import Clock
+from jobq.errors import (
+    BackendUnavailable,
+    JobqError,
+    LockLost,
+    MalformedTask,
+    QueueNotFound,
+    SettlementUnknown,
+)
+from jobq.lease.keeper import LeaseKeeper
+from jobq.run.attempt.retry import Cancel, Complete, DeadLetter, Leave, Requeue, SendOn, Verdict, outgrown
+from jobq.run.racing import first_of
+from jobq.run.stopping import Stopping
+from jobq.task import Outcome, TaskResult
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+STOPPING_SECONDS: Final = 5.0  # for the repetitions once the worker has to stop
+AT_ONCE_SECONDS: Final = 2.0  # and once it has to stop without grace
+_TAIL_CHARACTERS: Final = 4096  # of the output, in a dead letter (DESIGN section 11)
+
+
+class Settled(StrEnum):
+    """What is known of a settle."""
+
+    YES = "yes"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+async def settle(
+    delivery: Delivery,
+    keeper: LeaseKeeper,
+    verdict: Verdict,
+    outcome: Outcome | None,
+    *,
+    capabilities: Capabilities,
+    clock: Clock,
+    attempt: float | None = None,
+    stopping: Stopping | None = None,
+) -> Settled:
+    """Tell the backend, and say what is known of it; never reports as settled what was not acknowledged.
+
+    A refusal is repeated for one lease, for a lease that is kept costs nothing; then, or some seconds after a stop, the
+    delivery is left to its lease: a store that refuses for good must hold up no worker. A lost answer is repeated only
+    where the backend answers a repetition like the first (`idempotent_settle`).
+
+    Args:
+        delivery: whose.
+        keeper: keeps its lease meanwhile.
+        verdict: what to tell.
+        outcome: how the attempt ended; None when there was none.
+        capabilities: the backend's.
+        clock: spaces the repetitions.
+        attempt: seconds one of them may take; None = as long as a renewal.
+        stopping: what shortens the repetitions; None = nothing does.
+    """
+    if isinstance(verdict, Leave):
+        return Settled.LOST
+    patience = Patience(clock, delivery.lease.total_seconds(), stopping)
+
+    async def told(verdict: Verdict) -> Settled:
+        async def send() -> None:
+            await keeper.settle(lambda: _send(delivery, verdict, outcome), attempt=attempt)
+
+        return await _repeated(delivery, send, patience, keeper, repeats_doubt=capabilities.idempotent_settle)
+
+    try:
+        return await told(verdict)
+    except MalformedTask as fault:  # the message has outgrown what the service takes, and will not shrink
+        _log.error("task %s cannot be settled: it %s", delivery.id, fault)
+        instead = outgrown(outcome, fault)
+        return Settled.LOST if isinstance(instead, Leave) else await told(instead)
+
+
+async def _repeated(
+    delivery: Delivery,
+    send: Callable[[], Awaitable[None]],
+    patience: "Patience",
+    keeper: LeaseKeeper,
+    *,
+    repeats_doubt: bool,
+) -> Settled:
+    pause = _FIRST_PAUSE_SECONDS
+    doubt = hopeless = False
+    while True:
+        try:
+            await send()
+        except LockLost as error:
+            _log.warning("task %s was not settled: %s", delivery.id, error)
+            return Settled.UNKNOWN if doubt else Settled.LOST
+        except SettlementUnknown as error:
+            _log.warning("task %s: %s", delivery.id, error)
+            doubt = True
+            hopeless = not repeats_doubt
+        except BackendUnavailable as error:
+            _log.warning("task %s is not settled yet: %s", delivery.id, error)
+        except MalformedTask:
+            raise
+        except JobqError as error:
+            # Refused for a reason that may pass: rights, a full account. No waiting makes a place that is missing.
+            _log.error("task %s cannot be settled: %s", delivery.id, error)
+            hopeless = isinstance(error, QueueNotFound)
+        else:
+            return Settled.YES
+        if hopeless or patience.is_over():
+            _log.error("task %s cannot be settled: it is left to its lease", delivery.id)
+            return Settled.UNKNOWN if doubt else Settled.LOST
+        await patience.pause(pause, keeper)
+        pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+
+class Patience:
+    """How long a settle is repeated: for some time, and much less once the worker has to stop."""
+
+    def __init__(self, clock: Clock, seconds: float, stopping: Stopping | None) -> None:
+        self._clock = clock
+        self._end = clock.boottime() + seconds
+        self._stopping = stopping or Stopping()
+        self._hurried = self._pressed = False
+
+    def is_over(self) -> bool:
+        """Tell whether it is time to give up."""
+        now = self._clock.boottime()
+        if self._stopping.interrupted.is_set() and not self._hurried:
+            self._hurried, self._end = True, min(self._end, now + STOPPING_SECONDS)
+        if self._stopping.at_once.is_set() and not self._pressed:
+            self._pressed, self._end = True, min(self._end, now + AT_ONCE_SECONDS)
+        return now >= self._end
+
+    async def pause(self, seconds: float, keeper: LeaseKeeper) -> None:
+        """Wait, but not for a lease that is lost nor into a stop that begins."""
+        end = self._clock.sleep_until(min(self._clock.boottime() + seconds, self._end))
+        hurry = [] if self._pressed else [(self._stopping.at_once if self._hurried else self._stopping.interrupted)]
+        await first_of(end, keeper.lock_lost_event.wait(), *(event.wait() for event in hurry))
+
+
+async def _send(delivery: Delivery, verdict: Verdict, outcome: Outcome | None) -> None:
+    match verdict:
+        case Complete() | Cancel() | SendOn():
+            await delivery.complete(_result(outcome))
+        case Requeue(task, delay):
+            await delivery.requeue(task, max(delay, timedelta(0)))
+        case DeadLetter(reason, description):
+            await delivery.dead_letter(reason, _with_output(description, outcome))
+
+
+def _result(outcome: Outcome | None) -> TaskResult:
+    if outcome is None:
+        return TaskResult()
+    return TaskResult(
+        exit_code=outcome.exit_code,
+        value=None if outcome.value_lost else outcome.value,
+        duration=outcome.duration,
+        output_tail=outcome.output_tail,
+    )
+
+
+def _with_output(description: str, outcome: Outcome | None) -> str:
+    if outcome is None or not outcome.output_tail:
+        return description
+    return f"{description}\nlast output:\n{outcome.output_tail[-_TAIL_CHARACTERS:]}"

@@ -1,0 +1,353 @@
+"""One attempt, from a delivery to its settlement: confirm, start, wait, stop, judge, settle (DESIGN section 6)."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from jobq import durations
+from jobq.backend import Backend, Delivery
+from jobq.clock import Clock, Moment
+from jobq.errors import ConfigurationError, JobqError, MalformedTask
+from jobq.events import Events
+from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
+from jobq.lease.timing import LeaseTiming, timing_for
+from jobq.run.attempt import retry
+from jobq.run.attempt.attempt_events import Telling
+from jobq.run.attempt.attempt_journal import Journaling
+from jobq.run.attempt.forward import sent_on
+from jobq.run.attempt.result import fit_to_keep
+from jobq.run.attempt.retry import Backoff, Cancel, Complete, DeadLetter, Judge, Leave, Reason, Requeue, SendOn, Verdict
+from jobq.run.attempt.runner import Runner, Running
+from jobq.run.attempt.settle import Patience, Settled, settle
+from jobq.run.circuit_breaker import Breaker
+from jobq.run.process.spawner import Deadline, StartFailed, StatusLost
+from jobq.run.racing import racing
+from jobq.run.stopping import Stopping
+from jobq.settings import Settings
+from jobq.task import Outcome, OutcomeKind, Task
+
+if TYPE_CHECKING:
+    from jobq.run.attempt.checkpoints import Checkpoints
+
+_log = logging.getLogger(__name__)
+SAVE_SECONDS = 3.0  # after the grace, for the files of a task that was stopped: all within 30 s (P8)
+START_SECONDS = 3.0  # how long a start may still take once the worker has to stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What became of one delivery.
+
+    Attributes:
+        task_id: whose.
+        verdict: what was decided; None for a delivery that was let go unstarted.
+        settled: what is known of telling the backend.
+        outcome: how the attempt ended; None when it was never started.
+    """
+
+    task_id: str
+    verdict: Verdict | None
+    settled: Settled
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervisor:
+    """Carries deliveries of one queue through; holds what all attempts share.
+
+    Attributes:
+        backend: where the deliveries come from.
+        runner: starts the attempts.
+        settings: leases, graces, backoff.
+        clock: for leases.
+        events: told of each transition.
+        stopping: what the worker has been told.
+        breaker: judges failures in a row.
+        on_slot_free: called when nothing of an attempt runs any more; its settlement may still be under way.
+        judge: decides what becomes of a task after an attempt.
+    """
+
+    backend: Backend
+    runner: Runner
+    settings: Settings
+    clock: Clock
+    events: Events
+    stopping: Stopping = field(default_factory=Stopping)
+    breaker: Breaker
+    on_slot_free: Callable[[], None] = lambda: None
+    judge: Judge = retry.verdict
+
+    @property
+    def lease(self) -> timedelta:
+        """The lease to ask for."""
+        return self.settings.visibility_timeout or self.backend.capabilities.default_lease
+
+    def check(self) -> LeaseTiming:
+        """Return the timing of the lease; raises ConfigurationError when it cannot be had, or kept (rule 1.3(4))."""
+        able = self.backend.capabilities
+        if not able.min_lease <= self.lease <= (able.max_lease or self.lease):
+            at_most = "" if able.max_lease is None else f" and at most {durations.show(able.max_lease)}"
+            raise ConfigurationError(
+                f"a lease of {durations.show(self.lease)} is not to be had: {self.backend.name} is on a service that"
+                f" grants at least {durations.show(able.min_lease)}{at_most}; change --visibility-timeout"
+            )
+        timing = timing_for(self.lease, self.settings)
+        timing.check(allow_short=self.settings.allow_short_lease)
+        return timing
+
+    async def execute(self, delivery: Delivery, since: Moment) -> Report:
+        """Carry one delivery through.
+
+        Args:
+            delivery: what was received.
+            since: read before the receive was sent.
+        """
+        return await _Attempt(self, delivery, since).run()
+
+
+class _Attempt:
+    """The steps of one attempt, in the order in which they stand."""
+
+    def __init__(self, supervisor: Supervisor, delivery: Delivery, since: Moment) -> None:
+        self._with = supervisor
+        self._delivery = delivery
+        self._slot_taken = True
+        self._deadline = Deadline(since.boottime)  # the keeper's, once it has confirmed the lease
+        self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
+        self._keeper = LeaseKeeper(
+            delivery,
+            since=since,
+            timing=timing_for(delivery.lease, supervisor.settings),
+            clock=supervisor.clock,
+            on_extended=self._deadline.move,
+            on_renewal=self._telling.renewed,
+        )
+        self._journal = Journaling(delivery)
+        self._checkpoints: Checkpoints | None = None
+        self._save_by = 0.0  # boottime in seconds
+
+    async def run(self) -> Report:
+        try:
+            if not await self._keeper.confirm():
+                self._telling.leased()
+                return await self._let_go()
+            async with self._keeper:
+                return await self._run()
+        finally:
+            self._free_slot()
+
+    async def _run(self) -> Report:
+        task: Task | None = None
+        try:
+            task = self._delivery.task
+            retry.check_counters(task, self._delivery.deliveries)
+        except MalformedTask as error:
+            self._telling.leased(task)
+            return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
+        self._telling.leased(task)
+        if self._journal.is_canceled:
+            return await self._settle(Cancel(), None)
+        refusal = retry.refusal(task, self._delivery.deliveries)
+        if refusal is not None:
+            return await self._settle(refusal, None)
+        if self._with.stopping.receiving.is_set() or self._with.stopping.paused:
+            return await self._let_go()
+        outcome = await self._attempt(task)
+        self._free_slot()
+        return await self._conclude(task, outcome)
+
+    async def _attempt(self, task: Task) -> Outcome:
+        """Start it, wait for its end or a reason to end it, and leave nothing running."""
+        try:
+            running = await self._started(task)
+        except StartFailed as error:
+            # What this machine is short of is no fault of the task: it goes back as from a preemption, but later (S11).
+            kind = OutcomeKind.PREEMPTED if error.transient else OutcomeKind.CRASHED
+            return Outcome(kind=kind, detail=f"could not be started: {error}", start_failed=True)
+        except StatusLost as error:
+            return Outcome(kind=OutcomeKind.LOCK_LOST, detail=str(error))  # it may live: left to its lease (P1)
+        if running is None:
+            detail = "the lease was lost" if self._keeper.lock_lost_event.is_set() else "its start took too long"
+            return Outcome(kind=OutcomeKind.LOCK_LOST, detail=f"not started: {detail}")
+        self._journal.started(running)
+        self._telling.started()
+        self._checkpoints = getattr(running, "checkpoints", None)
+        try:
+            outcome = await self._until_ended(running, task)
+            if outcome.kind is OutcomeKind.PREEMPTED:
+                await self._save_folder()
+            return outcome
+        finally:
+            await running.close()
+
+    async def _save_folder(self) -> None:
+        """Save the files of a task that was stopped: nothing of it runs any more, and it is still ours (S9, P8)."""
+        if self._checkpoints is None or self._checkpoints.is_empty():
+            return
+        end = self._with.clock.sleep_until(self._save_by)
+        hurry = self._with.stopping.at_once.wait()
+        with racing(self._checkpoints.checkpoint_folder(), self._keeper.lock_lost_event.wait(), end, hurry) as waits:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not waits[0].done():
+                _log.warning("task %s: no time was left to save its files", self._delivery.id)
+            elif (error := waits[0].exception()) is not None:
+                if not isinstance(error, JobqError):
+                    raise error
+                _log.warning("task %s: its files were not saved: %s", self._delivery.id, error)
+
+    async def _started(self, task: Task) -> Running | None:
+        """Start it, however long that takes while the lease is kept.
+
+        Returns:
+            None when it has not begun and is not to begin any more: the lease was lost (P1), or it took longer than its
+            time limit, or than there is time for in a stop. Nobody can say then that nothing of it lives: it is left to
+            its lease, which is kept no longer.
+        """
+        self._deadline.move(self._keeper.deadline)
+        start = self._with.runner.start(task, self._delivery, deadline=self._deadline, keeper=self._keeper)
+        ends: list[Awaitable[object]] = [self._keeper.lock_lost_event.wait(), self._stopped_for(START_SECONDS)]
+        if task.timeout is not None:
+            ends.append(self._with.clock.sleep_until(self._with.clock.boottime() + task.timeout))
+        with racing(start, *ends) as (starting, *reasons):
+            try:
+                await asyncio.wait([starting, *reasons], return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                if starting.done() and not starting.cancelled() and starting.exception() is None:
+                    await starting.result().close()  # it began in that very instant, and would be nobody's
+                raise
+            if not starting.done():
+                starting.cancel()  # whoever starts it kills what may come of it
+                await asyncio.wait([starting])
+            return None if starting.cancelled() else starting.result()
+
+    async def _stopped_for(self, seconds: float) -> None:
+        """Wait for a stop, and then so long: a start that was let end can be killed and given back for certain."""
+        await self._with.stopping.interrupted.wait()
+        await self._with.clock.sleep_until(self._with.clock.boottime() + seconds)
+
+    async def _until_ended(self, running: Running, task: Task) -> Outcome:
+        clock, stopping = self._with.clock, self._with.stopping
+        # The reasons to end it, the gravest first: a lost lock leaves no time for anything else, and memory that runs
+        # out harms the neighbours (S11). What comes later in the list may wait for a grace.
+        reasons: dict[OutcomeKind, Awaitable[object]] = {
+            OutcomeKind.LOCK_LOST: self._keeper.lock_lost_event.wait(),
+            OutcomeKind.FAILED: running.over_limit(),
+            OutcomeKind.CANCELED: self._journal.canceled(),
+            OutcomeKind.PREEMPTED: stopping.interrupted.wait(),
+        }
+        if task.timeout is not None:
+            reasons[OutcomeKind.TIMED_OUT] = clock.sleep_until(clock.boottime() + task.timeout)
+        with racing(running.exited(), *reasons.values()) as (end, *waits):
+            await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
+            if end.done() or running.has_exited():
+                return await running.ended()  # what came at the same moment did not end it (P7)
+            why, reason = next(pair for pair in zip(reasons, waits, strict=True) if pair[1].done())
+            outcome = await self._stop(running, end, why)
+        if outcome.kind is OutcomeKind.LOCK_LOST and why is not OutcomeKind.LOCK_LOST:
+            return outcome  # stopped, but nobody can say that it is dead, or it was too late: the lease decides (P1)
+        if why is OutcomeKind.FAILED:
+            return replace(outcome, kind=why, detail=reason.result(), over_memory_limit=True)
+        detail = {
+            OutcomeKind.LOCK_LOST: "killed: the lease was lost",
+            OutcomeKind.CANCELED: "stopped: it was canceled",
+            OutcomeKind.PREEMPTED: f"stopped: {stopping.cause}",
+            OutcomeKind.TIMED_OUT: f"killed after its time limit of {task.timeout or 0:g} s",
+        }[why]
+        return replace(outcome, kind=why, detail=detail)
+
+    async def _stop(self, running: Running, end: "asyncio.Future[None]", why: OutcomeKind) -> Outcome:
+        """SIGTERM, grace, SIGKILL; SIGTERM only while the lease is ours, SIGKILL at its deadline at the latest (P6)."""
+        clock, keeper = self._with.clock, self._keeper
+        hurry: list[Awaitable[object]] = [self._with.stopping.at_once.wait(), running.over_limit()]
+        if why is OutcomeKind.LOCK_LOST:
+            loss = keeper.loss
+            kill_at = clock.boottime() if loss is None or loss.refused else loss.deadline
+        elif why is OutcomeKind.FAILED:
+            kill_at = clock.boottime()  # no grace: it could fill the memory meanwhile
+        else:
+            grace = self._with.stopping.grace if why is OutcomeKind.PREEMPTED else None
+            kill_at = clock.boottime() + (self._with.settings.stop_grace.total_seconds() if grace is None else grace)
+            hurry.append(keeper.lock_lost_event.wait())
+            self._save_by = kill_at + SAVE_SECONDS
+        with racing(*hurry, clock.sleep_until(kill_at)) as waits:
+            if kill_at > clock.boottime():
+                running.terminate()
+                await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
+            if not end.done():
+                running.kill()
+            return await running.ended()
+
+    async def _conclude(self, task: Task, outcome: Outcome) -> Report:
+        outcome = fit_to_keep(outcome)
+        verdict = self._with.judge(task, self._delivery.deliveries, outcome, self._backoff())
+        if outcome.start_failed and outcome.kind is OutcomeKind.PREEMPTED and isinstance(verdict, Requeue):
+            verdict = Requeue(verdict.task, self._backoff().delay(task.counters.preemptions + 1))
+        if outcome.kind is OutcomeKind.SUCCEEDED:
+            self._with.breaker.succeeded()
+            report = await self._settle(verdict, outcome)
+            if report.settled is Settled.YES:
+                self._telling.ended(outcome, self._keeper)  # as done only once the backend has acknowledged it (S5)
+            return report
+        self._telling.ended(outcome, self._keeper)
+        if outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
+            verdict = await self._after_the_breaker(task, verdict)
+        return await self._settle(verdict, outcome)
+
+    async def _after_the_breaker(self, task: Task, verdict: Verdict) -> Verdict:
+        failed = self._with.clock.boottime()
+        with racing(self._with.breaker.blames_machine(task), self._keeper.lock_lost_event.wait()) as (judging, lost):
+            await asyncio.wait([judging, lost], return_when=asyncio.FIRST_COMPLETED)
+            if not judging.done():
+                return Leave()
+            if judging.result():
+                return retry.unspent(task)
+        if isinstance(verdict, Requeue):
+            held = timedelta(seconds=self._with.clock.boottime() - failed)
+            return Requeue(verdict.task, max(timedelta(0), verdict.delay - held))
+        return verdict
+
+    async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> Report:
+        if isinstance(verdict, SendOn):
+            seconds = self._delivery.lease.total_seconds()
+            patience = Patience(self._with.clock, seconds, self._with.stopping)
+            stopped = self._journal.is_canceled
+            verdict = (
+                Cancel() if stopped else await sent_on(self._with.backend, verdict, outcome, self._keeper, patience)
+            )
+        verdict = self._journal.judged(verdict, outcome)
+        settled = await settle(
+            self._delivery,
+            self._keeper,
+            verdict,
+            outcome,
+            capabilities=self._with.backend.capabilities,
+            clock=self._with.clock,
+            attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.interrupted.is_set() else None,
+            stopping=self._with.stopping,
+        )
+        self._telling.settled(verdict, settled)
+        if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
+            await self._checkpoints.forget()
+        return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
+
+    async def _let_go(self) -> Report:
+        """Give an unstarted delivery back, if it is still ours; else it comes back by itself."""
+        settled = Settled.LOST
+        try:
+            await self._keeper.settle(self._delivery.release)
+            settled = Settled.YES
+            self._telling.released()
+        except JobqError as error:
+            _log.info("task %s was not given back, its lease will run out: %s", self._delivery.id, error)
+        return Report(task_id=self._delivery.id, verdict=None, settled=settled)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(first=self._with.settings.backoff, longest=self._with.settings.backoff_max)
+
+    def _free_slot(self) -> None:
+        if self._slot_taken:
+            self._slot_taken = False
+            self._with.on_slot_free()

@@ -1,0 +1,114 @@
+"""The worker's socket for what its tasks have to say: `jobq checkpoint` and `jobq progress` (`jobq.task_client`).
+
+One socket for all tasks, in the worker's folder, which only this user may enter (A11). A task shows the token of its
+attempt, which is worth nothing once that has ended, and nothing to the queue: the keeper saves, fenced (S4).
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+from typing import Any, Final
+
+from jobq import strict_json
+from jobq.errors import ConfigurationError, JobqError, LockLost, MalformedTask
+from jobq.journal.page import Page
+from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
+from jobq.run.attempt.checkpoints import Checkpoints
+from jobq.run.callbacks.sync_task_context import checked_checkpoint
+from jobq.run.process.task_folder import TaskFolder
+from jobq.task_client import MAX_LINE_BYTES
+
+_PATIENCE_SECONDS: Final = 10.0  # for a question; whoever connects and says nothing is hung up on
+_MOST_AT_ONCE: Final = 64  # connections: a task that opens thousands takes no descriptors from its neighbours (S11)
+_log: Final = logging.getLogger(__name__)
+
+
+class TaskLine:
+    """The socket of one worker; opened with its first task.
+
+    Args:
+        folder: where it lies; removes it.
+    """
+
+    def __init__(self, folder: TaskFolder) -> None:
+        self._folder = folder
+        self._server: asyncio.Server | None = None
+        self._attempts: dict[str, tuple[Checkpoints, Page | None]] = {}
+        self._opening = asyncio.Lock()
+        self._open = 0
+
+    async def admit(self, checkpoints: Checkpoints, page: Page | None) -> str:
+        """Return what JOBQ_TASK_SOCKET says to one attempt; raises OSError when there is no room for a socket.
+
+        Args:
+            checkpoints: saves what it wants saved, fenced.
+            page: takes its progress; None = nobody wants to know.
+        """
+        async with self._opening:
+            path = self._folder.path / "line"
+            if self._server is None:
+                # Kept before anything is waited for: a start that is cancelled in between would leave it open for ever.
+                self._server = await asyncio.start_unix_server(
+                    self._serve, path, limit=MAX_LINE_BYTES, start_serving=False
+                )
+                await self._server.start_serving()
+        token = secrets.token_hex(16)
+        self._attempts[token] = checkpoints, page
+        return f"{token}@{path}"
+
+    def dismiss(self, admitted: str) -> None:
+        """Listen no more to an attempt that has ended."""
+        self._attempts.pop(admitted.partition("@")[0], None)
+
+    def close(self) -> None:
+        """Listen to nobody any more; repeatable."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= _MOST_AT_ONCE:
+            writer.transport.abort()  # whoever asks is told that the worker hung up, and may ask again
+            return
+        self._open += 1
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                question = await reader.readline()
+            writer.write(json.dumps(await self._answer(question)).encode() + b"\n")
+            await writer.drain()
+        except (OSError, ValueError, TimeoutError) as error:  # it has gone, says too much, or nothing
+            _log.debug("a task's question was not answered: %r", error)
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, question: bytes) -> dict[str, Any]:
+        try:
+            await self._do(strict_json.loads(question))
+        except JobqError as error:
+            return {"error": type(error).__name__, "text": str(error)}
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:  # a stranger's question harms nobody (S11)
+            return {"error": ConfigurationError.__name__, "text": str(error)}
+        return {}
+
+    async def _do(self, question: Any) -> None:
+        if not isinstance(question, dict) or not isinstance(question.get("token"), str):
+            raise MalformedTask("is no question")
+        admitted = self._attempts.get(question["token"])
+        if admitted is None:
+            raise LockLost("this attempt has ended: nothing that it says counts any more")
+        checkpoints, page = admitted
+        match question.get("op"):
+            case "checkpoint":
+                await checkpoints.checkpoint(checked_checkpoint(question["value"]))
+            case "checkpoint folder":
+                await checkpoints.checkpoint_folder()
+            case "progress":
+                share = question.get("share")
+                told = None if share is None else checked_progress(float(share)), str(question.get("text", ""))
+                if page is not None:
+                    page.progress = told[0], told[1][:MAX_TEXT_CHARACTERS]
+                    checkpoints.nudge()
+            case other:
+                raise ConfigurationError(f"this worker does not know {other!a}: it is of another version of jobq")

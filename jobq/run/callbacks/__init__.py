@@ -1,0 +1,1 @@
+"""Callbacks of the library: what they are given, and who runs them."""

@@ -1,0 +1,93 @@
+"""The breaker: failures of different tasks in a row blame the machine, not the tasks (DESIGN section 11).
+
+It judges first failures alone: a task that has failed before, or was given back too often, pays for itself, so that one
+that always fails ends as a dead letter on whatever machines (S7, L1). What succeeded lately speaks for the machine.
+
+A task that failed is not settled at once: its lease is kept a little, so that, should the breaker trip, it goes back
+with its retries whole. The wait is part of its backoff and costs it nothing.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from jobq.clock import Clock
+from jobq.task import Task
+
+HOLD_SECONDS: Final = 30.0  # the longest that a failed task waits for the verdict on the machine
+LATELY_SECONDS: Final = 600.0  # for so long a success speaks for the machine
+_MOST_SUCCESSES: Final = 4  # so many times the limit of them count: a machine that breaks is blamed all the same
+MOST_BLAMES: Final = 3  # so often a task is given back at no cost: then it has failed on several machines
+
+
+class Breaker:
+    """Counts failures of different tasks in a row.
+
+    Args:
+        limit: how many trip it where nothing succeeded lately; 0 = never.
+        clock: for what is lately.
+    """
+
+    def __init__(self, limit: int, clock: Clock) -> None:
+        self.tripped = asyncio.Event()
+        self._limit = limit
+        self._clock = clock
+        self._successes: deque[float] = deque(maxlen=_MOST_SUCCESSES * limit)  # boottime in seconds, oldest first
+        self._streak: dict[str, asyncio.Future[bool]] = {}
+        self._nothing_to_compare = False
+
+    @property
+    def failures_in_a_row(self) -> int:
+        """How many different tasks have failed since the last success."""
+        return len(self._streak)
+
+    async def blames_machine(self, task: Task) -> bool:
+        """Count a failure; return, once it is known, whether the machine is to blame and the task keeps its retries."""
+        if self._limit == 0 or not may_blame(task):
+            return False
+        if self.tripped.is_set():
+            return True
+        before = self._streak.pop(task.id, None)
+        if before is not None and not before.done():
+            before.set_result(False)
+        verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._streak[task.id] = verdict
+        if len(self._streak) >= self._limit + self._succeeded_lately():
+            self.tripped.set()
+            self._tell(blamed=True)
+        elif self._nothing_to_compare:
+            self._tell(blamed=False)
+        try:
+            return await asyncio.wait_for(asyncio.shield(verdict), HOLD_SECONDS)
+        except TimeoutError:
+            if not verdict.done():
+                verdict.set_result(False)
+            return False
+
+    def succeeded(self) -> None:
+        """End the streak: a task succeeded here."""
+        self._successes.append(self._clock.boottime())
+        self._tell(blamed=False)
+        self._streak.clear()
+
+    def queue_is_empty(self, *, empty: bool) -> None:
+        """Let failed tasks go while no other task is there to clear or blame the machine; the streak goes on."""
+        self._nothing_to_compare = empty
+        if empty:
+            self._tell(blamed=False)
+
+    def _succeeded_lately(self) -> int:
+        while self._successes and self._successes[0] < self._clock.boottime() - LATELY_SECONDS:
+            self._successes.popleft()
+        return len(self._successes)
+
+    def _tell(self, *, blamed: bool) -> None:
+        for verdict in self._streak.values():
+            if not verdict.done():
+                verdict.set_result(blamed)
+
+
+def may_blame(task: Task) -> bool:
+    """Tell whether a failure of the task can say anything of this machine."""
+    given_back = task.counters.preemptions  # what a blamed machine costs counts among these (S7)
+    return task.counters.failures == 0 and given_back < min(MOST_BLAMES, task.budgets.preemptions)

@@ -1,0 +1,55 @@
+"""One task's leading process, and what is told of its end."""
+
+import os
+import resource
+
+from jobq.run.guardian.protocol import Message
+
+
+class Leader:
+    """One task's leading process, from fork to reap.
+
+    Attributes:
+        id: the worker's name for it.
+        pid: its number, and that of its session and group; ours until it is reaped (P4). 0 = the zygote forks it yet.
+        status: the read end of the pipe that exec closes, or that tells why there was no exec; -1 once read. For a task
+            from the zygote its gate, which says the same.
+        armed: whether it is our child and leads its own session; only then its number is signalled.
+        deadline: boottime in seconds by which the tree must be dead; None = no deadline.
+        killed: "", "asked" or "deadline".
+        failed: nothing was executed, and the worker was told so; its end is not told again.
+        ended: what to tell once the tree is swept; None until the leader is reaped.
+        sweep_until: boottime in seconds at which waiting for survivors ends.
+        foreign: strays with at most this number were there while it still lived: they cannot be of its tree.
+    """
+
+    def __init__(self, number: int, pid: int, status: int, deadline: float | None) -> None:
+        self.id = number
+        self.pid = pid
+        self.status = status
+        self.armed = pid != 0
+        self.deadline = deadline
+        self.killed = ""
+        self.failed = False
+        self.ended: Message | None = None
+        self.sweep_until = 0.0
+        self.foreign = 0
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it lives beyond its deadline and nobody has killed it yet."""
+        return self.deadline is not None and self.deadline <= now and not self.killed
+
+
+def ending(leader: Leader, status: int, usage: resource.struct_rusage, max_rss_kib: int | None) -> Message:
+    """Return the message that tells how a leader ended; its survivors are counted later."""
+    code = os.waitstatus_to_exitcode(status)
+    return {
+        "op": "ended",
+        "id": leader.id,
+        "code": code if code >= 0 else None,
+        "signal": -code if code < 0 else None,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "max_rss_bytes": None if max_rss_kib is None else max_rss_kib * 1024,
+        "killed": leader.killed,
+        "survivors": 0,
+    }

@@ -1,0 +1,35 @@
+"""Whether what a worker asks for makes sense; what does not is an exception, and ends the connection."""
+
+import math
+
+from jobq.run.guardian.protocol import Message, WireError
+
+
+def check_spawn(message: Message) -> None:
+    """Check a spawn message, and make its deadline a float or None."""
+    argv, env, cwd = message["argv"], message["env"], message["cwd"]
+    if not isinstance(argv, list) or not argv or not argv[0] or not all(isinstance(text, str) for text in argv):
+        raise WireError("argv is no list of strings that names a program")
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        raise WireError("env does not map strings to strings")
+    if not isinstance(cwd, str | None):
+        raise WireError("cwd is neither a string nor null")
+    if not isinstance(message.get("forked", False), bool):
+        raise WireError("forked is neither true nor false")
+    message["deadline"] = None if message["deadline"] is None else deadline_of(message["deadline"])
+
+
+def deadline_of(value: object) -> float:
+    """Return a boottime in seconds."""
+    if type(value) not in {int, float} or not math.isfinite(deadline := float(value)):  # type: ignore[arg-type] # checked just before
+        raise WireError("deadline is no time")
+    return deadline
+
+
+def check_preload(message: Message) -> None:
+    """Check a preload message."""
+    modules, env = message["modules"], message["env"]
+    if not isinstance(modules, list) or not all(isinstance(name, str) and "\0" not in name for name in modules):
+        raise WireError("modules is no list of names")
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        raise WireError("env does not map strings to strings")

@@ -1,0 +1,1 @@
+"""One task's processes: environment, output, usage."""

@@ -1,0 +1,147 @@
+"""What a task is told through its environment, and the argv it runs (DESIGN section 6; RELIABILITY 3, A2 and A6)."""
+
+import functools
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from jobq import strict_json
+from jobq.backend import FencingNumber
+from jobq.errors import MalformedTask
+from jobq.run.process import call_function
+from jobq.settings import is_ours
+from jobq.task import Task
+
+# What jobq itself signs in with: a task that got them could act as the worker. A task that needs one brings its own.
+CREDENTIALS: Final = frozenset(
+    {
+        # azure-identity, EnvironmentCredential: the worker's service principal and its user.
+        "AZURE_CLIENT_SECRET",
+        "AZURE_CLIENT_CERTIFICATE_PATH",  # a path, but the file is the private key
+        "AZURE_CLIENT_CERTIFICATE_PASSWORD",
+        "AZURE_PASSWORD",
+        # azure-identity, WorkloadIdentityCredential: the file holds the token of the pod's identity.
+        "AZURE_FEDERATED_TOKEN_FILE",
+        # azure-identity, ManagedIdentityCredential in App Service, Container Apps and Azure ML: the header that the
+        # local endpoint wants before it gives out tokens.
+        "IDENTITY_HEADER",
+        "MSI_SECRET",
+        # The queue's own account: the string holds its key.
+        "AZURE_STORAGE_CONNECTION_STRING",
+        # libpq: the queue's database.
+        "PGPASSWORD",
+        "PGPASSFILE",  # a path, but the file holds the passwords
+        "PGSERVICEFILE",  # may hold the password of a service
+        "PGSSLKEY",  # a path, but the file is the private key
+        # Telemetry: whoever has them can write in the worker's name.
+        "APPLICATIONINSIGHTS_CONNECTION_STRING",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+        "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
+        "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
+    }
+)
+# What Python and the numeric libraries read when they start or are imported: too late for a process that was forked.
+_READ_AT_START: Final = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "NUMEXPR_")
+_CLEAN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
+_TRACE: Final = ("traceparent", "tracestate", "baggage")
+_TRACE_VARIABLES: Final = frozenset(name.upper() for name in _TRACE)
+# Always jobq's word: a task that brings one of these would lie to its own processes.
+_RESERVED: Final = frozenset(
+    {
+        "JOBQ_TASK_ID",
+        "JOBQ_ATTEMPT",
+        "JOBQ_LEASE_TOKEN",
+        "JOBQ_QUEUE_NAME",
+        "JOBQ_CHECKPOINT",
+        "JOBQ_CHECKPOINT_DIR",
+        "JOBQ_RESULT_FILE",
+        "JOBQ_TASK_SOCKET",
+    }
+)
+
+
+def task_environment(
+    task: Task,
+    *,
+    attempt: int,
+    fencing: FencingNumber,
+    queue_name: str,
+    checkpoint: str | None,
+    base: Mapping[str, str],
+    mode: Literal["inherit", "clean"],
+) -> dict[str, str]:
+    """Return the complete environment of one attempt; nothing else is changed, os.environ least of all (A6).
+
+    The task's own variables win over inherited ones, jobq's five and the task's trace context over both.
+
+    Args:
+        task: whose variables and trace context to add.
+        attempt: the number of this attempt, counted from 1.
+        fencing: shown to the task as JOBQ_LEASE_TOKEN (S3).
+        queue_name: the queue, without its location.
+        checkpoint: the last accepted checkpoint (S9); None = the task has none, and the variable is absent.
+        base: the worker's environment.
+        mode: inherit = the worker's variables but jobq's own and its credentials; clean = a short list of them.
+    """
+    environment = inherited_environment(base, mode)
+    environment.update((name, value) for name, value in task.env.items() if name not in _RESERVED)
+    context = {name.lower(): value for name, value in task.trace_context.items()}
+    environment.update((name.upper(), context[name]) for name in _TRACE if name in context)
+    environment["JOBQ_TASK_ID"] = task.id
+    environment["JOBQ_ATTEMPT"] = str(attempt)
+    environment["JOBQ_LEASE_TOKEN"] = str(fencing)
+    environment["JOBQ_QUEUE_NAME"] = queue_name
+    if checkpoint is not None:
+        environment["JOBQ_CHECKPOINT"] = checkpoint
+    return environment
+
+
+def inherited_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]) -> dict[str, str]:
+    """Return what every task finds, before anything of its own; see `task_environment`."""
+    inherited = _is_clean if mode == "clean" else _is_inherited
+    return {name: value for name, value in base.items() if inherited(name)}
+
+
+def may_be_forked(task: Task) -> bool:
+    """Tell whether a process that is forked from one with preloaded modules does what a new Python would do.
+
+    Not for a task that brings variables that are read at a start or an import.
+    """
+    return task.call is not None and not any(name.startswith(_READ_AT_START) for name in task.env)
+
+
+def argv_of(task: Task) -> tuple[str, ...]:
+    """Return what to execute for a task.
+
+    Raises:
+        MalformedTask: it holds arguments for a library callback, so there is nothing to execute.
+    """
+    if task.argv is not None:
+        return task.argv
+    if task.command is not None:
+        return shell_argv(task.command)
+    if task.call is not None:
+        kwargs = strict_json.dumps(task.kwargs or {}).decode()
+        return (sys.executable, "-P", call_function.__file__, *call_function.arguments_for(task.call, kwargs))
+    raise MalformedTask("arguments for a library callback, which a worker of commands cannot run", "kwargs")
+
+
+def shell_argv(command: str) -> tuple[str, ...]:
+    """Return the argv that runs a shell command: bash, or sh where there is no bash."""
+    return (_shell(), "-c", command)
+
+
+@functools.cache
+def _shell() -> str:
+    return shutil.which("bash") or shutil.which("sh") or "/bin/sh"
+
+
+def _is_clean(name: str) -> bool:
+    return name in _CLEAN or name.startswith("LC_")
+
+
+def _is_inherited(name: str) -> bool:
+    # The worker's own trace context would hang every task below one unrelated span.
+    return not (is_ours(name) or name in CREDENTIALS or name in _TRACE_VARIABLES)

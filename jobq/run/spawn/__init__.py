@@ -1,0 +1,1 @@
+"""Who starts a task's processes: the guardian, or this process."""

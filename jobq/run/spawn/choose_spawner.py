@@ -1,0 +1,101 @@
+"""Who starts the tasks: a guardian wherever there is one (DESIGN section 6), and how `jobq worker` gets below it."""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn
+
+from jobq.run.guardian import OBEYED
+from jobq.run.process.environment import inherited_environment
+from jobq.run.process.spawner import Spawner
+from jobq.run.process.task_folder import remove_held
+from jobq.run.racing import racing
+from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
+from jobq.run.spawn.guardian_spawner import GuardianSpawner, inherited_connection
+from jobq.settings import Settings
+
+_log: Final = logging.getLogger(__name__)
+_IMPORT_SECONDS: Final = 10.0  # after which a preload is told of, and again
+_GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end (DESIGN section 11)
+_WEAKER: Final = (
+    "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
+    " their group outlive the task"
+)
+
+
+def is_possible() -> bool:
+    """Tell whether this system can have a guardian: Linux 5.3 or newer."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+def spawner_for(settings: Settings) -> Spawner:
+    """Return the spawner of this process: through the guardian that is its parent, one of its own, or none."""
+    if settings.guardian_fd is not None and (connection := inherited_connection()) is not None:
+        from jobq.run.guardian.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
+
+        hide_from_same_user()
+        _allow_descriptors()
+        return GuardianSpawner(connection, on_guardian_lost=_follow)
+    if settings.guardian == "on" and is_possible():
+        return GuardianSpawner()
+    _log.warning(_WEAKER)
+    return AsyncioSpawner()
+
+
+async def preload(spawner: Spawner, settings: Settings, environment: Mapping[str, str]) -> None:
+    """Import `settings.preload` once, for all tasks that call functions; warns where that cannot be.
+
+    Args:
+        spawner: an entered spawner.
+        settings: which modules, and what tasks inherit.
+        environment: the worker's.
+
+    Raises:
+        ConfigurationError: a module cannot be imported.
+    """
+    if isinstance(spawner, GuardianSpawner):
+        modules = ", ".join(settings.preload)
+        inherited = inherited_environment(environment, settings.task_env)
+        with racing(spawner.preload(settings.preload, inherited)) as (importing,):
+            while not (await asyncio.wait([importing], timeout=_IMPORT_SECONDS))[0]:
+                _log.warning("still importing %s: no task is taken before that has ended", modules)
+            importing.result()
+    else:
+        _log.warning("modules are not preloaded: that takes the guardian; each task imports what it needs")
+
+
+def become_watcher(arguments: Sequence[str], settings: Settings) -> NoReturn:
+    """Turn this process into the watcher of a worker with these arguments; its pid, and so its parent, stay.
+
+    Args:
+        arguments: of `jobq`, as they were given.
+        settings: how often a worker that dies by a signal is started again, and how long one may take to stop.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    python = [sys.executable, "-P", "-m"]
+    options = [
+        *("--restart", str(settings.restart)),
+        *("--stop-within", str(settings.stop_grace.total_seconds() + _GIVE_BACK_SECONDS)),
+    ]
+    guardian = [*python, "jobq.run.guardian", *options, "--", *python, "jobq", *arguments]
+    command = [*python, "jobq.run.watcher", "--", *guardian]
+    signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)  # what comes before the watcher can listen waits in the kernel
+    os.execv(sys.executable, command)  # noqa: S606 - itself
+
+
+def _allow_descriptors() -> None:
+    """Raise the soft limit of open files to the hard one, for many slots; tasks inherit the guardian's limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _follow() -> None:
+    """The guardian was killed and its tasks with it: a worker without one would break the promise (P2)."""
+    remove_held()  # the guardian would have done it (P5)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,317 @@
+"""The worker's side of the guardian: a `Spawner` whose tasks another process forks, watches and reaps."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Self
+
+from jobq.errors import ConfigurationError
+from jobq.run.guardian import protocol
+from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
+from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
+from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id
+from jobq.run.spawn.guarded_process import GuardedProcess, unsendable_in
+from jobq.run.spawn.pings import Pings
+from jobq.run.spawn.survivors import WORKER_ID_VARIABLE, Lifeline, kill_all_of
+
+FD_VARIABLE: Final = "JOBQ_GUARDIAN_FD"
+HELLO_SECONDS: Final = 10.0
+ENDING_SECONDS: Final = 5.0
+SPAWNS_IN_FLIGHT: Final = 16  # what moves a deadline must not wait behind thousands of starts (P1)
+_log: Final = logging.getLogger(__name__)
+
+
+def inherited_connection() -> socket.socket | None:
+    """Return the socket to the guardian that started this process, once; None = none did."""
+    descriptor = os.environ.pop(FD_VARIABLE, None)
+    if descriptor is None:
+        return None
+    os.set_inheritable(int(descriptor), False)
+    return socket.socket(fileno=int(descriptor))
+
+
+class GuardianSpawner:
+    """Starts tasks through a guardian, so that they die with their lease and with this process (P1 to P5).
+
+    Args:
+        connection: the socket to the guardian that is our parent (`inherited_connection`); None = start one as our
+            child, which is what a program that embeds jobq gets.
+        on_guardian_lost: called on a thread of its own when the guardian has died and all that was left of its tasks
+            is killed.
+
+    Raises:
+        ConfigurationError: on entering, when there is no guardian to be had.
+    """
+
+    def __init__(
+        self, connection: socket.socket | None = None, *, on_guardian_lost: Callable[[], None] | None = None
+    ) -> None:
+        self._connection = connection
+        self._on_guardian_lost = on_guardian_lost
+        self._child: subprocess.Popen[bytes] | None = None
+        self._worker_id = ""
+        self._numbers = 0
+        self._tasks: dict[int, GuardedProcess] = {}
+        self._in_flight = asyncio.Semaphore(SPAWNS_IN_FLIGHT)
+        self._lifeline: Lifeline | None = None
+        self._open = False
+        self._lost: str | None = None
+        self._preloaded: asyncio.Future[None] | None = None
+        self._pings = Pings(self.tell, self._lose)
+
+    async def __aenter__(self) -> Self:
+        if not hasattr(os, "pidfd_open"):
+            raise ConfigurationError("the guardian needs Linux 5.3 or newer; use the asyncio spawner")
+        if self._connection is None:
+            self._connection, self._child = _start_guardian()
+        elif killed := await asyncio.to_thread(kill_what_dead_workers_left):
+            _log.warning("%d processes that a worker left when it was killed with its watcher are killed", killed)
+        self._worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
+        self._loop = asyncio.get_running_loop()
+        self._connection.setblocking(False)
+        self._receiver = Receiver(self._connection, protocol.HANDLE_DESCRIPTORS)
+        self._sender = Sender(self._connection)
+        self._hello: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(self._connection, self._read)
+        self._open = True
+        try:
+            self._lifeline = Lifeline(self._connection, self._worker_id, self._on_guardian_lost)
+            async with asyncio.timeout(HELLO_SECONDS):
+                await self._hello
+            self._pings.start()
+        except TimeoutError:
+            await self.__aexit__()
+            raise ConfigurationError(
+                f"the guardian said nothing for {HELLO_SECONDS:g} s; is the machine overloaded?"
+            ) from None
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._open = False
+        waiting = [process.ended for process in self._tasks.values()]
+        for process in list(self._tasks.values()):
+            process.kill()
+        try:
+            if waiting:
+                await asyncio.wait(waiting, timeout=ENDING_SECONDS)
+        finally:
+            self._close()
+            if self._child is not None:
+                ending = asyncio.ensure_future(asyncio.to_thread(_end, self._child, self._worker_id))
+                try:
+                    await asyncio.shield(ending)
+                except asyncio.CancelledError:
+                    await ending
+                    raise
+
+    async def preload(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
+        """Import modules in a zygote, once; launches that may be forked then are, while it lives.
+
+        Args:
+            modules: their names.
+            env: its environment, which every forked task's /proc/PID/environ shows: nothing that is no task's (A6).
+
+        Raises:
+            ConfigurationError: one of them could not be imported.
+        """
+        self._preloaded = self._loop.create_future()
+        self.tell(
+            {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self._worker_id}}
+        )
+        if self._lost is not None:
+            raise ConfigurationError(f"cannot preload {', '.join(modules)}: the guardian is gone: {self._lost}")
+        await self._preloaded
+
+    async def spawn(self, launch: Launch) -> Process:
+        """Start a task; return once its program runs. Raises StartFailed, StatusLost."""
+        if not self._open:
+            raise RuntimeError("the spawner is not open: use it as `async with`")
+        if unsendable := unsendable_in(launch):
+            raise start_failed(launch, unsendable) from unsendable
+        async with self._in_flight:
+            self._numbers += 1
+            process = GuardedProcess(self.tell, self._numbers, launch.cwd)
+            try:
+                self._ask_to_start(process, launch)
+                failure = await asyncio.shield(process.started)
+            except OSError as error:
+                raise start_failed(launch, error) from error
+            except BaseException:
+                process.kill()  # its start may be under way: nobody waits for it any more, so it must not live
+                raise
+        if isinstance(failure, StatusLost):
+            raise failure
+        if failure is not None and failure.errno == errno.ECANCELED:
+            raise StatusLost("its lease ended before it could be started")
+        if failure is not None:
+            raise start_failed(launch, failure) from failure
+        return process
+
+    def _ask_to_start(self, process: GuardedProcess, launch: Launch) -> None:
+        if self._lost is not None:
+            raise OSError(errno.EIO, f"the guardian is gone: {self._lost}")
+        message = {
+            "op": "spawn",
+            "id": process.number,
+            "argv": list(launch.argv),
+            "env": {**launch.env, WORKER_ID_VARIABLE: self._worker_id},
+            "cwd": launch.cwd,
+            "deadline": None if launch.deadline is None else launch.deadline.boottime,
+            "forked": launch.forked,
+        }
+        stdout = os.dup(launch.stdout)  # the caller may close its own while the message still waits
+        try:
+            stderr = os.dup(launch.stderr)
+        except OSError:
+            os.close(stdout)
+            raise
+        self._tasks[process.number] = process
+        try:
+            self.tell(message, (stdout, stderr))
+        except WireError:
+            del self._tasks[process.number]
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG)) from None
+        if launch.deadline is not None:
+            launch.deadline.enforced_by(process.extend)  # from now on, however long the start takes
+
+    def tell(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Send a message; one to a guardian that is gone is dropped, its tasks are dead or dying."""
+        if self._lost is not None or self._connection is None:
+            protocol.close_all(descriptors)
+            return
+        try:
+            self._sender.send(message, descriptors)
+        except OSError as error:
+            self._lose(f"{error}")
+        else:
+            self._watch_writable()
+
+    def _watch_writable(self) -> None:
+        assert self._connection is not None
+        if self._sender.waiting:
+            self._loop.add_writer(self._connection, self._flush)
+        else:
+            self._loop.remove_writer(self._connection)
+
+    def _flush(self) -> None:
+        try:
+            self._sender.flush()
+        except OSError as error:
+            self._lose(f"{error}")
+        else:
+            self._watch_writable()
+
+    def _read(self) -> None:
+        try:
+            if not self._receiver.read():
+                self._lose("it has ended")
+                return
+            while (message := self._receiver.next()) is not None:
+                self._hear(message)
+        except (OSError, WireError, LookupError, TypeError, ValueError, asyncio.InvalidStateError) as error:
+            self._lose(f"{error!r}")
+
+    def _hear(self, message: Message) -> None:
+        self._pings.is_answered()
+        if message["op"] == "pong":
+            return
+        if message["op"] == "hello":
+            if message["version"] != protocol.VERSION:
+                raise WireError(f"guardian of version {message['version']}, expected {protocol.VERSION}")
+            if not self._hello.done():
+                self._pings.aim_at(message["pid"])
+                self._hello.set_result(None)
+            return
+        if message["op"] == "zygote":
+            self._hear_of_zygote(message["state"], message["why"])
+            return
+        process = self._tasks[message["id"]]
+        match message["op"]:
+            case "started":
+                pidfd = self._receiver.take_descriptors()[0] if message["handle"] else protocol.LOST
+                process.has_started(message["pid"], pidfd)
+            case "failed":
+                del self._tasks[process.number]
+                process.has_failed(message["errno"], message["at"])
+            case "ended":
+                del self._tasks[process.number]
+                process.has_ended(message)
+            case other:
+                raise WireError(f"unknown message {other!r}")
+
+    def _hear_of_zygote(self, state: str, why: str) -> None:
+        if self._preloaded is not None and not self._preloaded.done():
+            if state == "ready":
+                self._preloaded.set_result(None)
+            else:
+                self._preloaded.set_exception(ConfigurationError(f"cannot preload {why}"))
+        elif state != "ready":
+            _log.warning("the process with the preloaded modules is gone (%s): Python tasks start without it", why)
+
+    def _lose(self, why: str) -> None:
+        if self._lost is None:
+            self._lost = why
+            _log.error("the guardian is gone (%s): its tasks are killed", why)
+            self._close(lost=True)
+
+    def _close(self, *, lost: bool = False) -> None:
+        """Let go of the connection and of every task; the lifeline goes on by itself when the guardian was lost."""
+        why = self._lost or "the spawner was left"
+        if not self._hello.done():
+            self._hello.set_exception(ConfigurationError(f"the guardian could not be started: {why}"))
+            self._hello.exception()  # counts as seen: there may be no waiter
+        if self._preloaded is not None and not self._preloaded.done():
+            self._preloaded.set_exception(ConfigurationError(f"cannot preload modules: {why}"))
+            self._preloaded.exception()  # as above
+        self._pings.stop()
+        for process in list(self._tasks.values()):
+            process.is_lost(why)
+        self._tasks.clear()
+        if self._connection is None:
+            return
+        self._loop.remove_reader(self._connection)
+        self._loop.remove_writer(self._connection)
+        self._receiver.close_descriptors()
+        self._sender.close()
+        if lost:
+            with contextlib.suppress(OSError):  # one that talks nonsense still lives: it must kill what it guards
+                self._connection.shutdown(socket.SHUT_RDWR)
+        elif self._lifeline is not None:
+            self._lifeline.let_go()
+        self._connection.close()
+        self._connection = None
+
+
+def _start_guardian() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with theirs:
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "jobq.run.guardian", "--attached", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # one Ctrl-C of the embedding program is not the guardian's business
+            )
+        except OSError as error:
+            ours.close()
+            raise ConfigurationError(f"the guardian could not be started: {error}") from error
+    return ours, child
+
+
+def _end(guardian: "subprocess.Popen[bytes]", worker_id: str) -> None:
+    """Wait for a guardian that was let go; one that is stopped is killed, and takes its leaders along (P2)."""
+    try:
+        guardian.wait(ENDING_SECONDS + 1)
+    except subprocess.TimeoutExpired:
+        guardian.kill()
+        guardian.wait()
+        kill_all_of(worker_id)

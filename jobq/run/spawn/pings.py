@@ -1,0 +1,67 @@
+"""Whether the guardian lives: nobody waits for one without a limit that is stopped, frozen or hangs."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+from jobq.run.guardian.protocol import Message
+
+SECONDS: Final = 2.0
+MOST_UNANSWERED: Final = 5  # in a row; counted, not timed: after a suspend the guardian has as much time as ever
+
+
+class Pings:
+    """Asks the guardian again and again; continues one that may have been stopped, and kills one that stays silent.
+
+    All of it runs on the event loop, which reads what has come before it looks at its timers: a loop that was blocked
+    blames nobody.
+
+    Args:
+        tell: sends a message to the guardian.
+        lose: called with the reason when it was killed.
+    """
+
+    def __init__(self, tell: Callable[[Message], None], lose: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._lose = lose
+        self._guardian = -1  # a pidfd
+        self._unanswered = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def aim_at(self, pid: int) -> None:
+        """Note who the guardian is; raises OSError when it is gone."""
+        self._guardian = os.pidfd_open(pid)  # it has just spoken, and is our parent or our un-reaped child (P4)
+
+    def start(self) -> None:
+        """Ask from now on."""
+        self._ping()
+
+    def is_answered(self) -> None:
+        """Note a word of the guardian's, whatever it was."""
+        self._unanswered = 0
+
+    def stop(self) -> None:
+        """Ask no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._guardian >= 0:
+            os.close(self._guardian)
+            self._guardian = -1
+
+    def _ping(self) -> None:
+        if self._unanswered == MOST_UNANSWERED:
+            self._signal(signal.SIGKILL)
+            self._lose(f"it said nothing for {SECONDS * MOST_UNANSWERED:g} s, and was killed")
+            return
+        if self._unanswered:
+            self._signal(signal.SIGCONT)
+        self._unanswered += 1
+        self._timer = asyncio.get_running_loop().call_later(SECONDS, self._ping)
+        self._tell({"op": "ping", "id": 0})
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._guardian, number)

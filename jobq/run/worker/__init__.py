@@ -1,0 +1,1 @@
+"""The worker's loop, its signals, what it receives."""

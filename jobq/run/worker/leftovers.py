@@ -1,0 +1,79 @@
+"""What others hold when a worker finds nothing to do: leases that nobody renews come back, and all else is said."""
+
+import asyncio
+from typing import Final
+
+from jobq import durations
+from jobq.backend import Backend
+from jobq.clock import Clock
+from jobq.errors import JobqError
+from jobq.journal.records import TaskRecord
+from jobq.journal.store import KeepsJournal
+
+_MOST: Final = 100  # leases that are looked at
+_ANSWER_SECONDS: Final = 3.0
+_GRAIN_SECONDS: Final = 0.5  # by which two looks may differ about one expiry
+
+
+class Leftovers:
+    """Watches the leases of others, as far as the queue's journal shows them.
+
+    Args:
+        backend: an entered backend.
+        clock: for the moments.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._expiries: dict[str, float] = {}  # boottime in seconds, by the former look
+        self._renewed: set[str] = set()
+
+    async def abandoned(self) -> dict[str, float]:
+        """Return which tasks come back by themselves, as far as is known, and in how many seconds.
+
+        A lease counts until two looks show that somebody renews it; so it is waited for once at the most.
+        """
+        now = self._clock.boottime()
+        expiries = {each.id: now + each.lease_left for each in await self._leased() if each.lease_left is not None}
+        for task_id, expiry in expiries.items():
+            if expiry > self._expiries.get(task_id, expiry) + _GRAIN_SECONDS:
+                self._renewed.add(task_id)
+        self._expiries = expiries
+        return {task_id: max(0.0, expiry - now) for task_id, expiry in expiries.items() if task_id not in self._renewed}
+
+    async def described(self) -> str:
+        """Return what is left in the queue, in words; empty when nothing is, or nobody can say."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                stats = await self._backend.stats()
+        except (JobqError, TimeoutError):
+            return ""
+        if not stats.unfinished:
+            return ""
+        if stats.leased is None or stats.scheduled is None:
+            return f"{stats.unfinished} waiting, hidden or leased"
+        counts = (
+            (stats.visible, "waiting"),
+            (stats.leased, f"leased{await self._holders()}"),
+            (stats.scheduled, "scheduled"),
+        )
+        return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+    async def _holders(self) -> str:
+        found = [each for each in await self._leased() if each.holder and (each.lease_left or 0.0) > 0.0]
+        if not found:
+            return ""
+        first = found[0]
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return f" by {first.holder} (for {durations.show(round(first.lease_left or 0.0))} unless it renews){more}"
+
+    async def _leased(self) -> list[TaskRecord]:
+        journal = self._backend.journal if isinstance(self._backend, KeepsJournal) else None
+        if journal is None:
+            return []
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return await journal.running(_MOST)
+        except (JobqError, TimeoutError):
+            return []  # nothing is known, so nothing is waited for

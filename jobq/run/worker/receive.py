@@ -1,0 +1,151 @@
+"""How a worker receives: through faults of the broker, never for longer than it should, and not when it has to stop."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from jobq.backend import Backend, Delivery
+from jobq.clock import Clock
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
+from jobq.events import Events
+from jobq.run.racing import first_of, racing
+from jobq.run.stopping import Stopping
+
+RECEIVE_SECONDS: Final = 10.0  # how much longer than its wait a receive may take: a hung one must not hang the worker
+GIVE_BACK_SECONDS: Final = 6.0  # how long a cancelled receive may take to give back what it was granted
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_PATIENCE_SECONDS: Final = 10.0  # how long the very first receive may be refused before the worker gives up
+# How long a worker that was served lives through "access denied" and "no such queue" (L4). A gateway, a key that is
+# being rotated or a firewall rule that spreads says so for a moment, and a role that is granted anew takes up to five
+# minutes to be known; after that it is a matter of configuration.
+_DENIED_SECONDS: Final = 300.0
+_NOT_FOUND_SECONDS: Final = 3.0  # of a fresh worker, where a service may say so for a moment of a queue that it has
+
+
+class Receiving:
+    """Receives for one worker.
+
+    Args:
+        backend: an entered backend.
+        clock: for leases.
+        stopping: what ends a wait.
+        events: told of refusals.
+        free: returns how many slots are free now.
+        attempts: those that run now; when the last one ends, an empty queue may be a finished one.
+        comes_back: whether a task that this worker gave back is still to come.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        clock: Clock,
+        stopping: Stopping,
+        events: Events,
+        free: Callable[[], int],
+        attempts: "set[asyncio.Task[Any]]",
+        comes_back: Callable[[], bool],
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._stopping = stopping
+        self._events = events
+        self._free = free
+        self._attempts = attempts
+        self._comes_back = comes_back
+        self._was_served = False
+
+    async def receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
+        """Receive for the free slots, through faults of the broker (L4); None when something cut the wait short.
+
+        Args:
+            lease: to ask for.
+            wait: how long to stay for a task.
+
+        Raises:
+            ConfigurationError, QueueNotFound: the queue cannot be used; once a worker was served, "access denied" and
+                "no such queue" are believed when they have been said for five minutes without a break.
+            JobqError: the queue could never be used so far, for longer than is worth waiting.
+        """
+        pause = _FIRST_PAUSE_SECONDS
+        began = self._clock.boottime()
+        denied_since: float | None = None
+        while not self._stopping.receiving.is_set():
+            try:
+                # What a refusal has taken of the wait is over: a service that stumbles must not keep a worker for ever.
+                left = max(0.0, began + wait.total_seconds() - self._clock.boottime())
+                deliveries = await self._receive_or_stop(lease, timedelta(seconds=left))
+            except JobqError as error:
+                now = self._clock.boottime()
+                if isinstance(error, AccessDenied | QueueNotFound):
+                    denied_since = now if denied_since is None else denied_since
+                    if now - denied_since >= self._believed_after(error):
+                        raise
+                elif isinstance(error, ConfigurationError):
+                    raise
+                else:
+                    denied_since = None
+                self._events.emit(
+                    "worker.receive_failed",
+                    logging.WARNING,
+                    queue=self._backend.name,
+                    error_type=type(error).__name__,
+                    detail=str(error),
+                    again_in_s=pause,
+                )
+                if not self._was_served and now - began >= _PATIENCE_SECONDS:
+                    raise
+                await self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads workers, keeps no secret
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._was_served = True
+                return deliveries
+        return None
+
+    def _believed_after(self, error: JobqError) -> float:
+        """Return for how many seconds without a break a refusal has to be repeated before it is believed."""
+        if self._was_served:
+            return _DENIED_SECONDS
+        is_hasty = isinstance(error, QueueNotFound) and not self._backend.capabilities.finds_at_once
+        return _NOT_FOUND_SECONDS if is_hasty else 0.0
+
+    async def _receive_or_stop(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
+        receiving = asyncio.ensure_future(self._backend.receive(self._free(), lease, wait))
+        reasons: list[Awaitable[object]] = [self._stopping.receiving.wait(), self._stopping.interrupted.wait()]
+        if wait and self._attempts:
+            reasons.append(self._worked_off())
+        limit = wait.total_seconds() + RECEIVE_SECONDS
+        overdue = self._clock.sleep_until(self._clock.boottime() + limit)
+        with racing(receiving, overdue, *reasons) as futures:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                receiving.cancel()
+                await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)
+            if futures[1].done() and not (receiving.done() and not receiving.cancelled()):
+                raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
+            return None if not receiving.done() or receiving.cancelled() else receiving.result()
+
+    async def is_bare(self) -> bool:
+        """Tell whether the queue holds nothing at all, so that nothing can come back: it was cleared, or worked off."""
+        try:
+            async with asyncio.timeout(RECEIVE_SECONDS):
+                stats = await self._backend.stats()
+        except (JobqError, TimeoutError):
+            return False  # it is asked again after the next look
+        if stats.total is not None:  # of a service that tells them only together; hidden ones are among them
+            return stats.total == 0
+        return (stats.visible, stats.leased, stats.scheduled) == (0, 0, 0)
+
+    async def _worked_off(self) -> None:
+        """Return when the last attempt has ended: an empty queue may now be a finished one."""
+        await asyncio.wait(self._attempts)
+        if self._comes_back():
+            # A task granted at the very instant at which a receive is cut short has cost a delivery for nothing.
+            await asyncio.Event().wait()
+
+    async def _pause(self, seconds: float) -> None:
+        await first_of(self._clock.sleep_until(self._clock.boottime() + seconds), self._stopping.receiving.wait())

@@ -1,0 +1,360 @@
+"""The worker: receive no more than it can start, run each under its lease, stop when told or when nothing is left."""
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Final, Literal
+
+from jobq.backend import Backend, Delivery
+from jobq.clock import Clock, Moment, SystemClock
+from jobq.events import Events
+from jobq.run.attempt.checkpoints import Archives, archives_of
+from jobq.run.attempt.retry import Judge, Requeue, verdict
+from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
+from jobq.run.attempt.settle import Settled
+from jobq.run.attempt.supervisor import Report, Supervisor
+from jobq.run.attempt.task_socket import TaskLine
+from jobq.run.circuit_breaker import Breaker
+from jobq.run.process.log_files import nowhere
+from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
+from jobq.run.process.spawner import Spawner
+from jobq.run.process.task_folder import TaskFolder
+from jobq.run.process.usage import UsageSampler
+from jobq.run.racing import first_error, first_of, racing
+from jobq.run.spawn.choose_spawner import preload, spawner_for
+from jobq.run.stopping import Stopping
+from jobq.run.worker.expected_redeliveries import ComingBack
+from jobq.run.worker.leftovers import Leftovers
+from jobq.run.worker.preemption import PreemptionWatch
+from jobq.run.worker.receive import Receiving
+from jobq.run.worker.signals import Heard, heard_by
+from jobq.run.worker.worker_report import Tally, WorkerReport
+from jobq.settings import Settings
+
+_log = logging.getLogger(__name__)
+LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
+LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
+
+
+class Worker:
+    """Works a queue with N slots.
+
+    Args:
+        backend: an entered backend.
+        settings: slots, leases, limits.
+        events: told of each transition.
+        on_line: receives the tasks' output: task id, stream, line.
+        spawner: starts commands; through a guardian by default, where there can be one.
+        runner: runs something else than processes; then `spawner` and `on_line` are not used.
+        adapt: makes the runner of something else that is run as processes from the runner of commands.
+        clock: for leases.
+        stopping: to stop it by other means than signals.
+        environment: what tasks inherit; os.environ by default.
+        max_tasks: how many deliveries to take before it ends; None = no limit.
+        judge: decides what becomes of a task after an attempt.
+        on_report: told what became of each delivery, once that is settled; must not block.
+        sampler: measures what commands use.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        *,
+        events: Events | None = None,
+        on_line: OnLine = lambda _task, _stream, _line: None,
+        spawner: Spawner | None = None,
+        runner: Runner | None = None,
+        adapt: Callable[[CommandRunner], Runner] = lambda commands: commands,
+        clock: Clock | None = None,
+        stopping: Stopping | None = None,
+        environment: Mapping[str, str] | None = None,
+        max_tasks: int | None = None,
+        judge: Judge = verdict,
+        on_report: Callable[[Delivery, Report], None] = lambda _delivery, _report: None,
+        sampler: UsageSampler | None = None,
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._events = events or Events()
+        self._clock = clock or SystemClock()
+        self._stopping = stopping or Stopping()
+        self._breaker = Breaker(settings.max_consecutive_failures, self._clock)
+        self._sampler = sampler or UsageSampler(settings.memory_limit)
+        self._folder = TaskFolder()
+        self._line = TaskLine(self._folder)
+        self._archives: Archives | None = None
+        self._sinks: Sinks = lambda _id, _attempt: nowhere()
+        self._spawner = spawner
+        self._own_runner = runner
+        self._adapt = adapt
+        self._on_line = on_line
+        self._environment = dict(os.environ if environment is None else environment)  # read once, not at every start
+        self._left = math.inf if max_tasks is None else max_tasks
+        self._judge = judge
+        self._on_report = on_report
+        self._free = settings.num_workers
+        self._slot_freed = asyncio.Event()
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._tally = Tally()
+        self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
+        self._empty_since: float | None = None  # boottime in seconds of the look that found the queue empty
+        self._coming_back = ComingBack(self._clock)
+        self._leftovers = Leftovers(backend, self._clock)
+        self._left_by_others: set[str] = set()  # those among the expected ones that another worker had
+
+    async def run(self) -> WorkerReport:
+        """Work until told to stop, until nothing is left, or until the time limit.
+
+        Raises:
+            ConfigurationError, QueueNotFound, BackendUnavailable: the queue cannot be used at all.
+        """
+        async with AsyncExitStack() as stack:
+            stack.callback(self._folder.close)
+            stack.callback(self._line.close)
+            if self._own_runner is None:
+                self._archives = await stack.enter_async_context(archives_of(self._backend, self._settings))
+                self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
+            heard = stack.enter_context(heard_by(self._stopping))
+            if self._own_runner is None:  # left before the signals are: a stop is heard while logs are sent
+                self._sinks = await stack.enter_async_context(
+                    sinks_of(self._backend.name, self._settings, self._patience_for_logs)
+                )
+            if self._settings.preload and self._own_runner is None:
+                await self._preload()
+            return await self._run(heard)
+
+    async def _preload(self) -> None:
+        assert self._spawner is not None
+        with racing(
+            preload(self._spawner, self._settings, self._environment), self._stopping.receiving.wait()
+        ) as futures:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            if futures[0].done():
+                futures[0].result()
+
+    async def _run(self, heard: Heard) -> WorkerReport:
+        supervisor = self._supervisor()
+        supervisor.check()
+        if self._settings.guardian_restarted:
+            # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
+            self._coming_back.expect("", supervisor.lease.total_seconds())
+        self._emit("worker.started", slots=self._settings.num_workers, lease_s=supervisor.lease.total_seconds())
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [
+                    group.create_task(self._stop_when_tripped(), name="breaker"),
+                    group.create_task(self._sampler.run(), name="usage"),
+                ]
+                if self._settings.time_limit is not None:
+                    helpers.append(group.create_task(self._drain_at(self._settings.time_limit), name="time limit"))
+                if self._settings.scheduled_events != "off":
+                    helpers.append(group.create_task(self._watch_preemption(), name="preemption"))
+                try:
+                    await self._work(supervisor, group)
+                finally:
+                    for helper in helpers:
+                        helper.cancel()
+        except BaseExceptionGroup as errors:
+            # One fault ends the worker, told plainly; its tasks were stopped by leaving the group.
+            raise first_error(errors) from errors
+        report = self._tally.report(stopped_by=heard.stopped_by, tripped=self._breaker.tripped.is_set())
+        left = "" if self._stopping.interrupted.is_set() else await self._leftovers.described()
+        counts = {name: getattr(report, name) for name in WorkerReport.__annotations__}
+        self._emit("worker.stopped", **counts, detail=f"left in the queue: {left}" if left else None)
+        return report
+
+    def _supervisor(self) -> Supervisor:
+        return Supervisor(
+            backend=self._backend,
+            runner=self._own_runner or self._process_runner(),
+            settings=self._settings,
+            clock=self._clock,
+            events=self._events,
+            stopping=self._stopping,
+            breaker=self._breaker,
+            on_slot_free=self._free_slot,
+            judge=self._judge,
+        )
+
+    def _patience_for_logs(self) -> float:
+        return LOG_STOPPING_SECONDS if self._stopping.interrupted.is_set() else LOG_SECONDS
+
+    def _process_runner(self) -> Runner:
+        assert self._spawner is not None
+        commands = CommandRunner(
+            self._spawner,
+            queue_name=self._backend.name,
+            settings=self._settings,
+            environment=self._environment,
+            on_line=self._on_line,
+            sampler=self._sampler,
+            folder=self._folder,
+            line=self._line,
+            archives=self._archives,
+            sinks=self._sinks,
+        )
+        return self._adapt(commands)
+
+    async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
+        """Receive and start until told to stop or nothing is left; then see the attempts to their end."""
+        receiving = Receiving(
+            self._backend,
+            clock=self._clock,
+            stopping=self._stopping,
+            events=self._events,
+            free=lambda: int(min(self._free, self._left)),
+            attempts=self._attempts,
+            comes_back=lambda: bool(self._coming_back),
+        )
+        try:
+            while self._left and not self._stopping.receiving.is_set():
+                if self._stopping.paused:
+                    self._breaker.queue_is_empty(empty=True)  # nothing is taken for now: what is held is settled
+                    await first_of(self._stopping.resumed.wait(), self._stopping.receiving.wait())
+                    continue
+                if not self._free:
+                    await self._slot_or_stop()
+                    continue
+                since = Moment.of(self._clock)  # rule 1: before the request that grants the leases
+                deliveries = await receiving.receive(supervisor.lease, self._wait())
+                if deliveries is None:
+                    continue  # the wait was cut short, so nothing is known of the queue
+                for delivery in deliveries:
+                    self._start(supervisor, delivery, since, group)
+                self._breaker.queue_is_empty(empty=not deliveries)
+                if await self._finished(receiving, empty=not deliveries, looked_at=since.boottime):
+                    break
+            self._breaker.queue_is_empty(empty=True)  # nothing more is taken: no failure has to wait for company
+            if self._attempts:  # the last of max_tasks: only what has started is not given back
+                await first_of(asyncio.wait(self._attempts), self._stopping.receiving.wait())
+        except asyncio.CancelledError:
+            # The caller wants it to end, and must not have to wait for tasks that run for days.
+            self._stopping.now("the worker was cancelled")
+            raise
+        finally:
+            was_told = self._stopping.receiving.is_set()
+            self._stopping.drain("nothing is left to do")
+            self._breaker.queue_is_empty(empty=True)  # also when an error ended the loop
+            if self._attempts or was_told:
+                await self._see_to_the_end()
+
+    async def _see_to_the_end(self) -> None:
+        self._emit("worker.draining", cause=self._stopping.cause, running=len(self._attempts))
+        if not self._attempts:
+            return
+        try:
+            await asyncio.wait(self._attempts)
+        except asyncio.CancelledError:  # while it drains or stops: as above
+            self._stopping.now("the worker was cancelled")
+            if self._attempts:
+                await asyncio.wait(self._attempts)
+            raise
+
+    def _wait(self) -> timedelta:
+        """Return how long to stay for a task; a first look after work is short, for others wait for its answer."""
+        now = self._clock.boottime()
+        if self._empty_since is None:
+            return timedelta(0)
+        end = now + LONG_WAIT.total_seconds()
+        if not self._attempts:
+            idle = self._settings.idle_timeout or timedelta(0)
+            end = min(end, max(self._empty_since + idle.total_seconds(), self._coming_back.last_due(), now))
+        if self._left_by_others:
+            end = min(end, now + LOOK_AGAIN.total_seconds())
+        return timedelta(seconds=end - now)
+
+    async def _finished(self, receiving: Receiving, *, empty: bool, looked_at: float) -> bool:
+        """Tell whether the queue is worked off: nothing came, nothing runs, nothing is to come back.
+
+        An empty answer speaks of the moment it was asked for, not of what ended or fell due while it was on its way.
+        """
+        now = self._clock.boottime()
+        self._coming_back.forget(until=looked_at)
+        if not empty:
+            self._empty_since = None
+            return False
+        busy = bool(self._attempts) or self._last_end >= looked_at
+        if self._empty_since is None or busy:
+            self._empty_since = now
+        if self._coming_back and not busy and await receiving.is_bare():
+            self._coming_back.forget(until=math.inf)
+        idle = self._settings.idle_timeout or timedelta(0)
+        is_over = not busy and now >= self._empty_since + idle.total_seconds()
+        if is_over and (self._left_by_others or not self._coming_back):
+            await self._expect_what_others_left()
+        return is_over and not self._coming_back
+
+    async def _expect_what_others_left(self) -> None:
+        """Wait for what a worker that is gone had leased; one that lives is seen to renew, and is not waited for."""
+        found = await self._leftovers.abandoned()
+        for task_id in self._left_by_others - found.keys():
+            self._coming_back.came(task_id)
+        for task_id, seconds in found.items():
+            self._coming_back.expect(task_id, seconds)
+        self._left_by_others = set(found)
+
+    def _start(self, supervisor: Supervisor, delivery: Delivery, since: Moment, group: asyncio.TaskGroup) -> None:
+        self._free -= 1
+        self._left -= 1
+        self._coming_back.came(delivery.id)
+        attempt = group.create_task(self._carry_through(supervisor, delivery, since), name=f"task {delivery.id}")
+        self._attempts.add(attempt)
+        attempt.add_done_callback(self._ended)
+
+    def _ended(self, attempt: "asyncio.Task[None]") -> None:
+        self._attempts.discard(attempt)
+        self._last_end = self._clock.boottime()
+
+    async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: Moment) -> None:
+        back_in = supervisor.lease.total_seconds()  # what nobody settled comes back; it may be the only task
+        try:
+            report = await supervisor.execute(delivery, since)
+        except Exception:  # noqa: BLE001 - told with its traceback
+            # A fault of ours in one attempt harms no other (S11); its lease runs out, and its crash is counted.
+            _log.exception("task %s: internal error; it will be delivered again", delivery.id)
+            self._tally.fault()
+            self._coming_back.expect(delivery.id, back_in)
+        else:
+            self._tally.count(report)
+            self._on_report(delivery, report)
+            if isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
+                back_in = report.verdict.delay.total_seconds()
+            if report.settled is not Settled.YES or isinstance(report.verdict, Requeue):
+                self._coming_back.expect(report.task_id, back_in)
+
+    def _free_slot(self) -> None:
+        self._free += 1
+        self._slot_freed.set()
+
+    async def _slot_or_stop(self) -> None:
+        self._slot_freed.clear()
+        reasons = (self._stopping.receiving, self._stopping.interrupted)  # a pause does not wait for a slot either
+        await first_of(self._slot_freed.wait(), *(reason.wait() for reason in reasons))
+
+    async def _stop_when_tripped(self) -> None:
+        await self._breaker.tripped.wait()
+        failures = self._breaker.failures_in_a_row
+        self._emit("worker.breaker_tripped", logging.ERROR, failures=failures)
+        self._stopping.stop(
+            f"{failures} different tasks, none of which had failed before, failed in a row: this machine is to blame,"
+            " and they keep their retries (--max-consecutive-failures; 0 = never)"
+        )
+
+    async def _watch_preemption(self) -> None:
+        mode: Literal["auto", "on"] = "on" if self._settings.scheduled_events == "on" else "auto"
+        try:
+            await PreemptionWatch(self._stopping, self._events, url=self._settings.imds_url, mode=mode).run()
+        except Exception:  # noqa: BLE001 - a notice less is no reason to end the worker (L4); SIGTERM still tells
+            _log.exception("notices of preemption are no longer watched")
+
+    async def _drain_at(self, limit: timedelta) -> None:
+        await self._clock.sleep_until(self._clock.boottime() + limit.total_seconds())
+        self._stopping.drain("the time limit was reached")
+
+    def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
+        self._events.emit(name, level, queue=self._backend.name, **fields)

@@ -1,0 +1,75 @@
+"""What a worker did, counted, and the exit code that follows from it (DESIGN section 12)."""
+
+import signal
+from collections import Counter
+from dataclasses import dataclass
+
+from jobq.run.attempt.retry import Complete, DeadLetter, Leave
+from jobq.run.attempt.settle import Settled
+from jobq.run.attempt.supervisor import Report
+from jobq.task import OutcomeKind
+
+_FAILURES = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT, OutcomeKind.CRASHED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReport:
+    """What a worker did.
+
+    Attributes:
+        succeeded: tasks done and acknowledged as such.
+        failed: attempts that failed, timed out or crashed.
+        dead_lettered: tasks it gave up on.
+        given_back: attempts cut short by a stop and put back.
+        lost: attempts whose lease was lost, or whose settlement nobody can vouch for.
+        results_not_kept: tasks done whose result is not kept: too long, too deep, no JSON.
+        exit_code: as DESIGN section 12.
+        stopped_by: the signal that asked it to stop working, such as SIGINT; None = none did.
+    """
+
+    succeeded: int
+    failed: int
+    dead_lettered: int
+    given_back: int
+    lost: int
+    results_not_kept: int
+    exit_code: int
+    stopped_by: str | None = None
+
+
+class Tally:
+    """Counts what becomes of deliveries; only what the backend acknowledged counts as done (S5)."""
+
+    def __init__(self) -> None:
+        self._done: Counter[str] = Counter()
+
+    def fault(self) -> None:
+        """Count an attempt that ended by a fault of ours."""
+        self._done["lost"] += 1
+
+    def count(self, report: Report) -> None:
+        """Count one delivery."""
+        if report.settled is not Settled.YES or isinstance(report.verdict, Leave):
+            self._done["lost"] += 1
+        elif isinstance(report.verdict, Complete):
+            self._done["succeeded"] += 1
+            if report.outcome is not None and report.outcome.value_lost:
+                self._done["results_not_kept"] += 1
+        elif isinstance(report.verdict, DeadLetter):
+            self._done["dead_lettered"] += 1
+        if report.outcome is not None and report.outcome.kind in _FAILURES:
+            self._done["failed"] += 1
+        was_cut_short = report.outcome is not None and report.outcome.kind is OutcomeKind.PREEMPTED
+        if was_cut_short and report.settled is Settled.YES:
+            self._done["given_back"] += 1
+
+    def report(self, *, stopped_by: signal.Signals | None, tripped: bool) -> WorkerReport:
+        """Return the counts, with the exit code of a worker that was stopped so, or whose breaker tripped."""
+        code = 0
+        if tripped:
+            code = 1
+        elif stopped_by is not None and self._done["given_back"]:
+            code = 130 if stopped_by is signal.SIGINT else 143
+        names = ("succeeded", "failed", "dead_lettered", "given_back", "lost", "results_not_kept")
+        counts = {name: self._done[name] for name in names}
+        return WorkerReport(exit_code=code, stopped_by=stopped_by.name if stopped_by else None, **counts)

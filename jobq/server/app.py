@@ -1,0 +1,251 @@
+"""One request, from its head to its answer: who asks, may they, is it well formed; then the endpoint's handler.
+
+An ASGI application without a framework: routes, OpenAPI and documentation all come from the table of endpoints, and
+nothing stands between it and the socket that would have to be reckoned with.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jobq.errors import JobqError
+from jobq.server import health, leases, load_generator, openapi, queues, schemas, tasks
+from jobq.server.backend_pool import Places
+from jobq.server.endpoint import QUEUE, Call, Endpoint, validated
+from jobq.server.error_responses import Refused, refused_for
+from jobq.server.metrics import Metrics
+from jobq.server.rate_limit import Rate
+from jobq.server.request_parsing import Message, Receive, body_of, headers_of, query_of, refuse_other_sites
+from jobq.server.routes import Routes
+from jobq.server.tokens import Scope, TokenBook, TokenRecord
+
+Send = Callable[[Message], Awaitable[None]]
+
+_log: Final = logging.getLogger("jobq.server")
+_audit: Final = logging.getLogger("jobq.audit")
+_ANYONE: Final = "-"
+_SEND_SECONDS: Final = 60.0
+_SERVICE: Final = (schemas.SERVICE_HEADER.lower().encode(), schemas.API_VERSION.encode())
+_JSON: Final = (b"content-type", b"application/json")
+_COMMON_HEADERS: Final = [_SERVICE, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a request may cost.
+
+    Attributes:
+        body_bytes: the largest body.
+        body_seconds: how long a body may take to arrive.
+        seconds: how long an answer may take, beside what the request itself asks to wait.
+        rate, burst: requests a second of one caller, and at once.
+        bad_tokens: a second from one address.
+    """
+
+    body_bytes: int = 16 * 1024 * 1024
+    body_seconds: float = 30.0
+    seconds: float = 60.0
+    rate: float = 5_000.0
+    burst: float = 10_000.0
+    bad_tokens: float = 5.0
+
+
+class Service:
+    """The application.
+
+    Args:
+        places: the queues; open while requests come.
+        needs_tokens: whether a token is needed though there may be none; else it is as soon as one was made.
+        limits: for each request.
+
+    Attributes:
+        is_stopping: no request is to wait any longer.
+        replica: names this process.
+    """
+
+    def __init__(self, places: Places, *, needs_tokens: bool = False, limits: Limits | None = None) -> None:
+        self.places = places
+        self.replica = uuid.uuid4().hex[:12]
+        self.metrics = Metrics()
+        self.is_stopping = False
+        self._needs_tokens = needs_tokens
+        self._limits = limits or Limits()
+        self._rate = Rate(self._limits.rate, self._limits.burst)
+        self._bad = Rate(self._limits.bad_tokens, 4 * self._limits.bad_tokens)
+        self._book: TokenBook | None = None
+        self._waiting: set[asyncio.Event] = set()
+        self.endpoints = (
+            *tasks.ENDPOINTS,
+            *leases.ENDPOINTS,
+            *queues.ENDPOINTS,
+            *load_generator.ENDPOINTS,
+            *health.ENDPOINTS,
+        )
+        self._routes = Routes(self.endpoints)
+        document = openapi.document(self.endpoints, default_queue=places.default)
+        # Written once: anybody may ask for it, as often as he likes.
+        self.openapi = health.Text(json.dumps(document, indent=1).encode(), b"application/json")
+
+    def stop(self) -> None:
+        """Let everything that waits be answered at once, with what there is."""
+        self.is_stopping = True
+        for gone in self._waiting:
+            gone.set()
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        began = time.perf_counter()
+        self.metrics.waiting.inc()
+        name, status = "unknown", 500
+        try:
+            endpoint, path = self._routes.find(scope["method"], scope["path"])
+            name = endpoint.name
+            status, value = await self._answer(endpoint, path, scope, receive)
+            headers: tuple[tuple[str, str], ...] = ()
+        except Refused as refused:
+            status, value, headers = refused.status, _problem(refused), refused.headers
+        finally:
+            self.metrics.waiting.dec()
+        self.metrics.requests.labels(name, status).inc()
+        self.metrics.seconds.labels(name).observe(time.perf_counter() - began)
+        await _send(send, status, value, headers, is_head=scope["method"] == "HEAD")
+
+    async def _answer(
+        self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any], receive: Receive
+    ) -> tuple[int, Any]:
+        call: Call | None = None
+        status = 500
+        try:
+            call = await self._call(endpoint, path, scope, receive)
+            async with asyncio.timeout(self._limits.seconds + getattr(call.body, "wait_seconds", 0.0)):
+                status, value = await self._handled(endpoint, call, receive)
+        except Refused as refused:
+            status = refused.status
+            raise
+        except TimeoutError:
+            status = 504
+            raise Refused(504, "unknown", "it took too long; it may or may not have been done") from None
+        except JobqError as error:
+            answer = refused_for(error)
+            status = answer.status
+            if status >= 500:  # noqa: PLR2004 - what HTTP says of the server
+                _log.warning("%s: %s: %s", endpoint.name, type(error).__name__, error)
+            raise answer from None
+        except Exception:  # noqa: BLE001 - the last resort: no stack trace leaves the service
+            incident = uuid.uuid4().hex[:8]
+            _log.exception("incident %s in %s", incident, endpoint.name)
+            raise Refused(500, "internal", f"the service failed; its log tells more under {incident}") from None
+        finally:
+            if call is not None:
+                call.end()
+                if endpoint.changes:
+                    self.tell(endpoint.name, call, status)
+        return status, value
+
+    async def _handled(self, endpoint: Endpoint, call: Call, receive: Receive) -> tuple[int, Any]:
+        if not getattr(call.body, "wait_seconds", 0.0):
+            return await endpoint.handler(call)
+        watching = asyncio.create_task(_watch(receive, call.gone), name="client hangs up")
+        self._waiting.add(call.gone)
+        try:
+            if self.is_stopping:
+                call.gone.set()
+            return await endpoint.handler(call)
+        finally:
+            self._waiting.discard(call.gone)
+            watching.cancel()
+
+    async def _call(
+        self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any], receive: Receive
+    ) -> Call:
+        headers = headers_of(scope)
+        address = str((scope.get("client") or ("unknown",))[0])
+        query = query_of(scope["query_string"])
+        # What is about no queue tells of the default one: so it wants a token of that one, whatever the query says.
+        queue = path.get("queue") or (query.get("queue") if endpoint.has_queue else None) or self.places.default
+        if not QUEUE.fullmatch(queue):
+            raise Refused(400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores")
+        record = None if endpoint.is_open else await self._holder(headers, address)
+        caller = _ANYONE if record is None else record.id
+        if not endpoint.is_open and (waits := self._rate.wait(caller if record else address)):
+            raise Refused(429, "too_many_requests", "slower", headers=(("Retry-After", str(int(waits) + 1)),))
+
+        def may(scope_: Scope, queue_: str) -> bool:
+            return record is None or record.permits(scope_, queue_)
+
+        call = Call(self, queue, path, query, None, caller, address, asyncio.Event(), may)
+        if endpoint.scope is not None:
+            call.needs(endpoint.scope)
+        if endpoint.body is not None:
+            limits = self._limits
+            fields, call.size = await body_of(headers, receive, limit=limits.body_bytes, seconds=limits.body_seconds)
+            call.body = validated(endpoint.body, fields)
+        return call
+
+    async def _holder(self, headers: Mapping[bytes, bytes], address: str) -> TokenRecord | None:
+        """Return whose token this is; None = no token is needed here."""
+        self._book = self._book or TokenBook(self.places.root)
+        given = headers.get(b"authorization", b"").decode("latin-1")
+        try:
+            if not given and not self._needs_tokens and not await self._book.is_kept():
+                refuse_other_sites(headers)
+                return None
+            kind, _, token = given.partition(" ")
+            record = await self._book.holder_of(token.strip()) if kind.lower() == "bearer" else None
+        except JobqError as error:
+            raise refused_for(error) from None
+        if record is None:
+            if waits := self._bad.wait(address):
+                raise Refused(429, "too_many_requests", "slower", headers=(("Retry-After", str(int(waits) + 1)),))
+            raise Refused(
+                401,
+                "no_token",
+                "a good token is needed: Authorization: Bearer ...",
+                headers=(("WWW-Authenticate", "Bearer"),),
+            )
+        return record
+
+    def tell(self, did: str, call: Call, status: int) -> None:
+        """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
+        fields = {
+            "at": round(time.time(), 3),
+            "caller": call.caller,
+            "from": call.address,
+            "did": did,
+            "queue": call.queue,
+            **call.audited,
+            "status": status,
+        }
+        _audit.info("%s", json.dumps(fields))
+
+
+async def _watch(receive: Receive, gone: asyncio.Event) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+
+def _problem(refused: Refused) -> dict[str, Any]:
+    return {"error": {"code": refused.code, "message": refused.message, **refused.more}}
+
+
+async def _send(send: Send, status: int, value: Any, more: tuple[tuple[str, str], ...], *, is_head: bool) -> None:
+    if isinstance(value, health.Text):
+        body, kind = value.body, (b"content-type", value.kind)
+    else:
+        body, kind = json.dumps(value, separators=(",", ":")).encode(), _JSON
+    headers = [kind, (b"content-length", b"%d" % len(body)), *_COMMON_HEADERS]
+    headers += [(name.lower().encode(), text.encode("latin-1", "replace")) for name, text in more]
+    # A client that does not read holds nothing up for longer; the server below then closes its connection.
+    async with asyncio.timeout(_SEND_SECONDS):
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if is_head else body})

@@ -1,0 +1,235 @@
+"""The load generator: on exactly one replica by a named lease; what is wanted and how it stands are in the database.
+
+No replica keeps a state of its own, so every one tells the same, and a stop may reach any of them. What it adds is
+named by run and number: tasks that a lost answer, or two runners for a moment, add twice are one (S8).
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from jobq.errors import BackendUnavailable, JobqError, LeaseHeld, LockLost
+from jobq.lease.named import NamedLease, named_lease
+from jobq.lease.store import LeaseState, store_of
+from jobq.server import schemas
+from jobq.server.endpoint import Call, Endpoint, Reply
+from jobq.server.error_responses import Refused
+from jobq.server.tokens import Scope
+from jobq.settings import Settings
+from jobq.task import Task
+
+if TYPE_CHECKING:
+    from jobq.servable import Document
+    from jobq.server.app import Service
+
+_log: Final = logging.getLogger("jobq.server")
+LEASE: Final = "jobq.generator"
+_TTL: Final = timedelta(seconds=10)
+_TTL_OF_TESTS: Final = timedelta(seconds=5)
+_LOOK_SECONDS: Final = 1.0
+_STEP_SECONDS: Final = 0.2
+_MOST_AT_ONCE: Final = 2_000
+_RACES: Final = 20
+_MOST_DIGITS: Final = 19  # of 63 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the generator is to do, as any replica was told last.
+
+    Attributes:
+        is_running: whether it is to run.
+        run: counts the starts.
+        rate: tasks a second.
+        command: of each.
+        total: stop after so many; None = never.
+    """
+
+    is_running: bool = False
+    run: int = 0
+    rate: float = 1.0
+    command: str = "true"
+    total: int | None = None
+
+
+def _document(queue: str) -> str:
+    return f"generator {queue}"
+
+
+async def _wanted(root: Any, queue: str) -> tuple[Wanted, int]:
+    document: Document | None = await root.document(_document(queue))
+    return (Wanted(), 0) if document is None else (Wanted(**json.loads(document.value)), document.version)
+
+
+async def _want(root: Any, queue: str, change: Any) -> Wanted:
+    for _ in range(_RACES):
+        known, version = await _wanted(root, queue)
+        wanted: Wanted = change(known)
+        if wanted == known or await root.write_document(_document(queue), json.dumps(asdict(wanted)).encode(), version):
+            return wanted
+    raise BackendUnavailable("the generator changes again and again; nothing was changed")
+
+
+def _progress(cursor: str | None) -> tuple[int, int]:
+    """Return the run and how many of its tasks are added, as the lease's cursor tells."""
+    run, _, pushed = (cursor or "").partition(" ")
+    # Anything else is not of a generator: somebody has held its lease by the database.
+    return (int(run), int(pushed)) if _is_count(run) and _is_count(pushed) else (0, 0)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
+
+
+async def _told(call: Call) -> dict[str, Any]:
+    wanted, _ = await _wanted(call.service.places.root, call.queue)
+    record = await store_of(await call.backend()).read(LEASE)
+    is_held = record is not None and record.state is LeaseState.ACTIVE
+    run, pushed = _progress(record.cursor if record else None)
+    is_done = wanted.total is not None and run == wanted.run and pushed >= wanted.total
+    if wanted.is_running and not is_done:
+        state = "running" if is_held else "starting"
+    else:
+        state = "stopping" if is_held else "stopped"
+    return {
+        "desired": "running" if wanted.is_running and not is_done else "stopped",
+        "state": state,
+        "runner": record.holder if record is not None and is_held else None,
+        "rate": wanted.rate,
+        "command": wanted.command,
+        "total": wanted.total,
+        "pushed": pushed if run == wanted.run else 0,
+        "run": wanted.run,
+    }
+
+
+async def look(call: Call) -> Reply:
+    """Tell how it stands."""
+    _check_queue(call)
+    return 200, await _told(call)
+
+
+def _check_queue(call: Call) -> None:
+    if call.queue != call.service.places.default:
+        raise Refused(400, "refused", f"the generator fills queue {call.service.places.default!r} alone")
+
+
+async def start(call: Call) -> Reply:
+    """Let it run; what runs already goes on with the new rate."""
+    _check_queue(call)
+    wish: schemas.GeneratorStart = call.body
+
+    def change(known: Wanted) -> Wanted:
+        asked = Wanted(is_running=True, run=known.run, rate=wish.rate, command=wish.command, total=wish.total)
+        return asked if known == asked else replace(asked, run=known.run + 1)
+
+    call.audited["run"] = (await _want(call.service.places.root, call.queue, change)).run
+    return 202, await _told(call)
+
+
+async def stop(call: Call) -> Reply:
+    """Let it stop, wherever it runs."""
+    _check_queue(call)
+    await _want(call.service.places.root, call.queue, lambda known: replace(known, is_running=False))
+    return 202, await _told(call)
+
+
+class GeneratorLoop:
+    """Runs the generator of the default queue on this replica, when it is wanted and no other replica has it.
+
+    Args:
+        service: whose.
+        settings: for the lease.
+    """
+
+    def __init__(self, service: "Service", settings: Settings) -> None:
+        self._service = service
+        self._settings = settings
+        self._queue = service.places.default
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            try:
+                wanted, _ = await _wanted(self._service.places.root, self._queue)
+                if wanted.is_running:
+                    await self._try(wanted)
+            except (JobqError, OSError) as error:
+                _log.warning("the generator rests: %s", error)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _try(self, wanted: Wanted) -> None:
+        backend = self._service.places.root
+        store = store_of(backend)
+        record = await store.read(LEASE)
+        run, pushed = _progress(record.cursor if record else None)
+        if run == wanted.run and wanted.total is not None and pushed >= wanted.total:
+            return  # it has done all that it was to do
+        ttl = _TTL_OF_TESTS if self._settings.allow_short_lease else _TTL
+        lease = named_lease(
+            store, self._settings, LEASE, ttl=ttl, wait=False, holder=f"replica {self._service.replica}"
+        )
+        with contextlib.suppress(LeaseHeld, LockLost):
+            async with lease:
+                await self._generate(backend, lease)
+
+    async def _generate(self, backend: Any, lease: NamedLease) -> None:
+        due = 0.0
+        run, pushed = _progress(lease.cursor)
+        while not lease.is_lost:
+            wanted, _ = await _wanted(self._service.places.root, self._queue)
+            if not wanted.is_running or (run == wanted.run and wanted.total is not None and pushed >= wanted.total):
+                return
+            if run != wanted.run:
+                run, pushed, due = wanted.run, 0, 0.0
+            due = min(due + wanted.rate * _STEP_SECONDS, _MOST_AT_ONCE)
+            count = int(due)
+            if wanted.total is not None:
+                count = min(count, wanted.total - pushed)
+            if count:
+                tasks = [
+                    Task.new(command=wanted.command, id=f"gen-{run}-{number}")
+                    for number in range(pushed, pushed + count)
+                ]
+                await backend.push(tasks)
+                due -= count
+                pushed += count
+                await lease.save(f"{run} {pushed}")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STEP_SECONDS):
+                    await lease.lost.wait()
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        method="GET",
+        path="/api/generator",
+        scope=Scope.READ,
+        handler=look,
+        answers={200: schemas.Generator},
+        summary="How the load generator stands; the same from every replica.",
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/generator/start",
+        scope=Scope.ADMIN,
+        handler=start,
+        body=schemas.GeneratorStart,
+        answers={202: schemas.Generator},
+        summary="Let the load generator run, on one replica.",
+        changes=True,
+    ),
+    Endpoint(
+        method="POST",
+        path="/api/generator/stop",
+        scope=Scope.ADMIN,
+        handler=stop,
+        answers={202: schemas.Generator},
+        summary="Let it stop, wherever it runs.",
+        changes=True,
+    ),
+)

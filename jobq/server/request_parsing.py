@@ -1,0 +1,125 @@
+"""What a request says: its headers, its query and its body, read with as little trust as is due."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from jobq import strict_json
+from jobq.errors import MalformedTask
+from jobq.server import schemas
+from jobq.server.error_responses import Refused
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Result = TypeVar("Result")
+
+_LOOPBACK: Final = {"127.0.0.1", "localhost", "::1", "[::1]"}
+_MOST_QUERY: Final = 4096
+_MOST_PARAMETERS: Final = 20
+_DRAINED: Final = 4  # times the largest body: what is read of a larger one before it is refused
+LARGE_BYTES: Final = 64 * 1024
+# A proxy may have judged by the first of two where we would go by the last.
+_ONLY_ONCE: Final = frozenset({b"authorization", b"host", b"content-type", b"origin"})
+_OURS: Final = frozenset({b"", b"none", b"same-origin"})
+# One for all: whoever sends millions of small values waits behind himself, while the loop goes on to answer others.
+_parser: Final = ThreadPoolExecutor(1, thread_name_prefix="large bodies")
+
+
+def headers_of(scope: MutableMapping[str, Any]) -> dict[bytes, bytes]:
+    """Return the headers by their names; raises Refused where one that decides stands twice."""
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in _ONLY_ONCE and name in found:
+            raise Refused(400, "malformed_request", f"the header {name.decode('latin-1')} stands twice")
+        found[name] = value
+    return found
+
+
+def query_of(given: bytes) -> dict[str, str]:
+    """Return the parameters of a query."""
+    if not given:
+        return {}
+    if len(given) > _MOST_QUERY:
+        raise Refused(400, "malformed_request", "the query is too long")
+    try:
+        pairs = parse_qsl(
+            given.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS
+        )
+    except ValueError:
+        raise Refused(400, "malformed_request", "the query is no list of parameters in UTF-8") from None
+    return dict(pairs)
+
+
+def refuse_other_sites(headers: Mapping[bytes, bytes]) -> None:
+    """Where no token is needed, refuse what a browser sends for a page of someone else.
+
+    Such a page may have led it here by another name (DNS rebinding): its Host tells. Or it sends, unasked and without
+    seeing the answer, a POST that has no body: Origin and Sec-Fetch-Site tell, which no page can take away.
+    """
+    host = headers.get(b"host", b"localhost").decode("latin-1").lower()
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if name not in _LOOPBACK:
+        raise Refused(403, "forbidden", "without tokens this service answers to localhost alone")
+    origin = headers.get(b"origin")
+    is_other = origin is not None and _place_of(origin.decode("latin-1").lower()) != host
+    if is_other or headers.get(b"sec-fetch-site", b"").lower() not in _OURS:
+        raise Refused(403, "forbidden", "without tokens this service answers no page of another site")
+
+
+def _place_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+async def aside(size: int, work: Callable[[], Result]) -> Result:
+    """Do what takes long for a body of so many bytes where it holds up no other request."""
+    if size <= LARGE_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_parser, work)
+
+
+async def body_of(headers: Mapping[bytes, bytes], receive: Receive, *, limit: int, seconds: float) -> tuple[Any, int]:
+    """Return the JSON of a body of at most `limit` bytes that arrives in `seconds`, and its size; raises Refused."""
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        # Any other type a browser would send for a page of someone else, without asking us first.
+        raise Refused(415, "not_json", "send Content-Type: application/json")
+    length = headers.get(b"content-length", b"0")
+    too_large = Refused(
+        413, "too_large", f"at most {limit} bytes; send it in parts", headers=(("Connection", "close"),)
+    )
+    if not length.isdigit() or int(length[:20]) > _DRAINED * limit:
+        raise too_large
+    try:
+        async with asyncio.timeout(seconds):
+            body = await _read(receive, limit)
+    except TimeoutError:
+        raise Refused(408, "too_slow", "the body did not arrive in time", headers=(("Connection", "close"),)) from None
+    if body is None:
+        raise too_large
+    try:
+        return await aside(len(body), lambda: strict_json.loads(body, schemas.MAX_DEPTH)), len(body)
+    except MalformedTask as error:
+        raise Refused(400, "malformed_request", str(error)) from None
+    except RecursionError:
+        raise Refused(400, "malformed_request", "nested too deep") from None
+
+
+async def _read(receive: Receive, limit: int) -> bytes | None:
+    """Return the body; None = it is too large, and read to its end: a client that still sends hears no answer."""
+    parts: list[bytes] = []
+    size, is_last = 0, False
+    while not is_last and size <= _DRAINED * limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "malformed_request", "the request ended in the midst of its body")
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= limit:
+            parts.append(part)
+        is_last = not message.get("more_body")
+    return b"".join(parts) if size <= limit else None

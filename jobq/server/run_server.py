@@ -1,0 +1,175 @@
+"""Running the service: the socket, signals, and an end that answers whoever waits."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import resource
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import uvicorn
+
+from jobq.errors import ConfigurationError
+from jobq.server.app import Limits, Service
+from jobq.server.backend_pool import Places
+from jobq.server.load_generator import GeneratorLoop
+from jobq.server.slow_client_limits import MOST_CONNECTIONS, PatientProtocol
+from jobq.server.tokens import TokenBook
+from jobq.settings import Settings
+
+_log: Final = logging.getLogger("jobq.server")
+_BACKLOG: Final = 2048
+_KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep theirs, so that they close first
+_STOP_SECONDS: Final = 20
+_OTHER_DESCRIPTORS: Final = 100  # beside the connections of clients: to the database, of the process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where and how to listen.
+
+    Attributes:
+        host: name or address.
+        port: 0 = one that is free.
+        certificate, key: files of TLS; None = plain HTTP.
+        limits: of each request.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    certificate: str | None = None
+    key: str | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever called us."""
+        yield
+
+
+async def serve(
+    spec: str, settings: Settings, listening: Listening, stop: asyncio.Event, on_ready: Callable[[str, bool], None]
+) -> None:
+    """Serve a place until `stop` is set; then refuse what is new, answer what is under way, and return.
+
+    Args:
+        spec: names the place.
+        settings: for its backends.
+        listening: where.
+        stop: ends it.
+        on_ready: told the URL and whether tokens are needed, once it listens.
+
+    Raises:
+        ConfigurationError: it may not listen there without tokens, cannot, or the backend cannot be served.
+        JobqError: the store cannot be reached.
+    """
+    places = Places(spec, settings)
+    try:
+        await places.open()
+        is_local = _is_loopback(listening.host)
+        has_tokens = await TokenBook(places.root).is_kept()
+        if not is_local and not has_tokens:
+            raise ConfigurationError(
+                f"{listening.host} can be reached by others, and there is no token yet: whoever reaches it could run"
+                " commands on your workers. Make one with `jobq serve token create SPEC --scope ...`, or leave --host"
+                " away"
+            )
+        _allow_descriptors()
+        with _listener(listening) as listener:
+            service = Service(places, needs_tokens=not is_local, limits=listening.limits)
+            scheme = "https" if listening.certificate else "http"
+            url = f"{scheme}://{_shown(listening.host)}:{listener.getsockname()[1]}"
+            generator = asyncio.create_task(GeneratorLoop(service, settings).run(), name="generator")
+            try:
+                await _run(service, listener, listening, stop, lambda: on_ready(url, has_tokens))
+            finally:
+                generator.cancel()
+                await asyncio.wait({generator})
+    finally:
+        await places.close()
+
+
+async def _run(
+    service: Service, listener: socket.socket, listening: Listening, stop: asyncio.Event, on_ready: Callable[[], None]
+) -> None:
+    config = uvicorn.Config(
+        service,
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_STOP_SECONDS,
+        ssl_certfile=listening.certificate,
+        ssl_keyfile=listening.key,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve([listener]), name="http server")
+    stopping = asyncio.create_task(stop.wait(), name="http server stops")
+    while not server.started and not serving.done():  # noqa: ASYNC110 - as below
+        await asyncio.sleep(0.01)  # uvicorn has no event for it
+    if not serving.done():
+        on_ready()
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        service.stop()
+        server.should_exit = True
+        await serving
+
+
+@contextlib.contextmanager
+def _listener(listening: Listening) -> Iterator[socket.socket]:
+    try:
+        found = socket.getaddrinfo(listening.host, listening.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {listening.host}: {error.strerror or error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+        yield listener
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {listening.host} port {listening.port}: {error.strerror or error}; name another --port"
+        ) from None
+    finally:
+        listener.close()
+
+
+def _allow_descriptors() -> None:
+    """Raise the soft limit of open files, 1024 on many systems, to the hard one: strangers' connections take fewer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < MOST_CONNECTIONS + _OTHER_DESCRIPTORS:
+        _log.warning(
+            "only %d files may be open, for up to %d connections: raise the limit (LimitNOFILE of systemd)",
+            hard,
+            MOST_CONNECTIONS,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _shown(host: str) -> Any:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,522 @@
+"""What goes over the wire: the requests and answers of the API as models, from which its OpenAPI is made.
+
+Version 1. Fields may be added to answers; anything else is a new version (`Jobq-Service`, in every answer).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+
+from jobq import durations, strict_json
+from jobq.backend import MOST_CHECKPOINTS
+from jobq.journal.records import (
+    MAX_BEAT_OUTPUT_BYTES,
+    MAX_DETAIL_CHARACTERS,
+    MAX_OUTPUT_BYTES,
+    MAX_TEXT_CHARACTERS,
+)
+
+API_VERSION: Final = "1"
+SERVICE_HEADER: Final = "Jobq-Service"  # without it an answer is not this service's: a proxy's, or a stranger's
+MAX_TASKS: Final = 10_000
+MAX_CLAIM: Final = 100
+MAX_SETTLES: Final = 500
+MAX_PAGE: Final = 1_000
+MAX_WAIT_SECONDS: Final = 30.0
+MAX_LEASE_SECONDS: Final = 7 * 86400.0
+MAX_DELAY_SECONDS: Final = (
+    durations.LONGEST_SECONDS
+)  # a rule may say delay: so long; a step of a clock adds up to 60 years
+MAX_TEXT: Final = 64 * 1024
+MAX_MARK: Final = 1024  # what names the files of a checkpoint, beside its value
+MAX_OUTPUT: Final = 256 * 1024
+MAX_FIGURE: Final = 2**53  # what every reader of JSON takes
+MAX_TOKEN: Final = 2**63 - 1
+MAX_DEPTH: Final = strict_json.MAX_DEPTH + 3  # of a request: a task stands within {"settles": [{"task": ...}]}
+
+# Values of any shape are `Any`: they are JSON already (`strict_json`), and to look at each again takes seconds.
+Seconds = Annotated[float, Field(ge=0, le=MAX_DELAY_SECONDS, allow_inf_nan=False)]
+LeaseSeconds = Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=False)]
+Key = Annotated[str, Field(min_length=16, max_length=100, pattern=r"^[A-Za-z0-9._:@+=-]+$")]
+Receipt = Annotated[str, Field(min_length=1, max_length=100)]
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Shown = Annotated[str, Field(pattern=r"^[^\x00]*$")]  # what PostgreSQL takes as text
+Resource = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?$", max_length=128)]
+Token = Annotated[int, Field(ge=1, le=MAX_TOKEN)]
+
+
+class Body(BaseModel):
+    """A request: nothing unknown in it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Answer(BaseModel):
+    """An answer: fields may be added to it."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class NewTasks(Body):
+    """Tasks to add: all of them or, on an error, none."""
+
+    tasks: Annotated[
+        list[dict[str, Any]],
+        Field(
+            min_length=1,
+            max_length=MAX_TASKS,
+            description="Fields of jobq's tasks: one of command, argv and call (with kwargs); env, cwd, timeout, id,"
+            " priority, not_before, budgets. A task with an id is added once, however often it is sent.",
+        ),
+    ]
+    key: Annotated[Key | None, Field(description="Names tasks without an id: the same call again adds nothing.")] = None
+
+
+class Claim(Body):
+    """A wish for tasks."""
+
+    max_tasks: Annotated[int, Field(ge=1, le=MAX_CLAIM)] = 1
+    lease_seconds: Annotated[LeaseSeconds | None, Field(description="None = the backend's default, 60 s.")] = None
+    wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, description="Stay for a first task.")] = 0.0
+    key: Annotated[Key | None, Field(description="Made for this call alone, random; needed to ask again.")] = None
+    former: Annotated[
+        list[Key],
+        Field(max_length=16, description="Keys of claims whose answers were lost: what they hold comes first."),
+    ] = []
+    raw: Annotated[bool, Field(description="Give bodies as they are stored instead of tasks.")] = False
+
+
+class Told(Body):
+    """What a running attempt tells of itself, for those who look on; all by its own word."""
+
+    running_seconds: Annotated[Seconds | None, Field(description="For how long it has run.")] = None
+    progress: Annotated[float | None, Field(ge=0, le=1)] = None
+    text: Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)] = ""
+    cpu_seconds: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
+    cores: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
+    rss_bytes: Annotated[int | None, Field(ge=0, le=MAX_FIGURE)] = None
+    processes: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
+    output: Annotated[str, Field(max_length=MAX_BEAT_OUTPUT_BYTES, description="The end of what it has printed.")] = ""
+
+
+class Heartbeat(Body):
+    """A renewal."""
+
+    receipt: Receipt
+    lease_seconds: LeaseSeconds | None = None
+    told: Told | None = None
+
+
+class UsageTold(Body):
+    """What an attempt's processes used."""
+
+    cpu_seconds: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
+    max_rss_bytes: Annotated[int | None, Field(ge=0, le=MAX_FIGURE)] = None
+    processes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+
+
+class AttemptTold(Body):
+    """What an attempt came to, for the journal, by the word of the worker."""
+
+    outcome: Annotated[Shown, Field(min_length=1, max_length=40, description="Such as succeeded, failed, canceled.")]
+    then: Annotated[
+        Literal["done", "retry", "dead", "canceled", "moved"],
+        Field(description="What becomes of the task: done, canceled or moved go with complete."),
+    ]
+    running_seconds: Annotated[Seconds | None, Field(description="How long it ran; None = it never did.")] = None
+    host: Annotated[Shown, Field(max_length=255)] = ""
+    pid: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    detail: Annotated[str, Field(max_length=MAX_DETAIL_CHARACTERS)] = ""
+    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1)] = None
+    signal: Annotated[int | None, Field(ge=0, le=1000)] = None
+    usage: UsageTold | None = None
+    value: Any = None
+    program: Annotated[str, Field(max_length=100)] = ""
+    output: Annotated[str, Field(max_length=MAX_OUTPUT_BYTES)] = ""
+
+
+class Completion(Body):
+    """The task is done."""
+
+    receipt: Receipt
+    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1)] = None
+    value: Any = None
+    duration_seconds: Seconds = 0.0
+    output: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
+    attempt: AttemptTold | None = None
+
+
+class Failure(Body):
+    """The attempt failed: the service counts it, and tries again or gives the task up, by the task's budgets."""
+
+    receipt: Receipt
+    detail: Annotated[str, Field(max_length=MAX_TEXT, description="What happened, for people.")] = ""
+    output: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
+    duration_seconds: Seconds = 0.0
+    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1)] = None
+
+
+class Release(Body):
+    """The task was never started."""
+
+    receipt: Receipt
+
+
+class Requeue(Body):
+    """Put it back, by a caller who counts by itself."""
+
+    receipt: Receipt
+    task: Annotated[dict[str, Any], Field(description="The task with its counters and generation raised.")]
+    delay_seconds: Seconds = 0.0
+    attempt: AttemptTold | None = None
+
+
+class Burial(Body):
+    """Give it up, by a caller who counts by itself."""
+
+    receipt: Receipt
+    reason: Annotated[Shown, Field(min_length=1, max_length=100)]
+    description: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
+    attempt: AttemptTold | None = None
+
+
+class Checkpoint(Body):
+    """How far the task has come."""
+
+    receipt: Receipt
+    value: Annotated[str, Field(max_length=MAX_TEXT + MAX_MARK, description="Of a task: 64 KiB at most.")]
+    number: Annotated[
+        int,
+        Field(
+            ge=0, le=MOST_CHECKPOINTS, description="Rises within the attempt: a lower one than was saved is refused."
+        ),
+    ] = 0
+
+
+class _Item(Body):
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class CompletionOf(_Item, Completion):
+    """Complete this one."""
+
+    verb: Literal["complete"]
+
+
+class FailureOf(_Item, Failure):
+    """This one has failed."""
+
+    verb: Literal["fail"]
+
+
+class ReleaseOf(_Item, Release):
+    """Release this one."""
+
+    verb: Literal["release"]
+
+
+class RequeueOf(_Item, Requeue):
+    """Requeue this one."""
+
+    verb: Literal["requeue"]
+
+
+class BurialOf(_Item, Burial):
+    """Give this one up."""
+
+    verb: Literal["dead-letter"]
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """One of several that is malformed, and why; the others are as good as without it."""
+
+    error: ValidationError
+
+
+def _one_of_several(item: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(item)
+    except ValidationError as error:
+        return Malformed(error)
+
+
+SettleOf = Annotated[CompletionOf | FailureOf | ReleaseOf | RequeueOf | BurialOf, Field(discriminator="verb")]
+
+
+class Settles(Body):
+    """Several settles; each is answered by itself."""
+
+    settles: Annotated[
+        list[Annotated[SettleOf, WrapValidator(_one_of_several)]], Field(min_length=1, max_length=MAX_SETTLES)
+    ]
+
+
+class Ids(Body):
+    """Which dead letters."""
+
+    ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=MAX_TASKS)]
+
+
+class NewLease(Body):
+    """A wish for a name."""
+
+    resource: Resource
+    holder: Annotated[Shown, Field(max_length=1000, description="For display only.")] = ""
+    ttl: LeaseSeconds = 60.0
+    key: Annotated[Key | None, Field(description="Made for this wish alone: the same again is answered alike.")] = None
+    lock_delay: Annotated[Seconds, Field(description="How long the name stays closed once this expires.")] = 0.0
+
+
+class LeaseToken(Body):
+    """A lease that is held."""
+
+    resource: Resource
+    token: Token
+
+
+class Renewal(LeaseToken):
+    """A renewal of a lease."""
+
+    ttl: LeaseSeconds = 60.0
+
+
+class Cursor(LeaseToken):
+    """How far the work under a lease has come."""
+
+    cursor: Text
+    version: Annotated[int, Field(ge=1, le=MAX_TOKEN)]
+
+
+class Confirmed(LeaseToken):
+    """A name taken for good."""
+
+    value: Text = ""
+
+
+class Withdrawal(Body):
+    """A wish that nobody waits for any more."""
+
+    resource: Resource
+    key: Key
+
+
+class Named(Body):
+    """A lease by its name alone."""
+
+    resource: Resource
+
+
+class GeneratorStart(Body):
+    """What the generator is to add."""
+
+    rate: Annotated[float, Field(gt=0, le=10_000, description="Tasks a second.")] = 1.0
+    command: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] = "true"
+    total: Annotated[int | None, Field(ge=1, le=10**9, description="Stop after so many; None = never.")] = None
+
+
+class Fault(Answer):
+    """What was wrong, in one word for programs and a sentence for people."""
+
+    code: str
+    message: str
+
+
+class Problem(Answer):
+    """An error."""
+
+    error: Fault
+
+
+class Accepted(Answer):
+    """It is done, and stays so."""
+
+    accepted: bool = True
+
+
+class Kept(Accepted):
+    """The lease is renewed."""
+
+    cancel: Annotated[bool, Field(description="Somebody wants the task to end: stop it, and settle.")] = False
+
+
+class Pushed(Answer):
+    """The tasks' ids, in order."""
+
+    ids: list[str]
+
+
+class ClaimedTask(Answer):
+    """A task under a lease, which began before the answer was sent: count it from before the request."""
+
+    id: str
+    receipt: Annotated[str, Field(description="For all that follows; keep it secret.")]
+    lease_seconds: float
+    deliveries: int
+    fencing: Annotated[str, Field(description="Rises with each delivery of this task: for others to refuse a lower.")]
+    checkpoint: str | None = None
+    task: Annotated[dict[str, Any] | None, Field(description="None = these bytes are no task; see body.")] = None
+    body: Annotated[str | None, Field(description="As stored, where raw was asked for or it is no task.")] = None
+    body_base64: Annotated[str | None, Field(description="Instead of body where that is not UTF-8.")] = None
+
+
+class Claimed(Answer):
+    """What was claimed; empty when nothing was there."""
+
+    tasks: list[ClaimedTask]
+
+
+class SettleAnswer(Answer):
+    """How one settle was answered."""
+
+    status: Annotated[int, Field(description="As it would have been alone.")]
+    error: Fault | None = None
+
+
+class SettleAnswers(Answer):
+    """The answers, in order."""
+
+    answers: list[SettleAnswer]
+
+
+class TaskShown(Answer):
+    """A task as it stands. Times are the server's, in seconds since 1970; the values of variables are never shown."""
+
+    id: str
+    state: Annotated[str, Field(description="ready, scheduled, leased, done or dead")]
+    deliveries: int | None = None
+    created: float | None = None
+    due: float | None = None
+    started: float | None = None
+    last_heartbeat_at: float | None = None
+    must_heartbeat_before: float | None = None
+    processed: float | None = None
+    output: str | None = None
+    exit_code: int | None = None
+    value: Any = None
+    duration_seconds: float | None = None
+    reason: str | None = None
+    description: str | None = None
+    task: dict[str, Any] | None = None
+
+
+class TaskPage(Answer):
+    """A page of tasks."""
+
+    tasks: list[TaskShown]
+    next: Annotated[str | None, Field(description="What `after` is for the next page; None = this is the last.")] = None
+
+
+class LeaseGranted(Answer):
+    """The name is yours."""
+
+    resource: str
+    token: int
+    key: str
+    cursor: str | None
+    version: int
+
+
+class LeaseShown(Answer):
+    """A lease as it stands; times as in TaskShown."""
+
+    id: str
+    resource: str
+    holder: str
+    state: str
+    token: int
+    ttl: float | None = None
+    created: float
+    renewed: float | None = None
+    released: float | None = None
+    expires: float | None = None
+    remaining: float | None = None
+    renewals: int | None = None
+    revoked: bool = False
+    cursor: str | None = None
+    confirmation: str | None = None
+
+
+class LeasePage(Answer):
+    """A page of leases."""
+
+    leases: list[LeaseShown]
+    next: str | None = None
+
+
+class Confirmation(Answer):
+    """What was confirmed."""
+
+    token: int
+    value: str
+
+
+class Counts(Answer):
+    """How many tasks are where."""
+
+    visible: int | None
+    leased: int | None
+    scheduled: int | None
+    dead: int | None
+
+
+class Cleared(Answer):
+    """How many were deleted."""
+
+    cleared: int
+
+
+class FoundIds(Answer):
+    """Those that were there."""
+
+    ids: list[str]
+
+
+class RawTask(Answer):
+    """A task that waits, or is dead, with its bytes as stored; for jobq's own client."""
+
+    id: str
+    deliveries: int
+    body: str | None = None
+    body_base64: str | None = None
+    reason: str | None = None
+    description: str | None = None
+    died: float | None = None
+
+
+class RawTasks(Answer):
+    """Several."""
+
+    tasks: list[RawTask]
+
+
+class QueueNames(Answer):
+    """All queues of the place that is served, as far as the token may see them."""
+
+    queues: list[str]
+
+
+class QueueMade(Answer):
+    """A queue that is there."""
+
+    queue: str
+
+
+class Generator(Answer):
+    """The load generator of a queue, as every replica tells it."""
+
+    desired: Annotated[str, Field(description="running or stopped: what was asked for last")]
+    state: Annotated[str, Field(description="running, starting, stopping or stopped")]
+    runner: Annotated[str | None, Field(description="The replica that runs it, by the named lease.")] = None
+    rate: float | None = None
+    command: str | None = None
+    total: int | None = None
+    pushed: Annotated[int, Field(description="Tasks that this run has added, certainly.")] = 0
+    run: Annotated[int, Field(description="Counts the starts.")] = 0
+
+
+class Health(Answer):
+    """Whether it works."""
+
+    status: str

@@ -1,0 +1,1 @@
+"""From lines, rows and templates to pushed tasks, resumably."""

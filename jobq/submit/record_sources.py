@@ -1,0 +1,122 @@
+"""What `fanout` can spread: the records of a data set, each with its fields as text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final
+
+from jobq.errors import BackendMissing, ConfigurationError
+from jobq.lease import data_sources
+from jobq.lease.data_sources import Line
+from jobq.lease.traversal import Fetch, Page
+from jobq.settings import Settings
+from jobq.submit.resumable_file import WalkedFile
+
+LISTINGS: Final = "jobq.listings"  # the group of entry points: a callable(place, settings) -> Fetch of mappings
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record.
+
+    Attributes:
+        key: what it is called in a batch's fields.
+        fields: all of it.
+        where: for messages.
+        refused: why no task can be made of it, "" = one can.
+    """
+
+    key: str
+    fields: Mapping[str, str]
+    where: str
+    refused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """A data set.
+
+    Attributes:
+        fetch: its pages.
+        source: what it is, so that another one is refused under the same name.
+        fields: of each record; None = known with the first.
+        total: how many bytes the cursor goes through; None = nobody knows.
+        file: what the lines are of, and by which its pages are marked.
+    """
+
+    fetch: Fetch[Record]
+    source: str
+    fields: frozenset[str] | None = None
+    total: int | None = None
+    file: WalkedFile | None = None
+
+
+def line_records(path: Path) -> Records:
+    """Return the lines of a file; raises ConfigurationError when it cannot be read."""
+    if not path.is_file():
+        raise ConfigurationError(f"{path} is no file that can be read again from its middle")
+    lines, file = data_sources.lines(path), WalkedFile(path)
+
+    async def fetch(after: Any, limit: int) -> Page[Record]:
+        try:
+            page = await lines(after, limit)
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+        mark = await file.mark_up_to(page.after[0])
+        return Page([_line(path, line) for line in page.items], page.after, page.is_last, mark=mark)
+
+    return Records(
+        fetch=fetch,
+        source=f"lines {path.absolute()}",
+        fields=frozenset({"line", "number", "offset"}),
+        total=file.size or None,
+        file=file,
+    )
+
+
+def _line(path: Path, line: Line) -> Record:
+    where = f"{path}, line {line.number}"
+    try:
+        text = line.content.decode()
+    except UnicodeDecodeError as error:
+        return Record("", {}, where, refused=f"byte {error.start + 1}: not UTF-8")
+    return Record(text, {"line": text, "number": str(line.number), "offset": str(line.offset)}, where)
+
+
+def row_records(database: str, query: str, key: str) -> Records:
+    """Return the rows of a query; raises ConfigurationError for a database that cannot be asked."""
+    if "://" in database and not database.startswith("sqlite://"):
+        raise ConfigurationError("--sql takes an SQLite file; for other databases write its rows into a file: --lines")
+    path = Path(database.removeprefix("sqlite://"))
+    if not path.is_file():
+        raise ConfigurationError(f"{path} is no SQLite file")
+    rows = data_sources.sqlite_rows(path, query, key)
+
+    async def fetch(after: Any, limit: int) -> Page[Record]:
+        page = await rows(after, limit)
+        return Page([_row(row, key) for row in page.items], page.after, page.is_last)
+
+    return Records(fetch=fetch, source=f"rows {path.absolute()} {key} {query}")
+
+
+def _row(row: Mapping[str, Any], key: str) -> Record:
+    where = f"the row with {key} {row[key]!a}"
+    texts = {name: "" if value is None else str(value) for name, value in row.items()}
+    held = [name for name, value in row.items() if isinstance(value, bytes)]
+    refused = f"{held[0]}: bytes cannot stand in a command; select hex(...) of them" if held else ""
+    return Record(texts[key], texts, where, refused=refused)
+
+
+def blob_records(place: str, settings: Settings) -> Records:
+    """Return the blobs of ACCOUNT/CONTAINER[/PREFIX]; raises BackendMissing when nothing here can list them."""
+    found = next(iter(entry_points(group=LISTINGS, name="blobs")), None)
+    if found is None:
+        raise BackendMissing("nothing here lists blobs: reinstall jobq")
+    blobs: Fetch[Mapping[str, str]] = found.load()(place, settings)
+
+    async def fetch(after: Any, limit: int) -> Page[Record]:
+        page = await blobs(after, limit)
+        return Page([Record(one["name"], one, f"blob {one['name']}") for one in page.items], page.after, page.is_last)
+
+    return Records(fetch=fetch, source=f"blobs {place}", fields=frozenset({"name", "size"}))

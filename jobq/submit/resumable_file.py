@@ -1,0 +1,103 @@
+"""The file that `push --resume` or `fanout --lines` walks through: whether it is still the one that was begun with."""
+
+import asyncio
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from jobq.errors import SourceChanged
+from jobq.lease.traversal import Progress
+from jobq.submit.input_lines import InputUnreadable
+
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class WalkedFile:
+    """A file whose queued part is known by its hash, so that a change is noticed when it is taken up again.
+
+    Args:
+        path: of a regular file.
+
+    Attributes:
+        size: in bytes, when this was made.
+        position: how many bytes the hash covers.
+
+    Raises:
+        InputUnreadable: from all methods, as well.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = _size_of(path)
+        self.position = 0
+        self._queued = hashlib.blake2b(digest_size=16)
+
+    async def digest(self) -> str:
+        """Return the fingerprint of the whole file."""
+        return await asyncio.to_thread(self._digest)
+
+    async def mark_up_to(self, offset: int) -> str:
+        """Return the fingerprint of all that is before an offset, which only rises; raises SourceChanged."""
+        return await asyncio.to_thread(self._mark_up_to, offset)
+
+    async def check_queued(self, progress: Progress, name: str) -> None:
+        """Raise SourceChanged for a file of which other lines were queued than it has now, or that was done and grew.
+
+        Args:
+            progress: whose `after` is [offset, lines before it], and whose mark is `mark_up_to` of that offset.
+            name: of the walk, for messages.
+        """
+        if progress.after is not None and await self.mark_up_to(int(progress.after[0])) != progress.mark:
+            raise SourceChanged(
+                f"{self.path} is not the file that {name} was begun with: its first {progress.after[1]} lines,"
+                " which are queued, have changed; use another name"
+            )
+        if progress.is_done and self.position != self.size:
+            raise SourceChanged(f"{self.path} has grown since {name} was done; use another name")
+
+    def check_unchanged(self, progress: Progress) -> None:
+        """Raise SourceChanged when the walk came to another end than the file had at the beginning."""
+        if (progress.after or [0])[0] != self.size:
+            raise SourceChanged(f"{self.path} was changed while it was read; what it had then is queued")
+
+    def _digest(self) -> str:
+        found = hashlib.blake2b(digest_size=16)
+        try:
+            with self.path.open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    found.update(chunk)
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        return f"{self.size}:{found.hexdigest()}"
+
+    def _mark_up_to(self, offset: int) -> str:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.position)
+                while self.position < offset:
+                    chunk = file.read(min(_CHUNK_BYTES, offset - self.position))
+                    if not chunk:
+                        raise SourceChanged(f"{self.path} has become shorter; what is queued stays")
+                    self._queued.update(chunk)
+                    self.position += len(chunk)
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        return self._queued.hexdigest()
+
+
+def _size_of(path: Path) -> int:
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise InputUnreadable(f"{path} is no file that can be read again from its middle; a walk needs one")
+    return status.st_size
+
+
+def _unreadable(path: Path, error: Exception) -> InputUnreadable:
+    return InputUnreadable(
+        f"cannot read {path}: {os.strerror(error.errno or 0) if isinstance(error, OSError) else error}"
+    )

@@ -1,0 +1,70 @@
+"""A worker that ends with 0 leaves nothing behind in silence (L1): leases of the dead are waited for, others said."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from jobq.backend import Backend
+from jobq.task import Task
+
+from .conftest import Jobq
+
+LEASE = timedelta(seconds=3)
+NOW = timedelta(0)
+
+
+def _last_line(jobq: Jobq) -> dict[str, object]:
+    last: dict[str, object] = json.loads(jobq("demo", "worker", "--log-format", "json").err.splitlines()[-1])
+    assert last["event"] == "worker.stopped"
+    return last
+
+
+@contextmanager
+def _held(jobq: Jobq) -> Iterator[None]:
+    """Hold one task's lease, and renew it, as a worker does that lives."""
+    ended, holds = threading.Event(), threading.Event()
+
+    async def hold(backend: Backend) -> None:
+        (held,) = await backend.receive(1, LEASE, NOW)
+        while not ended.is_set():
+            await held.renew(LEASE)
+            holds.set()
+            await asyncio.sleep(0.3)
+
+    holding = threading.Thread(target=jobq.inside, args=(hold,))
+    holding.start()
+    try:
+        assert holds.wait(20)
+        yield
+    finally:
+        ended.set()
+        holding.join()
+
+
+def test_l1_a_lease_that_nobody_renews_is_waited_for(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="true"), Task.new(command="true"))
+
+    async def vanish(backend: Backend) -> None:
+        await backend.receive(1, LEASE, NOW)
+
+    jobq.inside(vanish)
+    last = _last_line(jobq)
+    assert (last["succeeded"], last["exit_code"]) == (2, 0)
+    assert "detail" not in last
+
+
+def test_a_lease_that_is_renewed_is_not_waited_for_and_is_said(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="true"), Task.new(command="true"))
+    with _held(jobq):
+        last = _last_line(jobq)
+    assert (last["succeeded"], last["exit_code"]) == (1, 0)
+    assert str(last["detail"]).startswith("left in the queue: 1 leased by ")
+
+
+def test_what_is_due_later_is_said(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="true", not_before=time.time() + 3600))
+    assert _last_line(jobq)["detail"] == "left in the queue: 1 scheduled"

@@ -1,0 +1,108 @@
+"""What a worker left that was killed with watcher and guardian: the next start ends it, and nothing else (P2)."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id
+from tests.guardian.stage import PYTHON, guardian_below, hostile, living, marker, state, until, watched, worker_below
+from tests.guardian.test_command_line import Worker
+
+
+@contextmanager
+def a_worker(folder: Path) -> Iterator[Worker]:
+    folder.mkdir()
+    worker = Worker(folder)
+    try:
+        until(lambda: len(worker.survivors()) >= 3)
+        yield worker
+    finally:
+        worker.process.kill()
+        worker.process.communicate()
+
+
+def test_p2_the_next_start_ends_what_is_left_when_all_three_were_killed(tmp_path: Path) -> None:
+    with a_worker(tmp_path / "killed") as killed, a_worker(tmp_path / "lives") as lives:
+        three = [killed.process.pid, guardian_below(killed.process.pid), worker_below(killed.process.pid)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none of them can do anything about it
+            for pid in three:
+                os.kill(pid, number)
+        until(lambda: all(state(pid) in "ZX" for pid in three[1:]))
+        left, neighbours = killed.survivors(), lives.survivors()
+        assert left, "nothing outlived the blow, so nothing is shown"
+        command = [sys.executable, "-m", "jobq", "demo", "worker", "--log-format", "text"]
+        environment = {**killed.environment, "JOBQ_HOME": str(tmp_path / "next")}
+        subprocess.run([*command[:-3], "create"], env=environment, check=True, capture_output=True)
+        run = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        assert killed.survivors() == []
+        assert lives.survivors() == neighbours
+        assert f"{len(left)} processes that a worker left" in run.stderr
+
+
+def dead_guardian_id() -> str:
+    with subprocess.Popen(["sleep", "1000"]) as guardian:
+        worker_id = new_worker_id(guardian.pid)
+        guardian.kill()
+    return worker_id
+
+
+@pytest.mark.parametrize("whose", ["dead", "living", "another place's", "of an older jobq", "adopted by another"])
+def test_only_what_is_surely_left_is_killed(whose: str) -> None:
+    """Another machine's id comes along where a scheduler hands on a task's environment."""
+    worker_id = dead_guardian_id()
+    if whose == "living":
+        worker_id = new_worker_id(os.getpid())
+    elif whose == "another place's":
+        random, _, *rest = worker_id.split("-")
+        worker_id = "-".join([random, "0" * 12, *rest])
+    elif whose == "of an older jobq":
+        worker_id = worker_id.partition("-")[0]
+    mark = marker()
+    command = [*hostile("idle", mark)]
+    if whose == "adopted by another":
+        script = "import os, subprocess, sys; subprocess.run(sys.argv[2:], env={'JOBQ_WORKER_ID': sys.argv[1]})"
+        popen = subprocess.Popen([*PYTHON, "-c", script, worker_id, *command])
+    else:
+        popen = subprocess.Popen(command, env={**os.environ, "JOBQ_WORKER_ID": worker_id})
+    try:
+        until(lambda: any(f"JOBQ_WORKER_ID={worker_id}" in environment_of(pid) for pid in living(mark)))
+        if whose == "dead":
+            with watched(popen.pid):
+                assert kill_what_dead_workers_left() >= 1
+            assert popen.wait(10) == -signal.SIGKILL
+        else:
+            kill_what_dead_workers_left()
+            assert living(mark)
+    finally:
+        for pid in [*living(mark)]:
+            os.kill(pid, signal.SIGKILL)
+        popen.wait()
+
+
+def environment_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def test_a_zombie_is_dead(tmp_path: Path) -> None:
+    """Where PID 1 reaps nobody a dead guardian keeps its number."""
+    guardian = subprocess.Popen(["sleep", "1000"])
+    worker_id = new_worker_id(guardian.pid)
+    left = subprocess.Popen(
+        ["sleep", "1000"], env={"PATH": os.environ["PATH"], "JOBQ_WORKER_ID": worker_id}, cwd=tmp_path
+    )
+    kill_what_dead_workers_left()
+    assert left.poll() is None
+    guardian.kill()
+    until(lambda: state(guardian.pid) == "Z")
+    kill_what_dead_workers_left()
+    assert left.wait(10) == -signal.SIGKILL
+    guardian.wait()

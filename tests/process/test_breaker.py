@@ -1,0 +1,130 @@
+"""What the breaker makes of failures: the machine's fault, or the task's own (DESIGN section 11; S7, L1, P8)."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobq.run.circuit_breaker import LATELY_SECONDS, MOST_BLAMES, Breaker
+from jobq.run.stopping import Stopping
+from jobq.task import Task
+from jobq.testing.clock import VirtualClock
+from tests.process.stage import Stage, stage_in
+
+LIMIT = 5
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage_in(tmp_path) as stage:
+        yield stage
+
+
+async def _failed(breaker: Breaker, count: int, **counters: int) -> "list[asyncio.Task[bool]]":
+    tasks = [Task.new(command="x").requeued(**counters) for _ in range(count)]
+    judged = [asyncio.create_task(breaker.blames_machine(task)) for task in tasks]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return judged
+
+
+async def _end(judged: "list[asyncio.Task[bool]]", breaker: Breaker) -> list[bool]:
+    breaker.queue_is_empty(empty=True)
+    return await asyncio.gather(*judged)
+
+
+async def test_so_many_first_failures_in_a_row_blame_the_machine() -> None:
+    breaker = Breaker(LIMIT, VirtualClock())
+    judged = await _failed(breaker, LIMIT - 1)
+    assert not breaker.tripped.is_set()
+    judged += await _failed(breaker, 1)
+    assert breaker.tripped.is_set()
+    assert await _end(judged, breaker) == [True] * LIMIT
+
+
+@pytest.mark.parametrize(("ago", "trips_after"), [(0.0, LIMIT + 3), (LATELY_SECONDS + 1, LIMIT)])
+async def test_what_succeeded_lately_speaks_for_the_machine(ago: float, trips_after: int) -> None:
+    clock = VirtualClock()
+    breaker = Breaker(LIMIT, clock)
+    for _ in range(3):
+        breaker.succeeded()
+    await clock.advance(ago)
+    judged = await _failed(breaker, trips_after - 1)
+    assert not breaker.tripped.is_set()
+    judged += await _failed(breaker, 1)
+    assert breaker.tripped.is_set()
+    await _end(judged, breaker)
+
+
+async def test_a_machine_that_breaks_after_any_number_of_successes_is_blamed() -> None:
+    breaker = Breaker(LIMIT, VirtualClock())
+    for _ in range(1000):
+        breaker.succeeded()
+    judged = await _failed(breaker, 5 * LIMIT)
+    assert breaker.tripped.is_set()
+    await _end(judged, breaker)
+
+
+@pytest.mark.parametrize("counters", [{"failures": 1}, {"preemptions": MOST_BLAMES}])
+async def test_a_task_that_failed_elsewhere_pays_for_itself(counters: dict[str, int]) -> None:
+    breaker = Breaker(LIMIT, VirtualClock())
+    judged = await _failed(breaker, 3 * LIMIT, **counters)
+    assert [each.result() for each in judged] == [False] * 3 * LIMIT, "nor is it held"
+    assert not breaker.tripped.is_set()
+
+
+async def test_s7_a_task_without_preemptions_left_is_not_given_back() -> None:
+    breaker = Breaker(1, VirtualClock())
+    assert not await breaker.blames_machine(Task.new(command="x", budgets={"preemptions": 0}))
+
+
+async def test_l1_tasks_that_always_fail_end_as_dead_letters_however_often_the_worker_is_started(stage: Stage) -> None:
+    count, retries = 10, 2
+    await stage.push(*["echo start; exit 1"] * count, budgets={"retries": retries})
+    codes = []
+    while len(await stage.backend.dead_letters(count)) < count:
+        codes.append((await stage.work(max_consecutive_failures=LIMIT, num_workers=4)).exit_code)
+        assert len(codes) < 20, "they are started for ever"
+    assert codes[0] == 1, "the first worker blames its machine"
+    starts = [task for task, _, line in stage.lines if line == "start"]
+    assert max(starts.count(task) for task in starts) <= 1 + retries + MOST_BLAMES
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_an_ordinary_sweep_ends_with_the_defaults(stage: Stage, seed: int) -> None:
+    """12 of 100 fail for good, so their retries gather where nothing else is left to run."""
+    commands = ["exit 1"] * 12 + ["true"] * 88
+    random.Random(seed).shuffle(commands)
+    await stage.push(*commands)
+    report = await stage.work(num_workers=4, backoff=timedelta(seconds=0.3))
+    assert (report.exit_code, report.succeeded, report.dead_lettered) == (0, 88, 12)
+
+
+async def test_failures_at_the_end_of_a_list_are_the_tasks_own(stage: Stage) -> None:
+    """A sweep's bad corner stands together: 12 first failures in a row, and 30 successes before them."""
+    await stage.push(*["true"] * 30, *["exit 1"] * 12, budgets={"retries": 0})
+    report = await stage.work(num_workers=2)
+    assert (report.exit_code, report.succeeded, report.dead_lettered) == (0, 30, 12)
+
+
+@pytest.mark.parametrize("how", ["notice", "stop", "drain"])
+async def test_p8_a_notice_or_a_stop_settles_what_is_held(stage: Stage, how: str) -> None:
+    stopping = Stopping()
+    await stage.push("exit 1")
+    await stage.push("trap '' TERM; echo runs; while :; do sleep 0.1; done")
+    worker = asyncio.create_task(stage.worker(stopping, num_workers=1, stop_grace=timedelta(seconds=15)).run())
+    await stage.until_printed("runs")
+    await stage.until(lambda: stage.told("task.failed"))
+    assert not stage.told("task.retry_scheduled"), "it is held"
+    if how == "notice":
+        stopping.pause("a notice", 15.0)
+    elif how == "stop":
+        stopping.stop("a test")
+    else:
+        stopping.drain("a test")
+    await stage.until(lambda: stage.told("task.retry_scheduled"), 5.0)
+    stopping.now("the test is over")
+    await worker
