@@ -32,7 +32,7 @@ Listed = Task | str  # a string is a command for the shell
 BATCH_TASKS: Final = 500
 LINGER_SECONDS: Final = 0.5  # how long the first task of a batch waits for company
 WAITING_TASKS: Final = 2000  # listed and not pushed yet, at most
-_PUSH_SECONDS: Final = 5.0  # for a push that is on its way when all is given up
+_CANCELLED_PUSH_SECONDS: Final = 9.0  # for a push that was cancelled, to find out what became of it
 _CHUNK_ITEMS: Final = 200
 _CHUNK_SECONDS: Final = 0.05
 _END: Final = object()
@@ -83,6 +83,7 @@ async def enqueue(
     checks_at_once: int = 64,
     make: Callable[[str], Task] = lambda command: Task.new(command=command),
     on_progress: Callable[[Counts], None] = lambda _counts: None,
+    finish_seconds: float = 5.0,
 ) -> Counts:
     """Push what a specification lists and has not done already.
 
@@ -93,13 +94,16 @@ async def enqueue(
         checks_at_once: how many `already_done` run side by side.
         make: makes a task of a command.
         on_progress: called with the running counts after each batch, and once at the end.
+        finish_seconds: how long a push that is under way may go on when the listing fails or all is cancelled, before
+            it is cancelled, too.
 
     Raises:
         Exception: what the specification or `push` raises; what was pushed before stays, as its note tells.
     """
     if not isinstance(specification, WorkSpecification):
         specification = _Function(specification)
-    return await _Enqueuing(push, specification, checks_at_once, make, on_progress).run(seeds_at_once)
+    enqueuing = _Enqueuing(push, specification, checks_at_once, make, on_progress, finish_seconds)
+    return await enqueuing.run(seeds_at_once)
 
 
 class _Function(WorkSpecification[None]):
@@ -120,12 +124,14 @@ class _Enqueuing:
         checks_at_once: int,
         make: Callable[[str], Task],
         on_progress: Callable[[Counts], None],
+        finish_seconds: float,
     ) -> None:
         self._push = push
         self._specification = specification
         self._checks_at_once = checks_at_once
         self._make = make
         self._on_progress = on_progress
+        self._finish_seconds = finish_seconds
         self._counts = Counts()
         self._listed: asyncio.Queue[Any] = asyncio.Queue(WAITING_TASKS)
         self._wanted: asyncio.Queue[Any] = asyncio.Queue(WAITING_TASKS)
@@ -213,10 +219,11 @@ class _Enqueuing:
         try:
             await asyncio.shield(pushing)
         except asyncio.CancelledError:
-            await asyncio.wait({pushing}, timeout=_PUSH_SECONDS)
+            await asyncio.wait({pushing}, timeout=self._finish_seconds)
             if not pushing.done():
                 pushing.cancel()
-            elif not pushing.cancelled() and pushing.exception() is None:
+                await asyncio.wait({pushing}, timeout=_CANCELLED_PUSH_SECONDS)
+            if pushing.done() and not pushing.cancelled() and pushing.exception() is None:
                 self._counts.queued += len(batch)
             raise
         self._counts.queued += len(batch)

@@ -114,6 +114,7 @@ async def push_specification(
                 specification,
                 make=lambda command: template.task(command=command),
                 on_progress=on_progress,
+                finish_seconds=0,  # a pusher that is cancelled sees its batch to the end by itself
             )
         except (JobqError, terminal.OutputGone):
             raise
