@@ -79,12 +79,14 @@ def redrive(database: sqlite3.Connection, queue: int, ids: Sequence[str], now: N
         if row is None:
             continue
         seq, body, deliveries = row
+        epoch = 0
         with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
-            body = Task.decode(bytes(body)).redriven(deliveries=deliveries).encode()
+            task = Task.decode(bytes(body)).redriven(deliveries=deliveries)
+            epoch, body = task.epoch, task.encode()
         database.execute(
-            "UPDATE task SET state = 'ready', available_at = ?, body = ?, finished_at = NULL, reason = NULL,"
-            " description = NULL, cancel_requested = 0 WHERE seq = ?",
-            (now.wall, body, seq),
+            "UPDATE task SET state = 'ready', available_at = ?, body = ?, epoch = max(epoch, ?), finished_at = NULL,"
+            " reason = NULL, description = NULL, cancel_requested = 0 WHERE seq = ?",
+            (now.wall, body, epoch, seq),
         )
         redriven.append(id_)
     return redriven
