@@ -1,12 +1,15 @@
 """Looking at a queue and tending its dead letters, as SQL; `settle` and `claim` have the life of a task."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from jobq.backend import DeadLetter, Peeked, QueueStats
+from jobq.clearing import Cleared
 from jobq.errors import MalformedTask
 from jobq.task import Task
+
+ROWS_AT_ONCE: Final = 500  # whose locks a renewal may wait for, and all that wait for their turn on the connection
 
 # What a claim would find, in its order: the ready, then what it would make ready first.
 PEEK: Final = """
@@ -32,15 +35,15 @@ STATS: Final = """
 # In the order of `seq`, as everyone locks the rows of jobq.task.
 CLEAR: Final = """
     WITH held AS MATERIALIZED (
-        SELECT seq FROM jobq.task WHERE queue_id = $1 AND (position IS NOT NULL OR due IS NOT NULL OR
-            expires_at IS NOT NULL) ORDER BY seq FOR UPDATE),
+        SELECT seq FROM jobq.task WHERE queue_id = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT $4 FOR UPDATE),
     gone AS (DELETE FROM jobq.task USING held WHERE task.seq = held.seq RETURNING task.queue_id, task.id),
     noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id),
     forgotten AS (
         DELETE FROM jobq.submission USING gone
         WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id)
-    SELECT count(*) FROM gone
+    SELECT (SELECT count(*) FROM gone) AS count, (SELECT max(seq) FROM held) AS last
 """
+NEWEST: Final = "SELECT coalesce(max(seq), 0) FROM jobq.task"
 DEAD_LETTERS: Final = """
     SELECT id, reason, description, body, deliveries, extract(epoch FROM died_at)::float8 AS died FROM jobq.dead
     WHERE queue_id = $1 ORDER BY died_at, id LIMIT $2
@@ -50,9 +53,13 @@ HOLD_DEAD: Final = """
 """
 REDRIVE: Final = """
     WITH raised AS (
-        DELETE FROM jobq.dead USING unnest($2::text[], $3::bytea[]) WITH ORDINALITY AS u (id, body, number)
+        DELETE FROM jobq.dead USING unnest($2::text[], $3::bytea[], $4::bigint[])
+            WITH ORDINALITY AS u (id, body, epoch, number)
         WHERE dead.queue_id = $1 AND dead.id = u.id
-        RETURNING dead.queue_id, dead.id, dead.rank, dead.deliveries, dead.checkpoint, u.body, u.number),
+        RETURNING dead.queue_id, dead.id, dead.rank, dead.deliveries, dead.checkpoint, u.body, u.epoch, u.number),
+    told AS (
+        UPDATE jobq.submission SET epoch = greatest(submission.epoch, raised.epoch) FROM raised
+        WHERE submission.queue_id = raised.queue_id AND submission.id = raised.id),
     added AS (
         INSERT INTO jobq.task (queue_id, id, rank, deliveries, checkpoint, body)
         SELECT queue_id, id, rank, deliveries, checkpoint, body FROM raised ORDER BY number RETURNING rank, position)
@@ -86,9 +93,11 @@ async def stats(connection: Any, queue: int) -> QueueStats:
     )
 
 
-async def clear(connection: Any, queue: int) -> int:
-    """Delete what waits or is leased."""
-    return int(await connection.fetchval(CLEAR, queue))
+async def clear_some(connection: Any, queue: int, cursor: tuple[int, int] | None) -> Cleared:
+    """Delete some of what waits or is leased, in the order of arrival, up to the row that was the newest at first."""
+    after, last = cursor or (0, await connection.fetchval(NEWEST))
+    row = await connection.fetchrow(CLEAR, queue, after, last, ROWS_AT_ONCE)
+    return Cleared(row["count"], None if row["last"] is None else f"{row['last']}-{last}")
 
 
 async def dead_letters(connection: Any, queue: int, limit: int) -> list[DeadLetter]:
@@ -106,6 +115,13 @@ async def dead_letters(connection: Any, queue: int, limit: int) -> list[DeadLett
     ]
 
 
+def batches(ids: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the different ids, as many as belong into one transaction."""
+    different = list(dict.fromkeys(ids))
+    for start in range(0, len(different), ROWS_AT_ONCE):
+        yield different[start : start + ROWS_AT_ONCE]
+
+
 async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list[str], dict[int, int]]:
     """Put dead letters back with a raised epoch (S3), in one transaction; bytes that are no task go back as they are.
 
@@ -115,15 +131,17 @@ async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list
     async with connection.transaction():
         held = {row["id"]: row for row in await connection.fetch(HOLD_DEAD, queue, list(ids))}
         found = [id_ for id_ in dict.fromkeys(ids) if id_ in held]
-        bodies = [_redriven(held[id_]["body"], held[id_]["deliveries"]) for id_ in found]
-        rows = await connection.fetch(REDRIVE, queue, found, bodies)
+        redriven = [_redriven(held[id_]["body"], held[id_]["deliveries"]) for id_ in found]
+        bodies, epochs = [body for body, _ in redriven], [epoch for _, epoch in redriven]
+        rows = await connection.fetch(REDRIVE, queue, found, bodies, epochs)
     return found, {row["rank"]: row["position"] for row in rows}
 
 
-def _redriven(body: bytes, deliveries: int) -> bytes:
+def _redriven(body: bytes, deliveries: int) -> tuple[bytes, int]:
     with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
-        return Task.decode(body).redriven(deliveries=deliveries).encode()
-    return body
+        task = Task.decode(body).redriven(deliveries=deliveries)
+        return task.encode(), task.epoch
+    return body, 0
 
 
 async def purge_dead(connection: Any, queue: int, ids: Sequence[str]) -> list[str]:

@@ -3,8 +3,10 @@
 Each settle is one UPDATE that compares the receipt and its expiry (S4); `_fenced` is the only place that does so.
 """
 
+import math
 import secrets
 import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -12,11 +14,14 @@ from typing import Any, Final, NamedTuple
 from jobq.errors import DuplicateTask, LockLost, QueueNotFound
 from jobq.journal.page import Page, final_of
 from jobq.journal.retention import Trimming
+from jobq.task import Task
 from jobq_sqlite import journal_writer
+from jobq_sqlite.bulk import some
 
 RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
 PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
 _FORGET_AT_ONCE: Final = 200
+_FORGETTING: Final = 4.0  # times what a push of many took to add them
 
 # What may change only while the lease is ours: the one compare of S4.
 _WHERE_OURS: Final = "WHERE seq = ? AND state = 'leased' AND receipt = ? AND expires_at > ?"
@@ -45,15 +50,16 @@ PROMOTE_DUE: Final = (
     "UPDATE task SET state = 'ready' WHERE seq IN (SELECT seq FROM task"
     " WHERE queue_id = ? AND state = 'scheduled' AND available_at <= ? ORDER BY available_at LIMIT ?)"
 )
+EXPIRED: Final = (
+    "SELECT seq, deliveries, holder, started_at, expires_at, cancel_requested FROM task WHERE queue_id = ?"
+    " AND state = 'leased' AND expires_at <= ? ORDER BY expires_at LIMIT ?"
+)
 PROMOTE_EXPIRED: Final = (
     "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL, holder = NULL,"
-    " beat = NULL WHERE seq IN (SELECT seq FROM task"
-    " WHERE queue_id = ? AND state = 'leased' AND expires_at <= ? ORDER BY expires_at LIMIT ?)"
+    " beat = NULL WHERE seq = ?"
 )
-FORGET: Final = (
-    "DELETE FROM task WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND state = 'done'"
-    " AND finished_at < ? LIMIT ?)"
-)
+OLD: Final = "SELECT seq FROM task WHERE queue_id = ? AND state = 'done' AND finished_at < ? LIMIT ?"
+_FORGET: Final = "DELETE FROM task WHERE seq = ?"
 CLAIM: Final = (
     "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ? AND state = 'ready'"
     " ORDER BY priority DESC, available_at, seq LIMIT ?"
@@ -72,19 +78,19 @@ class Now(NamedTuple):
         boottime: CLOCK_BOOTTIME of the boot that the file's leases count on.
         wall: for delays.
         ahead: by how much that is ahead of this machine's own CLOCK_BOOTTIME; 0 unless it is another boot's.
+        bulk_until: CLOCK_MONOTONIC; what concerns many rows leaves the rest to the next transaction then.
     """
 
     boottime: float
     wall: float
     ahead: float = 0.0
+    bulk_until: float = math.inf
 
 
 class NewRow(NamedTuple):
-    """A task to add, as its columns."""
+    """A task to add, with what takes long to make of it."""
 
-    id: str
-    priority: int
-    not_before: float | None
+    task: Task
     body: bytes
     fingerprint: bytes
 
@@ -125,7 +131,7 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
 
 def push(
     database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: Now, keep: float | None = RETENTION_SECONDS
-) -> None:
+) -> int:
     """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8).
 
     Args:
@@ -134,35 +140,45 @@ def push(
         rows: what to add.
         now: the time.
         keep: for how many seconds the journal keeps what has ended; None = there is none.
+
+    Returns:
+        The epoch that they were pushed in, which the next ones had best be encoded with.
     """
-    before = database.total_changes
+    (epoch,) = database.execute("SELECT epoch FROM host").fetchone()
+    began, before = time.monotonic(), database.total_changes
     database.executemany(
-        "INSERT INTO task (queue_id, id, state, priority, available_at, body, fingerprint)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
-        [
-            (queue, row.id, "ready", row.priority, now.wall, row.body, row.fingerprint)
-            if row.not_before is None or row.not_before <= now.wall
-            else (queue, row.id, "scheduled", row.priority, row.not_before, row.body, row.fingerprint)
-            for row in rows
-        ],
+        "INSERT INTO task (queue_id, id, priority, fingerprint, epoch, body, state, available_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
+        [_columns(queue, row, epoch, now) for row in rows],
     )
     if database.total_changes - before != len(rows):
         _refuse_other_payloads(database, queue, rows)
     most = max(_FORGET_AT_ONCE, 2 * len(rows))  # more than is added, so that the file does not grow without end
-    database.execute(FORGET, (queue, now.wall - max(RETENTION_SECONDS, keep or 0.0), most))
+    old = database.execute(OLD, (queue, now.wall - max(RETENTION_SECONDS, keep or 0.0), most)).fetchall()
+    until = max(now.bulk_until, time.monotonic() + _FORGETTING * (time.monotonic() - began))
+    some(old, lambda row: database.execute(_FORGET, row), until)
     if keep is not None:
-        journal_writer.forget(database, queue, now.wall - keep, 2 * most)
+        journal_writer.forget(database, queue, now.wall - keep, until, 2 * most)
+    return int(epoch)
+
+
+def _columns(queue: int, row: NewRow, epoch: int, now: Now) -> tuple[Any, ...]:
+    task = row.task
+    body = row.body if task.epoch == epoch else task.in_epoch(epoch).encode()
+    waits = task.not_before is not None and task.not_before > now.wall
+    where = ("scheduled", task.not_before) if waits else ("ready", now.wall)
+    return queue, task.id, task.priority, row.fingerprint, epoch, body, *where
 
 
 def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> None:
     for row in rows:
         found = database.execute(
-            "SELECT fingerprint, state FROM task WHERE queue_id = ? AND id = ?", (queue, row.id)
+            "SELECT fingerprint, state FROM task WHERE queue_id = ? AND id = ?", (queue, row.task.id)
         ).fetchone()
         if found is not None and found[0] != row.fingerprint:
             raise DuplicateTask(
-                f"task id {row.id!r} is taken by a task with another payload ({found[1]}); none of this push was added."
-                " Give the new task another id"
+                f"task id {row.task.id!r} is taken by a task with another payload ({found[1]}); none of this push was"
+                " added. Give the new task another id"
             )
 
 
@@ -204,7 +220,7 @@ def claim(
         trimming: keeps it within its size.
     """
     if forget is not None:
-        journal_writer.forget(database, queue, now.wall - forget)
+        journal_writer.forget(database, queue, now.wall - forget, now.bulk_until)
         if trimming is not None and trimming.is_due(now.boottime - now.ahead):
             journal_writer.trim(database, queue, trimming, now.boottime - now.ahead)
     _, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
@@ -252,11 +268,11 @@ def take_over(
 
 
 def _promote_expired(database: sqlite3.Connection, queue: int, now: Now, *, journaled: bool) -> None:
+    expired = database.execute(EXPIRED, (queue, now.boottime, PROMOTE_AT_ONCE)).fetchall()
     if journaled:
-        lost = database.execute(journal_writer.LOST, (queue, now.boottime, PROMOTE_AT_ONCE)).fetchall()
-        journal_writer.note_lost(database, lost, now.boottime, now.wall)
-    database.execute(journal_writer.CANCEL_EXPIRED, (now.wall, queue, now.boottime))
-    database.execute(PROMOTE_EXPIRED, (now.wall, queue, now.boottime, PROMOTE_AT_ONCE))
+        journal_writer.note_lost(database, [row[:-1] for row in expired], now.boottime, now.wall)
+    for *row, is_canceled in expired:
+        database.execute(journal_writer.CANCEL if is_canceled else PROMOTE_EXPIRED, (now.wall, row[0]))
 
 
 def renew(

@@ -13,13 +13,15 @@ vanish often, many tasks are suspected, and must not idle the slots of the other
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from jobq.backend import Delivery
 from jobq.clock import Clock
 from jobq.errors import MalformedTask
-from jobq.run.attempt import retry
+from jobq.run.attempt.retry import Backoff, is_one_crash_from_its_end, times_given_back
+from jobq.task import Task
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,6 +30,7 @@ PATIENT: Final = 5  # so often it goes back before a worker makes room: with the
 FIRST_WAIT_SECONDS: Final = 30.0  # for what runs; twice as long each time that it was in vain
 LONGEST_WAIT_SECONDS: Final = 3600.0
 SHARE: Final = 0.05  # of a worker's time that may go into making room, and into what runs alone then
+LEAST_BACKOFF: Final = Backoff(first=timedelta(seconds=0.1), longest=timedelta(seconds=30))  # it must not come back hot
 
 
 class Admission(Enum):
@@ -45,13 +48,13 @@ class Place:
 
     Attributes:
         admission: see there.
-        others: with ALONE, what has to end first.
-        patience: with ALONE, seconds after which it goes back all the same.
+        patience: with ALONE, seconds after which it goes back if others still run.
+        others: the worker's other attempts, which have to end before what is ALONE starts; also those being settled.
     """
 
     admission: Admission = Admission.START
-    others: Collection["asyncio.Task[None]"] = ()
     patience: float = 0.0
+    others: Collection["asyncio.Task[None]"] = ()
 
 
 class Neighbours:
@@ -66,35 +69,27 @@ class Neighbours:
         self._next_turn = 0.0  # boottime in seconds before which no room is made
         self._made_room_at: float | None = None
 
-    def places(
-        self, deliveries: Sequence[Delivery], *, is_idle: bool, others: Collection["asyncio.Task[None]"]
-    ) -> list[tuple[Delivery, Place]]:
+    def places(self, deliveries: Sequence[Delivery], *, is_idle: bool) -> list[tuple[Delivery, Place]]:
         """Decide what is done with deliveries that came together; at most one is ALONE, and comes last.
 
         Args:
-            deliveries: what was received.
-            is_idle: whether all slots are free.
-            others: the attempts of this worker that have not ended; those with a free slot are being settled.
+            deliveries: what was received while nothing was alone.
+            is_idle: whether nothing runs here.
         """
         last = {number: times for number, each in enumerate(deliveries) if (times := _last_attempt(each)) is not None}
-        chosen = max(last, key=last.__getitem__, default=None)
-        now = self._clock.boottime()
-        if chosen is not None and not (is_idle and len(last) == len(deliveries)):
-            if last[chosen] >= PATIENT and now >= self._next_turn:
-                self._made_room_at = now
-            else:
-                chosen = None
-        found = []
-        for number, delivery in enumerate(deliveries):
-            if number in last:
-                found.append((delivery, Place(Admission.LATER)))
-            else:
-                found.append((delivery, Place(Admission.START if chosen is None else Admission.BACK)))
-        if chosen is not None:
-            doublings = max(0, last[chosen] - PATIENT)
-            patience = min(FIRST_WAIT_SECONDS * 2 ** min(doublings, 32), LONGEST_WAIT_SECONDS)
-            del found[chosen]
-            found.append((deliveries[chosen], Place(Admission.ALONE, others, patience)))
+        alone = max(last, key=last.__getitem__, default=None)
+        if alone is not None and not (is_idle and len(last) == len(deliveries)):
+            alone = self._makes_room_for(alone, last[alone])
+        beside = Place(Admission.START if alone is None else Admission.BACK)
+        found = [
+            (each, Place(Admission.LATER) if number in last else beside)
+            for number, each in enumerate(deliveries)
+            if number != alone
+        ]
+        if alone is not None:
+            doublings = min(max(0, last[alone] - PATIENT), 32)
+            patience = min(FIRST_WAIT_SECONDS * 2**doublings, LONGEST_WAIT_SECONDS)
+            found.append((deliveries[alone], Place(Admission.ALONE, patience)))
         return found
 
     def have_room(self) -> None:
@@ -104,6 +99,20 @@ class Neighbours:
             self._next_turn = now + (now - self._made_room_at) * (1 / SHARE - 1)
             self._made_room_at = None
 
+    def _makes_room_for(self, number: int, times: int) -> int | None:
+        now = self._clock.boottime()
+        if times < PATIENT or now < self._next_turn:
+            return None
+        self._made_room_at = now
+        return number
+
+
+def delay(task: Task, backoff: Backoff) -> timedelta:
+    """Return for how long a task goes back that needs room: each time longer, even where the user wants no backoff."""
+    longest = max(backoff.longest, LEAST_BACKOFF.longest)
+    first = max(backoff.first, LEAST_BACKOFF.first)
+    return Backoff(first=first, longest=longest, jitter=backoff.jitter).delay(times_given_back(task) + 1)
+
 
 def _last_attempt(delivery: Delivery) -> int | None:
     """Return how often a task has gone back uncharged whose next crash is its last; None = it has crashes left."""
@@ -111,4 +120,4 @@ def _last_attempt(delivery: Delivery) -> int | None:
         task = delivery.task
     except MalformedTask:
         return None
-    return retry.times_given_back(task) if retry.is_one_crash_from_its_end(task, delivery.deliveries) else None
+    return times_given_back(task) if is_one_crash_from_its_end(task, delivery.deliveries) else None

@@ -14,6 +14,7 @@ from jobq.errors import ConfigurationError, JobqError, MalformedTask
 from jobq.events import Events
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
+from jobq.run import neighbours
 from jobq.run.attempt import retry
 from jobq.run.attempt.attempt_events import Telling
 from jobq.run.attempt.attempt_journal import Journaling
@@ -184,7 +185,7 @@ class _Attempt:
 
     async def _go_back(self, task: Task) -> Report:
         """Put it back uncharged, for a while: the others of this worker must not crash with it, nor it with them."""
-        verdict = Requeue(task.requeued(), self._backoff().delay(retry.times_given_back(task) + 1))
+        verdict = Requeue(task.requeued(), neighbours.delay(task, self._backoff()))
         settled = await self._told(verdict, None)
         if settled is Settled.YES:
             self._telling.released(verdict.delay)

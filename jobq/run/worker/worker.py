@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Literal
 
@@ -223,8 +224,7 @@ class Worker:
                 if deliveries is None:
                     continue  # the wait was cut short, so nothing is known of the queue
                 is_idle = self._free == self._settings.num_workers
-                others = frozenset(self._attempts)
-                for delivery, place in self._neighbours.places(deliveries, is_idle=is_idle, others=others):
+                for delivery, place in self._neighbours.places(deliveries, is_idle=is_idle):
                     self._start(supervisor, delivery, since, group, place)
                 self._breaker.queue_is_empty(empty=not deliveries)
                 if await self._finished(receiving, empty=not deliveries, looked_at=since.boottime):
@@ -319,6 +319,7 @@ class Worker:
         self._free -= 1
         self._left -= place.admission in (Admission.START, Admission.ALONE)
         self._coming_back.came(delivery.id)
+        place = replace(place, others=frozenset(self._attempts))
         attempt = group.create_task(self._carry_through(supervisor, delivery, since, place), name=f"task {delivery.id}")
         if place.admission is Admission.ALONE:
             self._alone = attempt
