@@ -27,7 +27,8 @@ def test_s11_a_killer_takes_none_of_its_neighbours_with_it(jobq: Jobq) -> None:
 
     jobq.inside(crash)
     jobq.fill(*[Task.new(command="true") for _ in range(17)])
-    codes = [jobq("demo", "worker", "-n", "4", env=QUICK, code=None).code for _ in range(2)]
-    assert codes == [137, 0]
-    assert [letter["id"] for letter in jobq("demo", "dead", "list", "--json").objects] == [killer]
+    workers = [jobq("demo", "worker", "-n", "4", env=QUICK, code=None) for _ in range(2)]
+    assert [worker.code for worker in workers] == [137, 0]
+    dead = [letter["id"] for letter in jobq("demo", "dead", "list", "--json").objects]
+    assert dead == [killer], "".join(worker.err for worker in workers)
     assert not jobq.waiting()

@@ -85,7 +85,7 @@ def harness(request: pytest.FixtureRequest) -> Harness:
 async def test_s11_a_killer_takes_none_of_its_neighbours_with_it_on(harness: Harness) -> None:
     async with fleet_on(harness, slots=4, settings=QUICK | {"backoff": timedelta(0)}) as fleet:
         killer, *fellows = await suspects(fleet, 4, seconds=0.05)  # it has taken three with it before
-        good = await fleet.push(*[0.05] * 17, budgets=ONE_CRASH)
+        good = await fleet.push(*[0.05] * 17)
         fleet.killers = {killer}
         await fleet.work(grain=0.05)
         assert await fleet.dead() == {killer}

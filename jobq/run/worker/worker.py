@@ -104,6 +104,7 @@ class Worker:
         self._attempts: set[asyncio.Task[None]] = set()
         self._neighbours = Neighbours(self._clock)
         self._alone: asyncio.Task[None] | None = None  # nothing is taken beside it
+        self._unguarded = False
         self._tally = Tally()
         self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._empty_since: float | None = None  # boottime in seconds of the look that found the queue empty
@@ -154,6 +155,8 @@ class Worker:
                     group.create_task(self._stop_when_tripped(), name="breaker"),
                     group.create_task(self._sampler.run(), name="usage"),
                 ]
+                if (lost := getattr(self._spawner, "lost", None)) is not None:
+                    helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))
                 if self._settings.time_limit is not None:
                     helpers.append(group.create_task(self._drain_at(self._settings.time_limit), name="time limit"))
                 if self._settings.scheduled_events != "off":
@@ -166,7 +169,8 @@ class Worker:
         except BaseExceptionGroup as errors:
             # One fault ends the worker, told plainly; its tasks were stopped by leaving the group.
             raise first_error(errors) from errors
-        report = self._tally.report(stopped_by=heard.stopped_by, tripped=self._breaker.tripped.is_set())
+        tripped = self._breaker.tripped.is_set()
+        report = self._tally.report(stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded)
         left = "" if self._stopping.interrupted.is_set() else await self._leftovers.described()
         counts = {name: getattr(report, name) for name in WorkerReport.__annotations__}
         self._emit("worker.stopped", **counts, detail=f"left in the queue: {left}" if left else None)
@@ -366,6 +370,12 @@ class Worker:
             f"{failures} different tasks, none of which had failed before, failed in a row: this machine is to blame,"
             " and they keep their retries (--max-consecutive-failures; 0 = never)"
         )
+
+    async def _stop_without_guardian(self, lost: asyncio.Event) -> None:
+        """Take nothing more: it could not be started, and below a watcher this process is killed in a moment (S11)."""
+        await lost.wait()
+        self._unguarded = True
+        self._stopping.stop("the guardian is gone")
 
     async def _watch_preemption(self) -> None:
         mode: Literal["auto", "on"] = "on" if self._settings.scheduled_events == "on" else "auto"
