@@ -250,6 +250,24 @@ async def test_p1_a_start_that_was_under_way_when_the_guardian_died_is_unknown(s
         await starting
 
 
+async def test_s11_a_start_that_was_given_up_has_ended_when_its_slot_is_free(spawner: GuardianSpawner) -> None:
+    guardian = guardian_of(spawner)
+    os.kill(guardian, signal.SIGSTOP)
+    mark = marker()
+    starting = asyncio.create_task(
+        spawner.spawn(Launch(argv=hostile("double_fork", mark), env=ENV, stdout=2, stderr=2))
+    )
+    await until_async(lambda: spawner._tasks)
+    starting.cancel()
+    done, _ = await asyncio.wait({starting}, timeout=0.1)
+    assert not done, "the guardian has not even heard of it"
+    os.kill(guardian, signal.SIGCONT)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(starting, 10)
+    assert not spawner._tasks
+    assert not living(mark)
+
+
 async def test_p2_a_stopped_guardian_is_continued(spawner: GuardianSpawner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that embeds jobq has no watcher; any task may stop the guardian, and nobody would start or end one."""
     monkeypatch.setattr(pings, "SECONDS", 0.1)

@@ -104,6 +104,29 @@ async def test_what_is_back_beside_its_copy_is_not_run(
     assert await state(queue, task.id) == "succeeded"
 
 
+async def test_what_is_back_before_its_copy_is_due_is_not_run(
+    stage: Stage, azurite: Azurite, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S6, S7: nobody has received the copy yet; who sent it has told of it, and each start would be one too many."""
+    queue, _ = await _journaled(stage, azurite)
+    task = await _pushed(queue)
+    (original,) = await queue.receive(1, None, NOW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue._inner._wire, "complete", _lost)  # type: ignore[attr-defined]
+        with pytest.raises(Exception, match="lost"):
+            await original.requeue(task.requeued(failures=1), timedelta(minutes=1))
+    await original.renew(original.lease)  # tells nothing more of itself
+    await written(queue)
+    await queue._inner._wire.unlock(original._inner._locked)  # type: ignore[attr-defined] # its lock ends
+    caplog.set_level(logging.INFO)
+    with pytest.raises(BackendUnavailable):
+        await queue.receive(1, None, timedelta(seconds=2))
+    assert "is back beside its copy, and is done with" in caplog.text
+    (copy,) = await queue._inner._amqp().peek(10)  # type: ignore[attr-defined]
+    assert copy.is_scheduled
+    assert await state(queue, task.id) == "scheduled"
+
+
 async def _lost(_: object) -> None:
     raise LockLost("lost")
 

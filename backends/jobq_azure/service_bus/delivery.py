@@ -48,6 +48,9 @@ class ServiceBusDelivery:
         lease: the length that surely was granted, or less.
         on_their_way: the backend's; holds each request until it is answered.
         deduplicates: whether the broker is known to drop a second clone.
+
+    Attributes:
+        on_requeued: called once the service has the clone of a requeue, before the original is completed.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class ServiceBusDelivery:
         deduplicates: bool,
     ) -> None:
         self.lease = lease
+        self.on_requeued: Callable[[], None] = lambda: None
         self.deliveries = min(locked.number_in(BEFORE) + max(1, locked.count + 1 - first), _MOST_COUNT)
         self._wire = wire
         self._amqp = amqp
@@ -119,7 +123,7 @@ class ServiceBusDelivery:
         async def put_back() -> None:
             now = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
             at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
-            await self._replace(clone(self._locked, task, self.deliveries, at))
+            await self._replace(clone(self._locked, task, self.deliveries, at), self.on_requeued)
 
         await self._settle(put_back)
 
@@ -159,7 +163,7 @@ class ServiceBusDelivery:
             " save it where the task keeps its data, under its JOBQ_TASK_ID"
         )
 
-    async def _replace(self, message: Outgoing) -> None:
+    async def _replace(self, message: Outgoing, on_sent: Callable[[], None] = lambda: None) -> None:
         """Send a clone, unless it was sent, and complete the original."""
         if self._sent is None or self._sent.message_id != message.message_id:
             self._in_doubt = True
@@ -170,6 +174,7 @@ class ServiceBusDelivery:
                 raise
             self._in_doubt = False
             self._sent = message
+            on_sent()
         try:
             await self._wire.complete(self._locked)
         except LockLost as error:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from jobq.backend import Delivery, FencingNumber
 from jobq.clock import SystemClock
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 _CLOCK: Final = SystemClock()
 _log: Final = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class _Copying(Protocol):
+    """A delivery that goes back to the queue as a copy, whose original is completed then."""
+
+    on_requeued: Callable[[], None]
 
 
 class JournaledDelivery:
@@ -59,6 +66,7 @@ class JournaledDelivery:
         self._seconds = inner.lease.total_seconds()
         self._leased = time.time()
         self._is_settled = False
+        self._is_replaced = False  # the queue has a copy, of which the journal was told: no word of this one follows
         self._tell_held()
 
     @property
@@ -125,15 +133,23 @@ class JournaledDelivery:
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back."""
+        fencing = max(self.fencing, FencingNumber(task.epoch, task.generation, self.deliveries))
+
+        def after() -> After:
+            return After(fencing=fencing, due=time.time() + max(0.0, delay.total_seconds()))
+
+        def tell_of_copy() -> None:
+            self._is_replaced = True
+            self._safely(lambda: self._notebook.replaced(self._held(), after()))
 
         def tell() -> None:
             attempt = self.page.attempt or Attempt(
                 attempt=self.deliveries, outcome=OutcomeKind.FAILED, then="retry", ended=time.time()
             )
-            fencing = max(self.fencing, FencingNumber(task.epoch, task.generation, self.deliveries))
-            due = time.time() + max(0.0, delay.total_seconds())
-            self._tell_ended(replace(attempt, then="retry"), After(fencing=fencing, due=due))
+            self._tell_ended(replace(attempt, then="retry"), after())
 
+        if isinstance(self._inner, _Copying):
+            self._inner.on_requeued = tell_of_copy
         await self._settle(self._inner.requeue(task, delay), tell)
 
     async def release(self) -> None:
@@ -168,6 +184,8 @@ class JournaledDelivery:
         self._tell_held()
 
     def _tell_held(self) -> None:
+        if self._is_replaced:
+            return
         self._safely(lambda: self._notebook.held(self._held(self.page.told())))
 
     def _safely(self, tell: Callable[[], None]) -> None:

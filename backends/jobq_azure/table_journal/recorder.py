@@ -102,7 +102,8 @@ class Notebook:
         """Tell whether a delivery is of a message in whose place another was sent, as the journal was told.
 
         Service Bus sends a copy of what goes back to the queue, and then completes the original; a crash between leaves
-        both (S6). Who has received the copy has told of its generation: then the original is to be completed, not run.
+        both (S6). Who has sent or received the copy has told of its generation: then the original is to be completed,
+        not run.
         """
         row = await self._wire.get(self._queue, rows.live(inner.id))
         if row is None or not row.get("Born") or row["Born"] != rows.born(inner.task):
@@ -157,27 +158,35 @@ class Notebook:
             after: where the task is now; None = it has ended.
             reason: of a dead letter; None = it is none.
             description: likewise.
-            wished: whether there is a wish to take away.
+            wished: whether there is a wish to take away; only where it has ended.
         """
         notes = self._attempt(held.id, held.fencing, attempt, output, Verb.REPLACE, reason, description)
-        if after is None:
-            values: dict[str, Any] = {
-                "State": rows.DONE,
-                "Fencing": rows.order(held.fencing),
-                "At": attempt.ended,
-                "Then": attempt.then,
-                "Born": rows.born(held.task),
-            }
-        else:
-            values = _waiting(held.task, after.fencing, after.due)
-            if held.checkpoint is not None:
-                rows.put(values, "Checkpoint", held.checkpoint.encode())
-        where = fixed(self._queue, rows.live(held.id), values)
-        notes.append(where)
+        if after is not None:
+            self._waits(held, after, notes)
+            return
+        values: dict[str, Any] = {
+            "State": rows.DONE,
+            "Fencing": rows.order(held.fencing),
+            "At": attempt.ended,
+            "Then": attempt.then,
+            "Born": rows.born(held.task),
+        }
+        notes.append(fixed(self._queue, rows.live(held.id), values))
         if wished:
             notes.append(fixed(rows.wishes_of(self._queue), rows.wish_key(held.id), {}, Verb.DELETE))
         # An end that is told late does no harm: who holds the task since then tells of that again.
-        self._writer.add(notes, None if after is None else self._unless_later(where, held.id, after.fencing))
+        self._writer.add(notes)
+
+    def replaced(self, held: Held, after: After) -> None:
+        """Tell that the queue has a copy of a task; whether the original is gone is not known yet (S6)."""
+        self._waits(held, after, [])
+
+    def _waits(self, held: Held, after: After, notes: list[Note]) -> None:
+        values = _waiting(held.task, after.fencing, after.due)
+        if held.checkpoint is not None:
+            rows.put(values, "Checkpoint", held.checkpoint.encode())
+        where = fixed(self._queue, rows.live(held.id), values)
+        self._writer.add([*notes, where], self._unless_later(where, held.id, after.fencing))
 
     def _unless_later(self, note: Note, task_id: str, fencing: FencingNumber) -> Inquiry:
         """Let a note that a task waits not be written late over the word of a later attempt (S3).
