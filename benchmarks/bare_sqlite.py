@@ -73,7 +73,7 @@ async def _ours(path: Path, count: int, group: int) -> Figures:
 def _bare(path: Path, count: int, group: int) -> Figures:
     clock = SystemClock()
     tasks = [Task.new(command=f"echo {number}") for number in range(count)]
-    rows = [NewRow(task.id, 0, None, task.encode(), task.fingerprint()) for task in tasks]
+    rows = [NewRow(task, task.encode(), task.fingerprint()) for task in tasks]
     database = StoreFile(path=path, clock=clock, host=this_host()).open(create=True)
     now = Now(clock.boottime(), clock.wall())
     task_sql.create(database, "bench", now)
@@ -97,7 +97,7 @@ def _insert(database: sqlite3.Connection, queue: int, rows: list[NewRow], now: N
     database.executemany(
         "INSERT INTO task (queue_id, id, state, priority, available_at, body, fingerprint)"
         " VALUES (?, ?, 'ready', 0, ?, ?, ?)",
-        [(queue, row.id, now.wall, row.body, row.fingerprint) for row in rows],
+        [(queue, row.task.id, now.wall, row.body, row.fingerprint) for row in rows],
     )
     database.execute("COMMIT")
 

@@ -85,6 +85,7 @@ _Name = Annotated[str, AfterValidator(_variable_name)]
 _Function = Annotated[str, AfterValidator(_function)]
 _Moment = Annotated[float, AfterValidator(_moment)]
 _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+_Epoch = Annotated[int, Field(ge=0, le=2**53 - 1)]  # what every reader of JSON can count to
 
 
 class _Frozen(BaseModel):
@@ -139,7 +140,8 @@ class Task(_Frozen):
         created: wall time in seconds since the epoch; None = unknown.
         budgets, counters: see there.
         on_exit: rules for certain ends, see `jobq.run.exit_rules`; None = the budgets alone decide.
-        epoch: raised by each redrive from the dead-letter place (S3).
+        epoch: raised by each redrive from the dead-letter place (S3). A store where an id can be pushed again begins it
+            above all that it has forgotten.
         generation: raised by each requeue (S3).
         trace_context: W3C `traceparent`, `tracestate`, `baggage` of the submitter.
 
@@ -161,7 +163,7 @@ class Task(_Frozen):
     budgets: Budgets = Budgets()
     counters: Counters = Counters()
     on_exit: Annotated[tuple[_Rule, ...], Field(strict=False, max_length=32)] | None = None
-    epoch: _Count = 0
+    epoch: _Epoch = 0
     generation: _Count = 0
     trace_context: dict[_Name, _Text] = Field(default_factory=dict)
 
@@ -275,6 +277,10 @@ class Task(_Frozen):
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
         fresh = {"id": id_, "epoch": 0, "generation": 0, "counters": Counters(), "not_before": None}
         return self.model_copy(update={**fresh, "on_exit": rules or None})
+
+    def in_epoch(self, epoch: int) -> "Task":
+        """Return the task as it is pushed in an epoch, or is found to have been (S3)."""
+        return self if self.epoch == epoch else self.model_copy(update={"epoch": epoch})
 
     def redriven(self, *, deliveries: int) -> "Task":
         """Return the next epoch with fresh budgets (S3).

@@ -58,6 +58,7 @@ class Store:
         self._schedule = Schedule()
         self._dead: dict[str, Entry] = {}  # oldest first
         self._added = 0
+        self._epoch = 0  # of what is pushed: above that of all that was forgotten, since its id may come again (S3)
         self._outputs: deque[tuple[Entry, int, int]] = deque()  # entry, number and length, in the order of their ends
         self._output_characters = 0
         self.entries: dict[str, Entry] = {}
@@ -65,7 +66,8 @@ class Store:
     def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add all tasks that are new, or none (S1, S8)."""
         new: dict[str, Entry] = {}
-        for task in tasks:
+        for each in tasks:
+            task = each.in_epoch(self._epoch)
             body, fingerprint = self._encoded(task), task.fingerprint()
             known = self.entries.get(task.id) or new.get(task.id)
             if known is None:
@@ -299,6 +301,7 @@ class Store:
         self._schedule.place(entry, now, wall)
 
     def _forget(self, entry: Entry, event: str) -> None:
+        self._epoch = max(self._epoch, entry.epoch + 1)
         self._schedule.remove(entry, State.GONE)
         del self.entries[entry.id]
         self._note(event, entry)

@@ -139,10 +139,7 @@ class PostgresBackend:
         ids = [task.id for task in tasks]
         if tasks:
             links = self._links or await self._linked()
-            rows = [
-                NewTask(links.queue, task.id, -task.priority, task.not_before, task.encode(), task.fingerprint())
-                for task in tasks
-            ]
+            rows = [NewTask.of(links.queue, task.in_epoch(links.pusher.epoch)) for task in tasks]
             seconds = _PUSH_SECONDS + len(rows) * _PUSH_SECONDS_PER_TASK
             await links.push(call_of(rows), seconds, lambda text: PushUnknown(text, ids))
         return ids

@@ -16,7 +16,7 @@ from jobq_postgres.claim import Claimer
 from jobq_postgres.errors import NoAnswer
 from jobq_postgres.group_commit import Group
 from jobq_postgres.lane import Lane, Server, Work
-from jobq_postgres.push import Call, push
+from jobq_postgres.push import Call, Pusher
 from jobq_postgres.settle import Change, Leased, Ready
 
 _log: Final = logging.getLogger(__name__)
@@ -60,7 +60,8 @@ class Links:
         self._leases = Lane(server, "lease")
         self._to_tell: dict[int, int] = {}
         self._telling = False  # a job that tells it waits for its turn
-        self._push = Group[Call](self._pushes, push)
+        self.pusher = Pusher()
+        self._push = Group[Call](self._pushes, self.pusher.push)
         self._verbs = {verb: self._group(verb) for verb in _STATEMENTS}
 
     @property

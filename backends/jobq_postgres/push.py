@@ -3,18 +3,22 @@
 A call is added whole or not at all. `jobq.submission`'s primary key alone says what is new (S8); it is written in the
 order of ids, so that two pushes of the same ids wait for each other and never in a circle.
 
+A task is pushed in an epoch that is above that of all that was forgotten (S3). What is encoded in a former one is
+refused by the database (`check_epoch` in schema.sql), and encoded anew.
+
 What became ready is told in the same transaction, so that none is told of without being there, and none is there
 without being told of. The price: PostgreSQL lets only one transaction at a time commit that notifies. Calls of one
 process share a commit; many processes that push one task each get in each other's way.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 import asyncpg
 
 from jobq.errors import DuplicateTask, JobqError
+from jobq.task import Task
 
 COPY_FROM: Final = 200  # tasks; below, one statement is as fast
 
@@ -23,11 +27,12 @@ COPY_FROM: Final = 200  # tasks; below, one statement is as fast
 # number of tasks; so it looks each one up in a hashed table.
 _ADD: Final = """
     WITH given AS MATERIALIZED (
-        SELECT * FROM unnest($1::integer[], $2::text[], $3::bigint[], $4::float8[], $5::bytea[], $6::bytea[])
-            WITH ORDINALITY AS u (queue_id, id, rank, not_before, body, fingerprint, number)),
+        SELECT * FROM unnest(
+            $1::integer[], $2::text[], $3::bigint[], $4::float8[], $5::bytea[], $6::bytea[], $7::bigint[])
+            WITH ORDINALITY AS u (queue_id, id, rank, not_before, body, fingerprint, epoch, number)),
     new AS (
-        INSERT INTO jobq.submission (queue_id, id, fingerprint)
-        SELECT queue_id, id, fingerprint FROM given ORDER BY queue_id, id COLLATE "C"
+        INSERT INTO jobq.submission (queue_id, id, fingerprint, epoch)
+        SELECT queue_id, id, fingerprint, epoch FROM given ORDER BY queue_id, id COLLATE "C"
         {passing} RETURNING queue_id, id),
     timed AS (
         SELECT given.*, not_before > extract(epoch FROM statement_timestamp()) IS TRUE AS later
@@ -45,7 +50,7 @@ ADD: Final = _ADD.format(passing="")  # fails when one is known
 ADD_UNKNOWN: Final = _ADD.format(passing="ON CONFLICT (queue_id, id) DO NOTHING")
 # The common case, for which the plan of the above takes longer than the work.
 ADD_ONE: Final = """
-    WITH new AS (INSERT INTO jobq.submission (queue_id, id, fingerprint) VALUES ($1::integer, $2, $5)),
+    WITH new AS (INSERT INTO jobq.submission (queue_id, id, fingerprint, epoch) VALUES ($1::integer, $2, $5, $6)),
     added AS (
         INSERT INTO jobq.task (queue_id, id, rank, body) VALUES ($1::integer, $2, $3, $4) RETURNING rank, position)
     SELECT rank, position, pg_notify('jobq_' || $1::integer, rank || ':' || position) FROM added
@@ -61,16 +66,43 @@ OTHER_PAYLOAD: Final = """
 """
 
 
+EPOCH: Final = "SELECT jobq.current_epoch()"
+_FORMER_EPOCH: Final = "JQ001"
+
+
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task to add, as its columns."""
+    """A task to add, with what takes long to make of it."""
 
     queue: int
-    id: str
-    rank: int
-    not_before: float | None
+    task: Task
     body: bytes
     fingerprint: bytes
+
+    @classmethod
+    def of(cls, queue: int, task: Task) -> Self:
+        """Return it as it would be added in the task's epoch."""
+        return cls(queue, task, task.encode(), task.fingerprint())
+
+    def in_epoch(self, epoch: int) -> Self:
+        """Return it as it is added in another epoch."""
+        if self.task.epoch == epoch:
+            return self
+        task = self.task.in_epoch(epoch)
+        return replace(self, task=task, body=task.encode())
+
+    @property
+    def id(self) -> str:
+        """The task's id; what follows are its other columns."""
+        return self.task.id
+
+    @property
+    def rank(self) -> int:  # noqa: D102
+        return -self.task.priority
+
+    @property
+    def not_before(self) -> float | None:  # noqa: D102
+        return self.task.not_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +129,47 @@ def call_of(tasks: Sequence[NewTask]) -> Call:
     return Call(tuple(by_id.values()))
 
 
-async def push(connection: Any, calls: Sequence[Call]) -> list[object]:
-    """Add the tasks of all calls; for each what became ready, by rank, or DuplicateTask.
+class Pusher:
+    """Adds tasks for one process.
 
-    Each call is added whole, or not at all; as many as possible in one transaction.
+    Attributes:
+        epoch: in which tasks are pushed now, as a rule: whoever encodes them so saves doing it twice.
     """
-    answers: dict[int, object] = {}
-    while len(answers) < len(calls):
-        together = _agreeing(calls, answers)
-        try:
-            lowest = await _add(connection, together)
-        except _Taken as taken:  # what the others had added was undone with it
-            answers |= {number: _duplicate(task_id) for number, task_id in taken.refused.items()}
-        else:
-            answers |= {number: lowest for number, _ in together}
-    return [answers[number] for number in range(len(calls))]
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._has_looked = False
+
+    async def push(self, connection: Any, calls: Sequence[Call]) -> list[object]:
+        """Add the tasks of all calls; for each what became ready, by rank, or DuplicateTask.
+
+        Each call is added whole, or not at all; as many as possible in one transaction.
+        """
+        answers: dict[int, object] = {}
+        while len(answers) < len(calls):
+            together = _agreeing(calls, answers)
+            try:
+                lowest = await self._add(connection, together)
+            except _Taken as taken:  # what the others had added was undone with it
+                answers |= {number: _duplicate(task_id) for number, task_id in taken.refused.items()}
+            else:
+                answers |= {number: lowest for number, _ in together}
+        return [answers[number] for number in range(len(calls))]
+
+    async def _add(self, connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, int]:
+        if not self._has_looked:
+            await self._look(connection)
+        while True:
+            try:
+                return await _add(connection, [(number, task.in_epoch(self.epoch)) for number, task in tasks])
+            except asyncpg.PostgresError as error:
+                if error.sqlstate != _FORMER_EPOCH:
+                    raise
+            await self._look(connection)  # rare: something of this very epoch was forgotten meanwhile
+
+    async def _look(self, connection: Any) -> None:
+        self.epoch = int(await connection.fetchval(EPOCH))
+        self._has_looked = True
 
 
 def _agreeing(calls: Sequence[Call], answered: Mapping[int, object]) -> list[tuple[int, NewTask]]:
@@ -136,7 +194,8 @@ async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, i
         if len(ordered) >= COPY_FROM and all(task.not_before is None for task in ordered):
             return await _copy(connection, ordered)
         if len(ordered) == 1 and (one := ordered[0]).not_before is None:
-            return _lowest(await connection.fetch(ADD_ONE, one.queue, one.id, one.rank, one.body, one.fingerprint))
+            columns = (one.queue, one.id, one.rank, one.body, one.fingerprint, one.task.epoch)
+            return _lowest(await connection.fetch(ADD_ONE, *columns))
         return _lowest(await connection.fetch(ADD, *_columns(ordered)))
     except asyncpg.UniqueViolationError:
         pass
@@ -154,6 +213,7 @@ def _columns(tasks: Sequence[NewTask]) -> list[list[Any]]:
         [task.not_before for task in tasks],
         [task.body for task in tasks],
         [task.fingerprint for task in tasks],
+        [task.task.epoch for task in tasks],
     ]
 
 
@@ -181,8 +241,8 @@ async def _copy(connection: Any, tasks: list[NewTask]) -> dict[int, int]:
         await connection.copy_records_to_table(
             "submission",
             schema_name="jobq",
-            columns=("queue_id", "id", "fingerprint"),
-            records=sorted((task.queue, task.id, task.fingerprint) for task in tasks),
+            columns=("queue_id", "id", "fingerprint", "epoch"),
+            records=sorted((task.queue, task.id, task.fingerprint, task.task.epoch) for task in tasks),
         )
         await connection.copy_records_to_table(
             "task",

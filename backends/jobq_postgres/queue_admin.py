@@ -53,9 +53,13 @@ HOLD_DEAD: Final = """
 """
 REDRIVE: Final = """
     WITH raised AS (
-        DELETE FROM jobq.dead USING unnest($2::text[], $3::bytea[]) WITH ORDINALITY AS u (id, body, number)
+        DELETE FROM jobq.dead USING unnest($2::text[], $3::bytea[], $4::bigint[])
+            WITH ORDINALITY AS u (id, body, epoch, number)
         WHERE dead.queue_id = $1 AND dead.id = u.id
-        RETURNING dead.queue_id, dead.id, dead.rank, dead.deliveries, dead.checkpoint, u.body, u.number),
+        RETURNING dead.queue_id, dead.id, dead.rank, dead.deliveries, dead.checkpoint, u.body, u.epoch, u.number),
+    told AS (
+        UPDATE jobq.submission SET epoch = greatest(submission.epoch, raised.epoch) FROM raised
+        WHERE submission.queue_id = raised.queue_id AND submission.id = raised.id),
     added AS (
         INSERT INTO jobq.task (queue_id, id, rank, deliveries, checkpoint, body)
         SELECT queue_id, id, rank, deliveries, checkpoint, body FROM raised ORDER BY number RETURNING rank, position)
@@ -127,15 +131,17 @@ async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list
     async with connection.transaction():
         held = {row["id"]: row for row in await connection.fetch(HOLD_DEAD, queue, list(ids))}
         found = [id_ for id_ in dict.fromkeys(ids) if id_ in held]
-        bodies = [_redriven(held[id_]["body"], held[id_]["deliveries"]) for id_ in found]
-        rows = await connection.fetch(REDRIVE, queue, found, bodies)
+        redriven = [_redriven(held[id_]["body"], held[id_]["deliveries"]) for id_ in found]
+        bodies, epochs = [body for body, _ in redriven], [epoch for _, epoch in redriven]
+        rows = await connection.fetch(REDRIVE, queue, found, bodies, epochs)
     return found, {row["rank"]: row["position"] for row in rows}
 
 
-def _redriven(body: bytes, deliveries: int) -> bytes:
+def _redriven(body: bytes, deliveries: int) -> tuple[bytes, int]:
     with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
-        return Task.decode(body).redriven(deliveries=deliveries).encode()
-    return body
+        task = Task.decode(body).redriven(deliveries=deliveries)
+        return task.encode(), task.epoch
+    return body, 0
 
 
 async def purge_dead(connection: Any, queue: int, ids: Sequence[str]) -> list[str]:

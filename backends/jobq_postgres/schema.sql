@@ -12,7 +12,7 @@
 --     └──────due────── scheduled ◀────────────┘
 --
 -- ready, scheduled and leased tasks are rows of jobq.task, the only hot table; one that has ended leaves it. Who claims
--- reads `position` upwards and remembers how far it has come (claiming.py), so what is dead below, and cannot be
+-- reads `position` upwards and remembers how far it has come (claim.py), so what is dead below, and cannot be
 -- vacuumed while someone holds an old snapshot, is not walked over again.
 --
 -- No foreign keys to jobq.queue: each would lock its row with every task, and queues are never deleted.
@@ -159,3 +159,43 @@ CREATE INDEX attempt_ended ON jobq.attempt USING brin (ended_at); -- rows come i
 
 -- Of the checkpoint: the delivery that saved it, and in the lower 32 bits its number there. Only rises (S9).
 ALTER TABLE jobq.task ADD COLUMN checkpoint_order bigint NOT NULL DEFAULT 0;
+
+--== 6: epochs ==
+
+-- In which epoch tasks are pushed: above that of every one that was forgotten, so that an id that is pushed again goes on
+-- with higher tokens (S3). A sequence, because what it says depends on no snapshot, and no push waits for another.
+CREATE SEQUENCE jobq.epoch AS bigint MINVALUE 0 START 0 CACHE 1;
+-- What an older jobq has forgotten nobody knows; no task was redriven as often as minutes have passed since 1970.
+SELECT setval('jobq.epoch', CASE WHEN EXISTS (SELECT FROM jobq.version)
+    THEN extract(epoch FROM clock_timestamp())::bigint / 60 ELSE 0 END);
+
+ALTER TABLE jobq.submission ADD COLUMN epoch bigint NOT NULL DEFAULT 0; -- as in the body of its task; 0 of those before
+
+-- These run with the owner's rights: who pushes needs none on the sequence.
+CREATE FUNCTION jobq.current_epoch() RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog
+    AS 'SELECT last_value FROM jobq.epoch';
+ALTER TABLE jobq.submission ALTER COLUMN epoch SET DEFAULT jobq.current_epoch(); -- for who inserts without us
+
+-- At the end of a push, which by then has waited for whoever was forgetting its ids. It is repeated in the epoch of then.
+CREATE FUNCTION jobq.check_epoch() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+    IF EXISTS (SELECT FROM added WHERE epoch < (SELECT last_value FROM jobq.epoch)) THEN
+        RAISE EXCEPTION 'ids were forgotten meanwhile' USING ERRCODE = 'JQ001';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER submission_added AFTER INSERT ON jobq.submission REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION jobq.check_epoch();
+
+CREATE FUNCTION jobq.raise_epoch() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    highest bigint;
+BEGIN
+    SELECT max(epoch) INTO highest FROM forgotten;
+    WHILE (SELECT last_value FROM jobq.epoch) <= highest LOOP -- once, but for a task that was redriven
+        PERFORM nextval('jobq.epoch');
+    END LOOP;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER submission_forgotten AFTER DELETE ON jobq.submission REFERENCING OLD TABLE AS forgotten
+    FOR EACH STATEMENT EXECUTE FUNCTION jobq.raise_epoch();

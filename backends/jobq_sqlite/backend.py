@@ -77,6 +77,7 @@ class SqliteBackend:
         self._file = file
         self._trimming = Trimming(most_bytes)
         self._forget_at = 0.0  # boottime in seconds
+        self._epoch = 0  # of the last push: that of the next, as a rule
         self._connection: Connection | None = None
         self._reader: Connection | None = None
         self._link: _Link | None = None
@@ -125,11 +126,12 @@ class SqliteBackend:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add all in one transaction, synced to disk before this returns (S1)."""
-        rows = [NewRow(task.id, task.priority, task.not_before, task.encode(), task.fingerprint()) for task in tasks]
-        ids = [row.id for row in rows]
+        likely = [task.in_epoch(self._epoch) for task in tasks]
+        rows = [NewRow(task, task.encode(), task.fingerprint()) for task in likely]
+        ids = [task.id for task in tasks]
         if rows:
             connection, queue = self._link or await self._linked()
-            await connection.submit(
+            self._epoch = await connection.submit(
                 lambda database, now: task_sql.push(database, queue, rows, now, self._keep),
                 may_undo=True,
                 unknown=lambda text: PushUnknown(text, ids),

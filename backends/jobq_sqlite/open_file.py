@@ -17,7 +17,7 @@ from jobq_sqlite.host import Host
 from jobq_sqlite.same_file import SameFile
 from jobq_sqlite.task_sql import Now
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 # What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
 ADDED_BY: Final = {
     1: "schema.sql",
@@ -26,6 +26,7 @@ ADDED_BY: Final = {
     4: "journal.sql",
     5: "identity.sql",
     6: "checkpoints.sql",
+    7: "epochs.sql",
 }
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
 _BUSY_PAUSE_SECONDS: Final = 0.005
@@ -153,7 +154,8 @@ class StoreFile:
                     database.execute(statement)
             if version == 0:
                 database.execute(
-                    "INSERT INTO host VALUES (1, ?, ?, ?, ?, lower(hex(randomblob(16))))",
+                    "INSERT INTO host (only_row, machine_id, boot_id, boottime, wall, identity)"
+                    " VALUES (1, ?, ?, ?, ?, lower(hex(randomblob(16))))",
                     (self.host.machine_id, self.host.boot_id, self.clock.boottime(), self.clock.wall()),
                 )
                 database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -248,4 +250,10 @@ def _user_version(database: sqlite3.Connection) -> int:
 def _statements_of(file: str) -> list[str]:
     text = files("jobq_sqlite").joinpath(file).read_text(encoding="utf-8")
     bare = "\n".join(line.partition("--")[0] for line in text.splitlines())
-    return [statement for statement in bare.split(";") if statement.strip()]
+    found, begun = [], ""
+    for part in bare.split(";")[:-1]:
+        begun += part + ";"
+        if sqlite3.complete_statement(begun):  # not so within the body of a trigger
+            found.append(begun)
+            begun = ""
+    return found

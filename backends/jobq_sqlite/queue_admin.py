@@ -99,12 +99,14 @@ def redrive(database: sqlite3.Connection, queue: int, id_: str, now: Now) -> boo
     if row is None:
         return False
     seq, body, deliveries = row
+    epoch = 0
     with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
-        body = Task.decode(bytes(body)).redriven(deliveries=deliveries).encode()
+        task = Task.decode(bytes(body)).redriven(deliveries=deliveries)
+        epoch, body = task.epoch, task.encode()
     database.execute(
-        "UPDATE task SET state = 'ready', available_at = ?, body = ?, finished_at = NULL, reason = NULL,"
-        " description = NULL, cancel_requested = 0 WHERE seq = ?",
-        (now.wall, body, seq),
+        "UPDATE task SET state = 'ready', available_at = ?, body = ?, epoch = max(epoch, ?), finished_at = NULL,"
+        " reason = NULL, description = NULL, cancel_requested = 0 WHERE seq = ?",
+        (now.wall, body, epoch, seq),
     )
     return True
 

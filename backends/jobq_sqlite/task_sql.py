@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from jobq.errors import DuplicateTask, LockLost, QueueNotFound
 from jobq.journal.page import Page, final_of
 from jobq.journal.retention import Trimming
+from jobq.task import Task
 from jobq_sqlite import journal_writer
 from jobq_sqlite.bulk import some
 
@@ -87,11 +88,9 @@ class Now(NamedTuple):
 
 
 class NewRow(NamedTuple):
-    """A task to add, as its columns."""
+    """A task to add, with what takes long to make of it."""
 
-    id: str
-    priority: int
-    not_before: float | None
+    task: Task
     body: bytes
     fingerprint: bytes
 
@@ -132,7 +131,7 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
 
 def push(
     database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: Now, keep: float | None = RETENTION_SECONDS
-) -> None:
+) -> int:
     """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8).
 
     Args:
@@ -141,17 +140,16 @@ def push(
         rows: what to add.
         now: the time.
         keep: for how many seconds the journal keeps what has ended; None = there is none.
+
+    Returns:
+        The epoch that they were pushed in, which the next ones had best be encoded with.
     """
+    (epoch,) = database.execute("SELECT epoch FROM host").fetchone()
     began, before = time.monotonic(), database.total_changes
     database.executemany(
-        "INSERT INTO task (queue_id, id, state, priority, available_at, body, fingerprint)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
-        [
-            (queue, row.id, "ready", row.priority, now.wall, row.body, row.fingerprint)
-            if row.not_before is None or row.not_before <= now.wall
-            else (queue, row.id, "scheduled", row.priority, row.not_before, row.body, row.fingerprint)
-            for row in rows
-        ],
+        "INSERT INTO task (queue_id, id, priority, fingerprint, epoch, body, state, available_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
+        [_columns(queue, row, epoch, now) for row in rows],
     )
     if database.total_changes - before != len(rows):
         _refuse_other_payloads(database, queue, rows)
@@ -161,17 +159,26 @@ def push(
     some(old, lambda row: database.execute(_FORGET, row), until)
     if keep is not None:
         journal_writer.forget(database, queue, now.wall - keep, until, 2 * most)
+    return int(epoch)
+
+
+def _columns(queue: int, row: NewRow, epoch: int, now: Now) -> tuple[Any, ...]:
+    task = row.task
+    body = row.body if task.epoch == epoch else task.in_epoch(epoch).encode()
+    waits = task.not_before is not None and task.not_before > now.wall
+    where = ("scheduled", task.not_before) if waits else ("ready", now.wall)
+    return queue, task.id, task.priority, row.fingerprint, epoch, body, *where
 
 
 def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> None:
     for row in rows:
         found = database.execute(
-            "SELECT fingerprint, state FROM task WHERE queue_id = ? AND id = ?", (queue, row.id)
+            "SELECT fingerprint, state FROM task WHERE queue_id = ? AND id = ?", (queue, row.task.id)
         ).fetchone()
         if found is not None and found[0] != row.fingerprint:
             raise DuplicateTask(
-                f"task id {row.id!r} is taken by a task with another payload ({found[1]}); none of this push was added."
-                " Give the new task another id"
+                f"task id {row.task.id!r} is taken by a task with another payload ({found[1]}); none of this push was"
+                " added. Give the new task another id"
             )
 
 

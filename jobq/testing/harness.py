@@ -183,6 +183,11 @@ def task(**fields: Any) -> Task:
     return Task.new(**fields)
 
 
+def stored(pushed: Task, body: bytes) -> bytes:
+    """Return the bytes of a task as its store keeps them: as pushed, in the epoch that the store shows (S3)."""
+    return pushed.in_epoch(Task.decode(body).epoch).encode()
+
+
 def crashes(delivery: Delivery) -> int:
     """Return the ends of this task that nobody recorded (S7)."""
     return delivery.deliveries - 1 - delivery.task.counters.ends

@@ -14,7 +14,11 @@ Settled = tuple[object, ...]  # a settle's verb and arguments
 
 @dataclass(eq=False)
 class ModelTask:
-    """One task as it should be; `task` is None for a message that is none."""
+    """One task as it should be; `task` is None for a message that is none.
+
+    The epoch that it was pushed in is the store's matter, as long as it is above that of every earlier task of its id;
+    the model learns it from the first look at the task.
+    """
 
     id: str
     body: bytes
@@ -26,6 +30,7 @@ class ModelTask:
     checkpoint: str | None = None
     holder: "Held | None" = None
     reason: str = ""
+    is_seen: bool = False
 
     @property
     def priority(self) -> int:
@@ -42,6 +47,12 @@ class ModelTask:
         """Hold another form of the task."""
         if task is not None:
             self.task, self.body = task, task.encode()
+
+    def see(self, body: bytes) -> None:
+        """Learn the epoch from what the store shows first."""
+        if not self.is_seen and self.task is not None:
+            self.store(self.task.in_epoch(Task.decode(body).epoch))
+        self.is_seen = True
 
     def leave(self, state: Literal["waiting", "done", "dead", "gone"]) -> None:
         """End the lease, if there is one."""
@@ -75,10 +86,12 @@ class Model:
     tasks: dict[str, ModelTask] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     dead: list[ModelTask] = field(default_factory=list)
-    fencing_seen: dict[int, FencingNumber] = field(default_factory=dict)
+    fencing_seen: dict[str, FencingNumber] = field(default_factory=dict)
+    forgotten: dict[str, Task] = field(default_factory=dict)
 
     def add(self, id_: str, body: bytes, task: Task | None, now: float) -> None:
-        """A push of a new task, or of a message that is none."""
+        """A push of a new task, or of one that was forgotten, or of a message that is none."""
+        self.forgotten.pop(id_, None)
         self.tasks[id_] = ModelTask(id=id_, body=body, task=task, visible_at=now)
 
     def lapse(self, now: float) -> None:
@@ -101,9 +114,9 @@ class Model:
                 earlier.doubtful |= earlier.followers > 1
         each.holder = Held(delivery, each, each.task)
         self.held.append(each.holder)
-        before = self.fencing_seen.get(id(each))
-        assert before is None or each.fencing > before, "the model itself breaks S3"
-        self.fencing_seen[id(each)] = each.fencing
+        before = self.fencing_seen.get(each.id)
+        assert before is None or each.fencing > before, f"{each.fencing} of {each.id} came after {before} (S3)"
+        self.fencing_seen[each.id] = each.fencing
 
     def settle(self, held: Held, what: Settled, now: float) -> None:
         """A settle that was accepted for the first time."""
@@ -150,6 +163,8 @@ class Model:
 
     def _forget(self, each: ModelTask) -> None:
         del self.tasks[each.id]
+        if each.task is not None:
+            self.forgotten[each.id] = each.task
         each.leave("gone")
         self._doubt(each)
 

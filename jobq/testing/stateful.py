@@ -87,6 +87,13 @@ class Machine(RuleBasedStateMachine):
         with raises(DuplicateTask):
             self.run(self.backend.push([task(), known.model_copy(update={"command": "false"})]))
 
+    @precondition(lambda self: self.capabilities.frees_ids and self.model.forgotten)
+    @rule(number=_PICK)
+    def push_what_was_forgotten(self, number: int) -> None:
+        """An id that was cleared away or purged is new again, but for its tokens: those go on (S3)."""
+        former = _pick(list(self.model.forgotten.values()), number)
+        self._add(task(id=former.id, priority=former.priority, command="true again"))
+
     @precondition(lambda self: self.harness.inject is not None)
     @rule(body=st.binary(max_size=8))
     def inject(self, body: bytes) -> None:
@@ -110,6 +117,7 @@ class Machine(RuleBasedStateMachine):
             assert [visible[each.id].priority for each in found] == best
         for delivery in found:
             each = visible.pop(delivery.id)
+            each.see(delivery.body)
             self.model.grant(each, delivery, self.now + seconds)
             assert delivery.deliveries == each.deliveries
             assert delivery.fencing == each.fencing
@@ -198,6 +206,8 @@ class Machine(RuleBasedStateMachine):
             )
         )
         peeked = {each.id: (each.body, each.deliveries) for each in self.run(self.backend.peek(_ALL))}
+        for id_ in visible.keys() & peeked.keys():
+            visible[id_].see(peeked[id_][0])
         assert peeked == {id_: (each.body, each.deliveries) for id_, each in visible.items()}
         letters = {each.id: (each.body, each.reason) for each in self.run(self.backend.dead_letters(_ALL))}
         assert letters == {each.id: (each.body, each.reason) for each in self.model.dead}

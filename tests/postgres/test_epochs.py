@@ -1,0 +1,137 @@
+"""S3: an id that is pushed again goes on with higher tokens, whatever this database has forgotten."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from jobq.task import Task
+from jobq_postgres import PostgresBackend, migrations
+from tests.postgres.server import Database
+from tests.postgres.support import DONE, LEASE, NOW, take, tasks
+
+if TYPE_CHECKING:
+    from jobq.backend import FencingNumber
+
+EPOCH = "SELECT last_value FROM jobq.epoch"
+
+
+async def test_the_first_tokens_are_plain_and_redrives_are_overtaken(queue: PostgresBackend) -> None:
+    await queue.push(tasks(1))
+    delivery = await take(queue)
+    assert str(delivery.fencing) == "0.0.1"
+    for epoch in (1, 2, 3):
+        await delivery.dead_letter("failures", "")
+        await queue.redrive([delivery.id])
+        delivery = await take(queue)
+        assert delivery.fencing.epoch == epoch
+    await delivery.dead_letter("failures", "")
+    await queue.purge_dead([delivery.id])
+    await queue.push(tasks(1))
+    assert (await take(queue)).fencing == (4, 0, 1)
+
+
+async def test_retention_raises_the_epoch_once_for_all_that_it_forgets(
+    database: Database, queue: PostgresBackend
+) -> None:
+    await queue.push(tasks(3))
+    for delivery in await queue.receive(3, LEASE, NOW):
+        await delivery.complete(DONE)
+    database.run("UPDATE jobq.submission SET ended_at = ended_at - interval '31 days'")
+    async with PostgresBackend(database.server(), "q") as sweeper:
+        assert await sweeper.receive(1, LEASE, NOW) == []
+    assert database.run("SELECT count(*) FROM jobq.submission") == [(0,)]
+    assert database.run(EPOCH) == [(1,)]
+    await queue.push(tasks(3))
+    assert (await take(queue)).fencing == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [tasks(1), tasks(2), tasks(250), tasks(1, not_before=1.0), [*tasks(1), *tasks(1, "later", not_before=4e9)]],
+    ids=["one", "some", "copy", "due", "scheduled"],
+)
+async def test_a_push_that_waits_for_who_forgets_its_id(
+    database: Database, queue: PostgresBackend, again: Sequence[Task]
+) -> None:
+    """Its statement began before the epoch was raised; nothing of it is there in the former one."""
+    await queue.push(again)
+    before = await take(queue)
+    other = await asyncpg.connect(database.url)
+    try:
+        forgetting = other.transaction()
+        await forgetting.start()
+        await other.execute("DELETE FROM jobq.task")
+        await other.execute("DELETE FROM jobq.submission")
+        pushing = asyncio.create_task(queue.push(again))
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        while not await other.fetchval(waits):
+            await asyncio.sleep(0)
+            assert not pushing.done()
+        await forgetting.commit()
+    finally:
+        await other.close()
+    assert await pushing == [each.id for each in again]
+    after = await take(queue)
+    assert after.id == before.id
+    assert after.fencing > before.fencing
+    assert database.run("SELECT count(*), min(epoch) FROM jobq.submission") == [(len(again), 1)]
+
+
+async def test_pushes_and_clears_at_once(database: Database) -> None:
+    seen: list[FencingNumber] = []
+
+    async def go_round(queue: PostgresBackend) -> None:
+        for _ in range(10):
+            await queue.push(tasks(1))
+            seen.extend(each.fencing for each in await queue.receive(1, LEASE, NOW))
+            await queue.clear()
+
+    async with PostgresBackend(database.server(), "q") as first, PostgresBackend(database.server(), "q") as second:
+        await first.create()
+        await asyncio.gather(go_round(first), go_round(second))
+    assert len(seen) > 5
+    assert sorted(set(seen)) == sorted(seen), "no token twice"
+
+
+async def test_a_database_of_version_5_begins_above_all_that_it_may_have_forgotten(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = migrations.sections()
+    body = Task.new(command="true", id="old", epoch=2).encode()
+    with monkeypatch.context() as former:
+        former.setattr(migrations, "sections", lambda: sections[:5])
+        await PostgresBackend(database.server(), "q").create()
+    database.run("INSERT INTO jobq.submission (queue_id, id) VALUES (1, 'old')")
+    database.run("INSERT INTO jobq.task (queue_id, id, body) VALUES (1, 'old', $1)", body)
+    async with PostgresBackend(database.server(), "q") as queue:
+        await queue.create()
+        assert (await take(queue)).fencing == (2, 0, 1), "what is there keeps its own"
+        await queue.clear()
+        await queue.push([Task.new(command="true", id="old")])
+        assert (await take(queue)).fencing.epoch > 29_000_000
+
+
+@pytest.mark.usefixtures("queue")
+async def test_epochs_cost_no_rights(database: Database) -> None:
+    """A role that may not touch the sequence pushes and forgets all the same, and cannot turn it back."""
+    name = database.url.rsplit("_", 1)[1]
+    database.run(f"CREATE ROLE least_{name} LOGIN")
+    try:
+        database.run(
+            f"GRANT USAGE ON SCHEMA jobq TO least_{name};"
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA jobq TO least_{name};"
+            f"GRANT USAGE, SELECT ON SEQUENCE jobq.position TO least_{name}"
+        )
+        least = Database(database.url.replace("//postgres@", f"//least_{name}@"))
+        async with PostgresBackend(least.server(), "q") as backend:
+            await backend.push(tasks(1))
+            await backend.clear()
+            await backend.push(tasks(1))
+            assert (await take(backend)).fencing == (1, 0, 1)
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            least.run("SELECT setval('jobq.epoch', 0)")
+    finally:
+        database.run(f"DROP OWNED BY least_{name}; DROP ROLE least_{name}")
