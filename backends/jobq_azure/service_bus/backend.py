@@ -22,7 +22,7 @@ from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import Options
 from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, Memory, push
 from jobq_azure.service_bus.receive import Polls
-from jobq_azure.service_bus.rest_client import DEAD_LETTERS, Locked, ServiceBusWire
+from jobq_azure.service_bus.rest_client import Locked, ServiceBusWire
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -109,8 +109,7 @@ class ServiceBusBackend:
             await stack.enter_async_context(self._namespace)
             self._admin = Admin(self._namespace)
             self._wire = ServiceBusWire(self._namespace, self.name)
-            below = ServiceBusWire(self._namespace, self.name + DEAD_LETTERS)
-            self._dead = Graveyard(self._amqp, below, self._wire)
+            self._dead = Graveyard(self._amqp, self._wire)
             self._polls = Polls(self._wire, self._give_back, self._options.longest_poll_seconds, self._now)
             await self._look()
             self._stack = stack.pop_all()
