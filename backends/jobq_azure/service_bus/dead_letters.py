@@ -16,10 +16,10 @@ from jobq_azure.service_bus.message_format import (
     DIED,
     ID,
     ORIGIN,
-    clone,
     copy_name,
     id_in,
     origin_of,
+    redriven,
 )
 from jobq_azure.service_bus.rest_client import Locked, Outgoing, ServiceBusWire
 
@@ -181,4 +181,4 @@ def _redriven(seen: "Seen", letter: DeadLetter) -> Outgoing:
     except MalformedTask:
         properties: dict[str, str | int] = {BEFORE: letter.deliveries, ID: letter.id, ORIGIN: origin_of(seen)}
         return Outgoing(body=seen.body, message_id=copy_name(seen, letter.deliveries), properties=properties)
-    return clone(seen, task, letter.deliveries, None)
+    return redriven(seen, task, letter.deliveries)

@@ -25,6 +25,7 @@ from jobq_azure.service_bus.message_format import (
     id_in,
     origin_of,
     released,
+    task_in,
 )
 from jobq_azure.service_bus.rest_client import Locked, Outgoing, ServiceBusWire
 
@@ -85,7 +86,7 @@ class ServiceBusDelivery:
     @cached_property
     def task(self) -> Task:
         """The task in the body; raises MalformedTask."""
-        return Task.decode(self._locked.body)
+        return task_in(self._locked)
 
     @property
     def fencing(self) -> FencingNumber:

@@ -4,6 +4,7 @@ A message cannot be changed where it is. What a requeue changes is a new message
 the task was delivered before (S3).
 """
 
+from dataclasses import replace
 from typing import Final, Protocol
 
 from jobq.errors import MalformedTask
@@ -14,11 +15,13 @@ from jobq_azure.service_bus.rest_client import Outgoing
 BEFORE: Final = "jobq-before"  # deliveries of this task in messages before this one
 ID: Final = "jobq-id"  # of a message that is no task, and was put back under a name of its own
 ORIGIN: Final = "jobq-origin"  # sequence number of the message as which the task was pushed
+REDRIVEN: Final = "jobq-redriven"  # of a message that begins an epoch of its task
 DELIVERIES: Final = "jobq-deliveries"  # of a dead letter, the last one included
 DIED: Final = "jobq-died"  # seconds since the epoch by the service's clock
 
 TEXT_CHARACTERS: Final = 4096  # of a dead letter's description, by the service
 _HEAD_CHARACTERS: Final = 1000
+_PARTITION_BITS: Final = 48  # above those of a number that counts the messages of one partition of the queue
 _CUT: Final = "\n[...]\n"
 
 
@@ -54,14 +57,32 @@ def origin_of(held: "Held") -> str:
     return origin if origin.isascii() and origin.isdecimal() else str(held.number)
 
 
+def task_in(held: Held) -> Task:
+    """Return the task in a message; raises MalformedTask.
+
+    Its epoch is the sequence number with which it was pushed or redriven, or more: of two tasks of one id the later one
+    has higher fencing numbers, however long ago the broker has forgotten the first (S3). Copies have it in their body.
+    """
+    task = Task.decode(held.body)
+    if held.text(ORIGIN) and not held.text(REDRIVEN):
+        return task
+    return task.in_epoch(max(task.epoch, held.number % (1 << _PARTITION_BITS)))
+
+
 def pushed(task: Task) -> Outgoing:
     """Return the message of a new task: named like it, so that the broker drops a second push (S8)."""
     return Outgoing(body=task.encode(), message_id=task.id, at=task.not_before)
 
 
 def clone(original: "Held", task: Task, before: int, at: float | None) -> Outgoing:
-    """Return the message of a task that was requeued or redriven; one generation has one name, so one clone."""
+    """Return the message of a task that was requeued; one generation has one name, so one clone."""
     return _copy(original, task, before, at, copy_name(original, task.epoch, task.generation))
+
+
+def redriven(original: "Held", task: Task, before: int) -> Outgoing:
+    """Return the message of a dead letter that is put back; one epoch has one name."""
+    message = clone(original, task, before, None)
+    return replace(message, properties={**message.properties, REDRIVEN: 1})
 
 
 def released(original: "Held", task: Task, before: int) -> Outgoing:

@@ -52,6 +52,7 @@ class StorageDelivery:
         self._payloads = payloads
         self._dead = dead
         self._message_id = message.id
+        self._inserted = message.inserted
         self._receipt: str | None = message.receipt  # None = settled, so far as is known
         self._envelope = envelope
         self._checkpoint_number = 0
@@ -81,8 +82,13 @@ class StorageDelivery:
 
     @cached_property
     def task(self) -> Task:
-        """The task in the body; raises MalformedTask."""
-        return self._envelope.task()
+        """The task in the body; raises MalformedTask.
+
+        Its epoch is when the service took its message, or later: of two tasks of one id the later one has higher fencing
+        numbers, though nobody knows the ids of a Storage Queue (S3).
+        """
+        task = self._envelope.task()
+        return task.in_epoch(max(task.epoch, self._inserted))
 
     @property
     def fencing(self) -> FencingNumber:

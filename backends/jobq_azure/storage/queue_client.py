@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from azure.storage.queue.aio import QueueClient
@@ -32,12 +32,14 @@ class Message:
         text: as stored.
         receipt: fences what is done with it; empty when it was only peeked at.
         deliveries: how often it was handed out, this time included.
+        inserted: when it was put into the queue, in seconds since 1970 by the service's clock; 0 = it did not say.
     """
 
     id: str
     text: str = field(repr=False)
     receipt: str = field(repr=False)  # a secret of the worker's (DESIGN section 1)
     deliveries: int
+    inserted: int = 0
 
 
 def whole_seconds(length: timedelta) -> int:
@@ -127,9 +129,11 @@ class Wire:
 
 
 def _message(found: "object") -> Message:
+    inserted: datetime | None = found.inserted_on  # type: ignore[attr-defined] # as below
     return Message(
         id=str(found.id),  # type: ignore[attr-defined] # the SDK's message, as in the next
         text=str(found.content or ""),  # type: ignore[attr-defined]
         receipt=str(found.pop_receipt or ""),  # type: ignore[attr-defined]
         deliveries=int(found.dequeue_count or 0),  # type: ignore[attr-defined]
+        inserted=0 if inserted is None else max(0, int(inserted.timestamp())),
     )

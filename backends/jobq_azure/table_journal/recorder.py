@@ -95,7 +95,7 @@ class Notebook:
         key = rows.live(held.id)
         size = len(rows.shown_body(held.task)) + len(held.checkpoint or "") + _BEAT_BYTES
         note = Note(partition=self._queue, row=key, make=lambda: _running(held), bytes=2 * size, is_spare=True)
-        is_first = held.beat is not None or held.fencing == FencingNumber(0, 0, 1)
+        is_first = held.beat is not None or held.fencing[1:] == (0, 1)
         self._writer.add([note], None if is_first else lambda: self._lost_before(held))
 
     async def was_replaced(self, inner: Delivery) -> bool:
@@ -107,7 +107,7 @@ class Notebook:
         row = await self._wire.get(self._queue, rows.live(inner.id))
         if row is None or not row.get("Born") or row["Born"] != rows.born(inner.task):
             return False
-        return rows.fencing_in(row["Fencing"])[:2] > inner.fencing[:2]
+        return rows.fencing_in(row["Fencing"])[:2] > rows.fencing_in(rows.order(inner.fencing))[:2]
 
     async def _lost_before(self, held: Held) -> list[Note]:
         """Return what to write of a former attempt that nobody could record: its worker died, or lost it."""
