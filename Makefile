@@ -26,10 +26,10 @@ SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus soak clean
+.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants soak clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 install: $(STAMP) ## put jobq and everything for development into .venv
 
@@ -124,6 +124,9 @@ bench-postgres: $(STAMP) $(PG_PEERS_STAMP) ## measure against procrastinate and 
 
 bench-http: $(STAMP) ## measure the HTTP service against the bare SQL backend below it, in one run
 	@$(BIN)/python -m benchmarks.http_service
+
+mutants: $(STAMP) $(SERVICES) ## replay small faults of the product; the test of each must fail
+	@$(BIN)/python -m tests.mutants
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

@@ -56,7 +56,9 @@ def main(
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("sections", nargs="*", help="all when none is named")
-    parser.add_argument("--rounds", type=int, default=rounds, help="rounds of each measurement; the median counts")
+    parser.add_argument(
+        "--rounds", type=_at_least_one, default=rounds, help="rounds of each measurement; the median counts"
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="of the counts; less for a quick look")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     arguments = parser.parse_args()
@@ -72,6 +74,12 @@ def main(
             parser.error(f"no such section: {', '.join(sorted(unknown))}; there are {', '.join(sections)}")
         run({name: sections[name] for name in arguments.sections or sections}, as_json=arguments.json)
     print(f"took {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+def _at_least_one(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return int(text)
 
 
 def compile_modules(python: Path, *folders: Path) -> None:

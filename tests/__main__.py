@@ -1,20 +1,24 @@
-"""Runs the whole suite, most of it three files at a time: `python -m tests [PYTEST OPTIONS]`.
+"""Runs the suite, most of it three files at a time: `python -m tests [PYTEST OPTIONS] [PATHS]`; all without a path.
 
 Most tests wait for leases, processes and services: three at a time keep two cores busy, and no more. What measures
 margins of time then has the machine to itself. A summary of all runs ends it. The exit code is the worst one.
 """
 
+import contextlib
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tests import summary
+from tests.azure import emulator
+from tests.postgres import server
 
 _HERE: Final = Path(__file__).parent
 # Whole files, in the order of `tests.conftest`: what they share stays in one process. A process that dies ends the run:
@@ -30,20 +34,22 @@ def main(options: list[str]) -> int:
     """Run what may run side by side, and what is to run alone; return the exit code."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored below `nohup`, and so by what tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)  # likewise below a shell's `&`
-    folders = {folder.name for folder in _HERE.iterdir() if any(folder.glob("test_*.py"))}
+    options, chosen = _split(options)
     began, processes = time.monotonic(), summary.processes_started()
     # Short, and not pytest's own: the path of a socket has 107 bytes, and what tests make is below it.
     place = Path(tempfile.mkdtemp(prefix="jobq-"))
     runs = (
-        (["-n", "3", *_BY_FILE, *options], sorted(folders.difference(_CONFORMANCE, _ALONE))),
+        (["-n", "3", *_BY_FILE, *options], sorted(chosen.keys() - {*_CONFORMANCE, *_ALONE})),
         (["-n", "2", *_BY_FILE, *options], _CONFORMANCE),
         (options, _ALONE),
     )
     codes = []
-    for number, (own, chosen) in enumerate(runs):
-        codes.append(_run(own, chosen, place / str(number)))
-        if codes[-1] == _INTERRUPTED:
-            break
+    with _services() as environment:
+        for number, (own, folders) in enumerate(runs):
+            if paths := [path for folder in folders for path in chosen.get(folder, ())]:
+                codes.append(_run(own, paths, place / str(number), environment))
+                if codes[-1] == _INTERRUPTED:
+                    break
     print(*summary.lines(sorted(place.glob("*.xml")), began, processes), sep="\n", flush=True)
     if not set(codes) <= {0, _NOTHING_COLLECTED}:
         print(f"what the tests have left is in {place}", file=sys.stderr)
@@ -54,11 +60,35 @@ def main(options: list[str]) -> int:
     return max(abs(code) for code in codes if code != _NOTHING_COLLECTED)  # below 0: died by a signal
 
 
-def _run(options: list[str], folders: Sequence[str], place: Path) -> int:
-    own = ["-o", f"cache_dir=.pytest_cache/{folders[0]}", f"--basetemp={place}"]
+def _split(options: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return pytest's options, and what is to run by its folder: the paths among them, all folders without one."""
+    chosen: dict[str, list[str]] = {}
+    for option in list(options):
+        path = Path(option.partition("::")[0]).resolve()
+        if path.exists() and path.is_relative_to(_HERE) and path != _HERE:
+            chosen.setdefault(path.relative_to(_HERE).parts[0], []).append(option)
+            options = [other for other in options if other != option]
+    every = (folder for folder in _HERE.iterdir() if any(folder.glob("test_*.py")))
+    return options, chosen or {folder.name: [str(folder)] for folder in every}
+
+
+@contextlib.contextmanager
+def _services() -> Iterator[dict[str, str]]:
+    """One PostgreSQL and one Azurite for all runs and their processes: each takes seconds of CPU to start."""
+    with contextlib.ExitStack() as stack:
+        environment = dict(os.environ)
+        database = stack.enter_context(server.session())
+        environment[server.VARIABLE] = database.named("postgres").url
+        if emulator.is_installed():  # else each test says what is missing
+            environment[emulator.VARIABLE] = stack.enter_context(emulator.session()).given
+        yield environment
+
+
+def _run(options: list[str], paths: Sequence[str], place: Path, environment: Mapping[str, str]) -> int:
+    own = ["-o", f"cache_dir=.pytest_cache/{place.name}", f"--basetemp={place}"]
     own += ["-o", "junit_family=xunit1", f"--junitxml={place}.xml"]
-    command = [sys.executable, "-m", "pytest", *own, *options, *(str(_HERE / folder) for folder in folders)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as pytest:
+    command = [sys.executable, "-m", "pytest", *own, *options, *paths]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment) as pytest:
         while True:
             try:
                 code = pytest.wait()
@@ -66,7 +96,7 @@ def _run(options: list[str], folders: Sequence[str], place: Path) -> int:
             except KeyboardInterrupt:  # pytest has heard it, too: it ends, and says what it has found
                 continue
     if not place.with_suffix(".xml").exists():
-        print(f"{' '.join(folders)}: died with code {code}, without a report", flush=True)
+        print(f"{' '.join(paths)}: died with code {code}, without a report", flush=True)
         return code or 1
     return code
 

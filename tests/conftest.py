@@ -62,15 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[emulator.Azurite]:
+def azurite() -> Iterator[emulator.Azurite]:
     """One Azurite for the whole session; each test has queues of its own in it."""
     emulator.require()
-    found = emulator.Azurite(Path(tmp_path_factory.mktemp("azurite")))
-    try:
-        found.start()
+    with emulator.session() as found:
         yield found
-    finally:
-        found.kill()
 
 
 @pytest.fixture(scope="session")

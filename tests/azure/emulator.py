@@ -1,11 +1,14 @@
 """Azurite's queue, blob and table services, each a process: on free ports, their data in a folder, killed by id."""
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import sysconfig
+import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +20,10 @@ _SERVICES: Final = ("queue", "blob", "table")
 # Published with Azurite: the same on every machine, and no secret.
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _START_SECONDS: Final = 60.0
+# The folder and the ports of one that runs, for a whole run of the tests. Taken out of the environment: jobq itself
+# would wonder what it is.
+VARIABLE: Final = "JOBQ_TEST_AZURITE"
+GIVEN: Final = os.environ.pop(VARIABLE, None)
 
 
 class Azurite:
@@ -24,14 +31,18 @@ class Azurite:
 
     Args:
         folder: for its data and its log.
+        ports: of its queue, blob and table services; free ones by default.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ports: Sequence[int] = ()) -> None:
         self.folder = folder
-        self.port = _free_port()
-        self.blob_port = _free_port()
-        self.table_port = _free_port()
+        self.port, self.blob_port, self.table_port = ports or (_free_port(), _free_port(), _free_port())
         self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def given(self) -> str:
+        """What JOBQ_TEST_AZURITE says of it."""
+        return f"{self.port},{self.blob_port},{self.table_port},{self.folder}"
 
     @property
     def connection_string(self) -> str:
@@ -76,6 +87,27 @@ class Azurite:
         ]
 
 
+@contextlib.contextmanager
+def session() -> Iterator[Azurite]:
+    """One emulator for a whole run: that of JOBQ_TEST_AZURITE, or one of our own."""
+    if GIVEN is not None:
+        *ports, folder = GIVEN.split(",", len(_SERVICES))
+        yield Azurite(Path(folder), [int(port) for port in ports])
+        return
+    with tempfile.TemporaryDirectory(prefix="jobq-azurite-") as folder:
+        own = Azurite(Path(folder))
+        try:
+            own.start()
+            yield own
+        finally:
+            own.kill()
+
+
+def is_installed() -> bool:
+    """Tell whether `make` has installed it."""
+    return all(_program(service).exists() for service in _SERVICES)
+
+
 def connection_string(port: int, key: str = KEY, blob_port: int | None = None, table_port: int | None = None) -> str:
     """Return what signs in to an emulator, or proxies before one, on these ports; without what has none."""
     host = f"http://127.0.0.1:{{}}/{ACCOUNT}"
@@ -99,7 +131,7 @@ def _program(service: str) -> Path:
 
 def require() -> None:
     """Skip where Azurite is not installed, fail where that must not be (STYLE, absorb 3)."""
-    if all(_program(service).exists() for service in _SERVICES):
+    if is_installed():
         return
     if os.environ.get("CI"):
         pytest.fail("Azurite is not installed: run the tests by `make test`")

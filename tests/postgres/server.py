@@ -35,7 +35,8 @@ HOST = "127.0.0.1"
 
 # Another server to run on, as postgresql://USER@HOST:PORT/DATABASE with the right to make databases and roles. Taken
 # out of the environment: jobq itself would wonder what it is.
-GIVEN: Final = os.environ.pop("JOBQ_TEST_POSTGRES", None)
+VARIABLE: Final = "JOBQ_TEST_POSTGRES"
+GIVEN: Final = os.environ.pop(VARIABLE, None)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Database:
 @contextlib.contextmanager
 def session() -> Iterator[Database]:
     """An empty database for a whole run: on JOBQ_TEST_POSTGRES, or on a server of our own."""
-    own = None if GIVEN else PostgresServer()
+    own = None if GIVEN else PostgresServer(max_connections="300")  # all processes of a run share it
     try:
         if own is not None:
             own.start()

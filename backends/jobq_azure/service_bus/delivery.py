@@ -19,6 +19,7 @@ from jobq_azure.service_bus.message_format import (
     BEFORE,
     DELIVERIES,
     DIED,
+    EPOCH,
     ORIGIN,
     clone,
     cut,
@@ -120,7 +121,8 @@ class ServiceBusDelivery:
         async def put_back() -> None:
             now = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
             at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
-            await self._replace(clone(self._locked, task, self.deliveries, at))
+            in_epoch = task.in_epoch(max(task.epoch, self.fencing.epoch))  # a caller may hold the task as it was pushed
+            await self._replace(clone(self._locked, in_epoch, self.deliveries, at))
 
         await self._settle(put_back)
 
@@ -142,14 +144,14 @@ class ServiceBusDelivery:
         """Move it to the queue's own dead-letter place, in one step."""
 
         async def bury() -> None:
-            origin = {ORIGIN: origin_of(self._locked)}
             now = await self._wire.renew(self._locked)  # a connection over AMQP may have to be made first
             properties: dict[str, str | int] = {
                 DELIVERIES: self.deliveries,
                 DIED: int(now),
                 ORIGIN: origin_of(self._locked),
+                EPOCH: self.fencing.epoch,
             }
-            await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties | origin)
+            await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties)
 
         await self._settle(bury)
 

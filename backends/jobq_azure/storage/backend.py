@@ -30,7 +30,7 @@ from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Co
 from jobq_azure.storage.named_leases import BlobLeases
 from jobq_azure.storage.poll_interval import Polling
 from jobq_azure.storage.push import push
-from jobq_azure.storage.queue_client import LONGEST, MOST_AT_ONCE, Message, Wire, whole_seconds
+from jobq_azure.storage.queue_client import EPOCH_SECONDS, LONGEST, MOST_AT_ONCE, Message, Wire, whole_seconds
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)
 _EARLY_SECONDS: Final = 5.0  # the service counts whole seconds by its own clock: so much is no step of a long delay
@@ -260,9 +260,14 @@ class StorageQueueBackend:
         return QueueStats(visible=None, leased=None, scheduled=None, dead=dead, total=total)
 
     async def clear(self) -> int:
-        """Delete all messages; the number is the service's estimate."""
+        """Delete all messages; the number is the service's estimate.
+
+        What is pushed after it begins in another second of the service's clock than all that it took away (S3).
+        """
         count = await _certain(self._wire.count())
         await _certain(self._wire.clear())
+        if count:
+            await asyncio.sleep(EPOCH_SECONDS)
         await self._payloads.sweep()
         return count
 

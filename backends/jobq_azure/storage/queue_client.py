@@ -20,6 +20,7 @@ from jobq_azure.common.errors import AlreadyThere, NoCredential, Unreadable, ans
 MOST_AT_ONCE: Final = 32  # messages in one request, by the service
 LONGEST: Final = timedelta(days=7)  # that a message may be hidden, by the service
 FOR_EVER: Final = -1
+EPOCH_SECONDS: Final = 1.0  # the grain of when a message was put into its queue
 _T = TypeVar("_T")
 
 

@@ -107,7 +107,7 @@ class Notebook:
         row = await self._wire.get(self._queue, rows.live(inner.id))
         if row is None or not row.get("Born") or row["Born"] != rows.born(inner.task):
             return False
-        return rows.fencing_in(row["Fencing"])[:2] > rows.fencing_in(rows.order(inner.fencing))[:2]
+        return rows.fencing_in(row["Fencing"])[:2] > inner.fencing[:2]
 
     async def _lost_before(self, held: Held) -> list[Note]:
         """Return what to write of a former attempt that nobody could record: its worker died, or lost it."""

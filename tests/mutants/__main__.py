@@ -1,0 +1,111 @@
+"""Replay the bank of mutants: `python -m tests.mutants [PART OF A NAME]`.
+
+Each mutant is made in a copy of what git knows, below an environment that finds the copy before this checkout, and its
+test runs there, two mutants at a time. The exit code is 1 when one survived, and 2 when one could not be tried.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from tests.mutants.bank import BANK, Mutant
+
+ROOT: Final = Path(__file__).parent.parent.parent
+_AT_ONCE: Final = 2
+_SECONDS: Final = 300
+_FAILED: Final = 1  # of pytest: tests ran and some failed; any other code but 0 tells that they could not run
+_INSTALLED: Final = ("tests/azure/azurite/node_modules", ".peer")  # not known to git; used where they are
+
+
+def main(words: list[str]) -> int:
+    """Replay those whose names hold a word, all without one; print a line for each."""
+    chosen = [mutant for mutant in BANK if not words or any(word in mutant.name for word in words)]
+    with tempfile.TemporaryDirectory(prefix="jobq-mutants-") as folder:
+        copies = SimpleQueue[Path]()
+        for number in range(_AT_ONCE):
+            copies.put(_copy(Path(folder) / str(number)))
+
+        def replay(mutant: Mutant) -> int:
+            copy = copies.get()
+            try:
+                return _replay(mutant, copy)
+            finally:
+                copies.put(copy)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            codes = list(pool.map(replay, chosen))
+    caught = codes.count(0)
+    print(f"{caught} of {len(chosen)} mutants caught")
+    return max(codes, default=2)
+
+
+def _copy(to: Path) -> Path:
+    """Copy what git knows, as it is now, with an environment that imports jobq from the copy."""
+    known = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    )
+    for name in filter(None, known.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():  # not deleted since
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+    for name in _INSTALLED:
+        if (ROOT / name).exists():
+            (to / name).symlink_to(ROOT / name)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", to / ".venv"], check=True)
+    ours = Path(_packages(Path(sys.executable)))
+    Path(_packages(to / ".venv/bin/python"), "mutants.pth").write_text(
+        f"{to}\n{to / 'backends'}\nimport site; site.addsitedir({str(ours)!r})\n"
+    )
+    return to
+
+
+def _packages(python: Path) -> str:
+    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def _replay(mutant: Mutant, copy: Path) -> int:
+    """Return 0 when its test fails, 1 when it passes, 2 when that could not be found out."""
+    file = copy / mutant.file
+    right = file.read_text()
+    began = time.monotonic()
+    file.write_text(right.replace(mutant.text, mutant.wrong))
+    try:
+        code, said = _run_test(mutant, copy)
+    finally:
+        file.write_text(right)
+    took = time.monotonic() - began
+    if code == _FAILED:
+        print(f"caught    {took:6.1f} s  {mutant.name}", flush=True)
+        return 0
+    if code == 0:
+        print(f"SURVIVED  {took:6.1f} s  {mutant.name}: {mutant.test} passed", flush=True)
+        return 1
+    print(f"NOT TRIED {took:6.1f} s  {mutant.name}: {mutant.test} ended with {code}\n{said}", flush=True)
+    return 2
+
+
+def _run_test(mutant: Mutant, copy: Path) -> tuple[int, str]:
+    # Optimised bytecode of the right file, made within the same second, would be taken for that of the wrong one.
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [str(copy / ".venv/bin/python"), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.test]
+    with subprocess.Popen(
+        command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as pytest:
+        try:
+            out, _ = pytest.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            pytest.kill()
+            out, _ = pytest.communicate()
+    return pytest.returncode, out.decode(errors="replace")[-2000:]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
