@@ -284,7 +284,10 @@ class Backend(Protocol):
         ...
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
-        """Put dead letters back with a raised epoch and fresh budgets; send first, delete after. Return those found."""
+        """Put dead letters back with a raised epoch and fresh budgets; send first, delete after. Return those found.
+
+        Many at once may take several steps: a call that fails may have put back some. So with `purge_dead`.
+        """
         ...
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:

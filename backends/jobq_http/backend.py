@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.clearing import Cleared, clear_in_steps
 from jobq.errors import ConfigurationError, MalformedTask, PushUnknown
 from jobq.task import Task
 from jobq_http.connection import Connection, NoAnswer, unavailable
@@ -157,7 +158,12 @@ class HttpBackend:
 
     async def clear(self) -> int:
         """Delete what waits or is leased."""
-        return int((await self._ask("POST", "/clear", seconds=_CLEAR_SECONDS))["cleared"])
+        return (await clear_in_steps(self)).deleted
+
+    async def clear_some(self, cursor: str) -> Cleared:
+        """Have the service do it for some seconds; one of an older version does all of it at once."""
+        answer = await self._ask("POST", "/clear", query={"cursor": cursor}, seconds=_CLEAR_SECONDS)
+        return Cleared(int(answer["cleared"]), answer.get("cursor"))
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first."""

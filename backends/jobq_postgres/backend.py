@@ -6,10 +6,12 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Self
 from uuid import UUID
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.clock import SystemClock
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
 from jobq.servable import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
@@ -27,7 +29,6 @@ from jobq_postgres.settle import Change, Leased
 
 _log: Final = logging.getLogger(__name__)
 _CREATE_SECONDS: Final = 600.0  # a migration may build an index
-_CLEAR_SECONDS: Final = 600.0
 _PUSH_SECONDS: Final = 30.0
 _PUSH_SECONDS_PER_TASK: Final = 0.001
 _POLL_SECONDS: Final = 1.0  # while nothing is told: for expired leases, and for what was told and not heard
@@ -299,10 +300,15 @@ class PostgresBackend:
         return found
 
     async def clear(self) -> int:
-        """Delete what waits or is leased."""
+        """Delete what waits or is leased, in short transactions."""
+        return (await clear_in_steps(self)).deleted
+
+    async def clear_some(self, cursor: str) -> Cleared:
+        """Delete some of it."""
         links = self._links or await self._linked()
-        clearing = links.look(lambda connection: queue_admin.clear(connection, links.queue), seconds=_CLEAR_SECONDS)
-        return int(await clearing)
+        at = cursor_of(cursor)
+        found: Cleared = await links.look(lambda connection: queue_admin.clear_some(connection, links.queue, at))
+        return found
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first."""
@@ -313,17 +319,21 @@ class PostgresBackend:
         return found
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
-        """Put dead letters back in one transaction."""
+        """Put dead letters back, in short transactions."""
         links = self._links or await self._linked()
-        found: list[str]
-        found, lowest = await links.look(lambda connection: queue_admin.redrive(connection, links.queue, ids))
-        links.tell(lowest)
+        found: list[str] = []
+        for some in queue_admin.batches(ids):
+            back, lowest = await links.look(partial(queue_admin.redrive, queue=links.queue, ids=some))
+            links.tell(lowest)
+            found += back
         return found
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
-        """Delete dead letters in one transaction."""
+        """Delete dead letters, in short transactions."""
         links = self._links or await self._linked()
-        found: list[str] = await links.look(lambda connection: queue_admin.purge_dead(connection, links.queue, ids))
+        found: list[str] = []
+        for some in queue_admin.batches(ids):
+            found += await links.look(partial(queue_admin.purge_dead, queue=links.queue, ids=some))
         return found
 
     async def _linked(self) -> Links:

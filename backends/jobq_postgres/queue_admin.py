@@ -1,12 +1,15 @@
 """Looking at a queue and tending its dead letters, as SQL; `settle` and `claim` have the life of a task."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from jobq.backend import DeadLetter, Peeked, QueueStats
+from jobq.clearing import Cleared
 from jobq.errors import MalformedTask
 from jobq.task import Task
+
+ROWS_AT_ONCE: Final = 500  # whose locks a renewal may wait for, and all that wait for their turn on the connection
 
 # What a claim would find, in its order: the ready, then what it would make ready first.
 PEEK: Final = """
@@ -32,15 +35,15 @@ STATS: Final = """
 # In the order of `seq`, as everyone locks the rows of jobq.task.
 CLEAR: Final = """
     WITH held AS MATERIALIZED (
-        SELECT seq FROM jobq.task WHERE queue_id = $1 AND (position IS NOT NULL OR due IS NOT NULL OR
-            expires_at IS NOT NULL) ORDER BY seq FOR UPDATE),
+        SELECT seq FROM jobq.task WHERE queue_id = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT $4 FOR UPDATE),
     gone AS (DELETE FROM jobq.task USING held WHERE task.seq = held.seq RETURNING task.queue_id, task.id),
     noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id),
     forgotten AS (
         DELETE FROM jobq.submission USING gone
         WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id)
-    SELECT count(*) FROM gone
+    SELECT (SELECT count(*) FROM gone) AS count, (SELECT max(seq) FROM held) AS last
 """
+NEWEST: Final = "SELECT coalesce(max(seq), 0) FROM jobq.task"
 DEAD_LETTERS: Final = """
     SELECT id, reason, description, body, deliveries, extract(epoch FROM died_at)::float8 AS died FROM jobq.dead
     WHERE queue_id = $1 ORDER BY died_at, id LIMIT $2
@@ -90,9 +93,11 @@ async def stats(connection: Any, queue: int) -> QueueStats:
     )
 
 
-async def clear(connection: Any, queue: int) -> int:
-    """Delete what waits or is leased."""
-    return int(await connection.fetchval(CLEAR, queue))
+async def clear_some(connection: Any, queue: int, cursor: tuple[int, int] | None) -> Cleared:
+    """Delete some of what waits or is leased, in the order of arrival, up to the row that was the newest at first."""
+    after, last = cursor or (0, await connection.fetchval(NEWEST))
+    row = await connection.fetchrow(CLEAR, queue, after, last, ROWS_AT_ONCE)
+    return Cleared(row["count"], None if row["last"] is None else f"{row['last']}-{last}")
 
 
 async def dead_letters(connection: Any, queue: int, limit: int) -> list[DeadLetter]:
@@ -108,6 +113,13 @@ async def dead_letters(connection: Any, queue: int, limit: int) -> list[DeadLett
         )
         for row in await connection.fetch(DEAD_LETTERS, queue, max(0, limit))
     ]
+
+
+def batches(ids: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the different ids, as many as belong into one transaction."""
+    different = list(dict.fromkeys(ids))
+    for start in range(0, len(different), ROWS_AT_ONCE):
+        yield different[start : start + ROWS_AT_ONCE]
 
 
 async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list[str], dict[int, int]]:

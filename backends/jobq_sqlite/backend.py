@@ -5,15 +5,18 @@ import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import compress
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
 from jobq.journal.records import this_holder
 from jobq.journal.retention import Trimming
 from jobq.servable import MOST_CLAIMED, Document, Kind, TaskRecord, prefix_of, receipts_of, unpacked
 from jobq.task import Task
 from jobq_sqlite import queue_admin, task_listing, task_sql
+from jobq_sqlite.bulk import some
 from jobq_sqlite.connection import Connection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
 from jobq_sqlite.journal import SqliteJournal
@@ -22,7 +25,7 @@ from jobq_sqlite.open_file import OpenFile, StoreFile
 from jobq_sqlite.task_sql import ClaimedRow, NewRow, NothingReady, Now
 
 T = TypeVar("T")
-_FORGET_SECONDS: Final = 1.0  # a worker forgets faster than it can complete
+_FORGET_SECONDS: Final = 0.25  # a worker forgets faster than it can complete
 _log: Final = logging.getLogger(__name__)
 
 _CAPABILITIES: Final = Capabilities(
@@ -316,27 +319,41 @@ class SqliteBackend:
         return await self._read(queue_admin.stats)
 
     async def clear(self) -> int:
-        """Delete what waits or is leased."""
+        """Delete what waits or is leased, in short transactions."""
+        return (await clear_in_steps(self)).deleted
+
+    async def clear_some(self, cursor: str) -> Cleared:
+        """Delete some of it, in the order of arrival up to what was there at first."""
         connection, queue = self._link or await self._linked()
-        return await connection.submit(lambda database, _: queue_admin.clear(database, queue))
+        after, last = cursor_of(cursor) or (0, await self._read(lambda database, *_: queue_admin.newest(database)))
+        rows = await self._read(lambda database, queue, _: queue_admin.unfinished_rows(database, queue, after, last))
+        if not rows:
+            return Cleared(0, None)
+        counts = await connection.submit(
+            lambda database, now: some(rows, lambda seq: queue_admin.clear(database, queue, seq), now.bulk_until)
+        )
+        return Cleared(sum(counts), f"{rows[len(counts) - 1]}-{last}")
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first."""
         return await self._read(lambda database, queue, _: queue_admin.dead_letters(database, queue, limit))
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
-        """Put dead letters back in one transaction."""
+        """Put dead letters back, in short transactions."""
         connection, queue = self._link or await self._linked()
-        found = await connection.submit(
-            lambda database, now: queue_admin.redrive(database, queue, ids, now), may_undo=True
-        )
-        self._wake()
-        return found
+        try:
+            found = await connection.each(
+                ids, lambda database, now, id_: queue_admin.redrive(database, queue, id_, now)
+            )
+        finally:
+            self._wake()
+        return list(compress(ids, found))
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
-        """Delete dead letters in one transaction."""
+        """Delete dead letters, in short transactions."""
         connection, queue = self._link or await self._linked()
-        return await connection.submit(lambda database, _: queue_admin.purge_dead(database, queue, ids), may_undo=True)
+        found = await connection.each(ids, lambda database, _, id_: queue_admin.purge_dead(database, queue, id_))
+        return list(compress(ids, found))
 
     async def _read(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
         """Look at the queue on a connection of its own: what takes long holds up no claim and no renewal."""

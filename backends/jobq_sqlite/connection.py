@@ -11,18 +11,20 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError
 from jobq_sqlite import transaction
+from jobq_sqlite.bulk import ROWS_AT_ONCE, some
 from jobq_sqlite.errors import StoreReplaced, translate
 from jobq_sqlite.open_file import OpenFile
 from jobq_sqlite.task_sql import Now
 from jobq_sqlite.transaction import Operation, Work
 
 T = TypeVar("T")
+ItemT = TypeVar("ItemT")
 
 POLL_SECONDS: Final = 0.05  # a push by another process is seen within this; costs about 0.2 % of a core
 _MAX_BATCH: Final = 1000  # bounds how long one transaction holds the write lock
@@ -108,6 +110,20 @@ class Connection:
             self._loop.call_soon(self._hand_over)
         self._handed_in.append(Operation(work, answer, writes, may_undo, look_first, unknown, abandoned))
         return answer
+
+    async def each(self, items: Sequence[ItemT], work: Callable[[sqlite3.Connection, Now, ItemT], T]) -> list[T]:
+        """Do it for each, in as many transactions as it takes; one that fails leaves what the earlier ones did."""
+        done: list[T] = []
+        while len(done) < len(items):
+            began, rest = time.monotonic(), items[len(done) : len(done) + ROWS_AT_ONCE]
+
+            def step(database: sqlite3.Connection, now: Now, rest: Sequence[ItemT] = rest) -> list[T]:
+                return some(rest, lambda item: work(database, now, item), now.bulk_until)
+
+            done += await self.submit(step, may_undo=True)
+            if len(done) < len(items):
+                await asyncio.sleep(time.monotonic() - began)  # who waits for SQLite's lock looks for it now and then
+        return done
 
     def watch(self, watching: bool) -> None:
         """Begin or end to look for writes of other processes; calls are counted."""

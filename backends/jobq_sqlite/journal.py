@@ -141,9 +141,9 @@ class SqliteJournal:
         return await self._read(work)
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
-        """End what waits, and ask for the end of what runs, in one transaction."""
+        """End what waits, and ask for the end of what runs, in short transactions."""
         connection, queue = await self._link()
-        answers = await connection.submit(lambda database, now: [_cancel(database, queue, id_, now) for id_ in ids])
+        answers = await connection.each(ids, lambda database, now, id_: _cancel(database, queue, id_, now))
         self._changed()
         return answers
 

@@ -7,22 +7,16 @@ from typing import Any, Final
 
 from jobq.journal.page import Page
 from jobq.journal.records import RELEASED, Attempt, host_of
-from jobq.journal.retention import BYTES_AT_ONCE, ROWS_AT_ONCE, Trimming
+from jobq.journal.retention import BYTES_AT_ONCE, Trimming
 from jobq.task import OutcomeKind
+from jobq_sqlite.bulk import ROWS_AT_ONCE, some
 
-SWEEP_AT_ONCE: Final = 2000
 _NOTE: Final = (
     "INSERT OR IGNORE INTO attempt (queue_id, seq, attempt, outcome, ended_at, record, output)"
     " SELECT queue_id, seq, ?, ?, ?, ?, ? FROM task WHERE seq = ?"
 )
-LOST: Final = (
-    "SELECT seq, deliveries, holder, started_at, expires_at FROM task WHERE queue_id = ? AND state = 'leased'"
-    " AND expires_at <= ? ORDER BY expires_at LIMIT ?"
-)
-FORGET_ATTEMPTS: Final = (
-    "DELETE FROM attempt WHERE rowid IN (SELECT rowid FROM attempt WHERE queue_id = ? AND ended_at < ?"
-    " ORDER BY ended_at LIMIT ?)"
-)
+_OLD: Final = "SELECT rowid FROM attempt WHERE queue_id = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
+_DROP: Final = "DELETE FROM attempt WHERE rowid = ?"
 NEWEST: Final = (
     "SELECT rowid, ended_at, length(CAST(record AS BLOB)), length(CAST(output AS BLOB)) FROM attempt"
     " WHERE queue_id = ? AND ended_at < ? ORDER BY ended_at DESC LIMIT ?"
@@ -34,7 +28,7 @@ _CANCELED: Final = (
 # What nobody runs; a leased one is left to its worker.
 CANCEL_IDLE: Final = f"{_CANCELED} WHERE seq = ? AND state IN ('ready', 'scheduled')"
 CANCEL_LEASED: Final = f"{_CANCELED} WHERE state = 'leased' AND cancel_requested"  # of another boot
-CANCEL_EXPIRED: Final = f"{_CANCELED} WHERE queue_id = ? AND state = 'leased' AND expires_at <= ? AND cancel_requested"
+CANCEL: Final = f"{_CANCELED} WHERE seq = ?"
 
 
 def text_of(text: str) -> str:
@@ -60,7 +54,7 @@ def note_release(database: sqlite3.Connection, seq: int, attempt: int, wall: flo
 
 
 def note_lost(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], boottime: float, wall: float) -> None:
-    """Write the ends that nobody could record: the rows of LOST; their workers died, or lost the lease.
+    """Write the ends that nobody could record: their workers died, or lost the lease.
 
     Args:
         database: in a transaction.
@@ -100,9 +94,13 @@ def trim(database: sqlite3.Connection, queue: int, trimming: Trimming, now: floa
             break
     strip, drop = trimming.step([row[1:] for row in rows], now, last=last)
     database.executemany("UPDATE attempt SET output = '' WHERE rowid = ?", [rows[number][:1] for number in strip])
-    database.executemany("DELETE FROM attempt WHERE rowid = ?", [rows[number][:1] for number in drop])
+    database.executemany(_DROP, [rows[number][:1] for number in drop])
 
 
-def forget(database: sqlite3.Connection, queue: int, before: float, most: int = SWEEP_AT_ONCE) -> None:
-    """Delete up to `most` attempts that ended before a wall time; the next push or claim deletes more."""
-    database.execute(FORGET_ATTEMPTS, (queue, before, most))
+def forget(database: sqlite3.Connection, queue: int, before: float, until: float, most: int = ROWS_AT_ONCE) -> None:
+    """Delete up to `most` attempts that ended before a wall time, while there is time (`Now.bulk_until`).
+
+    The next push or claim deletes more.
+    """
+    old = database.execute(_OLD, (queue, before, most)).fetchall()
+    some(old, lambda row: database.execute(_DROP, row), until)

@@ -2,12 +2,12 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
 from typing import Final
 
 from jobq.backend import DeadLetter, Peeked, QueueStats
 from jobq.errors import MalformedTask
 from jobq.task import Task
+from jobq_sqlite.bulk import ROWS_AT_ONCE
 from jobq_sqlite.task_sql import PROMOTE_AT_ONCE, Now
 
 # What a claim would find, in its order: the ready, then what it would make ready first. Each part is bounded by its own
@@ -27,6 +27,13 @@ PEEK: Final = f"""
             ORDER BY expires_at LIMIT {PROMOTE_AT_ONCE}))
     ORDER BY priority DESC, available_at, seq LIMIT :limit
 """  # noqa: S608 - the number is ours, every value is bound
+_UNFINISHED: Final = "state IN ('ready', 'scheduled', 'leased')"
+# In the order of rows, which the indexes of the states do not have.
+UNFINISHED_ROWS: Final = (
+    f"SELECT seq FROM task NOT INDEXED WHERE seq > ? AND seq <= ? AND queue_id = ? AND {_UNFINISHED}"  # noqa: S608 - a constant of ours
+    " ORDER BY seq LIMIT ?"
+)
+CLEAR: Final = f"DELETE FROM task WHERE seq = ? AND queue_id = ? AND {_UNFINISHED}"  # noqa: S608 - as above
 
 
 def peek(database: sqlite3.Connection, queue: int, limit: int, now: Now) -> list[Peeked]:
@@ -49,11 +56,26 @@ def stats(database: sqlite3.Connection, queue: int, now: Now) -> QueueStats:
     return QueueStats(visible=ready + due + expired, scheduled=scheduled, leased=leased, dead=dead)
 
 
-def clear(database: sqlite3.Connection, queue: int) -> int:
-    """Delete what waits or is leased."""
-    waiting = "queue_id = ? AND state IN ('ready', 'scheduled', 'leased')"
-    database.execute(f"DELETE FROM attempt WHERE seq IN (SELECT seq FROM task WHERE {waiting})", (queue,))  # noqa: S608 - a constant of ours
-    return database.execute(f"DELETE FROM task WHERE {waiting}", (queue,)).rowcount  # noqa: S608 - as above
+def newest(database: sqlite3.Connection) -> int:
+    """Return up to which row there are tasks now."""
+    (seq,) = database.execute("SELECT coalesce(max(seq), 0) FROM task").fetchone()
+    return int(seq)
+
+
+def unfinished_rows(database: sqlite3.Connection, queue: int, after: int, last: int) -> list[int]:
+    """Return the next rows that wait or are leased, in the order of arrival, up to the one that was the newest.
+
+    While the last of them is there, SQLite gives no number below it to a new task.
+    """
+    return [row[0] for row in database.execute(UNFINISHED_ROWS, (after, last, queue, ROWS_AT_ONCE))]
+
+
+def clear(database: sqlite3.Connection, queue: int, seq: int) -> int:
+    """Delete a task, if it still waits or is leased; return how many that were."""
+    count = database.execute(CLEAR, (seq, queue)).rowcount
+    if count:
+        database.execute("DELETE FROM attempt WHERE seq = ?", (seq,))
+    return count
 
 
 def dead_letters(database: sqlite3.Connection, queue: int, limit: int) -> list[DeadLetter]:
@@ -69,38 +91,31 @@ def dead_letters(database: sqlite3.Connection, queue: int, limit: int) -> list[D
     ]
 
 
-def redrive(database: sqlite3.Connection, queue: int, ids: Sequence[str], now: Now) -> list[str]:
-    """Put dead letters back with a raised epoch (S3); bytes that are no task go back as they are."""
-    redriven = []
-    for id_ in ids:
-        row = database.execute(
-            "SELECT seq, body, deliveries FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_)
-        ).fetchone()
-        if row is None:
-            continue
-        seq, body, deliveries = row
-        epoch = 0
-        with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
-            task = Task.decode(bytes(body)).redriven(deliveries=deliveries)
-            epoch, body = task.epoch, task.encode()
-        database.execute(
-            "UPDATE task SET state = 'ready', available_at = ?, body = ?, epoch = max(epoch, ?), finished_at = NULL,"
-            " reason = NULL, description = NULL, cancel_requested = 0 WHERE seq = ?",
-            (now.wall, body, epoch, seq),
-        )
-        redriven.append(id_)
-    return redriven
+def redrive(database: sqlite3.Connection, queue: int, id_: str, now: Now) -> bool:
+    """Put a dead letter back with a raised epoch (S3); bytes that are no task go back as they are."""
+    row = database.execute(
+        "SELECT seq, body, deliveries FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_)
+    ).fetchone()
+    if row is None:
+        return False
+    seq, body, deliveries = row
+    epoch = 0
+    with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
+        task = Task.decode(bytes(body)).redriven(deliveries=deliveries)
+        epoch, body = task.epoch, task.encode()
+    database.execute(
+        "UPDATE task SET state = 'ready', available_at = ?, body = ?, epoch = max(epoch, ?), finished_at = NULL,"
+        " reason = NULL, description = NULL, cancel_requested = 0 WHERE seq = ?",
+        (now.wall, body, epoch, seq),
+    )
+    return True
 
 
-def purge_dead(database: sqlite3.Connection, queue: int, ids: Sequence[str]) -> list[str]:
-    """Delete dead letters for good; their ids are forgotten."""
-    purged = []
-    for id_ in ids:
-        database.execute(
-            "DELETE FROM attempt WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND id = ? AND state = 'dead')",
-            (queue, id_),
-        )
-        deleted = database.execute("DELETE FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_))
-        if deleted.rowcount:
-            purged.append(id_)
-    return purged
+def purge_dead(database: sqlite3.Connection, queue: int, id_: str) -> bool:
+    """Delete a dead letter for good; its id is forgotten."""
+    database.execute(
+        "DELETE FROM attempt WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND id = ? AND state = 'dead')",
+        (queue, id_),
+    )
+    deleted = database.execute("DELETE FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_))
+    return deleted.rowcount == 1

@@ -3,8 +3,10 @@
 Each settle is one UPDATE that compares the receipt and its expiry (S4); `_fenced` is the only place that does so.
 """
 
+import math
 import secrets
 import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -14,10 +16,12 @@ from jobq.journal.page import Page, final_of
 from jobq.journal.retention import Trimming
 from jobq.task import Task
 from jobq_sqlite import journal_writer
+from jobq_sqlite.bulk import some
 
 RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
 PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
 _FORGET_AT_ONCE: Final = 200
+_FORGETTING: Final = 4.0  # times what a push of many took to add them
 
 # What may change only while the lease is ours: the one compare of S4.
 _WHERE_OURS: Final = "WHERE seq = ? AND state = 'leased' AND receipt = ? AND expires_at > ?"
@@ -46,15 +50,16 @@ PROMOTE_DUE: Final = (
     "UPDATE task SET state = 'ready' WHERE seq IN (SELECT seq FROM task"
     " WHERE queue_id = ? AND state = 'scheduled' AND available_at <= ? ORDER BY available_at LIMIT ?)"
 )
+EXPIRED: Final = (
+    "SELECT seq, deliveries, holder, started_at, expires_at, cancel_requested FROM task WHERE queue_id = ?"
+    " AND state = 'leased' AND expires_at <= ? ORDER BY expires_at LIMIT ?"
+)
 PROMOTE_EXPIRED: Final = (
     "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL, holder = NULL,"
-    " beat = NULL WHERE seq IN (SELECT seq FROM task"
-    " WHERE queue_id = ? AND state = 'leased' AND expires_at <= ? ORDER BY expires_at LIMIT ?)"
+    " beat = NULL WHERE seq = ?"
 )
-FORGET: Final = (
-    "DELETE FROM task WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND state = 'done'"
-    " AND finished_at < ? LIMIT ?)"
-)
+OLD: Final = "SELECT seq FROM task WHERE queue_id = ? AND state = 'done' AND finished_at < ? LIMIT ?"
+_FORGET: Final = "DELETE FROM task WHERE seq = ?"
 CLAIM: Final = (
     "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ? AND state = 'ready'"
     " ORDER BY priority DESC, available_at, seq LIMIT ?"
@@ -73,11 +78,13 @@ class Now(NamedTuple):
         boottime: CLOCK_BOOTTIME of the boot that the file's leases count on.
         wall: for delays.
         ahead: by how much that is ahead of this machine's own CLOCK_BOOTTIME; 0 unless it is another boot's.
+        bulk_until: CLOCK_MONOTONIC; what concerns many rows leaves the rest to the next transaction then.
     """
 
     boottime: float
     wall: float
     ahead: float = 0.0
+    bulk_until: float = math.inf
 
 
 class NewRow(NamedTuple):
@@ -138,7 +145,7 @@ def push(
         The epoch that they were pushed in, which the next ones had best be encoded with.
     """
     (epoch,) = database.execute("SELECT epoch FROM host").fetchone()
-    before = database.total_changes
+    began, before = time.monotonic(), database.total_changes
     database.executemany(
         "INSERT INTO task (queue_id, id, priority, fingerprint, epoch, body, state, available_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
@@ -147,9 +154,11 @@ def push(
     if database.total_changes - before != len(rows):
         _refuse_other_payloads(database, queue, rows)
     most = max(_FORGET_AT_ONCE, 2 * len(rows))  # more than is added, so that the file does not grow without end
-    database.execute(FORGET, (queue, now.wall - max(RETENTION_SECONDS, keep or 0.0), most))
+    old = database.execute(OLD, (queue, now.wall - max(RETENTION_SECONDS, keep or 0.0), most)).fetchall()
+    until = max(now.bulk_until, time.monotonic() + _FORGETTING * (time.monotonic() - began))
+    some(old, lambda row: database.execute(_FORGET, row), until)
     if keep is not None:
-        journal_writer.forget(database, queue, now.wall - keep, 2 * most)
+        journal_writer.forget(database, queue, now.wall - keep, until, 2 * most)
     return int(epoch)
 
 
@@ -211,7 +220,7 @@ def claim(
         trimming: keeps it within its size.
     """
     if forget is not None:
-        journal_writer.forget(database, queue, now.wall - forget)
+        journal_writer.forget(database, queue, now.wall - forget, now.bulk_until)
         if trimming is not None and trimming.is_due(now.boottime - now.ahead):
             journal_writer.trim(database, queue, trimming, now.boottime - now.ahead)
     _, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
@@ -259,11 +268,11 @@ def take_over(
 
 
 def _promote_expired(database: sqlite3.Connection, queue: int, now: Now, *, journaled: bool) -> None:
+    expired = database.execute(EXPIRED, (queue, now.boottime, PROMOTE_AT_ONCE)).fetchall()
     if journaled:
-        lost = database.execute(journal_writer.LOST, (queue, now.boottime, PROMOTE_AT_ONCE)).fetchall()
-        journal_writer.note_lost(database, lost, now.boottime, now.wall)
-    database.execute(journal_writer.CANCEL_EXPIRED, (now.wall, queue, now.boottime))
-    database.execute(PROMOTE_EXPIRED, (now.wall, queue, now.boottime, PROMOTE_AT_ONCE))
+        journal_writer.note_lost(database, [row[:-1] for row in expired], now.boottime, now.wall)
+    for *row, is_canceled in expired:
+        database.execute(journal_writer.CANCEL if is_canceled else PROMOTE_EXPIRED, (now.wall, row[0]))
 
 
 def renew(

@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import time
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError
+from jobq_sqlite.bulk import SECONDS_AT_ONCE
 from jobq_sqlite.errors import leaves_doubt, translate
 from jobq_sqlite.open_file import OpenFile
 from jobq_sqlite.task_sql import Now
@@ -85,6 +87,7 @@ def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connecti
     database.execute("BEGIN IMMEDIATE")
     try:
         now = file.now_to_write(database)  # after the wait for the lock, so that no lease is judged by an old time (S4)
+        now = now._replace(bulk_until=time.monotonic() + SECONDS_AT_ONCE)
         for operation in writers:
             _run_one(operation, database, now)
     except BaseException:

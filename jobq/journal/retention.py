@@ -7,8 +7,7 @@ loses its output; once the records of these are more than a quarter of the cap, 
 from collections.abc import Sequence
 from typing import Final
 
-ROWS_AT_ONCE: Final = 2000
-BYTES_AT_ONCE: Final = 16 * 1024 * 1024  # of outputs: reading them for their length takes time
+BYTES_AT_ONCE: Final = 4 * 1024 * 1024  # of outputs: reading them for their length takes time
 PASS_SECONDS: Final = 60.0  # from the end of a walk to the next
 _ROW_BYTES: Final = 100  # of a row beside its texts
 _QUARTER: Final = 4

@@ -1,7 +1,10 @@
 """`python -P -m jobq.run.watcher`: the outermost of a worker's three processes. Internal; `jobq worker` becomes it.
 
-    OPTIONS -- CMD ...         start CMD, a guardian, pass signals on to it, and end as it ends
+    OPTIONS -- FD GUARDIAN STRANGER ...   watch a child, pass signals on to it, and end as it ends
 
+    FD                         a pipe, from which its signs of life are read
+    GUARDIAN                   its number
+    STRANGER                   children that were there before, which are left alone
     --tick SECONDS             between two looks whether the guardian lives, for tests
 
 It is the process that users see and signal, and PID 1 of a container. The guardian keeps the leases' deadlines; this
@@ -36,21 +39,22 @@ class Watcher:
 
     Args:
         signals: those of this process.
-        command: starts the guardian.
+        pulse: what it reads its signs of life from.
+        guardian: its number.
+        strangers: children that this process had before.
         tick: seconds between two looks.
     """
 
-    def __init__(self, signals: Signals, command: list[str], tick: float) -> None:
+    def __init__(self, signals: Signals, pulse: int, guardian: int, strangers: set[int], tick: float) -> None:
         self._signals = signals
         self._tick = tick
-        self._strangers = set(kernel.children())  # `exec jobq worker` keeps those of a shell; un-reaped, so ours (P4)
+        self._strangers = strangers & set(kernel.children())  # un-reaped, so ours (P4)
         self._newcomers = set[int]()  # came since, and may be the guardian's, should it be about to end
         self._is_asked_to_stop = False
         self._silent_ticks = 0
         self._has_spoken = False  # imports may take long
-        self._pulse, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._guardian = _start(command, theirs)
-        os.close(theirs)
+        self._pulse = pulse
+        self._guardian = guardian
 
     def run(self) -> int:
         """Watch until the guardian has ended and nothing is left; return its code, 128+n when signal n killed it."""
@@ -144,25 +148,6 @@ class Watcher:
                 self._signals.read()
 
 
-def _start(command: list[str], pulse: int) -> int:
-    """Fork the guardian into a process group of its own, so that no kill of a group takes both; return its number."""
-    watcher = os.getpid()
-    pid = kernel.fork()
-    if pid == 0:
-        try:
-            os.setpgid(0, 0)
-            kernel.continue_with_parent()
-            if os.getppid() == watcher:
-                os.set_inheritable(pulse, True)
-                kernel.default_signals(worker=True)
-                os.execve(command[0], command, {**os.environ, "JOBQ_WATCHER_FD": str(pulse)})  # noqa: S606 - ourselves
-        except OSError as error:
-            kernel.say(f"cannot start the guardian: {error.strerror}", TITLE)
-        finally:
-            os._exit(127)
-    return pid
-
-
 def main(arguments: list[str]) -> int:
     """Watch; return the exit code to end with."""
     kernel.rename(TITLE)
@@ -172,10 +157,12 @@ def main(arguments: list[str]) -> int:
     tick = TICK_SECONDS
     if arguments[:1] == ["--tick"] and len(arguments) > 1:
         tick, arguments = float(arguments[1]), arguments[2:]
-    if arguments[:1] != ["--"] or not arguments[1:]:
-        kernel.say("usage: python -P -m jobq.run.watcher [--tick SECONDS] -- CMD ...", TITLE)
+    if arguments[:1] != ["--"] or not all(map(str.isdecimal, arguments[1:])) or len(arguments) < 3:  # noqa: PLR2004
+        kernel.say("usage: python -P -m jobq.run.watcher [--tick SECONDS] -- FD GUARDIAN [STRANGER ...]", TITLE)
         return USAGE
-    return Watcher(Signals(), arguments[1:], tick).run()
+    pulse, guardian, *strangers = map(int, arguments[1:])
+    os.set_inheritable(pulse, False)
+    return Watcher(Signals(), pulse, guardian, set(strangers), tick).run()
 
 
 if __name__ == "__main__":

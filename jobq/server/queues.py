@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from jobq.backend import DeadLetter, Peeked
+from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
 from jobq.server import schemas
 from jobq.server.endpoint import LIMIT, Call, Endpoint, Parameter, Reply, whole
@@ -57,10 +58,15 @@ def _raw(found: list[Peeked] | list[DeadLetter]) -> Iterator[dict[str, Any]]:
 
 
 async def clear(call: Call) -> Reply:
-    """Delete what waits or is leased."""
-    count = await (await call.backend()).clear()
-    call.audited["count"] = count
-    return 202, {"cleared": count}
+    """Delete what waits or is leased: all of it, or for as long as one request should last, if it has a cursor."""
+    backend = await call.backend()
+    cursor = call.query.get("cursor")
+    if cursor is None or not isinstance(backend, ClearsInSteps):
+        cleared = Cleared(await backend.clear(), None)
+    else:
+        cleared = await clear_in_steps(backend, begin=cursor, seconds=_CLEAR_SECONDS)
+    call.audited["count"] = cleared.deleted
+    return 202, {"cleared": cleared.deleted, "cursor": cleared.cursor}
 
 
 async def redrive(call: Call) -> Reply:
@@ -85,6 +91,12 @@ _LIMIT: Final = Parameter(
     name="limit",
     schema={"type": "integer", "minimum": 1, "maximum": schemas.MAX_TASKS, "default": 100},
     text=LIMIT.text,
+)
+_CLEAR_SECONDS: Final = 5.0  # of one request that has a cursor
+_CURSOR: Final = Parameter(
+    name="cursor",
+    schema={"type": "string", "maxLength": 40},
+    text="Empty to begin, then the answer's; none = the answer comes when all is done, however long that takes.",
 )
 _EXIST_OK: Final = Parameter(
     name="exist_ok", schema={"type": "string", "enum": ["true", "false"]}, text="Whether it may exist already."
@@ -139,6 +151,7 @@ ENDPOINTS: Final = (
         Scope.ADMIN,
         handler=clear,
         answers={202: schemas.Cleared},
+        parameters=(_CURSOR,),
         summary="Delete every task that waits or is leased.",
     ),
     _of_a_queue(

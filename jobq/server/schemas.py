@@ -462,9 +462,10 @@ class Counts(Answer):
 
 
 class Cleared(Answer):
-    """How many were deleted."""
+    """How many were deleted; `cursor` for the next request, if that was not all."""
 
     cleared: int
+    cursor: str | None = None
 
 
 class FoundIds(Answer):

@@ -33,13 +33,13 @@ from tests.guardian.stage import (
 from tests.guardian.test_process import LISTENER, has_namespaces
 
 WATCHER = (sys.executable, "-P", "-m", "jobq.run.watcher")
-GUARDIAN = (sys.executable, "-P", "-m", "jobq.run.guardian", "--restart", "0", "--")
+LAUNCH = (sys.executable, "-P", "-m", "tests.guardian.launch")
 KINDS = ("double_fork", "env_i_setsid", "reparenting")  # found by nobody who looks into environments: the second
 
 
 def watched(*command: str, tick: float = 2.0, **options: object) -> Program:
     """Start a watcher of a guardian of a command."""
-    return Program(*WATCHER, "--tick", str(tick), "--", *GUARDIAN, *command, **options)  # type: ignore[arg-type] # passed through
+    return Program(*LAUNCH, "--tick", str(tick), "--", *command, **options)  # type: ignore[arg-type] # passed through
 
 
 class Three:
@@ -155,7 +155,7 @@ time.sleep(1000)
 @pytest.mark.parametrize("spoken", [True, False], ids=["fell silent", "was asked to end"])
 def test_a_silent_guardian_is_ended(spoken: bool) -> None:
     command = [*PYTHON, "-c", SILENT.replace("SPOKEN", str(int(spoken)))]
-    with Program(*WATCHER, "--tick", "0.1", "--", *command, stderr=subprocess.STDOUT) as program:
+    with Program(*LAUNCH, "--tick", "0.1", "--guardian", "--", *command, stderr=subprocess.STDOUT) as program:
         assert program.line() == "ready"
         (guardian,) = children(program.pid)
         (left,) = children(guardian)
@@ -170,9 +170,8 @@ def test_a_guardian_gives_signs_of_life_whatever_it_does() -> None:
     """While it is idle, and while it waits to start a worker again."""
     with watched("sh", "-c", "sleep 1; kill -9 $$", tick=0.25) as program:
         assert program.wait() == 137
-    command = [*GUARDIAN[:-1], "--first-pause", "2.5"]
-    command[command.index("--restart") + 1] = "1"
-    with Program(*WATCHER, "--tick", "0.25", "--", *command, "--", "sh", "-c", "kill -9 $$") as program:
+    command = (*LAUNCH, "--tick", "0.25", "--restart", "1", "--first-pause", "2.5")
+    with Program(*command, "--", "sh", "-c", "kill -9 $$") as program:
         assert program.wait() == 137
 
 
@@ -186,7 +185,7 @@ def test_signals_reach_the_worker_exactly_once_and_ctrl_z_stops_nobody() -> None
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ["PYTHONPATH"] = str(ROOT)
-        os.execv(WATCHER[0], [*WATCHER, "--", *GUARDIAN, *PYTHON, "-c", LISTENER])
+        os.execv(LAUNCH[0], [*LAUNCH, "--", *PYTHON, "-c", LISTENER])
     output = b""
 
     def read(what: bytes) -> None:
@@ -212,7 +211,7 @@ def test_signals_reach_the_worker_exactly_once_and_ctrl_z_stops_nobody() -> None
 
 
 def test_nohup_is_respected() -> None:
-    inner = [*WATCHER, "--", *GUARDIAN, *PYTHON, "-c", LISTENER]
+    inner = [*LAUNCH, "--", *PYTHON, "-c", LISTENER]
     with Program("bash", "-c", 'trap "" HUP; exec "$@"', "bash", *inner) as program:
         assert program.line() == "ready"
         program.signal(signal.SIGHUP)
@@ -224,7 +223,7 @@ def test_s11_children_from_before_are_left_alone_also_when_the_guardian_is_kille
     """`exec jobq worker` in a shell: its sidecars stay its children, and are no task's; nor are their orphans."""
     mark = marker()
     sidecar = f'{" ".join(hostile("double_fork", mark))} & exec "$@"'
-    command = (*WATCHER, "--tick", "0.4", "--", *GUARDIAN, *PYTHON, "-c", LISTENER)
+    command = (*LAUNCH, "--tick", "0.4", "--", *PYTHON, "-c", LISTENER)
     with Program("bash", "-c", sidecar, "bash", *command) as program:
         assert program.line() == "ready"
         until(lambda: len(living(mark)) == 2)
@@ -244,7 +243,7 @@ def test_as_pid_1_it_reaps_and_hears_sigterm() -> None:
         "os.write(1, f'ready {os.getppid()}\\n'.encode())\n"
         "while True: time.sleep(1000)\n"
     )
-    inner = [*WATCHER, "--", *GUARDIAN, *PYTHON, "-c", script]
+    inner = [*LAUNCH, "--", *PYTHON, "-c", script]
     with Program("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *inner) as program:
         assert program.line() == "ready 2"
         (pid_1,) = children(program.pid)
@@ -256,17 +255,26 @@ def test_as_pid_1_it_reaps_and_hears_sigterm() -> None:
         assert program.wait() == 6
 
 
-@pytest.mark.parametrize("arguments", [[], ["--tick"], ["--"], ["what"]])
+@pytest.mark.parametrize("arguments", [[], ["--tick"], ["--"], ["what"], ["--", "3"], ["--", "3", "four"]])
 def test_usage(arguments: list[str]) -> None:
     with Program(*WATCHER, *arguments, stderr=subprocess.STDOUT) as program:
         assert "usage" in program.rest()
         assert program.wait() == 2
 
 
-def test_a_guardian_that_cannot_be_started() -> None:
-    with Program(*WATCHER, "--", "/no/such", stderr=subprocess.STDOUT) as program:
-        assert "cannot start the guardian: No such file" in program.rest()
-        assert program.wait() == 127
+def test_nobody_is_left_when_watcher_and_guardian_cannot_be_started() -> None:
+    script = (
+        "import os, sys; sys.executable = '/no/such'\n"
+        "from jobq.run.spawn.launch import launch\n"
+        "connection = launch(['--', 'true'])\n"
+        "os.write(1, b'%d' % len(connection.recv(1)))"  # as a worker, it finds that it has no guardian
+    )
+    with Program(*PYTHON, "-c", script, stderr=subprocess.STDOUT) as program:
+        told = program.rest()  # to the end of the last that holds its output
+        assert "FileNotFoundError" in told
+        assert "jobq guardian: cannot start: No such file or directory" in told
+        assert re.search(r"^0", told, re.MULTILINE)
+        assert program.wait() == 1
 
 
 def test_it_is_small(three: Three) -> None:

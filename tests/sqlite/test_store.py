@@ -169,8 +169,8 @@ async def test_peek_shows_what_a_claim_takes(tmp_path: Path) -> None:
         (task_sql.CLAIM, [0] * 2, ["task_ready"]),
         (task_sql.LOOK, {"queue": 0}, ["task_leased", "task_ready", "task_scheduled"]),
         (task_sql.PROMOTE_DUE, [0] * 3, ["task_scheduled"]),
-        (task_sql.PROMOTE_EXPIRED, [0] * 4, ["task_leased"]),
-        (task_sql.FORGET, [0] * 3, ["task_done"]),
+        (task_sql.EXPIRED, [0] * 3, ["task_leased"]),
+        (task_sql.OLD, [0] * 3, ["task_done"]),
     ],
     ids=["claim", "look", "due", "expired", "forget"],
 )

@@ -111,11 +111,9 @@ def run(
         raise click.UsageError("--no-wait and --wait-at-most contradict each other")
     settings = read_settings(stop_grace=stop_grace).model_copy(update={"restart": 0})
     spec = spec_of(ctx, settings)
-    if settings.guardian == "on" and settings.guardian_fd is None:
-        from jobq.run.spawn import choose_spawner  # noqa: PLC0415 - `jobq lease --help` needs none of it
+    from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq lease --help` needs none of it
 
-        if choose_spawner.is_possible():
-            choose_spawner.become_watcher(sys.argv[1:], settings)
+    settings = below_guardian(sys.argv[1:], settings)
     wanted = {"ttl": ttl or settings.lease_ttl, "wait": wait_at_most or wait, "lock_delay": lock_delay or timedelta(0)}
     return asyncio.run(_run(spec, settings, name, argv, wanted, conflict_exit_code))
 

@@ -65,11 +65,9 @@ def pull(
     own = {"num_workers": 1, "idle_timeout": wait, "time_limit": None, "restart": 0, "max_consecutive_failures": 0}
     settings = settings.model_copy(update=own)
     spec = spec_of(ctx, settings)
-    if settings.guardian == "on" and settings.guardian_fd is None:
-        from jobq.run.spawn import choose_spawner  # noqa: PLC0415 - `jobq pull --help` needs none of it
+    from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq pull --help` needs none of it
 
-        if choose_spawner.is_possible():
-            choose_spawner.become_watcher(sys.argv[1:], settings)
+    settings = below_guardian(sys.argv[1:], settings)
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 
     echo = "nowhere" if quiet_output else "stderr" if as_json else "stdout"

@@ -7,6 +7,7 @@ import click
 
 from jobq.cli.common import ExampleCommand, json_option, with_queue
 from jobq.cli.display import format_task, terminal
+from jobq.cli.display.progress_bar import Bar
 from jobq.errors import AccessDenied
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def clear(ctx: click.Context, yes: bool, as_json: bool) -> int:
         if not yes and not terminal.confirmed(f"Delete all tasks that wait or run on {backend.name}?"):
             terminal.tell("nothing was deleted")
             return 1
-        count = await backend.clear()
+        count = await _cleared(backend)
         if as_json:
             terminal.put_json({"queue": backend.name, "cleared": count})
         else:
@@ -119,3 +120,12 @@ def clear(ctx: click.Context, yes: bool, as_json: bool) -> int:
         return 0
 
     return with_queue(ctx, work)
+
+
+async def _cleared(backend: "Backend") -> int:
+    from jobq.clearing import ClearsInSteps, clear_in_steps  # noqa: PLC0415 - most commands clear nothing
+
+    if not isinstance(backend, ClearsInSteps):
+        return await backend.clear()
+    with Bar("clearing", (await backend.stats()).unfinished) as bar:
+        return (await clear_in_steps(backend, lambda count: bar.show(count, str(count)))).deleted

@@ -118,11 +118,9 @@ def run(
         raise click.UsageError("nothing to run: give a FILE of commands or pipe them; a terminal is not read")
     reads_input = file is not None or not terminal.has_terminal_input()
     settings = _settings(**options)
-    if settings.guardian == "on" and settings.guardian_fd is None:
-        from jobq.run.spawn import choose_spawner  # noqa: PLC0415 - `jobq run --help` needs none of it
+    from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq run --help` needs none of it
 
-        if choose_spawner.is_possible():
-            choose_spawner.become_watcher(sys.argv[1:], settings)  # before anything is read: what is read is lost then
+    settings = below_guardian(sys.argv[1:], settings)  # before anything is read: what is read is lost then
     again = ["jobq", "run", "--resume", *(("--queue-file", queue_file) if queue_file else ())]
     again += ["-n", str(settings.num_workers)] if settings.num_workers > 1 else []
     again += ["--joblog", joblog] if joblog else []

@@ -114,11 +114,9 @@ def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: 
         options["log_format"] = "json"
     options["preload"] = options["preload"] or None
     settings = read_settings(**options)
-    if settings.guardian == "on" and settings.guardian_fd is None:
-        from jobq.run.spawn import choose_spawner  # noqa: PLC0415 - `jobq worker --help` needs none of it
+    from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq worker --help` needs none of it
 
-        if choose_spawner.is_possible():
-            choose_spawner.become_watcher(sys.argv[1:], settings)
+    settings = below_guardian(sys.argv[1:], settings)
     spec = spec_of(ctx, settings)
     return asyncio.run(_work(spec, settings, echo_output=not quiet_output, is_data=as_json))
 

@@ -8,6 +8,8 @@ Options, each with a number:
     --restart N                when the worker dies by a signal start it again, N times at most, after a growing pause;
                                it then has JOBQ_GUARDIAN_RESTARTED=1: tasks of its predecessor may still be leased
     --first-pause SECONDS      the first of these pauses, for tests
+    --worker PID --connection FD
+                               the first worker is this child already, and FD our end of its socket
     --stop-within SECONDS      kill a worker that has not ended so long after SIGTERM, SIGHUP or SIGINT (30)
 
 JOBQ_WATCHER_FD in the environment is a pipe for signs of life to the process that watches this one: see
@@ -59,14 +61,33 @@ def start_worker(command: list[str], environment: dict[str, str]) -> tuple[int, 
     return pid, ours
 
 
-def guard_worker(command: list[str], restarts: int, pause: float, stop_within: float) -> int:
-    """Start the worker, and again when it dies by a signal; return its code, 128+n when it died by signal n."""
+def guard_worker(
+    first: tuple[int, int] | None, command: list[str], restarts: int, pause: float, stop_within: float
+) -> int:
+    """Guard the worker, and start it again when it dies by a signal.
+
+    Args:
+        first: its number and our socket to it; None = it has yet to be started.
+        command: starts it.
+        restarts: how often.
+        pause: seconds before the first start after a death.
+        stop_within: seconds that it may take to end.
+
+    Returns:
+        Its code, 128+n when it died by signal n.
+    """
     signals = Signals()
     heartbeat = Heartbeat(int(os.environ.pop("JOBQ_WATCHER_FD", "-1")))
     strangers = frozenset(kernel.children())
     environment: dict[str, str] = {}
     while True:
-        worker, connection = start_worker(command, environment)
+        if first is not None:
+            worker, connection = first[0], socket.socket(fileno=first[1])
+            strangers -= {worker}
+            connection.set_inheritable(False)
+            first = None
+        else:
+            worker, connection = start_worker(command, environment)
         guardian = Guardian(
             connection, signals, worker, heartbeat, stop_within, strangers & frozenset(kernel.children())
         )
@@ -107,14 +128,23 @@ def main(arguments: list[str]) -> int:
     if len(arguments) == 2 and arguments[0] == "--attached":  # noqa: PLR2004 - a flag and its value
         Guardian(socket.socket(fileno=int(arguments[1])), Signals(), None).run()
         return 0
-    options = {"--restart": 0.0, "--first-pause": FIRST_PAUSE_SECONDS, "--stop-within": STOP_WITHIN_SECONDS}
+    options = {
+        "--restart": 0.0,
+        "--first-pause": FIRST_PAUSE_SECONDS,
+        "--stop-within": STOP_WITHIN_SECONDS,
+        "--worker": 0.0,
+        "--connection": -1.0,
+    }
     while len(arguments) > 1 and arguments[0] in options:
         options[arguments[0]] = float(arguments[1])
         arguments = arguments[2:]
     if arguments[:1] != ["--"] or not arguments[1:]:
         say("usage: python -P -m jobq.run.guardian [--restart N] [--stop-within SECONDS] -- CMD ...")
         return USAGE
-    return guard_worker(arguments[1:], int(options["--restart"]), options["--first-pause"], options["--stop-within"])
+    first = (int(options["--worker"]), int(options["--connection"])) if options["--worker"] else None
+    return guard_worker(
+        first, arguments[1:], int(options["--restart"]), options["--first-pause"], options["--stop-within"]
+    )
 
 
 if __name__ == "__main__":

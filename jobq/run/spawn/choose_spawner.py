@@ -7,15 +7,15 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final
 
-from jobq.run.guardian import OBEYED
 from jobq.run.process.environment import inherited_environment
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
 from jobq.run.racing import racing
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
-from jobq.run.spawn.guardian_spawner import GuardianSpawner, inherited_connection
+from jobq.run.spawn.guardian_spawner import FD_VARIABLE, GuardianSpawner, inherited_connection
+from jobq.run.spawn.launch import launch
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
@@ -68,24 +68,25 @@ async def preload(spawner: Spawner, settings: Settings, environment: Mapping[str
         _log.warning("modules are not preloaded: that takes the guardian; each task imports what it needs")
 
 
-def become_watcher(arguments: Sequence[str], settings: Settings) -> NoReturn:
-    """Turn this process into the watcher of a worker with these arguments; its pid, and so its parent, stay.
+def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
+    """Go on as the worker below a guardian, where there can be one and is none yet; the watcher keeps this pid.
 
     Args:
         arguments: of `jobq`, as they were given.
         settings: how often a worker that dies by a signal is started again, and how long one may take to stop.
+
+    Returns:
+        What the worker goes by.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    python = [sys.executable, "-P", "-m"]
+    if settings.guardian == "off" or settings.guardian_fd is not None or not is_possible():
+        return settings
     options = [
         *("--restart", str(settings.restart)),
         *("--stop-within", str(settings.stop_grace.total_seconds() + _GIVE_BACK_SECONDS)),
     ]
-    guardian = [*python, "jobq.run.guardian", *options, "--", *python, "jobq", *arguments]
-    command = [*python, "jobq.run.watcher", "--", *guardian]
-    signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)  # what comes before the watcher can listen waits in the kernel
-    os.execv(sys.executable, command)  # noqa: S606 - itself
+    descriptor = launch([*options, "--", sys.executable, "-P", "-m", "jobq", *arguments]).detach()
+    os.environ[FD_VARIABLE] = str(descriptor)
+    return settings.model_copy(update={"guardian_fd": descriptor})
 
 
 def _allow_descriptors() -> None:

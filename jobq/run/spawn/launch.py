@@ -1,0 +1,73 @@
+"""How one process becomes three (DESIGN section 6): the watcher, its guardian, and the worker, which goes on in Python.
+
+The worker is forked, not started: what the command line has imported by then is a third of a worker's start.
+"""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from jobq.run.guardian import OBEYED
+
+
+def launch(guardian: Sequence[str], watcher: Sequence[str] = ()) -> socket.socket:
+    """Fork guardian and worker, become the watcher, and return in the worker; raises OSError where that is refused.
+
+    Whoever of the three dies meanwhile, the others end as they would later: the guardian at the watcher's end, the
+    worker at the guardian's, and what they leave falls to a process that is a subreaper already.
+
+    Args:
+        guardian: options of `jobq.run.guardian`, and the command that starts the worker again.
+        watcher: options of `jobq.run.watcher`.
+
+    Returns:
+        The worker's connection to its guardian.
+    """
+    from jobq.run.guardian import kernel  # noqa: PLC0415 - Linux alone has what it imports
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kernel.open_standard_descriptors()
+    kernel.become_subreaper()
+    signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)  # what comes before they can listen waits in the kernel
+    strangers = kernel.children()  # `exec jobq worker` keeps those of a shell
+    python = [sys.executable, "-P", "-m"]
+    seen, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # the guardian's signs of life
+    me = os.getpid()
+    if child := os.fork():
+        os.set_inheritable(seen, True)
+        os.execv(  # noqa: S606 - ourselves
+            sys.executable, [*python, "jobq.run.watcher", *watcher, "--", *map(str, (seen, child, *strangers))]
+        )
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.setpgid(0, 0)  # so that no kill of a group takes watcher and guardian
+        kernel.continue_with_parent()
+        if os.getppid() != me:
+            os._exit(127)
+        if worker := os.fork():
+            kernel.default_signals(worker=True)
+            signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)
+            for descriptor in (told, ours.fileno()):
+                os.set_inheritable(descriptor, True)
+            adopted = ["--worker", str(worker), "--connection", str(ours.fileno())]
+            os.execve(  # noqa: S606 - ourselves
+                sys.executable,
+                [*python, "jobq.run.guardian", *adopted, *guardian],
+                {**os.environ, "JOBQ_WATCHER_FD": str(told)},
+            )
+        os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal tells the watcher
+        kernel.ignore_terminal()
+        signal.pthread_sigmask(signal.SIG_SETMASK, OBEYED)  # for which it has no handlers yet
+    except OSError as error:
+        with suppress(OSError):
+            kernel.say(f"cannot start: {error.strerror}")
+        os._exit(127)
+    for descriptor in (seen, told, ours.detach()):
+        os.close(descriptor)
+    if not sys.flags.safe_path:
+        del sys.path[0]  # nothing more is imported from the folder that a user happens to be in
+    return theirs

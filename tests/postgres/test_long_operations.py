@@ -1,0 +1,72 @@
+"""What concerns many rows takes many short transactions: a lease of the queue can be renewed between any two (S11)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobq_postgres import PostgresBackend
+from jobq_postgres.queue_admin import ROWS_AT_ONCE
+from tests.postgres.server import Database
+from tests.postgres.support import LEASE, NOW, tasks
+
+_ROWS = 2 * ROWS_AT_ONCE + 7
+# The server's own word: how many rows each transaction took out of a table.
+_WATCH = """
+    CREATE TABLE public.seen (transaction text, rows bigint);
+    CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN INSERT INTO public.seen SELECT pg_current_xact_id()::text, count(*) FROM gone; RETURN NULL; END';
+    CREATE TRIGGER see AFTER DELETE ON jobq.task REFERENCING OLD TABLE AS gone
+        FOR EACH STATEMENT EXECUTE FUNCTION public.see();
+    CREATE TRIGGER see AFTER DELETE ON jobq.dead REFERENCING OLD TABLE AS gone
+        FOR EACH STATEMENT EXECUTE FUNCTION public.see();
+"""
+_BURY = """
+    WITH gone AS (DELETE FROM jobq.task WHERE queue_id = 1 AND id LIKE 't-%' RETURNING *)
+    INSERT INTO jobq.dead (queue_id, id, rank, deliveries, body, reason, description, died_at)
+    SELECT queue_id, id, rank, 1, body, 'failed', '', clock_timestamp() FROM gone
+"""
+
+
+async def _clear(queue: PostgresBackend, ids: list[str]) -> None:
+    assert await queue.clear() == len(ids)
+
+
+async def _purge(queue: PostgresBackend, ids: list[str]) -> None:
+    assert await queue.purge_dead(["unknown", *ids]) == ids
+
+
+async def _redrive(queue: PostgresBackend, ids: list[str]) -> None:
+    assert await queue.redrive([*ids, *ids[:2]]) == ids
+    assert (await queue.stats()).visible == len(ids)
+
+
+@pytest.mark.parametrize("operation", [_clear, _purge, _redrive])
+async def test_no_transaction_takes_all_rows(
+    database: Database, queue: PostgresBackend, operation: Callable[[PostgresBackend, list[str]], Any]
+) -> None:
+    ids = await queue.push(tasks(_ROWS))
+    connection = await database.server().connect("watch")
+    try:
+        if operation is not _clear:
+            await connection.execute(_BURY)
+        await connection.execute(_WATCH)
+        await operation(queue, ids)
+        rows = await connection.fetch("SELECT sum(rows) FROM public.seen GROUP BY transaction")
+    finally:
+        await connection.close()
+    assert sum(row[0] for row in rows) == _ROWS
+    assert max(row[0] for row in rows) <= ROWS_AT_ONCE
+
+
+async def test_clear_leaves_what_is_pushed_while_it_runs(queue: PostgresBackend) -> None:
+    await queue.push(tasks(_ROWS))
+    await queue.receive(3, LEASE, NOW)
+    step = await queue.clear_some("")
+    await queue.push(tasks(5, "late"))
+    total = step.deleted
+    while step.cursor is not None:
+        step = await queue.clear_some(step.cursor)
+        total += step.deleted
+    assert total == _ROWS
+    assert (await queue.stats()).unfinished == 5, "what was acknowledged after the beginning is still there (S1)"
