@@ -105,12 +105,13 @@ class JournaledDelivery:
         """Whether it may still run: it is not settled, and its lease is not over."""
         return not self._is_settled and _CLOCK.boottime() < self._since + self._seconds
 
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta) -> timedelta | None:
         """Extend the lease, and tell how the attempt is."""
         sent = _CLOCK.boottime()
-        await self._inner.renew(lease)
-        self._since, self._seconds = sent, lease.total_seconds()
+        shorter = await self._inner.renew(lease)
+        self._since, self._seconds = sent, (shorter or lease).total_seconds()
         self._tell_held()
+        return shorter
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done, or as canceled or moved where that was judged."""
