@@ -184,10 +184,13 @@ class Delivery(Protocol):
         """The last accepted checkpoint of this task, by whichever attempt (S9)."""
         ...
 
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta) -> timedelta | None:
         """Extend the lease to this length from now; the caller counts from before the call.
 
         A lost answer is SettlementUnknown: the lease may be longer than the caller knows, never shorter.
+
+        Returns:
+            The length that was granted, where that is less: a queue that says itself for how long was changed.
         """
         ...
 

@@ -16,6 +16,7 @@ import pytest
 
 ACCOUNT: Final = "devstoreaccount1"
 _PROGRAMS: Final = Path(__file__).parent / "azurite/node_modules/azurite/dist/src"
+_KEEP_ALIVE: Final = Path(__file__).parent / "azurite/keep_alive.cjs"
 _SERVICES: Final = ("queue", "blob", "table")
 # Published with Azurite: the same on every machine, and no secret.
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -77,6 +78,8 @@ class Azurite:
     def _command(self, service: str, port: int) -> list[str]:
         return [
             _node(),
+            "--require",
+            str(_KEEP_ALIVE),
             str(_program(service)),
             "--silent",
             "--disableTelemetry",

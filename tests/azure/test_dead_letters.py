@@ -87,16 +87,19 @@ async def test_two_that_put_back_at_once_send_each_once(stage: Stage, monkeypatc
 
 
 async def test_a_lost_answer_to_what_is_put_back_is_told_and_repeated_with_a_higher_number(stage: Stage) -> None:
-    (task,) = await stage.pushed(command="exit 3")
-    await _bury_all(stage, 1)
+    task = Task.new(command="exit 3")
+    wire = await stage.wire(f"{stage.queue}-failed")
+    # It died long ago: the epochs of what is put back come from the service's clock, and are not counted on.
+    await wire.put(Content(task.encode(), Beside(dead={"id": task.id, "epoch": 1_700_000_000})).text())
     stage.proxy.strike(Strike.LOSE_ANSWER, "POST", f"/{stage.queue}/")
     with pytest.raises(PushUnknown) as caught:
         await stage.backend.redrive([task.id])
     assert list(caught.value.ids) == [task.id]
     (letter,) = await stage.backend.dead_letters(10)
     assert await stage.backend.redrive([letter.id]) == [letter.id]
-    epochs = {each.task.epoch for each in await stage.backend.receive(2, LEASE, NOW)}
-    assert epochs == {1, 2}, "two copies of one task, and nothing to tell them apart by (S3)"
+    assert len({each.task.epoch for each in await stage.backend.receive(2, LEASE, NOW)}) == 2, (
+        "two copies of one task, and nothing to tell them apart by (S3)"
+    )
 
 
 @pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BUSY])
@@ -128,7 +131,7 @@ async def test_epochs_rise_also_where_no_story_had_room(stage: Stage) -> None:
     wire = await stage.wire(f"{stage.queue}-failed")
     await wire.put(Content(Task.new(command="true", id="full", epoch=1).encode()).text())
     assert await stage.backend.redrive(["full"]) == ["full"]
-    assert (await stage.take()).task.epoch == 2
+    assert (await stage.take()).task.epoch >= 2
 
 
 async def test_a_look_that_is_given_up_hides_nothing(stage: Stage) -> None:

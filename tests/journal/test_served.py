@@ -120,6 +120,23 @@ def test_an_old_attempt_is_not_the_result_of_an_end_that_nobody_told(place: Plac
     assert place.inside(result) == ("succeeded", None)
 
 
+def test_what_is_canceled_while_it_runs_is_not_put_back(place: Place) -> None:
+    """The wish outlives the attempt that failed before it could hear of it."""
+
+    async def work(backend: Backend) -> None:
+        await backend.create()
+        (id_,) = await backend.push([Task.new(command="true")])
+        (held,) = await backend.receive(1, LEASE, NOW)
+        journal = journal_of(backend)
+        assert await journal.cancel([id_]) == ["stopping"]
+        await held.requeue(held.task.requeued(failures=1), NOW)
+        assert await backend.receive(1, LEASE, NOW) == []
+        (record,) = await journal.find([id_])
+        assert record.state is TaskState.CANCELED
+
+    place.inside(work)
+
+
 def test_what_is_canceled_is_not_served_again(place: Place) -> None:
     """The wish outlives the worker that held it (S1)."""
 

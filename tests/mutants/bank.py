@@ -27,4 +27,136 @@ class Mutant:
     test: str
 
 
-BANK: Final[tuple[Mutant, ...]] = ()
+BANK: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        name="SQLite reads the time before it has the lock",
+        file="backends/jobq_sqlite/transaction.py",
+        text=('    database.execute("BEGIN IMMEDIATE")\n    try:\n        now = file.now_to_write(database)'),
+        wrong=(
+            "    now = file.now_to_write(database)\n"
+            '    database.execute("BEGIN IMMEDIATE")\n'
+            "    try:\n"
+            "        now = now"
+        ),
+        test="tests/sqlite/test_group_commit.py::test_a_lease_that_runs_out_while_the_lock_is_waited_for_is_lost",
+    ),
+    Mutant(
+        name="an offer is confirmed by a renewal that is old again",
+        file="jobq/lease/keeper.py",
+        text="await self._renew_once() and not self._is_stale() and",
+        wrong="await self._renew_once() and",
+        test="tests/unit/test_keeper.py::test_an_offer_whose_renewal_succeeds_and_is_old_again_by_then_is_let_go",
+    ),
+    Mutant(
+        name="an envelope may record the end of the delivery that begins",
+        file="jobq/run/attempt/retry.py",
+        text="task.counters.ends > deliveries - 1",
+        wrong="task.counters.ends > deliveries",
+        test="tests/unit/test_retry.py::test_an_envelope_cannot_record_the_end_of_the_delivery_that_begins",
+    ),
+    Mutant(
+        name="a settle pauses past the end of its lease",
+        file="jobq/run/attempt/settle.py",
+        text="first_of(end, keeper.lock_lost_event.wait(), *",
+        wrong="first_of(end, *",
+        test="tests/unit/test_settlement.py::test_a_pause_ends_with_the_lease",
+    ),
+    Mutant(
+        name="what expired keeps its place",
+        file="backends/jobq_sqlite/task_sql.py",
+        text="PROMOTE_EXPIRED, (now.wall, row[0])",
+        wrong="PROMOTE_EXPIRED, (0.0, row[0])",
+        test="tests/conformance/test_sqlite.py",
+    ),
+    Mutant(
+        name="the wish to cancel is forgotten by a requeue (SQLite)",
+        file="backends/jobq_sqlite/task_sql.py",
+        text='CANCEL_IDLE} AND cancel_requested"',
+        wrong='CANCEL_IDLE} AND 0"',
+        test="tests/journal/test_served.py::test_what_is_canceled_while_it_runs_is_not_put_back",
+    ),
+    Mutant(
+        name="a receive that was answered as it was cancelled gives nothing back (SQLite)",
+        file="backends/jobq_sqlite/backend.py",
+        text="                give_back(claimed.result())  #",
+        wrong="                pass  #",
+        test="tests/sqlite/test_group_commit.py::test_receive_cancelled_with_its_answer_in_hand_gives_back",
+    ),
+    Mutant(
+        name="a worker drops what a receive brought as it was cancelled",
+        file="jobq/run/worker/receive.py",
+        text="return None if not receiving.done() or receiving.cancelled() else receiving.result()",
+        wrong="return receiving.result() if receiving.done() and not receiving.cancelling() else None",
+        test="tests/unit/test_receiving.py::test_s1_a_receive_that_is_answered_as_it_is_cancelled_hands_its_tasks_over",
+    ),
+    Mutant(
+        name="a repeated claim takes over a lease that is over (SQLite)",
+        file="backends/jobq_sqlite/task_sql.py",
+        text="AND expires_at > ? AND instr(",
+        wrong="AND expires_at > ? - 1e9 AND instr(",
+        test="tests/sqlite/test_store.py::test_a_claim_that_is_asked_again_takes_over_no_lease_that_is_over",
+    ),
+    Mutant(
+        name="a repeated claim takes over a lease that is over (PostgreSQL)",
+        file="backends/jobq_postgres/claim.py",
+        text="task.seq = numbered.seq AND task.expires_at > clock_timestamp()",
+        wrong="task.seq = numbered.seq",
+        test="tests/postgres/test_late.py::test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row",
+    ),
+    Mutant(
+        name="a claim in doubt takes again what is over (PostgreSQL)",
+        file="backends/jobq_postgres/claim.py",
+        text="LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()",
+        wrong="LIMIT $2 FOR UPDATE)",
+        test="tests/postgres/test_late.py::test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row",
+    ),
+    Mutant(
+        name="strays are killed oldest first",
+        file="jobq/run/guardian/tasks.py",
+        text="for pid in reversed(self._strays())",
+        wrong="for pid in self._strays()",
+        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[newest_first]",
+    ),
+    Mutant(
+        name="a leader is reaped before its group is killed",
+        file="jobq/run/guardian/tasks.py",
+        text=("            self.signal(leader, signal.SIGKILL)\n        _, status"),
+        wrong="        _, status",
+        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[group_before_reap]",
+    ),
+    Mutant(
+        name="the group of a stray lives on",
+        file="jobq/run/guardian/kernel.py",
+        text="            os.killpg(group, signal.SIGKILL)",
+        wrong="            pass",
+        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[group_of_a_stray]",
+    ),
+    Mutant(
+        name="a task waits for strays of its neighbours",
+        file="jobq/run/guardian/tasks.py",
+        text="if self._killed.get(pid, math.inf) > leader.foreign]",
+        wrong="if self._killed.get(pid, math.inf) > 0]",
+        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[strays_of_a_neighbour]",
+    ),
+    Mutant(
+        name="what cannot be killed is never forgotten",
+        file="jobq/run/guardian/tasks.py",
+        text=("        self._hopeless.discard(pid)\n"),
+        wrong="",
+        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[hopeless_until_reaped]",
+    ),
+    Mutant(
+        name="the generator knows no total",
+        file="jobq/server/load_generator.py",
+        text=("            if wanted.total is not None:\n                count = min(count, wanted.total - pushed)\n"),
+        wrong="",
+        test="tests/service/test_generator.py",
+    ),
+    Mutant(
+        name="a head may take a minute",
+        file="jobq/server/slow_client_limits.py",
+        text="HEAD_SECONDS: Final = 10.0",
+        wrong="HEAD_SECONDS: Final = 60.0",
+        test="tests/service/test_hostile.py::test_others_are_answered_meanwhile",
+    ),
+)

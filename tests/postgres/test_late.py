@@ -1,15 +1,18 @@
 """Commits that come late: what they show is found, whatever the process believed by then."""
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from jobq_postgres import PostgresBackend
-from jobq_postgres.claim import CLAIM, CLAIM_FROM_THE_BEGINNING, Claimer
+from jobq_postgres.claim import CLAIM, CLAIM_FROM_THE_BEGINNING, TAKE_AGAIN, TAKE_OVER, Claimer
 from tests.postgres.server import Database
-from tests.postgres.support import LEASE, NOW, tasks
+from tests.postgres.support import LEASE, NOW, receipt, take, tasks
 
 
 @pytest.fixture
@@ -142,6 +145,28 @@ async def test_floor_is_raised_no_further_than_what_was_seen(queue: PostgresBack
     claimer._full_look_after = claimer._full_look_due = math.inf
     await queue.push(tasks(1, "next"))
     assert await _ids(claimer, claims, number) == ["next-00000"]
+
+
+@pytest.mark.parametrize("statement", [TAKE_AGAIN, TAKE_OVER], ids=["take again", "take over"])
+async def test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row(
+    queue: PostgresBackend, late: Any, claims: Any, database: Database, statement: str
+) -> None:
+    """S4: the row was held when the statement began, and by whom it is held since nobody knows."""
+    await queue.push(tasks(1))
+    held = receipt(await take(queue, timedelta(seconds=0.3)))
+    await late.execute("SELECT 1 FROM jobq.task FOR UPDATE")
+    number = (await queue._linked()).queue
+    found_by = [[uuid4()], [held.hex[:16]]] if statement is TAKE_OVER else [[held]]
+    asking = asyncio.create_task(claims.fetch(statement, number, 1, LEASE, *found_by))
+    looking = await database.server().connect("looking")
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    lives = "SELECT count(*) FROM jobq.task WHERE expires_at > clock_timestamp()"
+    async with asyncio.timeout(20):
+        while not await looking.fetchval(waits) or await looking.fetchval(lives):
+            await asyncio.sleep(0.01)
+    await late.execute("ROLLBACK")
+    await looking.close()
+    assert await asking == []
 
 
 async def _ids(claimer: Claimer, connection: Any, number: int) -> list[str]:

@@ -60,13 +60,15 @@ async def test_three_replicas_tell_one_truth(postgres: Database, tmp_path: Path)
             assert database.run("SELECT count(*) FROM jobq.submission") == [(len(ids),)], "it has stopped"
 
             # The replica that runs it is killed: another one goes on where it was, and adds exactly what is wanted.
-            await ask("POST", "/start", {"rate": 50.0, "command": "true", "total": 150}, 202)
+            await ask("POST", "/start", {"rate": 50.0, "command": "true", "total": 148}, 202)
             running_on = await ask.until(lambda told: told["state"] == "running" and told["pushed"] >= 10)
             victim = next(server for server in servers if _replica(server) == running_on["runner"])
             victim.kill()
             proxy.ports.remove(victim.port)
-            await ask.until(lambda told: told["pushed"] == 150 and told["state"] == "stopped", 40.0)
-            assert database.run("SELECT count(*) FROM jobq.submission WHERE id LIKE 'gen-2-%'") == [(150,)]
+            await ask.until(lambda told: told["pushed"] == 148 and told["state"] == "stopped", 40.0)
+            assert database.run("SELECT count(*) FROM jobq.submission WHERE id LIKE 'gen-2-%'") == [
+                (148,)
+            ]  # no multiple of what it adds at once
             assert min(proxy.served.values()) > 5, "void: each replica was asked"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from jobq.backend import Delivery
 from jobq.errors import DuplicateTask, LockLost
+from jobq.servable import served
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import queue_admin, task_sql
@@ -47,6 +48,20 @@ async def test_repeated_settle_answers_alike_and_others_are_refused(tmp_path: Pa
         await SETTLES[first](delivery)
         for delivered in again:
             await delivered.renew(LEASE)
+
+
+async def test_a_claim_that_is_asked_again_takes_over_no_lease_that_is_over(tmp_path: Path) -> None:
+    """S4: another may have the task by now, and one that nobody holds is a new delivery."""
+    clock = VirtualClock()
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        await served(queue).claim(1, LEASE, NOW, key="unanswered", former=())
+        (again,) = await served(queue).claim(1, LEASE, NOW, key="again", former=["unanswered"])
+        assert again.deliveries == 1
+        await clock.advance(LEASE.total_seconds() + 1)
+        (later,) = await served(queue).claim(1, LEASE, NOW, key="later", former=["unanswered", "again"])
+        assert later.deliveries == 2
 
 
 async def test_ids_of_done_tasks_are_remembered_for_a_month(tmp_path: Path) -> None:

@@ -220,6 +220,18 @@ async def test_an_offer_whose_renewal_is_late_too_is_let_go() -> None:
     assert not await confirming
 
 
+async def test_an_offer_whose_renewal_succeeds_and_is_old_again_by_then_is_let_go() -> None:
+    """Rule 5: the loop was blocked while the answer waited to be read."""
+    bench = Bench(since=T0 - 10)
+
+    async def read_late() -> None:
+        bench.clock._boottime += 8.0  # more than L/8, and no timer of the loop had its turn
+
+    bench.delivery.answers = [read_late]
+    assert not await bench.keeper.confirm()
+    assert bench.keeper.renewals == 1
+
+
 @pytest.mark.parametrize("waited", [51, 60, 86400])
 async def test_a_receive_that_waited_longer_than_the_lease_may_still_start(waited: float) -> None:
     """Rule 5: the long poll began long before the grant; a renewal that succeeds says that the lease is ours."""

@@ -1,6 +1,7 @@
 """A worker's receives through refusals: a moment's refusal ends nobody, a lasting one does (L4)."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -110,6 +111,26 @@ async def test_a_total_of_nothing_is_a_bare_queue(total: int, bare: bool) -> Non
     broker = _Broker()
     broker.counts = QueueStats(visible=None, leased=None, scheduled=None, dead=3, total=total)
     assert await _receiving(broker, VirtualClock()).is_bare() is bare
+
+
+async def test_s1_a_receive_that_is_answered_as_it_is_cancelled_hands_its_tasks_over() -> None:
+    """Else they would wait for the end of their leases, and cost a crash each."""
+    granted: Any = object()
+
+    class Late(_Broker):
+        async def receive(self, _most: int, _lease: timedelta, _wait: timedelta) -> list[Delivery]:
+            self.asked += 1
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return [granted]
+
+    broker, clock = Late(), VirtualClock()
+    receiving = _receiving(broker, clock)
+    work = asyncio.create_task(receiving.receive(_LEASE, timedelta(seconds=60)))
+    while not broker.asked:
+        await asyncio.sleep(0)
+    receiving._stopping.stop("the test says so")
+    assert await work == [granted]
 
 
 async def test_what_nobody_counts_is_not_bare() -> None:

@@ -1,5 +1,6 @@
 """S7: the budgets are exact. Pure arithmetic, so all of it can be tried."""
 
+import contextlib
 import random
 from datetime import timedelta
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobq.errors import MalformedTask
 from jobq.run.attempt.retry import (
     Backoff,
     Complete,
@@ -14,6 +16,7 @@ from jobq.run.attempt.retry import (
     Leave,
     Reason,
     Requeue,
+    check_counters,
     refusal,
     unspent,
     verdict,
@@ -26,6 +29,16 @@ BACKOFF = Backoff()
 
 def outcome(kind: OutcomeKind) -> Outcome:
     return Outcome(kind=kind, detail="why")
+
+
+@pytest.mark.parametrize(("ends", "deliveries", "can_be"), [(0, 1, True), (1, 1, False), (1, 2, True), (2, 2, False)])
+def test_an_envelope_cannot_record_the_end_of_the_delivery_that_begins(
+    ends: int, deliveries: int, can_be: bool
+) -> None:
+    task = Task.new(command="x").requeued(ends=ends)
+    assert task.counters.ends == ends
+    with contextlib.nullcontext() if can_be else pytest.raises(MalformedTask, match=r"counters\.ends"):
+        check_counters(task, deliveries)
 
 
 def test_success_completes_and_a_lost_lock_is_left_alone() -> None:

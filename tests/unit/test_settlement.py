@@ -111,6 +111,24 @@ async def test_what_is_refused_for_good_holds_up_no_worker() -> None:
     assert (await settled(*["refused"] * 1000, idempotent=True, seconds=70))[0] is Settled.LOST
 
 
+async def test_a_pause_ends_with_the_lease() -> None:
+    """P1: nothing is waited for any more, and another worker may have the task."""
+    clock = VirtualClock()
+    delivery = ScriptedDelivery(clock)
+    delivery.settle_answers = [delivery.refuse] * 1000
+    delivery.always = delivery.refuse
+    keeper = LeaseKeeper(delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60), clock=clock)
+    capabilities = Capabilities(default_lease=timedelta(seconds=60))
+    async with keeper:
+        settling = settle(delivery, keeper, Complete(), None, capabilities=capabilities, clock=clock)
+        work = asyncio.create_task(settling)
+        await clock.advance(50.0)
+        assert not work.done()
+        await clock.advance(1.0)
+        assert work.done()
+        assert await work is Settled.LOST
+
+
 async def test_a_place_that_is_missing_holds_up_no_slot() -> None:
     """L5: no waiting makes it, and another task could run meanwhile."""
     verdict = DeadLetter(Reason.MALFORMED, "not JSON")

@@ -17,6 +17,7 @@ from jobq_azure.common.errors import NoAnswer
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.dead_letters import Graveyard
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
+from jobq_azure.service_bus.lock_length import LockLength
 from jobq_azure.service_bus.message_format import BEFORE, id_in
 from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import Options
@@ -64,6 +65,7 @@ class ServiceBusBackend:
         self._is_warned = self._is_warm = False
         self._loading: asyncio.Future[ModuleType] | None = None
         self._memory = Memory()
+        self._length = LockLength(self._look_at_lock, now)
         self._sdk: Amqp | None = None
         self._admin: Admin
         self._wire: ServiceBusWire
@@ -117,6 +119,7 @@ class ServiceBusBackend:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._polls.aclose()
+        await self._length.aclose()
         if self._loading is not None:
             await self._loading
         if self._on_their_way:
@@ -140,10 +143,14 @@ class ServiceBusBackend:
     async def _look(self) -> None:
         """Learn what the queue was made with, where rights and the network allow it; nothing depends on it."""
         try:
-            self._description = await self._admin.describe(_DESCRIBE_SECONDS)
-            self._described = self._now()
+            await self._look_at_lock()
         except (JobqError, NoAnswer) as error:
             _log.debug("%s: what it was made with is not known: %s", self._place, error)
+
+    async def _look_at_lock(self) -> timedelta:
+        self._description = await self._admin.describe(_DESCRIBE_SECONDS)
+        self._described = self._now()
+        return self._description.lock
 
     async def create(self, *, exist_ok: bool = True) -> None:
         """Make the queue: messages without end, and a count of deliveries above all budgets; needs Manage."""
@@ -192,6 +199,7 @@ class ServiceBusBackend:
     def _delivery(self, locked: Locked, lease: timedelta | None) -> ServiceBusDelivery:
         if locked.count == 0:
             self._first_count = 0
+        self._length.hear(locked.seconds)
         shortest = [timedelta(seconds=locked.seconds), lease, self._options.shorter_lock]
         return ServiceBusDelivery(
             self._wire,
@@ -201,6 +209,7 @@ class ServiceBusBackend:
             lease=min(each for each in shortest if each is not None),
             on_their_way=self._on_their_way,
             deduplicates=bool(self._dedup_window()),
+            length=self._length,
         )
 
     async def _give_back(self, locked: Locked) -> None:

@@ -20,10 +20,11 @@ from jobq_azure.service_bus.message_format import (
     DIED,
     ID,
     ORIGIN,
-    clone,
     copy_name,
     id_in,
     origin_of,
+    redriven,
+    task_in,
 )
 from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES
 from jobq_azure.service_bus.rest_client import Outgoing, ServiceBusWire
@@ -208,8 +209,8 @@ def _letter(seen: "Seen") -> DeadLetter:
 def _redriven(seen: "Seen", letter: DeadLetter) -> Outgoing:
     """Return the message of the next epoch (S3), with fresh budgets (S7); what is no task goes back as it is."""
     try:
-        task = Task.decode(seen.body).redriven(deliveries=letter.deliveries)
+        task = task_in(seen).redriven(deliveries=letter.deliveries)
     except MalformedTask:
         properties: dict[str, str | int] = {BEFORE: letter.deliveries, ID: letter.id, ORIGIN: origin_of(seen)}
         return Outgoing(body=seen.body, message_id=copy_name(seen, letter.deliveries), properties=properties)
-    return clone(seen, task, letter.deliveries, None)
+    return redriven(seen, task, letter.deliveries)

@@ -29,7 +29,7 @@ from jobq_azure.storage.dead_letter_format import Record, folded
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.large_payloads import Payloads, within
 from jobq_azure.storage.message_format import MAX_TEXT_BYTES, Beside, Content, size_of
-from jobq_azure.storage.queue_client import MOST_AT_ONCE, Message, Wire
+from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, Message, Wire
 
 SUFFIX: Final = "-failed"
 _HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
@@ -209,6 +209,7 @@ class Graveyard:
         try:
             await self._send_fitting(record, envelope, epoch)
         except NoAnswer as error:
+            await asyncio.sleep(EPOCH_SECONDS)  # what is sent when this is repeated has another epoch (S3)
             what = f"{error}; {record.letter.id} may or may not be back in the queue, and is still a dead letter"
             raise PushUnknown(what, [record.letter.id]) from None
 

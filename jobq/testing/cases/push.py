@@ -58,7 +58,7 @@ async def too_large_is_refused_and_nothing_added(bench: Bench) -> None:
         await bench.backend.push([small, too_large])
     await bench.nothing()
     await bench.backend.push([fits])
-    assert (await bench.take()).task == fits
+    assert (await bench.take()).task.in_epoch(fits.epoch) == fits
 
 
 @case("deduplicates")
@@ -82,7 +82,7 @@ async def other_payload_is_an_error_and_adds_none(bench: Bench) -> None:
     with raises(DuplicateTask, "two payloads of one id in one call"):
         await bench.backend.push([twin, twin.model_copy(update={"command": "false"})])
     (delivery,) = await bench.take_all(1)
-    assert delivery.task == known, "the first payload stays"
+    assert delivery.task.in_epoch(known.epoch) == known, "the first payload stays"
 
 
 @case("deduplicates")

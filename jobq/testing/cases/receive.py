@@ -204,6 +204,17 @@ async def redelivered_at_the_front(bench: Bench) -> None:
     assert (await bench.take()).id == first.id
 
 
+@case("redelivers_at=back")
+async def redelivered_at_the_back(bench: Bench) -> None:
+    """A task whose lease expired waits behind younger ones, where the backend says so: it may be what kills workers."""
+    await bench.pushed(2)
+    first = await bench.take()
+    await bench.expire()
+    second = await bench.take()
+    assert second.id != first.id
+    assert (await bench.take()).id == first.id
+
+
 async def _cancelled(receiving: asyncio.Task[list[Delivery]]) -> None:
     receiving.cancel()
     with suppress(asyncio.CancelledError):
