@@ -12,8 +12,9 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
+from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue, TransportType
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import (
     MessageLockLostError,
@@ -38,6 +39,7 @@ _ANSWER_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 3.0  # less than a caller waits: there must be time to ask what became of it
 _LOCK_SECONDS: Final = 2.0
 _SURVEY_SECONDS: Final = 600.0  # for any number of requests
+_WEBSOCKET_SECONDS: Final = 1.0  # the SDK's own: it waits so long for each frame
 _CLOSE_SECONDS: Final = 3.0
 _MOST_PEEKED: Final = 250  # in one request, by the service
 
@@ -94,10 +96,12 @@ class Amqp:
 
     Args:
         namespace: entered; says where, and what signs in.
+        websocket: go by WebSockets, and by the proxy of the environment.
     """
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, *, websocket: bool = False) -> None:
         self._namespace = namespace
+        self._websocket = websocket
         self._place = namespace.place
         self._client: ServiceBusClient | None = None
         self._kept: dict[str, _Kept] = {}
@@ -113,6 +117,11 @@ class Amqp:
         if self._client is not None:
             with contextlib.suppress(Exception):  # it is left in any case
                 await self._client.close()
+
+    async def reach(self) -> None:
+        """Connect as a burial does; raises what it would."""
+        async with self._receiver("settle") as receiver:
+            await receiver.peek_messages(1, timeout=_ANSWER_SECONDS)
 
     async def peek(self, limit: int | None, *, dead: bool = False) -> list[Seen]:
         """Return the first messages by sequence number, in whatever state; all for None."""
@@ -171,6 +180,8 @@ class Amqp:
     def _connected(self) -> ServiceBusClient:
         if self._client is None:
             ways: dict[str, Any] = {"retry_total": 0, "socket_timeout": _ANSWER_SECONDS}
+            if self._websocket:
+                ways |= _over_websocket(self._namespace)
             if self._place.connection_string is not None:
                 self._client = ServiceBusClient.from_connection_string(self._place.connection_string, **ways)
             else:
@@ -214,6 +225,22 @@ class Amqp:
         closing = asyncio.create_task(_close(self._kept.pop(name).receiver), name=f"closing {name} of {self._place}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+
+
+def _over_websocket(namespace: Namespace) -> dict[str, Any]:
+    """Return what the SDK is told; the proxy in its own words."""
+    ways: dict[str, Any] = {"transport_type": TransportType.AmqpOverWebsocket, "socket_timeout": _WEBSOCKET_SECONDS}
+    if namespace.place.is_emulator:  # whose port is not 443
+        ways["custom_endpoint_address"] = namespace.place.rest_url
+    if namespace.proxy is not None:
+        parts = urlsplit(namespace.proxy)
+        named = {"username": parts.username, "password": parts.password}
+        ways["http_proxy"] = {
+            "proxy_hostname": f"{parts.scheme}://{parts.hostname}",
+            "proxy_port": parts.port or (443 if parts.scheme == "https" else 80),
+            **{name: unquote(value) for name, value in named.items() if value},
+        }
+    return ways
 
 
 async def _close(receiver: ServiceBusReceiver) -> None:

@@ -137,7 +137,7 @@ class ServiceBusBackend:
 
             # Its log tells each link that the service closes; what matters of it is raised.
             logging.getLogger("azure.servicebus").setLevel(logging.CRITICAL)
-            self._sdk = Amqp(self._namespace)
+            self._sdk = Amqp(self._namespace, websocket=self._options.websocket)
         return self._sdk
 
     async def _look(self) -> None:
@@ -159,6 +159,22 @@ class ServiceBusBackend:
         window = options.dedup_window
         await _certain(self._admin.create(options.lock, deliveries, window, exist_ok=exist_ok))
         await self._look()
+
+    async def prepare(self) -> None:
+        """Warn where AMQP is closed, without which no task is given up."""
+        await asyncio.to_thread(import_module, _SDK)
+        try:
+            await self._amqp().reach()
+        except NoAnswer as error:
+            other = (
+                "" if self._options.websocket else "; set JOBQ_SERVICE_BUS_WEBSOCKET=1 to go by port 443 and proxies"
+            )
+            told = "tasks that fail for good wait for their burial until it is open"
+            _log.warning("%s (is port %s open?): %s%s", error, 443 if self._options.websocket else 5671, told, other)
+        except BackendUnavailable as error:
+            _log.debug("%s", error)
+        except JobqError as error:
+            _log.warning("%s: tasks that fail for good wait for their burial", error)
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a hundred or 256 KiB in a request."""
