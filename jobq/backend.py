@@ -223,6 +223,15 @@ class Delivery(Protocol):
 
 
 @runtime_checkable
+class Prepares(Protocol):
+    """A backend that a worker's start gives something to see to, beside its work."""
+
+    async def prepare(self) -> None:
+        """Make what is missing, or warn with what to do about it; raises nothing for what can wait."""
+        ...
+
+
+@runtime_checkable
 class Backend(Protocol):
     """One queue of one service. An asynchronous context manager; entering connects, leaving frees everything."""
 

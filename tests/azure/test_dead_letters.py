@@ -10,7 +10,7 @@ from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
 from jobq_azure.storage.message_format import Beside, Content
-from tests.azure.stage import LEASE, NOW, SHORT, Stage
+from tests.azure.stage import LEASE, NOW, Stage
 
 
 async def _bury_all(stage: Stage, count: int) -> None:
@@ -143,23 +143,6 @@ async def test_a_look_that_is_given_up_hides_nothing(stage: Stage) -> None:
     looking.cancel()
     await asyncio.wait({looking})
     assert len(await stage.backend.dead_letters(100)) == 40
-
-
-async def test_without_a_dead_letter_place_others_go_on(stage: Stage) -> None:
-    # L3, L5: what can be put nowhere comes again when its lease is over, and holds up no slot meanwhile.
-    wire = await stage.wire(f"{stage.queue}-failed")
-    await wire.ask(wire._client.delete_queue())
-    await (await stage.wire()).put("no task")
-    await stage.pushed(command="echo $JOBQ_TASK_ID >> done")
-    patient = SHORT | {"JOBQ_VISIBILITY_TIMEOUT": "60s"}
-    worker = await stage.start("worker", "--idle-timeout", "30s", **patient)
-    async with asyncio.timeout(15):
-        while not (stage.folder / "done").exists():
-            await asyncio.sleep(0.05)
-    worker.terminate()
-    _, err = await worker.communicate()
-    assert b"there is no queue" in err
-    assert b"create" in err
 
 
 async def test_settled_is_settled(stage: Stage) -> None:

@@ -23,7 +23,7 @@ from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import Options
 from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, Memory, push
 from jobq_azure.service_bus.receive import Polls
-from jobq_azure.service_bus.rest_client import DEAD_LETTERS, Locked, ServiceBusWire
+from jobq_azure.service_bus.rest_client import Locked, ServiceBusWire
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -111,8 +111,7 @@ class ServiceBusBackend:
             await stack.enter_async_context(self._namespace)
             self._admin = Admin(self._namespace)
             self._wire = ServiceBusWire(self._namespace, self.name)
-            below = ServiceBusWire(self._namespace, self.name + DEAD_LETTERS)
-            self._dead = Graveyard(self._amqp, below, self._wire)
+            self._dead = Graveyard(self._amqp, self._wire)
             self._polls = Polls(self._wire, self._give_back, self._options.longest_poll_seconds, self._now)
             await self._look()
             self._stack = stack.pop_all()
@@ -138,7 +137,7 @@ class ServiceBusBackend:
 
             # Its log tells each link that the service closes; what matters of it is raised.
             logging.getLogger("azure.servicebus").setLevel(logging.CRITICAL)
-            self._sdk = Amqp(self._namespace)
+            self._sdk = Amqp(self._namespace, websocket=self._options.websocket)
         return self._sdk
 
     async def _look(self) -> None:
@@ -160,6 +159,22 @@ class ServiceBusBackend:
         window = options.dedup_window
         await _certain(self._admin.create(options.lock, deliveries, window, exist_ok=exist_ok))
         await self._look()
+
+    async def prepare(self) -> None:
+        """Warn where AMQP is closed, without which no task is given up."""
+        await asyncio.to_thread(import_module, _SDK)
+        try:
+            await self._amqp().reach()
+        except NoAnswer as error:
+            other = (
+                "" if self._options.websocket else "; set JOBQ_SERVICE_BUS_WEBSOCKET=1 to go by port 443 and proxies"
+            )
+            told = "tasks that fail for good wait for their burial until it is open"
+            _log.warning("%s (is port %s open?): %s%s", error, 443 if self._options.websocket else 5671, told, other)
+        except BackendUnavailable as error:
+            _log.debug("%s", error)
+        except JobqError as error:
+            _log.warning("%s: tasks that fail for good wait for their burial", error)
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a hundred or 256 KiB in a request."""

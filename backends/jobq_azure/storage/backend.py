@@ -120,6 +120,10 @@ class StorageQueueBackend:
             await _certain(place.create())
         await self._payloads.create()
 
+    async def prepare(self) -> None:
+        """Make QUEUE-failed where it is missing, or warn."""
+        await self._dead.make_ready()
+
     async def _exists(self) -> bool:
         try:
             await _certain(self._wire.count())

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final, Literal
 
-from jobq.backend import Backend, Delivery
+from jobq.backend import Backend, Delivery, Prepares
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.run.attempt.checkpoints import Archives, archives_of
@@ -150,6 +150,8 @@ class Worker:
                     group.create_task(self._stop_when_tripped(), name="breaker"),
                     group.create_task(self._sampler.run(), name="usage"),
                 ]
+                if isinstance(self._backend, Prepares):
+                    helpers.append(group.create_task(self._backend.prepare(), name="prepare"))
                 if self._settings.time_limit is not None:
                     helpers.append(group.create_task(self._drain_at(self._settings.time_limit), name="time limit"))
                 if self._settings.scheduled_events != "off":
