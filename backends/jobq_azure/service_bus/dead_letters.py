@@ -11,7 +11,6 @@ from uuid import UUID
 
 from jobq.backend import DeadLetter
 from jobq.errors import BackendUnavailable, JobqError, LockLost, MalformedTask, PushUnknown
-from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.service_bus.letter_walk import Group, Walk, age, known, token
 from jobq_azure.service_bus.message_format import (
