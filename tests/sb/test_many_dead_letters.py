@@ -34,7 +34,8 @@ async def test_all_are_put_back_by_hundreds(stage: Stage) -> None:
     assert (len(stage.queue.messages()), len(stage.dead.messages())) == (_MANY, 0)
     # Two requests and more for each letter before: locked one by one, renewed, sent, completed.
     assert _asked(stage) < 60
-    assert {delivery.fencing[:2] for delivery in await stage.backend.receive(5, None, NOW)} == {(1, 0)}
+    back = await stage.backend.receive(5, None, NOW)
+    assert all(delivery.fencing.epoch > 0 for delivery in back)
 
 
 async def test_all_are_purged_by_hundreds(stage: Stage) -> None:
