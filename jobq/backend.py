@@ -184,10 +184,13 @@ class Delivery(Protocol):
         """The last accepted checkpoint of this task, by whichever attempt (S9)."""
         ...
 
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta) -> timedelta | None:
         """Extend the lease to this length from now; the caller counts from before the call.
 
         A lost answer is SettlementUnknown: the lease may be longer than the caller knows, never shorter.
+
+        Returns:
+            The length that was granted, where that is less: a queue that says itself for how long was changed.
         """
         ...
 
@@ -216,6 +219,15 @@ class Delivery(Protocol):
                 a later one, and is refused with LockLost when its number is lower than one that was accepted. An
                 equal one is a repetition.
         """
+        ...
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A backend that a worker's start gives something to see to, beside its work."""
+
+    async def prepare(self) -> None:
+        """Make what is missing, or warn with what to do about it; raises nothing for what can wait."""
         ...
 
 

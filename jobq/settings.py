@@ -279,6 +279,13 @@ class Settings(BaseModel):
             unset="10m for a new queue",
         ),
     ] = None
+    service_bus_websocket: Annotated[
+        Switch,
+        About(
+            "Reaches Service Bus over WebSockets (port 443, and through HTTPS_PROXY) where AMQP's port 5671 is closed;"
+            " everything but dead letters and looks goes over HTTPS in any case."
+        ),
+    ] = False
     sqlite_adopt: Annotated[Switch, About("Takes over an SQLite queue that another machine made.")] = False
     journal: Annotated[
         Journal,

@@ -22,7 +22,7 @@ from jobq.errors import MalformedTask
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
-MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, from one digit to ten at most
+MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
 _SENT_ON: Final = re.compile(r"(.+)\+([0-9]{1,3})")
 _WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
@@ -85,7 +85,8 @@ _Name = Annotated[str, AfterValidator(_variable_name)]
 _Function = Annotated[str, AfterValidator(_function)]
 _Moment = Annotated[float, AfterValidator(_moment)]
 _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-_Epoch = Annotated[int, Field(ge=0, le=2**53 - 1)]  # what every reader of JSON can count to
+MAX_EPOCH: Final = 2**53 - 1  # what every reader of JSON can count to
+_Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCH)]
 
 
 class _Frozen(BaseModel):

@@ -25,7 +25,7 @@ _HERE: Final = Path(__file__).parent
 # pytest-xdist would wait for ever for the files that it had left.
 _BY_FILE: Final = ("--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
 _CONFORMANCE: Final = ("conformance",)  # one backend beside another; each has many cases at once
-_ALONE: Final = ("guardian", "containment", "overlap")
+_ALONE: Final = ("guardian", "containment", "timing", "overlap")
 _INTERRUPTED: Final = 2
 _NOTHING_COLLECTED: Final = 5
 

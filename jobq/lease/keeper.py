@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -34,8 +34,8 @@ class Leased(Protocol):
         """The name of what is leased."""
         ...
 
-    async def renew(self, lease: timedelta) -> None:
-        """Extend the lease to this length from now."""
+    async def renew(self, lease: timedelta) -> timedelta | None:
+        """Extend the lease to this length from now; return the length that was granted, if that is less."""
         ...
 
     async def checkpoint(self, value: str, number: int) -> None:
@@ -272,10 +272,14 @@ class LeaseKeeper:
             if self.lock_lost_event.is_set() or self._settled or self._in_doubt:
                 return False
             sent = self._asked = self._clock.boottime()  # rule 1: before the request, never after the answer
+            granted: timedelta | None = None
+
+            async def renew() -> None:
+                nonlocal granted
+                granted = await self._leased.renew(timedelta(seconds=self._timing.lease))
+
             try:
-                answered = await answered_within(
-                    self._clock, self._timing.attempt, self._leased.renew(timedelta(seconds=self._timing.lease))
-                )
+                answered = await answered_within(self._clock, self._timing.attempt, renew())
             except LockLost as error:
                 self._lose(str(error), refused=True)
                 self._on_renewal("lost")
@@ -289,6 +293,8 @@ class LeaseKeeper:
             if self.lock_lost_event.is_set():
                 return False  # it was given up while the answer was on its way; that stands
             self._since = sent
+            if granted is not None and granted.total_seconds() < self._timing.lease:
+                self._shorten(granted.total_seconds())
             self.renewals += 1
             if self._troubles:
                 _log.warning("renewal of %s succeeds again, after %d that did not", self._what, self._troubles)
@@ -297,6 +303,11 @@ class LeaseKeeper:
                 self._on_extended(self.deadline)
             self._on_renewal("extended")
             return True
+
+    def _shorten(self, seconds: float) -> None:
+        """Keep from now on what was granted: the queue's own length was changed under this lease."""
+        former, self._timing = self._timing.lease, replace(self._timing, lease=seconds)
+        _log.warning("%s is renewed for %.3g s only, no more for %.3g s", self._lease, seconds, former)
 
     def _note_trouble(self, trouble: str) -> None:
         """Warn of the first and of each change: an outage brings the same words every second, for each task."""

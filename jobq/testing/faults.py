@@ -184,9 +184,9 @@ class FaultyDelivery:
         """What is told the journal of it."""
         return page_of(self.inner)
 
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta) -> timedelta | None:
         """Extend the lease."""
-        await self._do("renew", lambda: self.inner.renew(lease))
+        return await self._do("renew", lambda: self.inner.renew(lease))
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done."""
@@ -208,8 +208,8 @@ class FaultyDelivery:
         """Save the progress."""
         await self._do("checkpoint", lambda: self.inner.checkpoint(value, number))
 
-    async def _do(self, verb: str, action: Callable[[], Awaitable[None]]) -> None:
-        await _struck(self.faults, verb, self.id, action, lambda: _unanswered(verb, self.id))
+    async def _do(self, verb: str, action: Callable[[], Awaitable[_T]]) -> _T:
+        return await _struck(self.faults, verb, self.id, action, lambda: _unanswered(verb, self.id))
 
 
 def _unanswered(verb: str, subject: str) -> JobqError:

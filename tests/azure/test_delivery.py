@@ -125,7 +125,7 @@ async def test_a_task_at_the_limit_can_be_retried_and_buried(stage: Stage) -> No
     (letter,) = await stage.backend.dead_letters(1)
     assert (letter.id, letter.reason) == (largest.id, "failures")
     assert await stage.backend.redrive([letter.id]) == [letter.id]
-    assert (await stage.take()).task.epoch == 1
+    assert (await stage.take()).task.epoch > delivery.task.epoch
 
 
 async def test_a_checkpoint_that_was_taken_is_not_undone_by_the_next_settle(stage: Stage) -> None:

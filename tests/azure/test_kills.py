@@ -12,8 +12,7 @@ from jobq.testing.http_proxy import Request
 from tests.azure import emulator
 from tests.azure.stage import SHORT, ended, eventually, staged
 
-_TASKS = 500
-_KILL_AFTER = (60, 150, 300)  # tasks done
+_KILL_AFTER = (0.12, 0.3, 0.6)  # of the tasks are done
 _WORKERS = 2
 # The lock is held by all of a task's processes and falls with the last of them: whoever finds it held overlaps (P1).
 _COMMAND = """
@@ -48,15 +47,19 @@ def _settled(request: Request) -> bool:
 
 
 @pytest.mark.timeout(180)
-async def test_service_is_killed_in_the_middle_of_work(own_azurite: emulator.Azurite, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [200, pytest.param(500, marks=pytest.mark.soak)])
+async def test_service_is_killed_in_the_middle_of_work(
+    own_azurite: emulator.Azurite, tmp_path: Path, count: int
+) -> None:
+    kill_after = [round(share * count) for share in _KILL_AFTER]
     async with staged(own_azurite, tmp_path) as stage:
-        tasks = [Task.new(command=_COMMAND) for _ in range(_TASKS)]
+        tasks = [Task.new(command=_COMMAND) for _ in range(count)]
         await stage.backend.push(tasks)
-        await eventually(lambda: _saved(own_azurite.folder, _TASKS), seconds=60)
+        await eventually(lambda: _saved(own_azurite.folder, count), seconds=60)
         started = [stage.start("worker", "-n", "4", "--idle-timeout", "7s", **SHORT) for _ in range(_WORKERS)]
         workers = await asyncio.gather(*started)
-        for count in _KILL_AFTER:
-            await stage.proxy.until(lambda count=count: sum(map(_settled, stage.proxy.requests)) >= count)  # type: ignore[misc]
+        for done in kill_after:
+            await stage.proxy.until(lambda done=done: sum(map(_settled, stage.proxy.requests)) >= done)  # type: ignore[misc]
             own_azurite.kill()
             await asyncio.to_thread(own_azurite.start)
         for result in await asyncio.gather(*(ended(worker, seconds=150) for worker in workers)):
@@ -69,4 +72,4 @@ async def test_service_is_killed_in_the_middle_of_work(own_azurite: emulator.Azu
         stats = await stage.behind.stats()
         assert (stats.total, stats.dead) == (0, 0)
         # What the emulator had acknowledged and not yet saved it forgets, and hands out again: its loss, not ours.
-        assert sum(runs.values()) <= _TASKS + max(_KILL_AFTER) + 8 * len(_KILL_AFTER)
+        assert sum(runs.values()) <= count + max(kill_after) + 8 * len(kill_after)

@@ -2,10 +2,16 @@
 
 import itertools
 
+from jobq.testing.http_proxy import Request
 from jobq_azure.storage.poll_interval import Polling
 from tests.azure.stage import SHORT, Stage, is_renewal
 
 _TASKS = 60
+
+
+def _looks_for_place(request: Request) -> bool:
+    """Tell whether a worker at its start sees to it that QUEUE-failed is there."""
+    return request.path.endswith("-failed/messages") and request.query.get("peekonly") == "true"
 
 
 async def test_two_operations_a_task_with_a_full_queue(stage: Stage) -> None:
@@ -15,9 +21,10 @@ async def test_two_operations_a_task_with_a_full_queue(stage: Stage) -> None:
     assert result.code == 0, result.err
     assert await stage.total() == 0
     renewals = sum(is_renewal(each) for each in stage.proxy.requests)
-    receives, deletes = len(stage.proxy.seen("GET")), len(stage.proxy.seen("DELETE"))
-    assert deletes == _TASKS
-    assert len(stage.proxy.requests) == receives + deletes + renewals
+    places = sum(map(_looks_for_place, stage.proxy.requests))
+    receives, deletes = len(stage.proxy.seen("GET")) - places, len(stage.proxy.seen("DELETE"))
+    assert (places, deletes) == (1, _TASKS)
+    assert len(stage.proxy.requests) == receives + deletes + renewals + places
     assert receives <= _TASKS + 2, "more than the look that finds the queue empty, and the one that makes sure"
 
 
@@ -26,7 +33,7 @@ async def test_a_receive_is_shared_by_the_free_slots(stage: Stage) -> None:
     stage.proxy.requests.clear()
     result = await stage.run("worker", "-n", "32", **{**SHORT, "JOBQ_VISIBILITY_TIMEOUT": "60s"})
     assert result.code == 0, result.err
-    receives = [request for request in stage.proxy.seen("GET") if "numofmessages" in request.query]
+    receives = [request for request in stage.proxy.seen("GET") if "visibilitytimeout" in request.query]
     assert receives[0].query["numofmessages"] == "32"
     assert len(receives) <= 4
 
@@ -35,8 +42,8 @@ async def test_one_idle_poll_in_flight_and_ever_fewer(stage: Stage) -> None:
     settings = {**SHORT, "JOBQ_POLL_MAX": "2s"}
     result = await stage.run("worker", "-n", "32", "--idle-timeout", "8s", **settings)
     assert result.code == 0, result.err
-    polls = stage.proxy.seen("GET")
-    assert stage.proxy.requests == polls, "an idle worker asks for nothing but tasks"
+    polls = [request for request in stage.proxy.requests if not _looks_for_place(request)]
+    assert all(poll.method == "GET" for poll in polls), "an idle worker asks for nothing but tasks"
     for before, after in itertools.pairwise(polls):
         assert before.ended is not None
         assert before.ended <= after.began, "two polls at once"

@@ -31,7 +31,7 @@ async def test_a_large_task_comes_back_whole_and_its_blob_goes_with_it(stage: St
     assert name.startswith(f"{stage.queue}/{hashlib.sha256(task.encode()).hexdigest()}-")
     assert stored == task.encode()
     delivery = await stage.take()
-    assert (delivery.task, delivery.body, delivery.id) == (task, task.encode(), task.id)
+    assert (delivery.task.in_epoch(0), delivery.body, delivery.id) == (task, task.encode(), task.id)
     await delivery.renew(LEASE)
     await delivery.complete(TaskResult(exit_code=0))
     await no_blobs(stage)
@@ -80,7 +80,8 @@ async def test_a_dead_letter_has_a_copy_and_a_redrive_another(stage: Stage) -> N
     (third,) = await blobs_of(stage)
     assert third.startswith(f"{stage.queue}/")
     again = await stage.take()
-    assert (again.task.epoch, again.task.counters.failures, again.deliveries) == (1, 0, 2)
+    assert again.task.epoch > delivery.task.epoch
+    assert (again.task.counters.failures, again.deliveries) == (0, 2)
     assert again.task.fingerprint() == task.fingerprint()
     await again.dead_letter("retries", "again")
     assert await stage.backend.purge_dead([task.id]) == [task.id]
@@ -121,7 +122,7 @@ async def test_lost_answer_to_the_message_keeps_its_payload(stage: Stage) -> Non
     with pytest.raises(PushUnknown) as raised:
         await stage.backend.push([task])
     assert list(raised.value.ids) == [task.id]
-    assert (await stage.take()).task == task
+    assert (await stage.take()).task.in_epoch(0) == task
 
 
 @pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BREAK, Strike.BUSY])

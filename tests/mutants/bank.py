@@ -201,4 +201,25 @@ BANK: Final[tuple[Mutant, ...]] = (
         wrong="elif False:",
         test="tests/simulation/test_neighbours.py::test_l1_room_is_made_in_a_queue_that_is_never_empty",
     ),
+    Mutant(
+        name="a worker without its guardian takes more tasks",
+        file="jobq/run/spawn/guardian_spawner.py",
+        text="            self.lost.set()",
+        wrong="            pass",
+        test="tests/process/test_neighbours.py::test_s11_a_worker_whose_guardian_is_gone_takes_nothing_more",
+    ),
+    Mutant(
+        name="a start that is given up frees its slot at once",
+        file="jobq/run/spawn/guardian_spawner.py",
+        text="await asyncio.wait({process.ended}, timeout=ENDING_SECONDS)",
+        wrong="pass",
+        test="tests/guardian/test_lifetime.py::test_s11_a_start_that_was_given_up_has_ended_when_its_slot_is_free",
+    ),
+    Mutant(
+        name="of a copy on Service Bus the journal hears only when its original is gone",
+        file="backends/jobq_azure/service_bus/delivery.py",
+        text="            on_sent()",
+        wrong="            pass",
+        test="tests/sb/test_journal.py::test_what_is_back_before_its_copy_is_due_is_not_run",
+    ),
 )

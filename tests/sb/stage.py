@@ -15,7 +15,7 @@ from jobq.clock import Clock, SystemClock
 from jobq.task import Task
 from jobq.testing.http_proxy import HttpProxy
 from jobq.testing.service_bus.description import DEAD_LETTERS, Description
-from jobq.testing.service_bus.emulator import ROOT_KEY, Emulator
+from jobq.testing.service_bus.emulator import IDLE_DETACH, ROOT_KEY, Emulator
 from jobq.testing.service_bus.faults import Operation, Request
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.queue import Queue
@@ -130,7 +130,9 @@ async def staged(
     described = Description(QUEUE, **{"lock_duration": LOCK_SECONDS, "max_delivery_count": 117} | description)
     async with AsyncExitStack() as stack:
         time = clock or SystemClock()
-        emulator = await stack.enter_async_context(Emulator([described], fidelity=fidelity, clock=time))
+        idle = IDLE_DETACH if clock is None else None  # the SDK's time is real: it would not close its links before
+        emulator = Emulator([described], fidelity=fidelity, clock=time, idle_detach=idle)
+        await stack.enter_async_context(emulator)
         proxy = await stack.enter_async_context(HttpProxy(emulator.http_port))
         namespace = Namespace(place_of("emulator", QUEUE, through(emulator, proxy), ""))
         backend = ServiceBusBackend(namespace, options or Options(stats_seconds=0.0), now=time.boottime)

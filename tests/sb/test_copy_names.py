@@ -29,6 +29,7 @@ class Original:
     message_id: str = "any"
     body: bytes = b""
     origin: str = ""
+    enqueued: float = 0.0
 
     def text(self, name: str) -> str:
         return self.origin if name == "jobq-origin" else ""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 from datetime import timedelta
+from urllib.parse import unquote
 
 import pytest
 
@@ -52,6 +53,7 @@ async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite
     task = await _pushed(queue)
     (first,) = await queue.receive(1, None, NOW)
     assert first.checkpoint_value is None
+    assert not [each for each in proxy.seen("GET") if "c!" in unquote(each.path)], "a first delivery can have none"
     await first.checkpoint("epoch 2")
     await first.checkpoint("epoch 3")
     proxy.strike(Strike.BUSY, count=math.inf)

@@ -32,12 +32,12 @@ async def test_a_crash_between_clone_and_completion_loses_nothing(tmp_path: Path
         first = await stage.take()
         await _crash_after_the_clone(stage, first)
         copy = await stage.take()
-        assert copy.fencing == (0, 1, 2)
+        assert copy.fencing == (first.fencing.epoch, 1, 2)
         assert copy.task.counters.failures == 1
         await copy.complete(DONE)
         await clock.advance(LOCK_SECONDS + 1)
         again = await stage.take()
-        assert again.fencing == (0, 0, 2)
+        assert again.fencing == (first.fencing.epoch, 0, 2)
         assert crashes_before(again.task, again.deliveries) == 1
         await again.requeue(again.task.requeued(failures=1), NOW)
         assert len(stage.queue.messages()) == (0 if window else 1)
@@ -78,7 +78,8 @@ async def test_a_clone_whose_answer_was_lost_is_sent_again_with_dedup(tmp_path: 
             await delivery.requeue(again, NOW)
         await delivery.requeue(again, NOW)
         (left,) = stage.queue.messages()
-        assert left.content.message_id == "~1:0:1"  # the original's sequence number, epoch and generation
+        # The original's sequence number, epoch and generation.
+        assert left.content.message_id == f"~1:{delivery.fencing.epoch}:1"
 
 
 async def test_who_lost_the_lock_sends_no_clone(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def test_a_verb_of_a_delivery(far: HttpBackend, proxy: TcpProxy, verb: str
     """One attempt is one request (1.3 rule 4): nothing below us sends it again."""
     await far.push([Task.new(command="true")])
     (delivery,) = await far.receive(1, LEASE, NOW)
-    calls: dict[str, Callable[[], Awaitable[None]]] = {
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
         "complete": lambda: delivery.complete(TaskResult(exit_code=0, output_tail="ok")),
         "requeue": lambda: delivery.requeue(delivery.task.requeued(failures=1), timedelta(hours=1)),
         "release": delivery.release,

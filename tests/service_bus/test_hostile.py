@@ -280,7 +280,7 @@ async def test_outcomes_of_what_was_never_sent_are_passed_over() -> None:
 async def test_a_client_that_reads_nothing_is_handed_only_what_fits() -> None:
     async with emulator_of() as emulator, wire_to(emulator) as wire:
         queue = emulator.broker.queue(QUEUE)
-        for _ in range(300):
+        for _ in range(100):
             put(emulator, "x" * 100_000)
         await wire.begin(max_frame_size=512)
         await wire.authorize(emulator)
@@ -290,7 +290,7 @@ async def test_a_client_that_reads_nothing_is_handed_only_what_fits() -> None:
         async with client_of(emulator) as client, receiver_of(client) as receiver:
             assert await receiver.receive_messages(1)  # there is enough for others
         count = 0
-        while count < 300 - 1:
+        while count < 100 - 1:
             found, _ = await wire.frame()
             count += isinstance(found, Transfer) and not found.more
 

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from jobq.errors import LockLost, StoreUnusable
 from jobq.lease.store import Grant
-from jobq_sqlite.open_file import OpenFile
 from tests.sqlite import children
 from tests.sqlite.support import DONE, LEASE, NOW, Child, ask, backend, real_file, tasks
 from tests.sqlite.test_leases import request
@@ -176,17 +174,3 @@ async def test_a_link_may_lead_to_the_file(tmp_path: Path) -> None:
         link.symlink_to(path.with_name("other.db"))
         with pytest.raises(StoreUnusable):
             await queue.push(tasks(1, "late"))
-
-
-async def test_the_look_costs_nothing_worth_naming(tmp_path: Path) -> None:
-    path = await _prepared(tmp_path / "folder")
-    file = OpenFile(real_file(path), create=False)
-    database = file.open()
-    began = time.perf_counter()
-    for _ in range(1000):
-        file.now_to_write(database)
-        file.confirm()
-    each = (time.perf_counter() - began) / 1000
-    file.close(database)
-    print(f"{each * 1e6:.0f} us")
-    assert each < 0.0005

@@ -73,7 +73,7 @@ async def test_delivery(tmp_path: Path, verb: str, after: bool) -> None:
     """S5: repeating the same settle answers, and has one effect."""
     async with await _queue(tmp_path, 1) as queue:
         (delivery,) = await queue.receive(1, LEASE, NOW)
-        verbs: dict[str, Callable[[], Awaitable[None]]] = {
+        verbs: dict[str, Callable[[], Awaitable[object]]] = {
             "complete": lambda: delivery.complete(DONE),
             "requeue": lambda: delivery.requeue(delivery.task.requeued(), NOW),
             "release": delivery.release,

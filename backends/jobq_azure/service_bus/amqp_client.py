@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
+from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue, TransportType
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import (
     MessageLockLostError,
@@ -32,9 +33,13 @@ from jobq_azure.service_bus.rest_client import MOST_DIGITS
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
 
+T = TypeVar("T")
 _KEPT_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 3.0  # less than a caller waits: there must be time to ask what became of it
+_LOCK_SECONDS: Final = 2.0
+_SURVEY_SECONDS: Final = 600.0  # for any number of requests
+_WEBSOCKET_SECONDS: Final = 1.0  # the SDK's own: it waits so long for each frame
 _CLOSE_SECONDS: Final = 3.0
 _MOST_PEEKED: Final = 250  # in one request, by the service
 
@@ -52,6 +57,7 @@ class Seen:
         enqueued: seconds since the epoch.
         reason, description: why it is a dead letter.
         properties: beside the body.
+        token: of the lock, if it was not only looked at.
     """
 
     number: int
@@ -64,6 +70,7 @@ class Seen:
     reason: str
     description: str
     properties: Mapping[str, Any] = field(repr=False)
+    token: uuid.UUID | None = field(default=None, repr=False)
 
     def text(self, name: str) -> str:
         """Return a property; empty for none."""
@@ -89,10 +96,12 @@ class Amqp:
 
     Args:
         namespace: entered; says where, and what signs in.
+        websocket: go by WebSockets, and by the proxy of the environment.
     """
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, *, websocket: bool = False) -> None:
         self._namespace = namespace
+        self._websocket = websocket
         self._place = namespace.place
         self._client: ServiceBusClient | None = None
         self._kept: dict[str, _Kept] = {}
@@ -109,6 +118,11 @@ class Amqp:
             with contextlib.suppress(Exception):  # it is left in any case
                 await self._client.close()
 
+    async def reach(self) -> None:
+        """Connect as a burial does; raises what it would."""
+        async with self._receiver("settle") as receiver:
+            await receiver.peek_messages(1, timeout=_ANSWER_SECONDS)
+
     async def peek(self, limit: int | None, *, dead: bool = False) -> list[Seen]:
         """Return the first messages by sequence number, in whatever state; all for None."""
         found: list[Seen] = []
@@ -123,13 +137,40 @@ class Amqp:
                 at = found[-1].number + 1
         return found
 
+    async def survey(self, keep: Callable[[Seen], T]) -> list[T]:
+        """Return what is to be kept of each dead letter, by sequence number; their bodies might not fit into memory."""
+        found: list[T] = []
+        async with self._receiver("dead", _SURVEY_SECONDS) as receiver:
+            at = 1
+            while page := await receiver.peek_messages(_MOST_PEEKED, sequence_number=at, timeout=_ANSWER_SECONDS):
+                seen = [_seen(message) for message in page]
+                found += map(keep, seen)
+                at = seen[-1].number + 1
+        return found
+
+    async def lock_dead(self, count: int) -> list[Seen]:
+        """Lock dead letters, the oldest first; fewer than `count`, or none, if no more are to be had within 2 s."""
+        async with self._receiver("dead") as receiver:
+            found = await receiver.receive_messages(count, max_wait_time=_LOCK_SECONDS)
+        return [_seen(message) for message in found]
+
+    async def renew_dead(self, tokens: Sequence[uuid.UUID]) -> None:
+        """Renew the locks of dead letters, all or, with LockLost, none."""
+        async with self._receiver("dead") as receiver:
+            await _renew_by_token(receiver, tokens)
+
+    async def settle_dead(self, settlement: "Literal['completed', 'abandoned']", tokens: Sequence[uuid.UUID]) -> None:
+        """Delete dead letters, or show them again, all or, with LockLost, none."""
+        async with self._receiver("dead") as receiver:
+            await _settle_by_token(receiver, settlement, tokens, {})
+
     async def dead_letter(
         self, token: uuid.UUID, reason: str, description: str, properties: Mapping[str, str | int]
     ) -> None:
         """Move a message that is locked over REST to the dead-letter sub-queue, as one step (S6)."""
         told = {"deadletter-reason": reason, "deadletter-description": description}
         async with self._receiver("settle", _SETTLE_SECONDS) as receiver:
-            await _dead_letter_by_token(receiver, token, told | {"properties-to-modify": dict(properties)})
+            await _settle_by_token(receiver, "suspended", [token], told | {"properties-to-modify": dict(properties)})
 
     async def cancel_scheduled(self, numbers: Sequence[int]) -> None:
         """Delete messages that are scheduled."""
@@ -139,6 +180,8 @@ class Amqp:
     def _connected(self) -> ServiceBusClient:
         if self._client is None:
             ways: dict[str, Any] = {"retry_total": 0, "socket_timeout": _ANSWER_SECONDS}
+            if self._websocket:
+                ways |= _over_websocket(self._namespace)
             if self._place.connection_string is not None:
                 self._client = ServiceBusClient.from_connection_string(self._place.connection_string, **ways)
             else:
@@ -184,18 +227,51 @@ class Amqp:
         closing.add_done_callback(self._closing.discard)
 
 
+def _over_websocket(namespace: Namespace) -> dict[str, Any]:
+    """Return what the SDK is told; the proxy in its own words."""
+    ways: dict[str, Any] = {"transport_type": TransportType.AmqpOverWebsocket, "socket_timeout": _WEBSOCKET_SECONDS}
+    if namespace.place.is_emulator:  # whose port is not 443
+        ways["custom_endpoint_address"] = namespace.place.rest_url
+    if namespace.proxy is not None:
+        parts = urlsplit(namespace.proxy)
+        named = {"username": parts.username, "password": parts.password}
+        ways["http_proxy"] = {
+            "proxy_hostname": f"{parts.scheme}://{parts.hostname}",
+            "proxy_port": parts.port or (443 if parts.scheme == "https" else 80),
+            **{name: unquote(value) for name, value in named.items() if value},
+        }
+    return ways
+
+
 async def _close(receiver: ServiceBusReceiver) -> None:
+    """Close it, and the transport: the SDK leaves that open when the connection broke in the middle of a request."""
+    transport: Any = None
+    with contextlib.suppress(AttributeError):  # never opened, or the SDK has changed: then it is closed when collected
+        private: Any = receiver
+        transport = private._handler._connection._transport  # noqa: SLF001 - see below
     with contextlib.suppress(Exception):
         await receiver.close()
+    if transport is not None:
+        with contextlib.suppress(Exception):
+            await transport.close()
 
 
-async def _dead_letter_by_token(receiver: ServiceBusReceiver, token: uuid.UUID, told: Mapping[str, Any]) -> None:
-    """Settle by a lock's token alone: the one place that needs a name of the SDK which is not public.
+async def _settle_by_token(
+    receiver: ServiceBusReceiver, settlement: str, tokens: Sequence[uuid.UUID], told: Mapping[str, Any]
+) -> None:
+    """Settle by the tokens of locks alone: this and its neighbours need names of the SDK which are not public.
 
-    Its public methods take only messages that the SDK itself has received, over AMQP. A test fails when it changes.
+    Its public methods take only messages that the SDK itself has received, over AMQP, and one in a request. A test
+    fails when these change.
     """
     private: Any = receiver
-    await private._settle_message_via_mgmt_link("suspended", [token], dict(told))  # noqa: SLF001 - see above
+    await private._settle_message_via_mgmt_link(settlement, list(tokens), dict(told))  # noqa: SLF001 - see above
+
+
+async def _renew_by_token(receiver: ServiceBusReceiver, tokens: Sequence[uuid.UUID]) -> None:
+    """Renew locks by their tokens alone; see above."""
+    private: Any = receiver
+    await private._renew_locks(*tokens, timeout=_ANSWER_SECONDS)  # noqa: SLF001 - see above
 
 
 def _seen(message: "ServiceBusReceivedMessage") -> Seen:
@@ -216,6 +292,7 @@ def _seen(message: "ServiceBusReceivedMessage") -> Seen:
             name.decode(errors="replace") if isinstance(name, bytes) else str(name): value
             for name, value in properties.items()
         },
+        token=message.lock_token if isinstance(message.lock_token, uuid.UUID) else None,
     )
 
 

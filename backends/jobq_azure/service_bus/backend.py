@@ -17,12 +17,13 @@ from jobq_azure.common.errors import NoAnswer
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.dead_letters import Graveyard
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
+from jobq_azure.service_bus.lock_length import LockLength
 from jobq_azure.service_bus.message_format import BEFORE, id_in
 from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import Options
 from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, Memory, push
 from jobq_azure.service_bus.receive import Polls
-from jobq_azure.service_bus.rest_client import DEAD_LETTERS, Locked, ServiceBusWire
+from jobq_azure.service_bus.rest_client import Locked, ServiceBusWire
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -64,6 +65,7 @@ class ServiceBusBackend:
         self._is_warned = self._is_warm = False
         self._loading: asyncio.Future[ModuleType] | None = None
         self._memory = Memory()
+        self._length = LockLength(self._look_at_lock, now)
         self._sdk: Amqp | None = None
         self._admin: Admin
         self._wire: ServiceBusWire
@@ -109,8 +111,7 @@ class ServiceBusBackend:
             await stack.enter_async_context(self._namespace)
             self._admin = Admin(self._namespace)
             self._wire = ServiceBusWire(self._namespace, self.name)
-            below = ServiceBusWire(self._namespace, self.name + DEAD_LETTERS)
-            self._dead = Graveyard(self._amqp, below, self._wire)
+            self._dead = Graveyard(self._amqp, self._wire)
             self._polls = Polls(self._wire, self._give_back, self._options.longest_poll_seconds, self._now)
             await self._look()
             self._stack = stack.pop_all()
@@ -118,6 +119,7 @@ class ServiceBusBackend:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._polls.aclose()
+        await self._length.aclose()
         if self._loading is not None:
             await self._loading
         if self._on_their_way:
@@ -135,16 +137,20 @@ class ServiceBusBackend:
 
             # Its log tells each link that the service closes; what matters of it is raised.
             logging.getLogger("azure.servicebus").setLevel(logging.CRITICAL)
-            self._sdk = Amqp(self._namespace)
+            self._sdk = Amqp(self._namespace, websocket=self._options.websocket)
         return self._sdk
 
     async def _look(self) -> None:
         """Learn what the queue was made with, where rights and the network allow it; nothing depends on it."""
         try:
-            self._description = await self._admin.describe(_DESCRIBE_SECONDS)
-            self._described = self._now()
+            await self._look_at_lock()
         except (JobqError, NoAnswer) as error:
             _log.debug("%s: what it was made with is not known: %s", self._place, error)
+
+    async def _look_at_lock(self) -> timedelta:
+        self._description = await self._admin.describe(_DESCRIBE_SECONDS)
+        self._described = self._now()
+        return self._description.lock
 
     async def create(self, *, exist_ok: bool = True) -> None:
         """Make the queue: messages without end, and a count of deliveries above all budgets; needs Manage."""
@@ -153,6 +159,22 @@ class ServiceBusBackend:
         window = options.dedup_window
         await _certain(self._admin.create(options.lock, deliveries, window, exist_ok=exist_ok))
         await self._look()
+
+    async def prepare(self) -> None:
+        """Warn where AMQP is closed, without which no task is given up."""
+        await asyncio.to_thread(import_module, _SDK)
+        try:
+            await self._amqp().reach()
+        except NoAnswer as error:
+            other = (
+                "" if self._options.websocket else "; set JOBQ_SERVICE_BUS_WEBSOCKET=1 to go by port 443 and proxies"
+            )
+            told = "tasks that fail for good wait for their burial until it is open"
+            _log.warning("%s (is port %s open?): %s%s", error, 443 if self._options.websocket else 5671, told, other)
+        except BackendUnavailable as error:
+            _log.debug("%s", error)
+        except JobqError as error:
+            _log.warning("%s: tasks that fail for good wait for their burial", error)
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a hundred or 256 KiB in a request."""
@@ -177,6 +199,7 @@ class ServiceBusBackend:
     def _delivery(self, locked: Locked, lease: timedelta | None) -> ServiceBusDelivery:
         if locked.count == 0:
             self._first_count = 0
+        self._length.hear(locked.seconds)
         shortest = [timedelta(seconds=locked.seconds), lease, self._options.shorter_lock]
         return ServiceBusDelivery(
             self._wire,
@@ -186,6 +209,7 @@ class ServiceBusBackend:
             lease=min(each for each in shortest if each is not None),
             on_their_way=self._on_their_way,
             deduplicates=bool(self._dedup_window()),
+            length=self._length,
         )
 
     async def _give_back(self, locked: Locked) -> None:

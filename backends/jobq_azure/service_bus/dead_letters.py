@@ -1,32 +1,40 @@
-"""The dead letters of a queue: its own sub-queue, which is looked at over AMQP, and emptied under locks over REST."""
+"""The dead letters of a queue: its own sub-queue, which is looked at and emptied over AMQP, many in a request."""
 
 import asyncio
 import contextlib
+import functools
+import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import UUID
 
 from jobq.backend import DeadLetter
-from jobq.errors import JobqError, LockLost, MalformedTask, PushUnknown
-from jobq.task import Task
+from jobq.errors import BackendUnavailable, JobqError, LockLost, MalformedTask, PushUnknown
 from jobq_azure.common.errors import NoAnswer
+from jobq_azure.service_bus.letter_walk import Group, Walk, age, known, token
 from jobq_azure.service_bus.message_format import (
     BEFORE,
     DELIVERIES,
     DIED,
     ID,
     ORIGIN,
-    clone,
     copy_name,
     id_in,
     origin_of,
+    redriven,
+    task_in,
 )
-from jobq_azure.service_bus.rest_client import Locked, Outgoing, ServiceBusWire
+from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES
+from jobq_azure.service_bus.rest_client import Outgoing, ServiceBusWire
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Amqp, Seen
 
-_AT_ONCE: Final = 16
+T = TypeVar("T")
+_AT_ONCE: Final = 200  # letters that one request locks, renews or settles
+_SENT_AT_ONCE: Final = 100
+_MOST_NAMED: Final = 3
 _MARGIN: Final = 50  # letters beyond the limit that are looked at, since some fold into one
 _LET_GO_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
@@ -36,14 +44,12 @@ class Graveyard:
     """Reads, redrives and purges the dead letters of one queue.
 
     Args:
-        amqp: looks.
-        wire: requests to the sub-queue.
+        amqp: the sub-queue.
         main: requests to the queue.
     """
 
-    def __init__(self, amqp: "Callable[[], Amqp]", wire: ServiceBusWire, main: ServiceBusWire) -> None:
+    def __init__(self, amqp: "Callable[[], Amqp]", main: ServiceBusWire) -> None:
         self._amqp = amqp
-        self._wire = wire
         self._main = main
 
     async def letters(self, limit: int) -> list[DeadLetter]:
@@ -54,93 +60,126 @@ class Graveyard:
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back: send first, under a new name that the broker does not drop; complete after."""
 
-        async def put_back(seen: "Seen", locked: Sequence[Locked]) -> None:
-            letter = _letter(seen)
-            await self._wire.renew(locked[0])  # the fence: another reader may have it by now
-            try:
-                await self._main.send(_redriven(seen, letter))
-            except NoAnswer as error:
-                what = f"{error}; {letter.id} may or may not be back in the queue, and is still a dead letter"
-                raise PushUnknown(what, [letter.id]) from None
-            try:
-                await self._delete(locked)
-            except (JobqError, NoAnswer) as error:  # it is back: to send it again would make two
-                _log.warning("%s is back, and perhaps still a dead letter too: purge it: %s", letter.id, error)
+        async def put_back(groups: Sequence[Group]) -> AsyncIterator[list[Group]]:
+            for some in _sendable(groups):
+                # The fence: another reader may have them by now.
+                ours = await self._of_ours(self._amqp().renew_dead, some, _newest)
+                await self._send(ours)
+                try:
+                    await self._delete(ours)
+                except (JobqError, NoAnswer) as error:  # they are back: to send them again would make two
+                    told = _told(ours)
+                    _log.warning("%s: back, and perhaps still dead letters too; purge them: %s", told, error)
+                yield ours
 
         return await self._each(ids, put_back)
 
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
 
-        async def purge(_: "Seen", locked: Sequence[Locked]) -> None:
-            await self._delete(locked)
+        async def delete(groups: Sequence[Group]) -> AsyncIterator[list[Group]]:
+            yield await self._delete(groups)
 
-        return await self._each(ids, purge)
+        return await self._each(ids, delete)
 
-    async def _each(self, ids: Sequence[str], do: "Callable[[Seen, Sequence[Locked]], Awaitable[None]]") -> list[str]:
-        wanted = set(ids)
-        # Looking locks nothing: for ids that are not there, nothing is taken from other readers.
-        known = [each for each in _folded(await self._amqp().peek(None, dead=True)) if id_in(each[0]) in wanted]
-        if not known:
-            return []
-        done: set[str] = set()
-        async with self._held({seen.number for each in known for seen in each}) as held:
-            for each in known:
-                locked = [held[seen.number] for seen in each if seen.number in held]
-                if not locked or locked[0].number != each[0].number:
-                    continue  # another reader has it
-                try:
-                    await do(each[0], locked)
-                except LockLost:
-                    continue
-                done.add(id_in(each[0]))
-                for one in locked:
-                    del held[one.number]
-        return [each for each in ids if each in done]
-
-    async def _delete(self, locked: Sequence[Locked]) -> None:
-        for each in reversed(locked):  # the newest last
-            await self._wire.complete(each)
-
-    @contextlib.asynccontextmanager
-    async def _held(self, wanted: Iterable[int]) -> AsyncIterator[dict[int, Locked]]:
-        """Lock letters from the oldest on until those wanted are among them; what is left at the end is let go."""
-        left, held = set(wanted), dict[int, Locked]()
-        is_over = False
-
-        async def lock() -> None:
-            nonlocal is_over
-            while left and not is_over:
-                found = await self._wire.lock(0)
-                if found is None or found.number in held:  # all were seen, or their locks have run out meanwhile
-                    is_over = True
-                if found is not None:
-                    held[found.number] = found
-                    left.discard(found.number)
-
+    async def _send(self, groups: Sequence[Group]) -> None:
+        messages = [_redriven(newest, _letter(newest)) for newest, *_ in groups]
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(_AT_ONCE, len(left))):
-                    group.create_task(lock())
-            yield held
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            if len(messages) == 1:
+                await self._main.send(messages[0])
+            elif messages:
+                await self._main.send_batch([message.in_batch() for message in messages])
+        except NoAnswer as error:
+            what = f"{error}; {_told(groups)}: may or may not be back in the queue, and still a dead letter"
+            raise PushUnknown(what, [id_in(newest) for newest, *_ in groups]) from None
+
+    async def _delete(self, groups: Sequence[Group]) -> list[Group]:
+        return await self._of_ours(functools.partial(self._amqp().settle_dead, "completed"), groups, _newest_last)
+
+    async def _of_ours(
+        self, do: Callable[[list[UUID]], Awaitable[None]], each: Sequence[T], locks: Callable[[T], Sequence[UUID]]
+    ) -> list[T]:
+        """Do it to their locks, in one request while all of them stand; return those whose locks stand."""
+        if not each:
+            return []
+        try:
+            await do([lock for one in each for lock in locks(one)])
+        except LockLost:
+            half = len(each) // 2
+            if not half:
+                return []
+            return await self._of_ours(do, each[:half], locks) + await self._of_ours(do, each[half:], locks)
+        return list(each)
+
+    async def _each(self, ids: Sequence[str], do: Callable[[Sequence[Group]], AsyncIterator[list[Group]]]) -> list[str]:
+        """Lock letters from the oldest on, some hundred in a request, and do it to those that are meant.
+
+        Raises:
+            BackendUnavailable: some are there, and cannot be locked now; what was done is done.
+        """
+        # Looking locks nothing: for ids that are not there, nothing is taken from other readers.
+        walk = Walk(await self._amqp().survey(known), set(ids))
+        try:
+            while walk.left and (found := await self._amqp().lock_dead(walk.next_count(_AT_ONCE))):
+                if not walk.take(found):
+                    break  # locks that have run out meanwhile bring the same letters again
+                async for some in do(walk.ready()):
+                    walk.done(some)
+                await self._delete(walk.late())
         finally:
-            await self._let_go(list(held.values()))
+            await self._let_go(walk.held())
+        if walk.left:
+            there = walk.left & set(await self._amqp().survey(lambda seen: known(seen).origin))
+            if there:
+                raise BackendUnavailable(
+                    f"{len(there)} dead letters of {self._main.place} cannot be locked now: another reader holds them,"
+                    " or those before them, or the queue's lock is too short to pass those;"
+                    f" {len(walk.finished)} are done. Run it again"
+                )
+        finished = {id_ for id_, _ in walk.finished}
+        return [id_ for id_ in dict.fromkeys(ids) if id_ in finished]
 
-    async def _let_go(self, locked: Sequence[Locked]) -> None:
+    async def _let_go(self, tokens: Sequence[UUID]) -> None:
         """Show letters again; what cannot be told so is shown when its lock has run out."""
-        turn = asyncio.Semaphore(_AT_ONCE)
+        with contextlib.suppress(JobqError, NoAnswer, TimeoutError):
+            async with asyncio.timeout(_LET_GO_SECONDS):
+                for start in range(0, len(tokens), _AT_ONCE):
+                    some = tokens[start : start + _AT_ONCE]
+                    await self._of_ours(
+                        functools.partial(self._amqp().settle_dead, "abandoned"), some, lambda one: [one]
+                    )
 
-        async def let_go(each: Locked) -> None:
-            async with turn:
-                with contextlib.suppress(JobqError, NoAnswer):
-                    await self._wire.unlock(each)
 
-        if goings := [asyncio.ensure_future(let_go(each)) for each in locked]:
-            await asyncio.wait(goings, timeout=_LET_GO_SECONDS)
-            for going in goings:
-                going.cancel()
+def _sendable(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """Divide them by what fits into one request; one of bytes that are no text goes by itself."""
+    batch: list[Group] = []
+    size = 0
+    for group in groups:
+        try:
+            length = len(json.dumps(group[0].body.decode())) + HEADROOM_BYTES
+        except UnicodeDecodeError:
+            yield [group]
+            continue
+        if batch and (len(batch) == _SENT_AT_ONCE or size + length > STANDARD_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(group)
+        size += length
+    if batch:
+        yield batch
+
+
+def _newest(group: Group) -> list[UUID]:
+    return [token(group[0])]
+
+
+def _newest_last(group: Group) -> list[UUID]:
+    return [token(seen) for seen in group[::-1]]
+
+
+def _told(groups: Sequence[Group]) -> str:
+    ids = [id_in(newest) for newest, *_ in groups]
+    return ", ".join(ids[:_MOST_NAMED]) + (f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else "")
 
 
 def _folded(seen: "Sequence[Seen]") -> "list[list[Seen]]":
@@ -152,15 +191,7 @@ def _folded(seen: "Sequence[Seen]") -> "list[list[Seen]]":
     found: dict[tuple[str, str], list[Seen]] = {}
     for each in seen:
         found.setdefault((id_in(each), origin_of(each)), []).append(each)
-    return [sorted(each, key=_age, reverse=True) for each in found.values()]
-
-
-def _age(seen: "Seen") -> tuple[int, int, int]:
-    try:
-        task = Task.decode(seen.body)
-    except MalformedTask:
-        return 0, 0, seen.number
-    return task.epoch, task.generation, seen.number
+    return [sorted(each, key=age, reverse=True) for each in found.values()]
 
 
 def _letter(seen: "Seen") -> DeadLetter:
@@ -177,8 +208,8 @@ def _letter(seen: "Seen") -> DeadLetter:
 def _redriven(seen: "Seen", letter: DeadLetter) -> Outgoing:
     """Return the message of the next epoch (S3), with fresh budgets (S7); what is no task goes back as it is."""
     try:
-        task = Task.decode(seen.body).redriven(deliveries=letter.deliveries)
+        task = task_in(seen).redriven(deliveries=letter.deliveries)
     except MalformedTask:
         properties: dict[str, str | int] = {BEFORE: letter.deliveries, ID: letter.id, ORIGIN: origin_of(seen)}
         return Outgoing(body=seen.body, message_id=copy_name(seen, letter.deliveries), properties=properties)
-    return clone(seen, task, letter.deliveries, None)
+    return redriven(seen, task, letter.deliveries)

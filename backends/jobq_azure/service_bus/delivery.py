@@ -15,16 +15,19 @@ from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, LockL
 from jobq.task import Task, TaskResult
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.request_chain import Chain
+from jobq_azure.service_bus.lock_length import LockLength
 from jobq_azure.service_bus.message_format import (
     BEFORE,
     DELIVERIES,
     DIED,
+    EPOCH,
     ORIGIN,
     clone,
     cut,
     id_in,
     origin_of,
     released,
+    task_in,
 )
 from jobq_azure.service_bus.rest_client import Locked, Outgoing, ServiceBusWire
 
@@ -48,6 +51,7 @@ class ServiceBusDelivery:
         lease: the length that surely was granted, or less.
         on_their_way: the backend's; holds each request until it is answered.
         deduplicates: whether the broker is known to drop a second clone.
+        length: of the queue's locks.
 
     Attributes:
         on_requeued: called once the service has the clone of a requeue, before the original is completed.
@@ -63,6 +67,7 @@ class ServiceBusDelivery:
         lease: timedelta,
         on_their_way: "set[asyncio.Task[None]]",
         deduplicates: bool,
+        length: LockLength,
     ) -> None:
         self.lease = lease
         self.on_requeued: Callable[[], None] = lambda: None
@@ -72,6 +77,7 @@ class ServiceBusDelivery:
         self._locked = locked
         self._requests = Chain(wire.place, on_their_way)
         self._deduplicates = deduplicates
+        self._length = length
         self._sent: Outgoing | None = None  # the clone, once the service has it
         self._in_doubt = False  # whether it has the clone
         self._is_settled = False
@@ -89,7 +95,7 @@ class ServiceBusDelivery:
     @cached_property
     def task(self) -> Task:
         """The task in the body; raises MalformedTask."""
-        return Task.decode(self._locked.body)
+        return task_in(self._locked)
 
     @property
     def fencing(self) -> FencingNumber:
@@ -104,14 +110,21 @@ class ServiceBusDelivery:
         """None: a message of Service Bus cannot be changed, so there is no place for one."""
         return None
 
-    async def renew(self, lease: timedelta) -> None:  # noqa: ARG002 - the queue alone says how long a lock lasts
-        """Extend the lock by the queue's own duration, which is no less than `lease`."""
+    async def renew(self, lease: timedelta) -> timedelta | None:
+        """Extend the lock by the queue's own duration; return that where it is known to be less than `lease` by now."""
 
         async def renew() -> None:
             self._check_held()
-            await self._wire.renew(self._locked)
+            seconds = (await self._wire.renew(self._locked)).seconds
+            if seconds is None:
+                await self._length.ask()
+            else:
+                self._length.hear(seconds)
 
         await self._send(renew)
+        if (shorter := self._length.shorter_than(min(lease, self.lease))) is not None:
+            self.lease = shorter
+        return shorter
 
     async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
         """End the task as done."""
@@ -121,9 +134,10 @@ class ServiceBusDelivery:
         """Put it back as a clone, scheduled by the service's clock, to the second; then complete the original (S6)."""
 
         async def put_back() -> None:
-            now = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
+            now, _ = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
             at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
-            await self._replace(clone(self._locked, task, self.deliveries, at), self.on_requeued)
+            in_epoch = task.in_epoch(max(task.epoch, self.fencing.epoch))  # a caller may hold the task as it was pushed
+            await self._replace(clone(self._locked, in_epoch, self.deliveries, at), self.on_requeued)
 
         await self._settle(put_back)
 
@@ -145,14 +159,14 @@ class ServiceBusDelivery:
         """Move it to the queue's own dead-letter place, in one step."""
 
         async def bury() -> None:
-            origin = {ORIGIN: origin_of(self._locked)}
-            now = await self._wire.renew(self._locked)  # a connection over AMQP may have to be made first
+            now, _ = await self._wire.renew(self._locked)  # a connection over AMQP may have to be made first
             properties: dict[str, str | int] = {
                 DELIVERIES: self.deliveries,
                 DIED: int(now),
                 ORIGIN: origin_of(self._locked),
+                EPOCH: self.fencing.epoch,
             }
-            await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties | origin)
+            await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties)
 
         await self._settle(bury)
 

@@ -4,6 +4,7 @@ A message cannot be changed where it is. What a requeue changes is a new message
 the task was delivered before (S3).
 """
 
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from jobq.errors import MalformedTask
@@ -14,6 +15,7 @@ from jobq_azure.service_bus.rest_client import Outgoing
 BEFORE: Final = "jobq-before"  # deliveries of this task in messages before this one
 ID: Final = "jobq-id"  # of a message that is no task, and was put back under a name of its own
 ORIGIN: Final = "jobq-origin"  # sequence number of the message as which the task was pushed
+EPOCH: Final = "jobq-epoch"  # of the task; a message without it begins one
 DELIVERIES: Final = "jobq-deliveries"  # of a dead letter, the last one included
 DIED: Final = "jobq-died"  # seconds since the epoch by the service's clock
 
@@ -30,6 +32,9 @@ class Held(Protocol):
 
     @property
     def number(self) -> int: ...  # noqa: D102
+
+    @property
+    def enqueued(self) -> float: ...  # noqa: D102
 
     @property
     def body(self) -> bytes: ...  # noqa: D102
@@ -54,23 +59,41 @@ def origin_of(held: "Held") -> str:
     return origin if origin.isascii() and origin.isdecimal() else str(held.number)
 
 
+def task_in(held: Held) -> Task:
+    """Return the task in a message; raises MalformedTask.
+
+    Its epoch is the second of the service's clock in which it was pushed or redriven, or more: of two tasks of one id
+    the later one has higher fencing numbers, though the broker has forgotten the first, or its queue was made anew.
+    """
+    task = Task.decode(held.body)
+    return task.in_epoch(max(task.epoch, held.number_in(EPOCH, int(held.enqueued))))
+
+
 def pushed(task: Task) -> Outgoing:
     """Return the message of a new task: named like it, so that the broker drops a second push (S8)."""
     return Outgoing(body=task.encode(), message_id=task.id, at=task.not_before)
 
 
 def clone(original: "Held", task: Task, before: int, at: float | None) -> Outgoing:
-    """Return the message of a task that was requeued or redriven; one generation has one name, so one clone."""
-    return _copy(original, task, before, at, copy_name(original, task.epoch, task.generation))
+    """Return the message of a task that was requeued; one generation has one name, so one clone."""
+    return _copy(original, task, before, at, copy_name(original, task.epoch, task.generation), {EPOCH: task.epoch})
+
+
+def redriven(original: "Held", task: Task, before: int) -> Outgoing:
+    """Return the message of a dead letter that is put back, in an epoch of its own; one epoch has one name."""
+    return _copy(original, task, before, None, copy_name(original, task.epoch, task.generation), {})
 
 
 def released(original: "Held", task: Task, before: int) -> Outgoing:
     """Return the message of a task that was let go unstarted: of the same generation, with one more end."""
-    return _copy(original, task, before, None, copy_name(original, task.epoch, task.generation, task.counters.ends))
+    name = copy_name(original, task.epoch, task.generation, task.counters.ends)
+    return _copy(original, task, before, None, name, {EPOCH: task.epoch})
 
 
-def _copy(original: "Held", task: Task, before: int, at: float | None, name: str) -> Outgoing:
-    properties: dict[str, str | int] = {BEFORE: before, ORIGIN: origin_of(original)}
+def _copy(
+    original: "Held", task: Task, before: int, at: float | None, name: str, beside: Mapping[str, str | int]
+) -> Outgoing:
+    properties: dict[str, str | int] = {BEFORE: before, ORIGIN: origin_of(original), **beside}
     return Outgoing(body=task.encode(), message_id=name, at=at, properties=properties)
 
 

@@ -131,6 +131,9 @@ class Namespace:
     Args:
         place: where the queue is.
         credential: gives tokens where the place has no key; None = `DefaultAzureCredential`.
+
+    Attributes:
+        proxy: that the environment names for it; None = none.
     """
 
     def __init__(self, place: Place, *, credential: Credential | None = None) -> None:
@@ -139,7 +142,7 @@ class Namespace:
         self.credential: Credential | None = credential
         self._ahead = 0.0
         self._was_served = False
-        self._proxy = proxies_for(place.rest_url).get(urlsplit(place.rest_url).scheme)
+        self.proxy = proxies_for(place.rest_url).get(urlsplit(place.rest_url).scheme)
         self._session: aiohttp.ClientSession
         self._tokens: Tokens
 
@@ -217,7 +220,7 @@ class Namespace:
                 data=body or None,
                 headers=sent,
                 timeout=limit,
-                proxy=self._proxy,
+                proxy=self.proxy,
                 allow_redirects=False,  # a redirect sends a request once more, to wherever an answer says
             ) as found:
                 return self._dated(found.status, found.headers, await found.read())

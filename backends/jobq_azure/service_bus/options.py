@@ -26,6 +26,7 @@ class Options:
         budgets: the most starts of a task that the settings allow.
         longest_poll_seconds: of a long poll.
         stats_seconds: for how long one look at the counts serves.
+        websocket: AMQP goes over WebSockets.
     """
 
     lock: timedelta = _LOCK
@@ -35,6 +36,7 @@ class Options:
     budgets: int = 107
     longest_poll_seconds: float = 10.0
     stats_seconds: float = _STATS_SECONDS
+    websocket: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -52,4 +54,5 @@ class Options:
             asserted_dedup_window=window or timedelta(0),
             budgets=1 + settings.num_retries + settings.max_preemptions + settings.max_crashes,
             longest_poll_seconds=settings.poll_max.total_seconds(),
+            websocket=settings.service_bus_websocket,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from jobq_azure.common.errors import Unreadable
@@ -21,7 +21,7 @@ from jobq_azure.service_bus.responses import Answer, check_lock, check_received,
 DEAD_LETTERS: Final = "/$DeadLetterQueue"
 _BATCH: Final = "application/vnd.microsoft.servicebus.json"
 MOST_DIGITS: Final = 12  # of a number that jobq writes beside a body
-_GRAIN_SECONDS: Final = 1.0  # the dates of an answer have no finer one
+GRAIN_SECONDS: Final = 1.0  # the dates of an answer have no finer one
 _EXTRA_SECONDS: Final = 10.0  # by which the answer to a long poll may be late
 
 
@@ -92,6 +92,13 @@ class Locked:
         return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else usual
 
 
+class Renewed(NamedTuple):
+    """What the answer to a renewal tells: the service's time, and for how long the lock surely lasts, if it does."""
+
+    now: float
+    seconds: float | None
+
+
 class ServiceBusWire:
     """Requests to one queue, or to its dead-letter sub-queue.
 
@@ -142,9 +149,15 @@ class ServiceBusWire:
         check_received(answer, self.place, HTTPStatus.OK)
         return True
 
-    async def renew(self, locked: Locked) -> float:
-        """Extend a lock; return the service's time. What the answer says of the lock is not relied on: facts 1.1."""
-        return (await self._on_lock("POST", locked)).date
+    async def renew(self, locked: Locked) -> Renewed:
+        """Extend a lock. That the answer tells for how long is not promised: facts 1.1."""
+        answer = await self._on_lock("POST", locked)
+        try:
+            told = json.loads(answer.headers["brokerproperties"])
+            seconds = _seconds_until(told["LockedUntilUtc"], answer)
+        except (KeyError, TypeError, ValueError):
+            seconds = None
+        return Renewed(answer.date, seconds)
 
     async def complete(self, locked: Locked) -> None:
         """Delete a locked message."""
@@ -168,18 +181,22 @@ def _locked(answer: Answer, queue: str) -> Locked:
     told = json.loads(answer.headers["brokerproperties"])
     number = int(told["SequenceNumber"])
     token = uuid.UUID(told["LockToken"])
-    until = parsedate_to_datetime(told["LockedUntilUtc"]).timestamp()
     return Locked(
         message_id=str(told.get("MessageId") or number),
         number=number,
         body=answer.body,
         count=int(told["DeliveryCount"]),
-        seconds=max(0.0, until - answer.date - _GRAIN_SECONDS),
+        seconds=_seconds_until(told["LockedUntilUtc"], answer),
         enqueued=parsedate_to_datetime(told["EnqueuedTimeUtc"]).timestamp(),
         path=_path_of_lock(answer.headers.get("location", ""), queue, number, token),
         token=token,
         headers=answer.headers,
     )
+
+
+def _seconds_until(end: str, answer: Answer) -> float:
+    """Return how long a lock surely lasts, from two times of one answer."""
+    return max(0.0, parsedate_to_datetime(end).timestamp() - answer.date - GRAIN_SECONDS)
 
 
 def _path_of_lock(location: str, queue: str, number: int, token: uuid.UUID) -> str:

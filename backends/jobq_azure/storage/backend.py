@@ -30,7 +30,8 @@ from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Co
 from jobq_azure.storage.named_leases import BlobLeases
 from jobq_azure.storage.poll_interval import Polling
 from jobq_azure.storage.push import push
-from jobq_azure.storage.queue_client import LONGEST, MOST_AT_ONCE, Message, Wire, whole_seconds
+from jobq_azure.storage.queue_client import EPOCH_SECONDS, LONGEST, MOST_AT_ONCE, Message, Wire, whole_seconds
+from jobq_azure.storage.time_to_live import Lasting
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)
 _EARLY_SECONDS: Final = 5.0  # the service counts whole seconds by its own clock: so much is no step of a long delay
@@ -64,6 +65,7 @@ class StorageQueueBackend:
         self._wire: Wire
         self._payloads: Payloads
         self._dead: Graveyard
+        self._lasting: Lasting
         self._leases = BlobLeases(lambda: account.lease_blobs(name), time.time)
 
     @property
@@ -98,6 +100,7 @@ class StorageQueueBackend:
             self._wire = self._account.wire(self._name)
             self._payloads = self._account.payloads(self._name)
             dead = self._name + SUFFIX
+            self._lasting = Lasting(self._wire)
             self._dead = Graveyard(self._account.wire(dead), self._account.payloads(dead), self._wire, self._payloads)
             self._stack = stack.pop_all()
         return self
@@ -116,6 +119,10 @@ class StorageQueueBackend:
         for place in (self._wire, self._dead):
             await _certain(place.create())
         await self._payloads.create()
+
+    async def prepare(self) -> None:
+        """Make QUEUE-failed where it is missing, or warn."""
+        await self._dead.make_ready()
 
     async def _exists(self) -> bool:
         try:
@@ -192,7 +199,10 @@ class StorageQueueBackend:
         """Lease messages, and open them; one that is too early, or whose payload cannot be had now, is put off."""
         limit = min(seconds * _BLOB_SHARE, _BLOB_SECONDS)
 
-        async def opened(message: Message) -> StorageDelivery | None:
+        async def opened(received: Message) -> StorageDelivery | None:
+            message = await self._lasting.of(received, seconds, limit)
+            if message is None:
+                return None
             try:
                 envelope = await within(limit, self._payloads.opened(message.text))
             except JobqError as error:
@@ -260,9 +270,14 @@ class StorageQueueBackend:
         return QueueStats(visible=None, leased=None, scheduled=None, dead=dead, total=total)
 
     async def clear(self) -> int:
-        """Delete all messages; the number is the service's estimate."""
+        """Delete all messages; the number is the service's estimate.
+
+        What is pushed after it begins in another second of the service's clock than all that it took away (S3).
+        """
         count = await _certain(self._wire.count())
         await _certain(self._wire.clear())
+        if count:
+            await asyncio.sleep(EPOCH_SECONDS)
         await self._payloads.sweep()
         return count
 

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from jobq.backend import DeadLetter
 from jobq.errors import MalformedTask
-from jobq.task import Task
+from jobq.task import MAX_EPOCH, Task
 from jobq_azure.storage.envelope import Envelope
 from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, Beside, Content, size_of
 from jobq_azure.storage.queue_client import Message
@@ -117,8 +117,8 @@ def _read(message: Message) -> Record:
         value = story.get(name, usual)
         return value if type(value) is type(usual) else usual
 
-    def count(name: str, usual: int = 0) -> int:
-        return min(max(0, field(name, usual)), MAX_COUNT)
+    def count(name: str, usual: int = 0, most: int = MAX_COUNT) -> int:
+        return min(max(0, field(name, usual)), most)
 
     epoch, generation = _numbers_in(envelope)
     letter = DeadLetter(
@@ -130,7 +130,9 @@ def _read(message: Message) -> Record:
         died=field("died", 0.0),
     )
     origin = field("origin", "")
-    return Record(letter, content, count("epoch", epoch), count("generation", generation), origin, (message,))
+    return Record(
+        letter, content, count("epoch", epoch, MAX_EPOCH), count("generation", generation), origin, (message,)
+    )
 
 
 def _numbers_in(envelope: Envelope) -> tuple[int, int]:

@@ -14,13 +14,22 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from jobq.backend import DeadLetter, FencingNumber
-from jobq.errors import BackendUnavailable, JobqError, LeaseError, LockLost, MalformedTask, PushUnknown
+from jobq.errors import (
+    AccessDenied,
+    BackendUnavailable,
+    JobqError,
+    LeaseError,
+    LockLost,
+    MalformedTask,
+    PushUnknown,
+    QueueNotFound,
+)
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.storage.dead_letter_format import Record, folded
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.large_payloads import Payloads, within
 from jobq_azure.storage.message_format import MAX_TEXT_BYTES, Beside, Content, size_of
-from jobq_azure.storage.queue_client import MOST_AT_ONCE, Message, Wire
+from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, Message, Wire
 
 SUFFIX: Final = "-failed"
 _HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
@@ -67,6 +76,24 @@ class Graveyard:
         """Make the queue."""
         await self._wire.create()
 
+    async def make_ready(self) -> None:
+        """Make the queue if it is missing beside its own, as a portal makes it; warn where that may not be."""
+        try:
+            await self._wire.peek(1)  # what a worker may do, unlike a look at the queue's properties
+        except QueueNotFound as missing:
+            try:
+                await self._main.peek(1)  # beside no queue nothing is made
+                await self._wire.create()
+            except QueueNotFound:
+                return
+            except (JobqError, NoAnswer) as error:
+                what = "what fails for good cannot be given up, and comes again and again"
+                _log.warning("%s; it cannot be made from here (%s): %s", missing, error, what)
+            else:
+                _log.warning("%s was missing, and is made", self._wire.place)
+        except (JobqError, NoAnswer) as error:
+            _log.debug("%s: whether it is there is not known: %s", self._wire.place, error)
+
     async def bury(self, given_up: Buried, envelope: Envelope, message_id: str, reason: str, description: str) -> None:
         """Write a dead letter.
 
@@ -92,6 +119,16 @@ class Graveyard:
             "died": time.time(),
         }
         beside = Beside(checkpoint=given_up.checkpoint_value, dead=story)
+        try:
+            await self._write(envelope, beside)
+        except QueueNotFound as missing:  # the queue, or the container
+            try:
+                await self._wire.create()
+            except AccessDenied:
+                raise missing from None
+            await self._write(envelope, beside)
+
+    async def _write(self, envelope: Envelope, beside: Beside) -> None:
         if envelope.payload is not None:  # a copy: each message owns its blob
             await self._bury_in_blob(envelope, beside)
         elif (text := _fitting(Content(envelope.body, beside))) is not None:
@@ -172,6 +209,7 @@ class Graveyard:
         try:
             await self._send_fitting(record, envelope, epoch)
         except NoAnswer as error:
+            await asyncio.sleep(EPOCH_SECONDS)  # what is sent when this is repeated has another epoch (S3)
             what = f"{error}; {record.letter.id} may or may not be back in the queue, and is still a dead letter"
             raise PushUnknown(what, [record.letter.id]) from None
 

@@ -52,6 +52,7 @@ class StorageDelivery:
         self._payloads = payloads
         self._dead = dead
         self._message_id = message.id
+        self._inserted = message.inserted
         self._receipt: str | None = message.receipt  # None = settled, so far as is known
         self._envelope = envelope
         self._checkpoint_number = 0
@@ -81,8 +82,13 @@ class StorageDelivery:
 
     @cached_property
     def task(self) -> Task:
-        """The task in the body; raises MalformedTask."""
-        return self._envelope.task()
+        """The task in the body; raises MalformedTask.
+
+        Its epoch is when the service took its message, or later: of two tasks of one id the later one has higher
+        fencing numbers, though nobody knows the ids of a Storage Queue (S3).
+        """
+        task = self._envelope.task()
+        return task.in_epoch(max(task.epoch, self._inserted))
 
     @property
     def fencing(self) -> FencingNumber:
@@ -115,6 +121,7 @@ class StorageDelivery:
         if delay > LONGEST:  # hidden again in steps, by whoever receives it too early
             task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
         seconds = 0 if delay <= timedelta(0) else whole_seconds(delay)
+        task = task.in_epoch(max(task.epoch, self.fencing.epoch))  # a caller may hold it as it was pushed
 
         async def update() -> None:
             content = self._envelope.holding(task)

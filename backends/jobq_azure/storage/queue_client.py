@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from azure.storage.queue.aio import QueueClient
@@ -20,6 +20,8 @@ from jobq_azure.common.errors import AlreadyThere, NoCredential, Unreadable, ans
 MOST_AT_ONCE: Final = 32  # messages in one request, by the service
 LONGEST: Final = timedelta(days=7)  # that a message may be hidden, by the service
 FOR_EVER: Final = -1
+_NEVER: Final = 9999  # the year in which the service says that such messages expire
+EPOCH_SECONDS: Final = 1.0  # the grain of when a message was put into its queue
 _T = TypeVar("_T")
 
 
@@ -32,12 +34,16 @@ class Message:
         text: as stored.
         receipt: fences what is done with it; empty when it was only peeked at.
         deliveries: how often it was handed out, this time included.
+        inserted: when it was put into the queue, in seconds since 1970 by the service's clock; 0 = it did not say.
+        expires: whether the service deletes it when its time has come, leased or not.
     """
 
     id: str
     text: str = field(repr=False)
     receipt: str = field(repr=False)  # a secret of the worker's (DESIGN section 1)
     deliveries: int
+    inserted: int = 0
+    expires: bool = False
 
 
 def whole_seconds(length: timedelta) -> int:
@@ -65,8 +71,14 @@ class Wire:
 
     async def put(self, text: str, hidden_seconds: int = 0) -> tuple[str, str]:
         """Add a message, and return its id and a receipt that deletes it."""
-        sent = await self.ask(self._client.send_message(text, visibility_timeout=hidden_seconds, time_to_live=FOR_EVER))
-        return self._given(sent.id), self._given(sent.pop_receipt)
+        sent = await self.put_leased(text, hidden_seconds)
+        return sent.id, sent.receipt
+
+    async def put_leased(self, text: str, seconds: int) -> Message:
+        """Add a message that is hidden for so many seconds, and return it as if it had been received."""
+        sent = await self.ask(self._client.send_message(text, visibility_timeout=seconds, time_to_live=FOR_EVER))
+        self._given(sent.id and sent.pop_receipt)
+        return _message(sent)
 
     async def get(self, count: int, seconds: int) -> list[Message]:
         """Lease up to `count` messages, 32 at most, for so many seconds."""
@@ -127,9 +139,13 @@ class Wire:
 
 
 def _message(found: "object") -> Message:
+    inserted: datetime | None = found.inserted_on  # type: ignore[attr-defined] # as below
+    expires: datetime | None = found.expires_on  # type: ignore[attr-defined]
     return Message(
         id=str(found.id),  # type: ignore[attr-defined] # the SDK's message, as in the next
         text=str(found.content or ""),  # type: ignore[attr-defined]
         receipt=str(found.pop_receipt or ""),  # type: ignore[attr-defined]
         deliveries=int(found.dequeue_count or 0),  # type: ignore[attr-defined]
+        inserted=0 if inserted is None else max(0, int(inserted.timestamp())),
+        expires=expires is not None and expires.year < _NEVER,
     )

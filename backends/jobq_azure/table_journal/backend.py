@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
-from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, QueueStats
 from jobq.clock import SystemClock
 from jobq.errors import BackendUnavailable, JobqError, MalformedTask
 from jobq.lease.store import KeepsLeases, LeaseStore
@@ -102,6 +102,11 @@ class JournaledQueue:
         await self._wishes.aclose()
         await self._sweep.aclose()
         await self.writer.aclose()
+
+    async def prepare(self) -> None:
+        """As the queue does it."""
+        if isinstance(self._inner, Prepares):
+            await self._inner.prepare()
 
     async def create(self, *, exist_ok: bool = True) -> None:
         """Make the queue, and the table; no worker needs this right."""

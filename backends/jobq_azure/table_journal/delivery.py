@@ -113,12 +113,13 @@ class JournaledDelivery:
         """Whether it may still run: it is not settled, and its lease is not over."""
         return not self._is_settled and _CLOCK.boottime() < self._since + self._seconds
 
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta) -> timedelta | None:
         """Extend the lease, and tell how the attempt is."""
         sent = _CLOCK.boottime()
-        await self._inner.renew(lease)
-        self._since, self._seconds = sent, lease.total_seconds()
+        shorter = await self._inner.renew(lease)
+        self._since, self._seconds = sent, (shorter or lease).total_seconds()
         self._tell_held()
+        return shorter
 
     async def complete(self, result: TaskResult) -> None:
         """End the task as done, or as canceled or moved where that was judged."""
@@ -133,7 +134,9 @@ class JournaledDelivery:
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back."""
-        fencing = max(self.fencing, FencingNumber(task.epoch, task.generation, self.deliveries))
+        fencing = max(
+            self.fencing, FencingNumber(max(task.epoch, self.fencing.epoch), task.generation, self.deliveries)
+        )
 
         def after() -> After:
             return After(fencing=fencing, due=time.time() + max(0.0, delay.total_seconds()))
@@ -245,7 +248,7 @@ class JournaledDelivery:
 
 def has_been_delivered(inner: Delivery) -> bool:
     """Tell whether others may have held this task before."""
-    return inner.fencing > FencingNumber(0, 0, 1)
+    return inner.fencing[1:] > (0, 1)
 
 
 def claim_of(inner: Delivery) -> Claim:

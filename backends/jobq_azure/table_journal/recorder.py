@@ -95,7 +95,7 @@ class Notebook:
         key = rows.live(held.id)
         size = len(rows.shown_body(held.task)) + len(held.checkpoint or "") + _BEAT_BYTES
         note = Note(partition=self._queue, row=key, make=lambda: _running(held), bytes=2 * size, is_spare=True)
-        is_first = held.beat is not None or held.fencing == FencingNumber(0, 0, 1)
+        is_first = held.beat is not None or held.fencing[1:] == (0, 1)
         self._writer.add([note], None if is_first else lambda: self._lost_before(held))
 
     async def was_replaced(self, inner: Delivery) -> bool:

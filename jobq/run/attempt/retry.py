@@ -11,10 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from typing import Final
 
 from jobq.errors import MalformedTask
 from jobq.run.exit_rules import Action, action_for
 from jobq.task import Outcome, OutcomeKind, Task
+
+_BURIED_LATER: Final = timedelta(minutes=1)  # until what cannot be buried is tried again
 
 
 class Reason(StrEnum):
@@ -123,7 +126,10 @@ def times_given_back(task: Task) -> int:
 
 
 def refusal(task: Task, deliveries: int) -> DeadLetter | None:
-    """Return why a delivery must not even start: its crashes are used up."""
+    """Return why a delivery must not even start: it was given up before, or its crashes are used up."""
+    if _is_given_up(task):
+        told = "given up before, and it could not be written to the dead letters then; the worker's log says why"
+        return DeadLetter(Reason.FAILED, told)
     crashes = crashes_before(task, deliveries)
     if crashes <= task.budgets.crashes:
         return None
@@ -132,6 +138,22 @@ def refusal(task: Task, deliveries: int) -> DeadLetter | None:
         f"{crashes} deliveries ended without a word: the worker died, or lost the lease; at most"
         f" {task.budgets.crashes} are forgiven (--max-crashes)",
     )
+
+
+def unburied(task: Task, verdict: DeadLetter) -> Requeue | None:
+    """Return the verdict that puts back a task which cannot be buried: its next delivery only buries it (S7).
+
+    Without a record each such end would count as a crash, and the task would run again, without a retry of its own.
+    None where there is nothing to record: it is no task, it was recorded before, or its crashes refuse it already.
+    """
+    if verdict.reason in {Reason.MALFORMED, Reason.CRASHED} or _is_given_up(task):
+        return None
+    beyond = task.budgets.retries + 1 - task.counters.failures
+    return Requeue(task.requeued(failures=beyond), _BURIED_LATER)
+
+
+def _is_given_up(task: Task) -> bool:
+    return task.counters.failures > task.budgets.retries
 
 
 def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:  # noqa: C901, PLR0911 - one row a kind

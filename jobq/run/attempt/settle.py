@@ -17,7 +17,7 @@ from jobq.errors import (
     SettlementUnknown,
 )
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.attempt.retry import Cancel, Complete, DeadLetter, Leave, Requeue, SendOn, Verdict, outgrown
+from jobq.run.attempt.retry import Cancel, Complete, DeadLetter, Leave, Requeue, SendOn, Verdict, outgrown, unburied
 from jobq.run.racing import first_of
 from jobq.run.stopping import Stopping
 from jobq.task import Outcome, TaskResult
@@ -69,18 +69,32 @@ async def settle(
         return Settled.LOST
     patience = Patience(clock, delivery.lease.total_seconds(), stopping)
 
-    async def told(verdict: Verdict) -> Settled:
+    async def told(verdict: Verdict, patience: Patience = patience) -> Settled:
         async def send() -> None:
             await keeper.settle(lambda: _send(delivery, verdict, outcome), attempt=attempt)
 
         return await _repeated(delivery, send, patience, keeper, repeats_doubt=capabilities.idempotent_settle)
 
     try:
-        return await told(verdict)
+        settled = await told(verdict)
     except MalformedTask as fault:  # the message has outgrown what the service takes, and will not shrink
         _log.error("task %s cannot be settled: it %s", delivery.id, fault)
         instead = outgrown(outcome, fault)
         return Settled.LOST if isinstance(instead, Leave) else await told(instead)
+    if settled is Settled.YES or not isinstance(verdict, DeadLetter) or keeper.lock_lost_event.is_set():
+        return settled
+    await _record(delivery, verdict, lambda record: told(record, Patience(clock, AT_ONCE_SECONDS, stopping)))
+    return settled
+
+
+async def _record(delivery: Delivery, verdict: DeadLetter, tell: Callable[[Verdict], Awaitable[Settled]]) -> None:
+    """Put back what cannot be buried, with its end recorded: it must not run again for that (S7)."""
+    try:
+        record = unburied(delivery.task, verdict)
+        if record is not None and await tell(record) is Settled.YES:
+            _log.error("task %s is put back and will not run again: it waits for its burial", delivery.id)
+    except MalformedTask as fault:  # it has no room for one more count
+        _log.error("task %s cannot be put back: it %s", delivery.id, fault)
 
 
 async def _repeated(

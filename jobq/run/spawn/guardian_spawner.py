@@ -148,9 +148,8 @@ class GuardianSpawner:
                 raise start_failed(launch, error) from error
             except BaseException:
                 process.kill()  # its start may be under way: nobody waits for it any more, so it must not live
-                await asyncio.wait(
-                    {process.ended}, timeout=ENDING_SECONDS
-                )  # or its slot were free while it lives (S11)
+                # Until it is dead it needs its slot (S11).
+                await asyncio.wait({process.ended}, timeout=ENDING_SECONDS)
                 raise
         if isinstance(failure, StatusLost):
             raise failure

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Literal
 
-from jobq.backend import Backend, Delivery
+from jobq.backend import Backend, Delivery, Prepares
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.run.attempt.checkpoints import Archives, archives_of
@@ -155,6 +155,8 @@ class Worker:
                     group.create_task(self._stop_when_tripped(), name="breaker"),
                     group.create_task(self._sampler.run(), name="usage"),
                 ]
+                if isinstance(self._backend, Prepares):
+                    helpers.append(group.create_task(self._backend.prepare(), name="prepare"))
                 if (lost := getattr(self._spawner, "lost", None)) is not None:
                     helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))
                 if self._settings.time_limit is not None:

@@ -10,6 +10,7 @@ from typing import Final, Self
 from aiohttp import web
 
 from jobq.clock import Clock, SystemClock
+from jobq.testing.service_bus import websocket
 from jobq.testing.service_bus.access import Access, Policy, sign
 from jobq.testing.service_bus.amqp import AmqpConnection
 from jobq.testing.service_bus.broker import Broker
@@ -79,9 +80,9 @@ class Emulator:
         await self._stack.aclose()  # told of no error, else the group would wrap what is raised inside
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        runner = web.AppRunner(
-            application(self._service), handler_cancellation=True, shutdown_timeout=0.1, access_log=None
-        )
+        app = application(self._service)
+        app.router.add_get(websocket.PATH, websocket.door(HOST, lambda: self.amqp_port))
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, HOST, self.http_port).start()

@@ -8,8 +8,6 @@ import pytest
 
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
-from jobq_postgres.push import ADD, _columns
-from tests.postgres.server import Database
 from tests.postgres.support import tasks
 
 _FEW: Final = 1000
@@ -46,17 +44,3 @@ async def test_time_of_a_push_grows_with_the_number_of_its_tasks(
     assert many < _MOST_TIMES * few, f"{_FEW}: {few:.2f} s, {_MANY}: {many:.2f} s"
     stats = await queue.stats()
     assert (stats.visible or 0) + (stats.scheduled or 0) == 4 * _FEW + 3 * _MANY
-
-
-@pytest.mark.usefixtures("queue")
-async def test_order_of_the_ids_is_that_of_copy_whatever_the_collation_is(database: Database) -> None:
-    """Else pushes of the same ids, one by COPY and one by statement, wait for each other in a circle.
-
-    Seen in the plan: the servers that tests can count on have no collation with another order than C.
-    """
-    connection = await database.server().connect("plan")
-    plan = await connection.fetch(f"EXPLAIN (VERBOSE, COSTS OFF) {ADD}", *_columns([]))
-    await connection.close()
-    keys = [line for (line,) in plan if "Sort Key" in line and "id" in line.rsplit(".", 1)[-1]]
-    assert len(keys) == 1
-    assert keys[0].endswith('.queue_id, given.id COLLATE "C"'), keys

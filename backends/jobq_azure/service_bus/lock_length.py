@@ -1,0 +1,69 @@
+"""How long a lock of a queue lasts now: an operator may change that under the tasks that run.
+
+A renewal extends a lock by what the queue says at that moment. One that is shorter than the lease that was granted
+would let the next worker have the task while it still runs here (P1). It is heard wherever it is told: by each receive,
+by the answer to a renewal, whose reference promises nothing of the kind, and else by a look at the queue.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final
+
+from jobq.errors import AccessDenied, JobqError
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.service_bus.rest_client import GRAIN_SECONDS
+
+_LOOK_SECONDS: Final = 60.0  # between two looks of a process: each is billed as ten messages
+_PATIENCE_SECONDS: Final = 1.0  # that a renewal waits for one
+
+
+class LockLength:
+    """What is known of the locks of one queue.
+
+    Args:
+        look: returns the length from the queue's description.
+        now: seconds, boottime.
+    """
+
+    def __init__(self, look: Callable[[], Awaitable[timedelta]], now: Callable[[], float]) -> None:
+        self._look = look
+        self._now = now
+        self._known: float | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._due = now() + _LOOK_SECONDS
+        self._may_look = True
+
+    def hear(self, seconds: float) -> None:
+        """Take what an answer of the service tells: how long a lock surely lasts."""
+        self._known = seconds
+
+    def shorter_than(self, lease: timedelta) -> timedelta | None:
+        """Return the length, if a lock is shorter than this lease, by more than two tellings of one differ."""
+        if self._known is None or self._known >= lease.total_seconds() - GRAIN_SECONDS:
+            return None
+        return timedelta(seconds=self._known)
+
+    async def ask(self) -> None:
+        """Look at the queue if that is due, for as long as a renewal may wait; what comes later counts for the next."""
+        if self._looking is None and self._may_look and self._now() >= self._due:
+            self._due = self._now() + _LOOK_SECONDS
+            self._looking = asyncio.create_task(self._looked(), name="a look at the queue's lock")
+        if self._looking is not None:
+            await asyncio.wait({self._looking}, timeout=_PATIENCE_SECONDS)
+
+    async def aclose(self) -> None:
+        """End a look."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
+
+    async def _looked(self) -> None:
+        try:
+            self.hear((await self._look()).total_seconds() - GRAIN_SECONDS)
+        except AccessDenied:  # only who may manage the queue may read this
+            self._may_look = False
+        except (JobqError, NoAnswer):
+            pass
+        finally:
+            self._looking = None

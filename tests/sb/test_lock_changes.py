@@ -1,0 +1,116 @@
+"""P1: an operator shortens the locks of a queue under its workers; what is renewed for less is kept for less."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobq.clock import Moment
+from jobq.lease.keeper import LeaseKeeper
+from jobq.lease.timing import LeaseTiming
+from jobq.testing.clock import VirtualClock
+from jobq.testing.harness import DONE
+from jobq.testing.service_bus.faults import Fault, Operation
+from jobq.testing.service_bus.fidelity import Fidelity
+from jobq.testing.service_bus.message import State
+from jobq_azure.service_bus.lock_length import LockLength
+from tests.sb.stage import Stage, staged
+
+LONG, SHORT = 60.0, 5.0
+LOOK = 60.0  # seconds between two looks at the queue
+STEP = 0.25
+
+
+class Held:
+    """A task that is kept on virtual time, and how long it was anybody's besides."""
+
+    def __init__(self, stage: Stage, clock: VirtualClock, keeper: LeaseKeeper) -> None:
+        self.stage, self.clock, self.keeper = stage, clock, keeper
+        (self.number,) = [each.number for each in stage.queue.messages()]
+        self.overlap = 0.0
+
+    async def passes(self, seconds: float) -> None:
+        """Let time pass; each renewal is answered within the instant."""
+        for _ in range(int(seconds / STEP)):
+            await self.clock.advance(STEP)
+            while self.keeper._serial.locked():
+                await asyncio.sleep(0.001)
+            locked = [each.number for each in self.stage.queue.messages() if each.state is State.LOCKED]
+            if self.number not in locked and not self.keeper.is_lost:
+                self.overlap += STEP
+
+    def shortens(self) -> None:
+        self.stage.queue.description = replace(self.stage.queue.description, lock_duration=SHORT)
+
+
+@asynccontextmanager
+async def _held(folder: Path, *, tells: bool = False) -> AsyncIterator[Held]:
+    clock = VirtualClock()
+    fidelity = Fidelity(rest_renew_returns_properties=tells)
+    async with staged(folder, clock=clock, fidelity=fidelity, lock_duration=LONG) as stage:
+        await stage.pushed()
+        since = Moment.of(clock)
+        delivery = await stage.take()
+        timing = LeaseTiming(lease=delivery.lease.total_seconds())
+        async with LeaseKeeper(delivery, since=since, timing=timing, clock=clock) as keeper:
+            yield Held(stage, clock, keeper)
+
+
+async def test_the_answer_to_a_renewal_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with _held(tmp_path, tells=True) as held:
+        held.shortens()
+        await held.passes(40)
+        assert not held.keeper.is_lost
+        assert held.overlap == 0
+        assert held.keeper.renewals > 20, "a lease of four seconds is renewed each second"
+        assert caplog.text.count("no more for") == 1
+
+
+async def test_a_look_at_the_queue_tells(tmp_path: Path) -> None:
+    async with _held(tmp_path) as held:
+        await held.passes(LOOK)
+        held.shortens()
+        await held.passes(40)
+        assert not held.keeper.is_lost
+        assert held.overlap == 0
+
+
+async def test_a_receive_tells(tmp_path: Path) -> None:
+    async with _held(tmp_path) as held:
+        held.shortens()
+        await held.passes(5)
+        await held.stage.pushed()
+        await (await held.stage.take()).complete(DONE)
+        await held.passes(30)
+        assert not held.keeper.is_lost
+        assert held.overlap == 0
+
+
+async def test_what_is_left_where_nothing_tells(tmp_path: Path) -> None:
+    """No right to manage, no receive, an answer as the reference has it: a quarter of the lease less the new lock."""
+    async with _held(tmp_path) as held:
+        held.stage.emulator.faults.plan(Fault(401), Operation.ADMIN, count=math.inf)
+        await held.passes(LOOK)
+        held.shortens()
+        await held.passes(40)
+        assert held.keeper.is_lost
+        assert held.keeper.loss is not None
+        assert held.keeper.loss.refused, "the next renewal is refused"
+        assert 0 < held.overlap <= LONG / 4 - SHORT
+
+
+async def test_two_tellings_of_one_length_shorten_nothing() -> None:
+    """Dates have whole seconds, so of one length two answers may tell a second more and less."""
+
+    async def look() -> timedelta:
+        raise AssertionError
+
+    length, lease = LockLength(look, VirtualClock().boottime), timedelta(seconds=59)
+    for seconds, shorter in ((60.0, None), (58.0, None), (57.9, timedelta(seconds=57.9))):
+        length.hear(seconds)
+        assert length.shorter_than(lease) == shorter
