@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+
+import pytest
 
 from jobq.backend import Backend
 from jobq.task import Task
@@ -17,8 +20,8 @@ LEASE = timedelta(seconds=3)
 NOW = timedelta(0)
 
 
-def _last_line(jobq: Jobq) -> dict[str, object]:
-    last: dict[str, object] = json.loads(jobq("demo", "worker", "--log-format", "json").err.splitlines()[-1])
+def _last_line(jobq: Jobq, *options: str) -> dict[str, object]:
+    last: dict[str, object] = json.loads(jobq("demo", "worker", "--log-format", "json", *options).err.splitlines()[-1])
     assert last["event"] == "worker.stopped"
     return last
 
@@ -65,6 +68,15 @@ def test_a_lease_that_is_renewed_is_not_waited_for_and_is_said(jobq: Jobq) -> No
     assert str(last["detail"]).startswith("left in the queue: 1 leased by ")
 
 
-def test_what_is_due_later_is_said(jobq: Jobq) -> None:
-    jobq.fill(Task.new(command="true", not_before=time.time() + 3600))
-    assert _last_line(jobq)["detail"] == "left in the queue: 1 scheduled"
+@pytest.mark.parametrize(("hours", "form"), [(1, "%H:%M:%S"), (48, "%Y-%m-%d %H:%M")])
+def test_what_is_due_later_is_said_and_when(jobq: Jobq, hours: int, form: str) -> None:
+    first = math.floor(time.time()) + 3600 * hours
+    jobq.fill(*[Task.new(command="true", not_before=first + later) for later in (7200, 0)])
+    due = time.strftime(form, time.localtime(first))
+    assert _last_line(jobq)["detail"] == f"left in the queue: 2 scheduled, the first at {due}"
+
+
+def test_l1_what_is_due_within_the_idle_timeout_is_waited_for(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="true", not_before=time.time() + 1))
+    last = _last_line(jobq, "--idle-timeout", "2s")
+    assert (last["succeeded"], "detail" in last) == (1, False)

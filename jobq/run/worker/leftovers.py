@@ -1,14 +1,16 @@
 """What others hold when a worker finds nothing to do: leases that nobody renews come back, and all else is said."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from typing import Final
 
 from jobq import durations
 from jobq.backend import Backend
 from jobq.clock import Clock
 from jobq.errors import JobqError
-from jobq.journal.records import TaskRecord
-from jobq.journal.store import KeepsJournal
+from jobq.journal.records import TaskRecord, TaskState
+from jobq.journal.store import Journal, KeepsJournal
 
 _MOST: Final = 100  # leases that are looked at
 _ANSWER_SECONDS: Final = 3.0
@@ -56,7 +58,7 @@ class Leftovers:
         counts = (
             (stats.visible, "waiting"),
             (stats.leased, f"leased{await self._holders()}"),
-            (stats.scheduled, "scheduled"),
+            (stats.scheduled, f"scheduled{await self._first_due() if stats.scheduled else ''}"),
         )
         return ", ".join(f"{count} {what}" for count, what in counts if count)
 
@@ -68,12 +70,25 @@ class Leftovers:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         return f" by {first.holder} (for {durations.show(round(first.lease_left or 0.0))} unless it renews){more}"
 
+    async def _first_due(self) -> str:
+        """Return when the first that is scheduled is due, in words; empty where more are left than one look shows."""
+        found = await self._asked(lambda journal: journal.unfinished("", _MOST))
+        dues = [each.at for each in found if each.state is TaskState.SCHEDULED and each.at is not None]
+        if not dues or len(found) >= _MOST:
+            return ""
+        first = datetime.fromtimestamp(min(dues)).astimezone()
+        is_near = first - datetime.now().astimezone() < timedelta(hours=12)
+        return f", the first at {first:%H:%M:%S}" if is_near else f", the first at {first:%Y-%m-%d %H:%M}"
+
     async def _leased(self) -> list[TaskRecord]:
+        return await self._asked(lambda journal: journal.running(_MOST))
+
+    async def _asked(self, question: Callable[[Journal], Awaitable[list[TaskRecord]]]) -> list[TaskRecord]:
         journal = self._backend.journal if isinstance(self._backend, KeepsJournal) else None
         if journal is None:
             return []
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                return await journal.running(_MOST)
+                return await question(journal)
         except (JobqError, TimeoutError):
             return []  # nothing is known, so nothing is waited for
