@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
-from jobq.backend import Backend, Delivery
+from jobq.backend import Backend, DeadLetter, Delivery
 from jobq.errors import ConfigurationError, LockLost
 from jobq.task import Task, TaskResult
 
@@ -123,6 +123,21 @@ class Servable(Backend, Protocol):
         """Return up to `limit` tasks in the order of their ids, from behind the id `after` ("" = the first)."""
         ...
 
+    async def dead_page(self, after: str, limit: int) -> tuple[list[DeadLetter], str | None]:
+        """Return up to `limit` dead letters, oldest first, and what `after` is for those behind them.
+
+        Args:
+            after: "" = from the oldest.
+            limit: 1 or more.
+
+        Returns:
+            None in place of the second when there are no more.
+
+        Raises:
+            ConfigurationError: no page has ended there.
+        """
+        ...
+
     async def queues(self) -> list[str]:
         """Return the names of all queues of this place."""
         ...
@@ -148,6 +163,16 @@ def served(backend: object) -> Any:
             " one: embedded or SQLite (one machine), PostgreSQL"
         )
     return backend
+
+
+def dead_cursor(after: str) -> tuple[int, str] | None:
+    """Return the number and the text that `after` of a `dead_page` holds, `NUMBER:TEXT`; None = from the oldest."""
+    number, colon, text = after.partition(":")
+    if not after:
+        return None
+    if not (colon and number.isascii() and number.isdigit() and len(number) < 19):  # noqa: PLR2004 - 63 bits
+        raise ConfigurationError(f"{after[:40]!a} is no place in a list of dead letters")
+    return int(number), text
 
 
 def prefix_of(key: str) -> str:

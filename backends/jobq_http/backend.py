@@ -1,6 +1,5 @@
 """A queue of a jobq service behind the backend protocol. The service decides, and its clock is the only one."""
 
-import base64
 import time
 import uuid
 from collections.abc import Sequence
@@ -11,9 +10,11 @@ from urllib.parse import quote
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
 from jobq.errors import ConfigurationError, MalformedTask, PushUnknown
+from jobq.journal.wire import body_of
 from jobq.task import Task
 from jobq_http.connection import Connection, NoAnswer, unavailable
 from jobq_http.delivery import Claimed, HttpDelivery
+from jobq_http.journal import HttpJournal
 from jobq_http.leases import HttpLeases
 from jobq_http.settle_batcher import Settles
 
@@ -71,6 +72,11 @@ class HttpBackend:
     def leases(self) -> HttpLeases:
         """The named leases of this queue."""
         return HttpLeases(self._connection, self.name)
+
+    @property
+    def journal(self) -> HttpJournal:
+        """What the service's store knows of its tasks."""
+        return HttpJournal(self._ask)
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
@@ -147,7 +153,7 @@ class HttpBackend:
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at what could be received now."""
         return [
-            Peeked(id=each["id"], body=_body(each), deliveries=each["deliveries"])
+            Peeked(id=each["id"], body=body_of(each), deliveries=each["deliveries"])
             for each in await self._shown("/peek", limit)
         ]
 
@@ -166,18 +172,15 @@ class HttpBackend:
         return Cleared(int(answer["cleared"]), answer.get("cursor"))
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
-        """Look at the dead letters, oldest first."""
-        return [
-            DeadLetter(
-                id=each["id"],
-                reason=each["reason"],
-                description=each["description"],
-                body=_body(each),
-                deliveries=each["deliveries"],
-                died=each["died"],
-            )
-            for each in await self._shown("/dead-letters", limit)
-        ]
+        """Look at the dead letters, oldest first, in as many requests as that takes."""
+        found: list[DeadLetter] = []
+        after: str | None = ""
+        while limit > len(found) and after is not None:
+            query = {"limit": str(min(limit - len(found), _MOST_SHOWN))} | ({"after": after} if after else {})
+            answer = await self._ask("GET", "/dead-letters", query=query)
+            found += _letters(answer)
+            after = answer.get("next")
+        return found
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back."""
@@ -222,14 +225,22 @@ class HttpBackend:
 def _claimed(fields: dict[str, Any]) -> Claimed:
     return Claimed(
         id=fields["id"],
-        body=_body(fields),
+        body=body_of(fields),
         deliveries=fields["deliveries"],
         checkpoint=fields["checkpoint"],
         receipt=fields["receipt"],
     )
 
 
-def _body(fields: dict[str, Any]) -> bytes:
-    if "body_base64" in fields:
-        return base64.b64decode(fields["body_base64"])
-    return str(fields["body"]).encode()
+def _letters(answer: dict[str, Any]) -> list[DeadLetter]:
+    return [
+        DeadLetter(
+            id=each["id"],
+            reason=each["reason"],
+            description=each["description"],
+            body=body_of(each),
+            deliveries=each["deliveries"],
+            died=each["died"],
+        )
+        for each in answer["tasks"]
+    ]

@@ -45,8 +45,11 @@ CLEAR: Final = """
 """
 NEWEST: Final = "SELECT coalesce(max(seq), 0) FROM jobq.task"
 DEAD_LETTERS: Final = """
-    SELECT id, reason, description, body, deliveries, extract(epoch FROM died_at)::float8 AS died FROM jobq.dead
-    WHERE queue_id = $1 ORDER BY died_at, id LIMIT $2
+    SELECT id, reason, description, body, deliveries, extract(epoch FROM died_at)::float8 AS died,
+        (extract(epoch FROM died_at) * 1000000)::bigint AS microseconds
+    FROM jobq.dead
+    WHERE queue_id = $1 AND (died_at, id) > ('epoch'::timestamptz + $3 * interval '1 microsecond', $4)
+    ORDER BY died_at, id LIMIT $2
 """
 HOLD_DEAD: Final = """
     SELECT id, body, deliveries FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) ORDER BY id FOR UPDATE
@@ -100,9 +103,12 @@ async def clear_some(connection: Any, queue: int, cursor: tuple[int, int] | None
     return Cleared(row["count"], None if row["last"] is None else f"{row['last']}-{last}")
 
 
-async def dead_letters(connection: Any, queue: int, limit: int) -> list[DeadLetter]:
-    """Return dead letters, oldest first."""
-    return [
+async def dead_page(
+    connection: Any, queue: int, after: tuple[int, str] | None, limit: int
+) -> tuple[list[DeadLetter], str | None]:
+    """Return dead letters, oldest first, from behind when one died and its id, and the next such place."""
+    rows = await connection.fetch(DEAD_LETTERS, queue, limit, *(after or (0, "")))
+    letters = [
         DeadLetter(
             id=row["id"],
             reason=row["reason"],
@@ -111,8 +117,9 @@ async def dead_letters(connection: Any, queue: int, limit: int) -> list[DeadLett
             deliveries=row["deliveries"],
             died=row["died"],
         )
-        for row in await connection.fetch(DEAD_LETTERS, queue, max(0, limit))
+        for row in rows
     ]
+    return letters, f"{rows[-1]['microseconds']}:{rows[-1]['id']}" if rows and len(rows) == limit else None
 
 
 def batches(ids: Sequence[str]) -> Iterator[list[str]]:

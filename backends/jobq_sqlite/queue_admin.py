@@ -1,11 +1,12 @@
 """Looking at a queue and tending its dead letters, as SQL; see `store` for the life of a task."""
 
 import contextlib
+import math
 import sqlite3
 from typing import Final
 
 from jobq.backend import DeadLetter, Peeked, QueueStats
-from jobq.errors import MalformedTask
+from jobq.errors import ConfigurationError, MalformedTask
 from jobq.task import Task
 from jobq_sqlite.bulk import ROWS_AT_ONCE
 from jobq_sqlite.task_sql import PROMOTE_AT_ONCE, Now
@@ -78,17 +79,24 @@ def clear(database: sqlite3.Connection, queue: int, seq: int) -> int:
     return count
 
 
-def dead_letters(database: sqlite3.Connection, queue: int, limit: int) -> list[DeadLetter]:
-    """Return dead letters, oldest first."""
+def dead_page(
+    database: sqlite3.Connection, queue: int, after: tuple[int, str] | None, limit: int
+) -> tuple[list[DeadLetter], str | None]:
+    """Return dead letters, oldest first, from behind a sequence number and when it died, and the next such place."""
+    try:
+        seq, died = (-1, -math.inf) if after is None else (after[0], float.fromhex(after[1]))
+    except (ValueError, OverflowError):
+        raise ConfigurationError("this is no place in a list of dead letters") from None
     found = database.execute(
-        "SELECT id, reason, description, body, deliveries, finished_at FROM task"
-        " WHERE queue_id = ? AND state = 'dead' ORDER BY finished_at, seq LIMIT ?",
-        (queue, limit),
-    )
-    return [
+        "SELECT id, reason, description, body, deliveries, finished_at, seq FROM task WHERE queue_id = ?"
+        " AND state = 'dead' AND (finished_at, seq) > (?, ?) ORDER BY finished_at, seq LIMIT ?",
+        (queue, died, seq, limit),
+    ).fetchall()
+    letters = [
         DeadLetter(id=id_, reason=reason, description=text, body=bytes(body), deliveries=deliveries, died=died)
-        for id_, reason, text, body, deliveries, died in found
+        for id_, reason, text, body, deliveries, died, _ in found
     ]
+    return letters, f"{found[-1][6]}:{float(found[-1][5]).hex()}" if found and len(found) == limit else None
 
 
 def redrive(database: sqlite3.Connection, queue: int, id_: str, now: Now) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jobq.errors import JobqError
-from jobq.server import health, leases, load_generator, openapi, queues, schemas, tasks
+from jobq.server import health, journal, leases, load_generator, openapi, queues, schemas, tasks
 from jobq.server.backend_pool import Places
 from jobq.server.endpoint import QUEUE, Call, Endpoint, validated
 from jobq.server.error_responses import Refused, refused_for
@@ -84,6 +84,7 @@ class Service:
             *tasks.ENDPOINTS,
             *leases.ENDPOINTS,
             *queues.ENDPOINTS,
+            *journal.ENDPOINTS,
             *load_generator.ENDPOINTS,
             *health.ENDPOINTS,
         )

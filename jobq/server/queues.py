@@ -6,10 +6,10 @@ from typing import Any, Final
 from jobq.backend import DeadLetter, Peeked
 from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
+from jobq.journal.wire import body_fields
 from jobq.server import schemas
 from jobq.server.endpoint import LIMIT, Call, Endpoint, Parameter, Reply, whole
 from jobq.server.error_responses import Refused
-from jobq.server.tasks import body_fields
 from jobq.server.tokens import Scope
 
 
@@ -45,8 +45,9 @@ async def peek(call: Call) -> Reply:
 
 async def dead_letters(call: Call) -> Reply:
     """Show dead letters with their bytes."""
-    found = await (await call.backend()).dead_letters(whole(call, "limit", 100, schemas.MAX_TASKS))
-    return 200, {"tasks": list(_raw(found))}
+    limit = whole(call, "limit", 100, schemas.MAX_TASKS)
+    found, behind = await (await call.backend()).dead_page(call.query.get("after", ""), limit)
+    return 200, {"tasks": list(_raw(found)), "next": behind}
 
 
 def _raw(found: list[Peeked] | list[DeadLetter]) -> Iterator[dict[str, Any]]:
@@ -91,6 +92,9 @@ _LIMIT: Final = Parameter(
     name="limit",
     schema={"type": "integer", "minimum": 1, "maximum": schemas.MAX_TASKS, "default": 100},
     text=LIMIT.text,
+)
+_BEHIND: Final = Parameter(
+    name="after", schema={"type": "string", "maxLength": 300}, text="The `next` of the page before this one."
 )
 _CLEAR_SECONDS: Final = 5.0  # of one request that has a cursor
 _CURSOR: Final = Parameter(
@@ -141,8 +145,8 @@ ENDPOINTS: Final = (
         "/dead-letters",
         Scope.READ,
         handler=dead_letters,
-        answers={200: schemas.RawTasks},
-        parameters=(_LIMIT,),
+        answers={200: schemas.RawPage},
+        parameters=(_LIMIT, _BEHIND),
         summary="Show dead letters, oldest first, as they are stored; variables with their values.",
     ),
     _of_a_queue(

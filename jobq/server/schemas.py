@@ -16,6 +16,7 @@ from jobq.journal.records import (
     MAX_OUTPUT_BYTES,
     MAX_TEXT_CHARACTERS,
 )
+from jobq.journal.store import MOST_IDS
 
 API_VERSION: Final = "1"
 SERVICE_HEADER: Final = "Jobq-Service"  # without it an answer is not this service's: a proxy's, or a stranger's
@@ -495,6 +496,68 @@ class RawTasks(Answer):
     """Several."""
 
     tasks: list[RawTask]
+
+
+class RawPage(RawTasks):
+    """A page of them."""
+
+    next: Annotated[str | None, Field(description="What `after` is for the next page; None = this is the last.")] = None
+
+
+class JournalIds(Body):
+    """Which tasks."""
+
+    ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=MOST_IDS)]
+
+
+class JournalRecord(Answer):
+    """Where a task is, as `jobq status` shows it; for jobq's own client."""
+
+    id: str
+    state: str
+    attempt: int
+
+
+class JournalRecords(Answer):
+    """Several."""
+
+    records: list[JournalRecord]
+
+
+class JournalAttempt(Answer):
+    """An attempt that has ended, as `jobq history` shows it."""
+
+    outcome: str
+    then: str
+    ended: float
+
+
+class JournalAttempts(Answer):
+    """Several, in order."""
+
+    attempts: list[JournalAttempt]
+
+
+class JournalOutput(Answer):
+    """The end of what an attempt has printed; null where none is kept."""
+
+    attempt: int | None
+    output: str | None
+
+
+class JournalCounts(Answer):
+    """Counts of a journal, as `jobq stats` shows them."""
+
+    states: dict[str, int]
+    oldest_ready_seconds: float | None
+    ended: dict[str, int]
+    window_seconds: float
+
+
+class JournalCanceled(Answer):
+    """What became of each wish, in order: canceled, stopping, ended or unknown."""
+
+    canceled: list[str]
 
 
 class QueueNames(Answer):

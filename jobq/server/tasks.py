@@ -1,7 +1,6 @@
 """The endpoints of tasks: add, claim, keep, settle, look (S1, S4, S5)."""
 
 import asyncio
-import base64
 import contextlib
 import hashlib
 import json
@@ -14,6 +13,7 @@ from uuid import uuid4
 from jobq import strict_json
 from jobq.errors import JobqError, LockLost, MalformedTask
 from jobq.journal.records import RELEASED
+from jobq.journal.wire import body_fields
 from jobq.run.attempt import retry
 from jobq.servable import HeldDelivery, Kind, TaskRecord, released_body
 from jobq.server import journal_records, schemas
@@ -116,14 +116,6 @@ def _claimed(delivery: HeldDelivery, *, raw: bool) -> dict[str, Any]:
         return shown | {"task": json.loads(delivery.task.encode())}
     except MalformedTask:
         return shown | body_fields(delivery.body)
-
-
-def body_fields(body: bytes) -> dict[str, str]:
-    """Return a body as a field of an answer, without a loss."""
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
 
 
 def fenced(handler: Handler) -> Handler:

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from jobq import __version__
 from jobq.events import Event
+from jobq.task import OutcomeKind
 from jobq.telemetry.histogram_buckets import DURATION_BOUNDS
 from jobq.telemetry.queue_snapshot import Look
 from jobq.telemetry.worker_state import ENDS, WorkerState
@@ -153,9 +154,12 @@ class QueueMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts."""
+        answers = GaugeMetricFamily("jobq_queue_answers", "Whether the queue told its counts: 1 or 0.", labels=_LABELS)
+        answers.add_metric(self._labels, self.told is not None)
+        yield answers
         if self.told is None:
             return
-        stats, oldest = self.told
+        stats, oldest, ended = self.told
         held = GaugeMetricFamily("jobq_queue_tasks", "Tasks, by where they are.", labels=(*_LABELS, "state"))
         for state in _STATES:
             count = getattr(stats, state)
@@ -172,6 +176,12 @@ class QueueMetrics(Collector):
             age = GaugeMetricFamily("jobq_queue_oldest_task_age_seconds", text, labels=_LABELS)
             age.add_metric(self._labels, oldest)
             yield age
+        if ended is not None:
+            text = "Attempts that ended in the last 15 minutes, by how, of whatever workers: by the queue's journal."
+            recent = GaugeMetricFamily("jobq_queue_recent_attempts", text, labels=(*_LABELS, "outcome"))
+            for outcome in sorted({*map(str, OutcomeKind), *ended}):
+                recent.add_metric([*self._labels, outcome], ended.get(outcome, 0))
+            yield recent
 
 
 def exposition(*collectors: Collector) -> bytes:

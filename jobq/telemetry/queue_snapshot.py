@@ -1,7 +1,8 @@
-"""What a queue is asked for its metrics: the counts of any service, the oldest age where there is a journal."""
+"""What a queue is asked for its metrics: the counts of any service; the oldest age and what ended, with a journal."""
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from jobq.backend import Backend, QueueStats
@@ -9,6 +10,7 @@ from jobq.errors import JobqError
 from jobq.journal.store import KeepsJournal
 
 _log = logging.getLogger(__name__)
+RECENT_SECONDS: Final = 900.0
 _JOURNAL_SECONDS: Final = 3.0  # a scrape waits for 5 s in all
 
 
@@ -18,16 +20,19 @@ class Look(NamedTuple):
     Attributes:
         stats: how many tasks are where; None where the service cannot say.
         oldest_seconds: for how long the oldest ready task has waited; 0 = none waits, None = nobody can say.
+        ended: how many attempts ended within RECENT_SECONDS, by outcome; None as above. Unlike what workers count, it
+            tells of those that live shorter than two scrapes.
     """
 
     stats: QueueStats
     oldest_seconds: float | None = None
+    ended: Mapping[str, int] | None = None
 
 
 async def look(backend: Backend) -> Look:
     """Ask a queue; raises what `Backend.stats` raises.
 
-    A journal that does not answer costs the age alone: it may lie elsewhere than the queue, as in an Azure Table.
+    A journal that does not answer costs what it knows alone: it may lie elsewhere than the queue, as in an Azure Table.
     """
     stats = await backend.stats()
     journal = backend.journal if isinstance(backend, KeepsJournal) else None
@@ -35,7 +40,8 @@ async def look(backend: Backend) -> Look:
         return Look(stats)
     try:
         async with asyncio.timeout(_JOURNAL_SECONDS):
-            return Look(stats, (await journal.stats(0.0)).oldest_ready_seconds or 0.0)
+            told = await journal.stats(RECENT_SECONDS)
+            return Look(stats, told.oldest_ready_seconds or 0.0, told.ended)
     except (JobqError, TimeoutError) as error:
-        _log.debug("the age of the oldest task is not known: %s", error)
+        _log.debug("what the journal knows is not known: %s", error)
         return Look(stats)

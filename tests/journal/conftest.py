@@ -1,6 +1,7 @@
 """A queue with a journal on each store that keeps one, driven by the real command line."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from jobq.task import new_id
 from tests.azure.emulator import ACCOUNT
 from tests.cli.conftest import Jobq, Result, eventually
 from tests.guardian.stage import worker_below
+from tests.service.server import running
 
 if TYPE_CHECKING:
     from tests.postgres.server import Database
@@ -126,8 +128,9 @@ def _status(pid: int) -> str:
         return "Z"
 
 
-# For tests that a journal beside its queue must pass, too: each of its command lines imports Azure's SDK.
-everywhere = pytest.mark.parametrize("place", ["sqlite", "postgres", "azurite"], indirect=True)
+# For tests that a journal beside its queue must pass, too, and one that a service shows. Each of Azure's command lines
+# imports an SDK.
+everywhere = pytest.mark.parametrize("place", ["sqlite", "postgres", "azurite", "http"], indirect=True)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -143,8 +146,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         spec = f"{ACCOUNT}/q-{new_id()[-12:]}"
         settings = {"connection_string": azurite.connection_string, "journal": "tables"}
         line.environment |= {variable_of(name): value for name, value in settings.items()} | {"JOBQ_POLL_MAX": "500ms"}
+    service = contextlib.ExitStack()
+    if request.param == "http":
+        spec = f"{service.enter_context(running(f'sqlite://{tmp_path}/served.db/demo', tmp_path)).url}/demo"
     try:
-        yield Place(line, spec, settings)
+        with service:
+            yield Place(line, spec, settings)
     finally:
         for process in line.running:
             process.kill()

@@ -70,6 +70,10 @@ def test_stats_prometheus_prints_the_same_for_who_has_no_worker(jobq: Jobq) -> N
     age = value(found, "jobq_queue_oldest_task_age_seconds")
     assert age is not None
     assert 0 < age < 60
+    jobq("demo", "worker", "-n", "2", env={"JOBQ_GUARDIAN": "off"})
+    found = figures(jobq("demo", "stats", "--prometheus").out)
+    assert value(found, "jobq_queue_recent_attempts", outcome="succeeded") == 2, "of a worker that nobody has scraped"
+    assert value(found, "jobq_queue_recent_attempts", outcome="failed") == 0
     jobq("demo", "stats", "--prometheus", "--json", code=2)
 
 
@@ -79,10 +83,14 @@ def test_what_a_service_cannot_tell_is_absent_not_zero() -> None:
     assert value(found, "jobq_queue_tasks", state="visible") is None
     assert value(found, "jobq_queue_tasks", state="dead") == 0
     assert value(found, "jobq_queue_unfinished_tasks") == 7
-    assert figures(exposition(QueueMetrics("q", "sqlite", None)).decode()) == {}
+    silent = figures(exposition(QueueMetrics("q", "sqlite", None)).decode())
+    assert [name for name, _ in silent] == ["jobq_queue_answers"]
+    assert value(silent, "jobq_queue_answers") == 0
     # A Service Bus that lets the worker receive, but not manage: an autoscaler would read 0 as nothing to do.
     nothing = QueueStats(visible=None, leased=None, scheduled=None, dead=None)
-    assert figures(exposition(QueueMetrics("q", "sb", Look(nothing))).decode()) == {}
+    assert [name for name, _ in figures(exposition(QueueMetrics("q", "sb", Look(nothing))).decode())] == [
+        "jobq_queue_answers"
+    ]
 
 
 class _WithoutItsJournal:

@@ -18,6 +18,7 @@ from jobq.run.attempt.retry import (
     Requeue,
     check_counters,
     refusal,
+    unburied,
     unspent,
     verdict,
     verdict_of_caller,
@@ -153,3 +154,31 @@ def test_backoff_doubles_to_its_bound_with_full_jitter() -> None:
     assert timedelta(minutes=9) < bounds[8] <= timedelta(minutes=10)
     assert Backoff().delay(10**9) <= timedelta(minutes=10)
     assert min(Backoff(jitter=random.Random(seed)).delay(1) for seed in range(300)) < timedelta(seconds=0.2)
+
+
+@given(
+    kind=st.sampled_from(OutcomeKind),
+    failures=st.integers(0, 4),
+    preemptions=st.integers(0, 4),
+    lost=st.integers(0, 4),
+)
+def test_what_is_given_up_never_starts_again_though_nobody_can_bury_it(
+    kind: OutcomeKind, failures: int, preemptions: int, lost: int
+) -> None:
+    """S7: it is put back with its end recorded, or its crashes refuse it by themselves."""
+    ends = failures + preemptions
+    task = Task.new(command="x", budgets={"retries": 3, "preemptions": 2, "crashes": 1}).requeued(
+        failures=min(failures, 3), preemptions=min(preemptions, 2), ends=ends
+    )
+    deliveries = 1 + ends + lost
+    told = verdict(task, deliveries, outcome(kind), BACKOFF)
+    if isinstance(told, DeadLetter) and refusal(task, deliveries) is None:
+        record = unburied(task, told)
+        again = task if record is None else record.task
+        refused = refusal(again, deliveries + 1)
+        assert refused is not None
+        assert unburied(again, refused) is None, "it is recorded once"
+        check_counters(again, deliveries + 1)
+        assert refusal(again.redriven(deliveries=deliveries + 1), deliveries + 2) is None
+    elif isinstance(told, Requeue) and refusal(task, deliveries) is None:
+        assert refusal(told.task, deliveries + 1) is None, "whoever may run again is not taken for one given up"
