@@ -125,6 +125,14 @@ class Settings(BaseModel):
             unset="1m for `lease run`, 20s for `push --resume` and `fanout`",
         ),
     ] = None
+    leases: Annotated[
+        str | None,
+        About(
+            "The queue whose named leases carry the cursors of `push --resume` and `fanout`.",
+            unset="the one that is pushed to",
+            accepts="a queue spec",
+        ),
+    ] = None
     allow_short_lease: Annotated[Switch, About("Permits leases under 10 s.", audience="tests")] = False
     num_workers: Annotated[int, Field(ge=1, le=4096), About("Slots: how many tasks a worker runs at once.")] = 1
     num_retries: Annotated[int, Field(ge=0), About("Retries after a failure that `push` gives to a task.")] = 3

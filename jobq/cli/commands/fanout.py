@@ -82,6 +82,7 @@ def fanout(
         raise click.UsageError("--sql and --key go together: rows are walked by a column that is unique")
     if accept_changes and lines is None:
         raise click.UsageError("--accept-changes goes with --lines")
+    from jobq.cli.submit.cursor_lease import cursors_of  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.cli.submit.fanout_job import Fanout  # noqa: PLC0415 - as above
     from jobq.cli.submit.push_chunks import Echo, Pusher  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.spec import parse  # noqa: PLC0415 - as above
@@ -112,19 +113,20 @@ def fanout(
     echo = Echo(ids=False, as_json=as_json)
 
     async def work(backend: "Backend") -> int:
-        spread = Fanout(
-            Pusher(backend, echo, creates=not no_create),
-            backend,
-            settings,
-            name=name,
-            records=records,
-            command=command,
-            template=Template(**options),
-            batch=batch,
-            accepts_changes=accept_changes,
-            skips_refused=skip_refused,
-        )
-        return await spread.run()
+        async with cursors_of(backend, queue, settings) as cursors:
+            spread = Fanout(
+                Pusher(backend, echo, creates=not no_create),
+                cursors,
+                settings,
+                name=name,
+                records=records,
+                command=command,
+                template=Template(**options),
+                batch=batch,
+                accepts_changes=accept_changes,
+                skips_refused=skip_refused,
+            )
+            return await spread.run()
 
     code = with_queue(ctx, work, settings)
     echo.check()

@@ -321,7 +321,9 @@ def _push_resumably(
     echo: "Echo",
     no_create: bool,
 ) -> int:
-    from jobq.cli.submit.resumable_push import Resumable  # noqa: PLC0415 - most pushes are none
+    from jobq.cli.submit.cursor_lease import cursors_of  # noqa: PLC0415 - most pushes are none
+    from jobq.cli.submit.resumable_push import Resumable  # noqa: PLC0415 - as above
+    from jobq.spec import parse  # noqa: PLC0415 - as above
 
     if file is None or file == "-":
         raise click.UsageError("--resume reads a FILE, which it can read again from its middle; a pipe cannot be")
@@ -330,15 +332,19 @@ def _push_resumably(
     path = Path(file)
 
     async def work(backend: "Backend") -> int:
-        resumable = Resumable(
-            pusher(backend, echo, creates=not no_create),
-            backend,
-            settings,
-            name=name,
-            path=path,
-            template=template,
-            accepts_changes=accepts_changes,
-        )
+        async with cursors_of(backend, parse(spec_of(ctx, settings)), settings) as cursors:
+            resumable = Resumable(
+                pusher(backend, echo, creates=not no_create),
+                cursors,
+                settings,
+                name=name,
+                path=path,
+                template=template,
+                accepts_changes=accepts_changes,
+            )
+            return await carry_through(backend, resumable)
+
+    async def carry_through(backend: "Backend", resumable: Resumable) -> int:
         if echo.kept is None:
             return await resumable.run()
         from jobq.cli.submit.wait_for_results import wait_for  # noqa: PLC0415 - most pushes do not wait

@@ -1,5 +1,8 @@
 """What `push --resume` and `fanout` share: the lease that carries their cursor."""
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
@@ -9,10 +12,34 @@ from jobq.errors import ConfigurationError
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import store_of
 from jobq.settings import Settings
+from jobq.spec import QueueSpec, resolve
 
 # Short, for whoever runs an interrupted one again waits for it; and no shorter than what Azure grants.
 _TTL: Final = timedelta(seconds=20)
 _MOST_NAME: Final = 80  # ids are made of it and have at most 100 characters
+
+
+@dataclass(frozen=True)
+class Cursors:
+    """Where cursors are kept.
+
+    Attributes:
+        keeper: keeps the lease.
+        source: what else a walk is told by there; see `Traversal`.
+    """
+
+    keeper: Backend
+    source: Mapping[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def cursors_of(backend: Backend, queue: QueueSpec, settings: Settings) -> AsyncIterator[Cursors]:
+    """Yield what keeps the cursors of a queue: it itself, or the queue that JOBQ_LEASES names."""
+    if settings.leases is None:
+        yield Cursors(backend)
+    else:
+        async with resolve(settings.leases, settings) as keeper:
+            yield Cursors(keeper, {"queue": str(queue)})  # cursors of several queues may meet there
 
 
 def walk_lease(backend: Backend, settings: Settings, name: str) -> NamedLease:
@@ -35,4 +62,9 @@ def walk_lease(backend: Backend, settings: Settings, name: str) -> NamedLease:
             told.add(token)
             terminal.tell(f"waiting: {text}")
 
-    return named_lease(store_of(backend), settings, name, ttl=settings.lease_ttl or _TTL, on_busy=on_busy)
+    try:
+        store = store_of(backend)
+    except ConfigurationError as error:
+        error.add_note("JOBQ_LEASES names such a queue, for the cursor alone")
+        raise
+    return named_lease(store, settings, name, ttl=settings.lease_ttl or _TTL, on_busy=on_busy)

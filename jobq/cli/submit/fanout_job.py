@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from jobq.backend import Backend
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.cli.submit.cursor_lease import walk_lease
+from jobq.cli.submit.cursor_lease import Cursors, walk_lease
 from jobq.cli.submit.push_chunks import BATCH_TASKS, Pusher
 from jobq.errors import JobqError, MalformedTask, SourceChanged
 from jobq.lease.traversal import Page, Traversal
@@ -27,7 +26,7 @@ class Fanout:
 
     Args:
         pusher: brings batches into the queue.
-        backend: whose queue it is; keeps the lease.
+        cursors: where the lease is kept.
         settings: of the lease.
         name: of the fanout.
         records: the data set.
@@ -44,7 +43,7 @@ class Fanout:
     def __init__(
         self,
         pusher: Pusher,
-        backend: Backend,
+        cursors: Cursors,
         settings: Settings,
         *,
         name: str,
@@ -67,7 +66,8 @@ class Fanout:
         self._accepts_changes = accepts_changes
         self._skips_refused = skips_refused
         self._skipped = 0
-        self._lease = walk_lease(backend, settings, f"fanout:{name}")
+        self._cursors = cursors
+        self._lease = walk_lease(cursors.keeper, settings, f"fanout:{name}")
 
     async def run(self) -> int:
         """Queue what is left; return the exit code."""
@@ -76,6 +76,7 @@ class Fanout:
             "command": self._command.text,
             "--batch": str(self._batch),
             "options": _digest(repr(self._template)),
+            **self._cursors.source,
         }
         file = self._records.file
         if file is not None and not self._accepts_changes:
@@ -84,7 +85,7 @@ class Fanout:
         size = self._batch * max(1, BATCH_TASKS // self._batch)
         walk = Traversal(self._lease, self._records.fetch, batch_size=size, source=source)
         try:
-            await self._pusher.ready_for_lease(self._lease.name)
+            await self._pusher.ready_for_lease(self._cursors.keeper, self._lease.name)
             async with walk:
                 if file is not None:
                     await file.check_queued(walk.progress, self._name)

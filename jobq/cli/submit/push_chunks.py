@@ -87,9 +87,9 @@ class Pusher:
         self.count = 0
         self.doubtful: tuple[str, ...] = ()  # ids of tasks of an interrupted push that may or may not be queued
 
-    async def ready_for_lease(self, name: str) -> None:
-        """See to it, before this lease is asked for, that the queue is there; raises QueueNotFound."""
-        await ready_for_lease(self._backend, name, creates=self._creates, tells=not self._echo.as_json)
+    async def ready_for_lease(self, keeper: Backend, name: str) -> None:
+        """See to it, before this lease is asked for, that there is where it is kept; raises QueueNotFound."""
+        await ready_for_lease(keeper, name, creates=self._creates, tells=not self._echo.as_json)
 
     async def push(self, tasks: Sequence[Task]) -> None:
         """Queue all tasks or none; raises what `Backend.push` raises.

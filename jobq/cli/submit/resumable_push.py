@@ -12,10 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from jobq.backend import Backend
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.cli.submit.cursor_lease import walk_lease
+from jobq.cli.submit.cursor_lease import Cursors, walk_lease
 from jobq.cli.submit.push_chunks import BATCH_TASKS, Pusher
 from jobq.errors import JobqError, MalformedTask, SourceChanged
 from jobq.lease import data_sources
@@ -34,7 +33,7 @@ class Resumable:
 
     Args:
         pusher: brings batches into the queue.
-        backend: whose queue it is; keeps the lease.
+        cursors: where the lease is kept.
         settings: of the lease.
         name: of the push.
         path: of the file.
@@ -45,7 +44,7 @@ class Resumable:
     def __init__(
         self,
         pusher: Pusher,
-        backend: Backend,
+        cursors: Cursors,
         settings: Settings,
         *,
         name: str,
@@ -58,12 +57,13 @@ class Resumable:
         self._path = path
         self._template = template
         self._accepts_changes = accepts_changes
-        self._lease = walk_lease(backend, settings, f"push:{name}")
+        self._cursors = cursors
+        self._lease = walk_lease(cursors.keeper, settings, f"push:{name}")
 
     async def run(self) -> int:
         """Queue what is left of the file; return the exit code."""
         file = WalkedFile(self._path)
-        source = {"options": _fingerprint(self._template)}
+        source = {"options": _fingerprint(self._template), **self._cursors.source}
         if not self._accepts_changes:
             source["file"] = await file.digest()
 
@@ -73,7 +73,7 @@ class Resumable:
 
         walk = Traversal(self._lease, fetch, batch_size=BATCH_TASKS, source=source)
         try:
-            await self._pusher.ready_for_lease(self._lease.name)
+            await self._pusher.ready_for_lease(self._cursors.keeper, self._lease.name)
             async with walk:
                 before = walk.progress
                 await file.check_queued(before, self._name)
