@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from jobq.lease.traversal import Page, Traversal
     from jobq.queue import Queue, connect
     from jobq.run.callbacks.sync_task_context import SyncTaskContext
+    from jobq.run.callbacks.taken_task import TakenTask
     from jobq.run.callbacks.task_context import TaskContext
     from jobq.run.stopping import Stopping
     from jobq.settings import Settings
@@ -39,6 +40,7 @@ _HOME_OF = {
     "SyncTaskContext": "jobq.run.callbacks.sync_task_context",
     "Task": "jobq.task",
     "TaskHandle": "jobq.task_handle",
+    "TakenTask": "jobq.run.callbacks.taken_task",
     "TaskContext": "jobq.run.callbacks.task_context",
     "TaskResult": "jobq.task",
     "Traversal": "jobq.lease.traversal",
@@ -65,6 +67,7 @@ __all__ = [
     "Settings",
     "Stopping",
     "SyncTaskContext",
+    "TakenTask",
     "Task",
     "TaskContext",
     "TaskHandle",

@@ -18,6 +18,7 @@ from jobq.run.attempt.supervisor import Report
 from jobq.run.callbacks.callback import Callback
 from jobq.run.stopping import Stopping
 from jobq.run.worker.pull_one import pull_and_execute, way_of
+from jobq.run.worker.take_one import Taking
 from jobq.run.worker.worker import Worker
 from jobq.run.worker.worker_report import WorkerReport
 from jobq.settings import Settings
@@ -141,6 +142,23 @@ class Queue:
         """
         way = way_of(callback, thread=thread)
         return await pull_and_execute(self.backend, self.settings, way, wait=wait, stopping=stopping, on_line=on_line)
+
+    def get(self, *, wait: timedelta = timedelta(0)) -> Taking:
+        """Return a context that takes one task: `async with queue.get() as delivery`; None when there was none.
+
+        Its lease is renewed until `await delivery.complete(value)` or `await delivery.fail(error)`. Both raise LockLost
+        when that is too late, as does leaving. Left by an exception, or without a word, the task has failed; by a
+        cancellation it is given back. Nothing ends the code inside when the lease is lost: see `TakenTask`, and
+        `pull_and_execute` for what can be killed. The loop must not be blocked meanwhile; `jobq.sync` may be.
+
+        Args:
+            wait: how long to stay for a task.
+
+        Raises:
+            ConfigurationError: the queue cannot be used.
+            JobqError: the receive failed; nothing was leased, or its lease runs out.
+        """
+        return Taking(self.backend, self.settings, wait)
 
     async def worker(
         self,

@@ -29,6 +29,7 @@ from jobq.run.stopping import Stopping
 from jobq.run.worker.worker_report import WorkerReport
 from jobq.settings import Settings
 from jobq.sync_lease import Lease
+from jobq.sync_taken import SyncTaking
 from jobq.task import Task
 from jobq.task_handle import SyncTaskHandle
 
@@ -117,6 +118,13 @@ class Queue:
         stopping = Stopping()
         pulling = self._queue.pull_and_execute(callback, wait=wait, thread=thread, stopping=stopping, on_line=on_line)
         return self._call(pulling, stopping)
+
+    def get(self, *, wait: timedelta = timedelta(0)) -> SyncTaking:
+        """Return a context that takes one task: `with queue.get() as delivery`; see `jobq.Queue.get`.
+
+        Its lease is renewed by the queue's own thread, whatever the program does meanwhile.
+        """
+        return SyncTaking(self._queue.get(wait=wait), self._call)
 
     def worker(
         self,

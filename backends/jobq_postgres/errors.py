@@ -91,11 +91,11 @@ def translate(error: BaseException, place: str) -> JobqError:
     """
     if isinstance(error, JobqError):
         return error
-    state, said = state_of(error), _said(error)
+    state, words = state_of(error), said(error)
     kind, text = _MEANINGS.get(state) or _MEANINGS.get(state[:2]) or (BackendUnavailable, _OTHER)
     if not state:
         kind, text = BackendUnavailable, "{place}: cannot connect ({said}); nothing was changed"
-    return kind(text.format(place=place, said=said, state=state))
+    return kind(text.format(place=place, said=words, state=state))
 
 
 def misconfigured(error: BaseException, place: str) -> JobqError | None:
@@ -110,22 +110,22 @@ def misconfigured(error: BaseException, place: str) -> JobqError | None:
     """
     state = state_of(error)
     if state == "42704":  # what the client library does not know it hands on, as a setting of the session
-        return InvalidSpec(f"{place}: {_said(error)}; the options of a spec are those of libpq and of the server")
+        return InvalidSpec(f"{place}: {said(error)}; the options of a spec are those of libpq and of the server")
     if state == "22023":
-        return InvalidSpec(f"{place}: {_said(error).partition(':')[0]}; see the options of the spec, and PGOPTIONS")
+        return InvalidSpec(f"{place}: {said(error).partition(':')[0]}; see the options of the spec, and PGOPTIONS")
     if isinstance(error, ConnectionError) and str(error).endswith(_NO_TLS):
         return ConfigurationError(
             f"{place} speaks no TLS, which sslmode (or PGSSLMODE) asks for; switch it on in the server, or ask for less"
         )
     if isinstance(error, (ValueError, OverflowError)) and not isinstance(error, OSError):
-        said = str(error) if isinstance(error, asyncpg.ClientConfigurationError) else type(error).__name__
+        words = str(error) if isinstance(error, asyncpg.ClientConfigurationError) else type(error).__name__
         return InvalidSpec(
-            f"{place}: cannot connect with what this spec and the PG... variables say: {said.splitlines()[0]}"
+            f"{place}: cannot connect with what this spec and the PG... variables say: {words.splitlines()[0]}"
         )
     return None
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """Return the server's own sentence; its details may quote the data of a row (A5)."""
     if isinstance(error, asyncpg.PostgresError):
         return str(error.args[0] if error.args else "").split("\n", 1)[0]

@@ -79,17 +79,7 @@ class Server:
         Raises:
             JobqError: as `errors.misconfigured` and `errors.translate` say; QueueNotFound without our tables.
         """
-        passwords.check()
-        try:
-            connection = await asyncpg.connect(
-                self.dsn,
-                timeout=CONNECT_SECONDS,
-                server_settings={"application_name": f"jobq {purpose}"},
-                max_cached_statement_lifetime=0,
-                **dict(self.options),
-            )
-        except _FAULTS_OF_CONNECTING as error:
-            raise errors.misconfigured(error, self.place) or errors.translate(error, self.place) from None
+        connection = await self.open(purpose)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await connection.fetch(_SET_UP, list(_SESSION), list(_SESSION.values()))
@@ -101,6 +91,20 @@ class Server:
                 raise errors.translate(error, self.place) from None
             raise
         return connection
+
+    async def open(self, purpose: str) -> Any:
+        """Return a new connection as the server and the role have it; raises as `connect`."""
+        passwords.check()
+        try:
+            return await asyncpg.connect(
+                self.dsn,
+                timeout=CONNECT_SECONDS,
+                server_settings={"application_name": f"jobq {purpose}"},
+                max_cached_statement_lifetime=0,
+                **dict(self.options),
+            )
+        except _FAULTS_OF_CONNECTING as error:
+            raise errors.misconfigured(error, self.place) or errors.translate(error, self.place) from None
 
     async def _check(self, connection: Any) -> None:
         installed = await migrations.installed_version(connection)

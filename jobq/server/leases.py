@@ -193,6 +193,7 @@ _LISTS: Final = {
         "Show those that are held and were renewed.",
     ),
     "/released": (lambda record: record.state is LeaseState.RELEASED, "Show those that were given back."),
+    "/confirmed": (lambda record: record.state is LeaseState.CONFIRMED, "Show those that were taken for good."),
 }
 _RESOURCE: Final = Parameter(
     name="resource", schema={"type": "string", "maxLength": 128}, text="Only the lease of this name."

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import random
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("jobq.server")
 LEASE: Final = "jobq.generator"
+_LENGTH: Final = "{seconds}"
 _TTL: Final = timedelta(seconds=10)
 _TTL_OF_TESTS: Final = timedelta(seconds=5)
 _LOOK_SECONDS: Final = 1.0
@@ -47,6 +49,7 @@ class Wanted:
         rate: tasks a second.
         command: of each.
         total: stop after so many; None = never.
+        min_seconds, max_seconds: between which each task's length is, at random; None = it has none.
     """
 
     is_running: bool = False
@@ -54,6 +57,16 @@ class Wanted:
     rate: float = 1.0
     command: str = "true"
     total: int | None = None
+    min_seconds: float = 0.0
+    max_seconds: float | None = None
+
+    def task(self, run: int, number: int) -> Task:
+        """Return a task of a run; the same each time, so that two runners add one (S8)."""
+        id_ = f"gen-{run}-{number}"
+        if self.max_seconds is None:
+            return Task.new(command=self.command, id=id_)
+        seconds = random.Random(id_).uniform(self.min_seconds, self.max_seconds)  # noqa: S311 - a load, no secret
+        return Task.new(command=self.command.replace(_LENGTH, f"{seconds:.3f}"), id=id_)
 
 
 def _document(queue: str) -> str:
@@ -102,6 +115,8 @@ async def _told(call: Call) -> dict[str, Any]:
         "rate": wanted.rate,
         "command": wanted.command,
         "total": wanted.total,
+        "min_seconds": wanted.min_seconds,
+        "max_seconds": wanted.max_seconds,
         "pushed": pushed if run == wanted.run else 0,
         "run": wanted.run,
     }
@@ -123,8 +138,13 @@ async def start(call: Call) -> Reply:
     _check_queue(call)
     wish: schemas.GeneratorStart = call.body
 
+    if wish.max_seconds is not None and wish.max_seconds < wish.min_seconds:
+        raise Refused(400, "refused", "max_seconds is less than min_seconds")
+
     def change(known: Wanted) -> Wanted:
-        asked = Wanted(is_running=True, run=known.run, rate=wish.rate, command=wish.command, total=wish.total)
+        asked = Wanted(is_running=True, run=known.run, **wish.model_dump())
+        if asked.max_seconds is not None and "command" not in wish.model_fields_set:
+            asked = replace(asked, command=f"sleep {_LENGTH}")
         return asked if known == asked else replace(asked, run=known.run + 1)
 
     call.audited["run"] = (await _want(call.service.places.root, call.queue, change)).run
@@ -191,11 +211,7 @@ class GeneratorLoop:
             if wanted.total is not None:
                 count = min(count, wanted.total - pushed)
             if count:
-                tasks = [
-                    Task.new(command=wanted.command, id=f"gen-{run}-{number}")
-                    for number in range(pushed, pushed + count)
-                ]
-                await backend.push(tasks)
+                await backend.push([wanted.task(run, number) for number in range(pushed, pushed + count)])
                 due -= count
                 pushed += count
                 await lease.save(f"{run} {pushed}")

@@ -313,8 +313,13 @@ class GeneratorStart(Body):
     """What the generator is to add."""
 
     rate: Annotated[float, Field(gt=0, le=10_000, description="Tasks a second.")] = 1.0
-    command: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] = "true"
+    command: Annotated[str, Field(min_length=1, max_length=MAX_TEXT, description="{seconds} is a length.")] = "true"
     total: Annotated[int | None, Field(ge=1, le=10**9, description="Stop after so many; None = never.")] = None
+    min_seconds: Annotated[float, Field(ge=0, le=86_400, description="The shortest length.")] = 0.0
+    max_seconds: Annotated[
+        float | None,
+        Field(ge=0, le=86_400, description="The longest: each task's is random. The command is sleep {seconds} then."),
+    ] = None
 
 
 class Fault(Answer):
@@ -576,6 +581,8 @@ class Generator(Answer):
     rate: float | None = None
     command: str | None = None
     total: int | None = None
+    min_seconds: float = 0.0
+    max_seconds: float | None = None
     pushed: Annotated[int, Field(description="Tasks that this run has added, certainly.")] = 0
     run: Annotated[int, Field(description="Counts the starts.")] = 0
 

@@ -1,6 +1,6 @@
 """What `fanout` can spread: the records of a data set, each with its fields as text."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -8,12 +8,15 @@ from typing import Any, Final
 
 from jobq.errors import BackendMissing, ConfigurationError
 from jobq.lease import data_sources
-from jobq.lease.data_sources import Line
+from jobq.lease.data_sources import Line, Row
 from jobq.lease.traversal import Fetch, Page
 from jobq.settings import Settings
 from jobq.submit.resumable_file import WalkedFile
 
 LISTINGS: Final = "jobq.listings"  # the group of entry points: a callable(place, settings) -> Fetch of mappings
+ROWS: Final = (
+    "jobq.rows"  # by URL scheme: a callable(database, query, key) -> Fetch of rows, and what names the database
+)
 
 
 @dataclass(frozen=True)
@@ -86,18 +89,36 @@ def _line(path: Path, line: Line) -> Record:
 
 def row_records(database: str, query: str, key: str) -> Records:
     """Return the rows of a query; raises ConfigurationError for a database that cannot be asked."""
-    if "://" in database and not database.startswith("sqlite://"):
-        raise ConfigurationError("--sql takes an SQLite file; for other databases write its rows into a file: --lines")
-    path = Path(database.removeprefix("sqlite://"))
-    if not path.is_file():
-        raise ConfigurationError(f"{path} is no SQLite file")
-    rows = data_sources.sqlite_rows(path, query, key)
+    rows, place = _rows_of(database, query, key)
 
     async def fetch(after: Any, limit: int) -> Page[Record]:
         page = await rows(after, limit)
         return Page([_row(row, key) for row in page.items], page.after, page.is_last)
 
-    return Records(fetch=fetch, source=f"rows {path.absolute()} {key} {query}")
+    return Records(fetch=fetch, source=f"rows {place} {key} {query}")
+
+
+def _rows_of(database: str, query: str, key: str) -> tuple[Fetch[Row], str]:
+    """Return the rows of a query, and what names the database; that is kept with the cursor, and holds no secret."""
+    scheme, is_url, _ = database.partition("://")
+    if not is_url or scheme == "sqlite":
+        path = Path(database.removeprefix("sqlite://"))
+        if not path.is_file():
+            raise ConfigurationError(f"{path} is no SQLite file")
+        return data_sources.sqlite_rows(path, query, key), str(path.absolute())
+    found = next(iter(entry_points(group=ROWS, name=scheme.lower())), None)
+    if found is None:
+        raise ConfigurationError(
+            "--sql takes an SQLite file or postgresql://USER@HOST/DATABASE; for other databases write the rows into a"
+            " file: --lines"
+        )
+    try:
+        connect: Callable[[str, str, str], tuple[Fetch[Row], str]] = found.load()
+    except ModuleNotFoundError as error:
+        raise BackendMissing(
+            f"{scheme}:// needs the package {error.name!r}; install it with: pip install 'jobq[postgres]'"
+        ) from error
+    return connect(database, query, key)
 
 
 def _row(row: Mapping[str, Any], key: str) -> Record:

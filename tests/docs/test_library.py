@@ -16,6 +16,7 @@ PRINTED: Final = (
     ["hello"],
     ["attempt 1 of ", "fence 0.0.1", "Complete() 3"],
     ["10"],
+    ["1 is retried later"],
     ["1 1"],
     ["failed failed; last: ValueError (exit code 1)", "ValueError: no 1", "are back with fresh budgets"],
     ["token 1"],

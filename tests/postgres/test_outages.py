@@ -85,7 +85,7 @@ async def test_no_connection_left_is_definite_and_passes(own_postgres: PostgresS
     async with PostgresBackend(database.server(), "q") as queue:
         await queue.create()
         await queue.push(tasks(1))
-        database.run("CREATE ROLE few LOGIN CONNECTION LIMIT 1")
+        database.run("CREATE ROLE few LOGIN")
         database.run(
             "GRANT USAGE ON SCHEMA jobq TO few; GRANT ALL ON ALL TABLES IN SCHEMA jobq TO few;"
             " GRANT ALL ON ALL SEQUENCES IN SCHEMA jobq TO few"
@@ -93,6 +93,7 @@ async def test_no_connection_left_is_definite_and_passes(own_postgres: PostgresS
         few = Database(database.url.replace("//postgres@", "//few@")).server()
         async with PostgresBackend(few, "q") as worker:
             delivery = await take(worker)
+            database.run("ALTER ROLE few CONNECTION LIMIT 1")
             with pytest.raises(BackendUnavailable, match="connection"):
                 await delivery.renew(LEASE)
             database.run("ALTER ROLE few CONNECTION LIMIT 5")

@@ -68,3 +68,13 @@ async def test_s11_lock_loss_of_one_of_eight_leaves_seven_undisturbed(stage: Sta
 
 async def _all_dead(processes: dict[str, int]) -> bool:
     return not any(alive(pid) for pid in processes.values())
+
+
+async def test_s11_a_worker_whose_guardian_is_gone_takes_nothing_more(stage: Stage) -> None:
+    """Below a watcher it is killed in a moment, and what it took would be charged; else it could start nothing."""
+    killer, other = await stage.push("kill -9 $PPID", "true")
+    report = await stage.work(num_workers=1)
+    assert report.exit_code == 137
+    assert [event.fields["task_id"] for event in stage.told("task.leased")] == [killer]
+    (waiting,) = [each for each in await stage.backend.peek(10) if each.id == other]
+    assert waiting.deliveries == 0

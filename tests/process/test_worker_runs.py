@@ -15,6 +15,7 @@ from jobq.backend import Delivery
 from jobq.clock import Moment
 from jobq.lease.timing import timing_for
 from jobq.run.attempt.supervisor import Supervisor
+from jobq.run.neighbours import Place
 from jobq.run.process.output import OutputReader
 from jobq.settings import Settings
 from jobq.task import Task
@@ -200,11 +201,11 @@ async def test_a_fault_of_ours_in_one_attempt_harms_no_other(stage: Stage, monke
     """S11, L4."""
     execute = Supervisor.execute
 
-    async def faulty(self: Supervisor, delivery: object, since: Moment) -> object:
+    async def faulty(self: Supervisor, delivery: object, since: Moment, place: Place) -> object:
         assert isinstance(delivery, Delivery)
         if delivery.id == "bad" and delivery.deliveries == 1:
             raise RuntimeError("a bug")
-        return await execute(self, delivery, since)
+        return await execute(self, delivery, since, place)
 
     monkeypatch.setattr(Supervisor, "execute", faulty)
     await stage.push("true", id="bad")

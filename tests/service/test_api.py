@@ -201,6 +201,11 @@ def test_a_named_lease(api: Caller) -> None:
     assert api("GET", "/leases/released")["leases"][0]["released"] == pytest.approx(time.time(), abs=2)
     again = api("POST", "/leases", wish | {"key": str(uuid.uuid4())}, 201)
     assert again["token"] == 2
+    assert api("GET", "/leases/confirmed")["leases"] == []
+    api("PUT", "/leases/confirm", ours | {"token": 2, "value": "done"}, 202)
+    (confirmed,) = api("GET", "/leases/confirmed")["leases"]
+    assert (confirmed["id"], confirmed["state"], confirmed["confirmation"]) == ("nightly", "confirmed", "done")
+    assert api("GET", "/leases/active")["leases"] == []
     assert api("DELETE", "/leases/nightly?token=2")["state"] == "released"
     assert code_of(api("DELETE", "/leases/never", None, 404)) == "lease_not_found"
 

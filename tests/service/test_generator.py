@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from jobq.server.load_generator import Wanted
 from tests.postgres.server import Database
 from tests.service.round_robin import RoundRobin
 from tests.service.server import HttpServer, running
@@ -74,3 +75,22 @@ async def test_three_replicas_tell_one_truth(postgres: Database, tmp_path: Path)
 
 def _replica(server: HttpServer) -> str:
     return f"replica {server.ask('GET', '/readyz')[1]['replica']}"
+
+
+def test_lengths_are_random_and_those_of_a_task_always_the_same(server: HttpServer) -> None:
+    """Two runners, or a lost answer, add a task twice: another payload under its id would be an error (S8)."""
+    wish = {"rate": 100.0, "total": 20, "min_seconds": 1.5, "max_seconds": 2.5}
+    assert server.ask("POST", "/api/generator/start", {"min_seconds": 3.0, "max_seconds": 2.5})[0] == 400
+    told = server.ask("POST", "/api/generator/start", wish)[1]
+    assert (told["command"], told["max_seconds"]) == ("sleep {seconds}", 2.5)
+    end = time.monotonic() + 20
+    while server.ask("GET", "/api/generator")[1]["pushed"] < 20:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    claimed = server.ask("POST", "/api/tasks/next", {"max_tasks": 100})[1]["tasks"]
+    commands = {each["id"]: each["task"]["command"] for each in claimed if each["id"].startswith("gen-")}
+    seconds = [float(command.removeprefix("sleep ")) for command in commands.values()]
+    assert len(set(seconds)) > 15
+    assert all(1.5 <= each <= 2.5 for each in seconds)
+    again, run = Wanted(command="sleep {seconds}", min_seconds=1.5, max_seconds=2.5), told["run"]
+    assert commands == {f"gen-{run}-{number}": again.task(run, number).command for number in range(20)}

@@ -53,7 +53,9 @@ def test_it_tells_of_every_endpoint(server: HttpServer) -> None:
     wanted = {f"PUT /api/tasks/{{id}}/{verb}" for verb in ("heartbeat", "complete", "fail", "release", "checkpoint")}
     wanted |= {"POST /api/tasks", "POST /api/tasks/next", "GET /api/tasks", "GET /api/tasks/{id}"}
     wanted |= {f"GET /api/tasks/{kind}" for kind in ("started", "processed", "dead")}
-    wanted |= {f"GET /api/leases{kind}" for kind in ("", "/active", "/expired", "/renewed", "/released", "/{id}")}
+    wanted |= {
+        f"GET /api/leases{kind}" for kind in ("", "/active", "/expired", "/renewed", "/released", "/confirmed", "/{id}")
+    }
     wanted |= {"POST /api/leases", "PUT /api/leases/renew", "DELETE /api/leases/{id}", "DELETE /api/leases/release"}
     wanted |= {"POST /api/generator/start", "POST /api/generator/stop", "GET /api/generator"}
     wanted |= {"GET /healthz", "GET /readyz", "GET /metrics"}

@@ -37,7 +37,7 @@ _EXAMPLES: Final = (
 @click.argument("name")
 @click.option(
     "--sql", nargs=2, metavar="DATABASE QUERY",
-    help="The rows of a SELECT on an SQLite file, which is only read.",
+    help="The rows of a SELECT on an SQLite file or postgresql://USER@HOST/DATABASE, which is only read.",
 )  # fmt: skip
 @click.option("--key", metavar="COLUMN", help="With --sql: what the rows are walked by; unique, a number or a text.")
 @click.option("--lines", metavar="FILE", help="The lines of a file; blank ones are left out.")

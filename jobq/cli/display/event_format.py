@@ -29,6 +29,7 @@ _PHRASES: Final = {
     "task.cancelled": "was canceled",
     "task.preempted": "was interrupted",
     "task.released": "was given back unstarted",
+    "task.runs_alone": "would be given up after one more crash, so it runs without neighbours",
     "task.settlement_unknown": "ended, but whether the queue knows is unknown",
     "task.result_not_kept": "has a result that is not kept",
     "task.not_settled": "ended, but the queue could not be told",

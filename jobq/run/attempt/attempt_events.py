@@ -2,6 +2,7 @@
 
 import logging
 import time
+from datetime import timedelta
 from typing import Any, Final
 
 from jobq.backend import Delivery
@@ -109,9 +110,13 @@ class Telling:
         elif isinstance(verdict, Cancel) and not self._has_ended:
             self._emit("task.cancelled", detail="it was canceled before it started")
 
-    def released(self) -> None:
-        """Tell that it was given back unstarted."""
-        self._emit("task.released")
+    def released(self, delay: timedelta | None = None) -> None:
+        """Tell that it was given back unstarted; `delay` is for how long, None = it is there at once."""
+        self._emit("task.released", delay_s=None if delay is None else round(delay.total_seconds(), 3))
+
+    def alone(self) -> None:
+        """Tell that it is started when nothing else runs here, and nothing beside it."""
+        self._emit("task.runs_alone")
 
     def _waited(self) -> float | None:
         """Return seconds from a task's push, or from when it was due, to its first start; of two machines' clocks."""

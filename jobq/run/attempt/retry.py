@@ -114,6 +114,17 @@ def check_counters(task: Task, deliveries: int) -> None:
         raise MalformedTask(f"records {task.counters.ends} ends before delivery {deliveries}", "counters.ends")
 
 
+def is_one_crash_from_its_end(task: Task, deliveries: int) -> bool:
+    """Tell whether the task has crashed before, and one more crash would use up its budget."""
+    crashes = crashes_before(task, deliveries)
+    return crashes > 0 and crashes == task.budgets.crashes
+
+
+def times_given_back(task: Task) -> int:
+    """Return how often the task came back uncharged, as far as the envelope tells: ends that no budget paid for."""
+    return max(0, task.counters.ends - task.counters.failures - task.counters.preemptions)
+
+
 def refusal(task: Task, deliveries: int) -> DeadLetter | None:
     """Return why a delivery must not even start: it was given up before, or its crashes are used up."""
     if _is_given_up(task):

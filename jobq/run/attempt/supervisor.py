@@ -14,6 +14,7 @@ from jobq.errors import ConfigurationError, JobqError, MalformedTask
 from jobq.events import Events
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
+from jobq.run import neighbours
 from jobq.run.attempt import retry
 from jobq.run.attempt.attempt_events import Telling
 from jobq.run.attempt.attempt_journal import Journaling
@@ -23,8 +24,9 @@ from jobq.run.attempt.retry import Backoff, Cancel, Complete, DeadLetter, Judge,
 from jobq.run.attempt.runner import Runner, Running
 from jobq.run.attempt.settle import Patience, Settled, settle
 from jobq.run.circuit_breaker import Breaker
+from jobq.run.neighbours import Admission, Place
 from jobq.run.process.spawner import Deadline, StartFailed, StatusLost
-from jobq.run.racing import racing
+from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping
 from jobq.settings import Settings
 from jobq.task import Outcome, OutcomeKind, Task
@@ -98,22 +100,24 @@ class Supervisor:
         timing.check(allow_short=self.settings.allow_short_lease)
         return timing
 
-    async def execute(self, delivery: Delivery, since: Moment) -> Report:
+    async def execute(self, delivery: Delivery, since: Moment, place: Place = Place()) -> Report:  # noqa: B008 - frozen
         """Carry one delivery through.
 
         Args:
             delivery: what was received.
             since: read before the receive was sent.
+            place: beside what it may start.
         """
-        return await _Attempt(self, delivery, since).run()
+        return await _Attempt(self, delivery, since, place).run()
 
 
 class _Attempt:
     """The steps of one attempt, in the order in which they stand."""
 
-    def __init__(self, supervisor: Supervisor, delivery: Delivery, since: Moment) -> None:
+    def __init__(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Place) -> None:
         self._with = supervisor
         self._delivery = delivery
+        self._place = place
         self._slot_taken = True
         self._deadline = Deadline(since.boottime)  # the keeper's, once it has confirmed the lease
         self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
@@ -148,16 +152,44 @@ class _Attempt:
             self._telling.leased(task)
             return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
         self._telling.leased(task)
+        has_room = await self._has_room()
         if self._journal.is_canceled:
             return await self._settle(Cancel(), None)
         refusal = retry.refusal(task, self._delivery.deliveries)
         if refusal is not None:
             return await self._settle(refusal, None)
-        if self._with.stopping.receiving.is_set() or self._with.stopping.paused:
+        if self._is_stopped() or self._place.admission is Admission.BACK:
             return await self._let_go()
+        if not has_room:
+            return await self._go_back(task)
         outcome = await self._attempt(task)
         self._free_slot()
         return await self._conclude(task, outcome)
+
+    def _is_stopped(self) -> bool:
+        return self._with.stopping.receiving.is_set() or self._with.stopping.paused
+
+    async def _has_room(self) -> bool:
+        """Wait until nothing else runs, where it is to run alone; return whether it may start (S11)."""
+        place, stopping = self._place, self._with.stopping
+        if place.admission is not Admission.ALONE or self._is_stopped():
+            return place.admission is Admission.START
+        self._telling.alone()
+        if not place.others:
+            return True
+        others = asyncio.ensure_future(asyncio.wait(place.others))
+        limit = self._with.clock.sleep_until(self._with.clock.boottime() + place.patience)
+        stop = (stopping.receiving.wait(), stopping.interrupted.wait())
+        await first_of(others, limit, self._keeper.lock_lost_event.wait(), self._journal.canceled(), *stop)
+        return others.done() and not others.cancelled()
+
+    async def _go_back(self, task: Task) -> Report:
+        """Put it back uncharged, for a while: the others of this worker must not crash with it, nor it with them."""
+        verdict = Requeue(task.requeued(), neighbours.delay(task, self._backoff()))
+        settled = await self._told(verdict, None)
+        if settled is Settled.YES:
+            self._telling.released(verdict.delay)
+        return Report(task_id=self._delivery.id, verdict=verdict, settled=settled)
 
     async def _attempt(self, task: Task) -> Outcome:
         """Start it, wait for its end or a reason to end it, and leave nothing running."""
@@ -318,7 +350,14 @@ class _Attempt:
                 Cancel() if stopped else await sent_on(self._with.backend, verdict, outcome, self._keeper, patience)
             )
         verdict = self._journal.judged(verdict, outcome)
-        settled = await settle(
+        settled = await self._told(verdict, outcome)
+        self._telling.settled(verdict, settled)
+        if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
+            await self._checkpoints.forget()
+        return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
+
+    async def _told(self, verdict: Verdict, outcome: Outcome | None) -> Settled:
+        return await settle(
             self._delivery,
             self._keeper,
             verdict,
@@ -328,10 +367,6 @@ class _Attempt:
             attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.interrupted.is_set() else None,
             stopping=self._with.stopping,
         )
-        self._telling.settled(verdict, settled)
-        if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
-            await self._checkpoints.forget()
-        return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
 
     async def _let_go(self) -> Report:
         """Give an unstarted delivery back, if it is still ours; else it comes back by itself."""

@@ -48,7 +48,7 @@ class CallbackRunner:
         if self._convention.takes_context:
             arguments[CONTEXT] = TaskContext(task, delivery, keeper)
         calling = asyncio.create_task(self._call(arguments), name=f"callback of {task.id}")
-        return _FutureRunning(calling, task.id, stop=calling.cancel, patience=self._patience)
+        return FutureRunning(calling, task.id, stop=calling.cancel, patience=self._patience)
 
     async def _call(self, arguments: dict[str, Any]) -> Any:
         try:
@@ -81,7 +81,7 @@ class ThreadRunner:
             future = _in_thread(lambda: self._convention.callback(**arguments), f"jobq {task.id}")
         except RuntimeError as error:
             raise StartFailed(f"no thread for it: {error}; raise `ulimit -u`", transient=True) from error
-        return _FutureRunning(future, task.id, stop=_cannot, patience=0.0)
+        return FutureRunning(future, task.id, stop=_cannot, patience=0.0)
 
 
 class Ended:
@@ -119,7 +119,16 @@ class Ended:
         """See above."""
 
 
-class _FutureRunning:
+class FutureRunning:
+    """An attempt that has ended once a future has.
+
+    Args:
+        future: its result is the task's value, its exception a failure.
+        task_id: whose.
+        stop: tells whatever sets it to end.
+        patience: seconds that it may take to do so, before it is left to itself, and its task to the lease.
+    """
+
     def __init__(
         self, future: "asyncio.Future[Any]", task_id: str, *, stop: Callable[[], object], patience: float
     ) -> None:
@@ -132,12 +141,15 @@ class _FutureRunning:
         self._started = time.monotonic()
 
     def has_exited(self) -> bool:
+        """Tell whether it has ended."""
         return self._future.done()
 
     async def exited(self) -> None:
+        """Wait for its end."""
         await asyncio.wait({self._future})
 
     async def ended(self) -> Outcome:
+        """Say how it ended, or that it does not."""
         if not self._is_left:
             await asyncio.wait({self._future}, timeout=self._patience if self._was_killed else None)
         duration = time.monotonic() - self._started
@@ -163,16 +175,20 @@ class _FutureRunning:
             )
 
     async def over_limit(self) -> str:
+        """Never return."""
         return await _never()  # its memory is this process's own, and cannot be told apart
 
     def terminate(self) -> None:
+        """Tell it to end."""
         self._stop()
 
     def kill(self) -> None:
+        """Tell it to end, and wait for so long only."""
         self._was_killed = True
         self._stop()
 
     async def close(self) -> None:
+        """Leave it, if it runs still."""
         self.kill()
         await self.ended()
 

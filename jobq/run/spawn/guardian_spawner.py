@@ -61,6 +61,7 @@ class GuardianSpawner:
         self._in_flight = asyncio.Semaphore(SPAWNS_IN_FLIGHT)
         self._lifeline: Lifeline | None = None
         self._open = False
+        self.lost = asyncio.Event()  # set when the guardian is gone: nothing can be started any more
         self._lost: str | None = None
         self._preloaded: asyncio.Future[None] | None = None
         self._pings = Pings(self.tell, self._lose)
@@ -260,6 +261,7 @@ class GuardianSpawner:
     def _lose(self, why: str) -> None:
         if self._lost is None:
             self._lost = why
+            self.lost.set()  # first: whoever hears that a task ended so must take no other
             _log.error("the guardian is gone (%s): its tasks are killed", why)
             self._close(lost=True)
 

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Literal
 
@@ -19,6 +20,7 @@ from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report, Supervisor
 from jobq.run.attempt.task_socket import TaskLine
 from jobq.run.circuit_breaker import Breaker
+from jobq.run.neighbours import Admission, Neighbours, Place
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
 from jobq.run.process.spawner import Spawner
@@ -100,6 +102,9 @@ class Worker:
         self._free = settings.num_workers
         self._slot_freed = asyncio.Event()
         self._attempts: set[asyncio.Task[None]] = set()
+        self._neighbours = Neighbours(self._clock)
+        self._alone: asyncio.Task[None] | None = None  # nothing is taken beside it
+        self._unguarded = False
         self._tally = Tally()
         self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._empty_since: float | None = None  # boottime in seconds of the look that found the queue empty
@@ -152,6 +157,8 @@ class Worker:
                 ]
                 if isinstance(self._backend, Prepares):
                     helpers.append(group.create_task(self._backend.prepare(), name="prepare"))
+                if (lost := getattr(self._spawner, "lost", None)) is not None:
+                    helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))
                 if self._settings.time_limit is not None:
                     helpers.append(group.create_task(self._drain_at(self._settings.time_limit), name="time limit"))
                 if self._settings.scheduled_events != "off":
@@ -164,7 +171,8 @@ class Worker:
         except BaseExceptionGroup as errors:
             # One fault ends the worker, told plainly; its tasks were stopped by leaving the group.
             raise first_error(errors) from errors
-        report = self._tally.report(stopped_by=heard.stopped_by, tripped=self._breaker.tripped.is_set())
+        tripped = self._breaker.tripped.is_set()
+        report = self._tally.report(stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded)
         left = "" if self._stopping.interrupted.is_set() else await self._leftovers.described()
         counts = {name: getattr(report, name) for name in WorkerReport.__annotations__}
         self._emit("worker.stopped", **counts, detail=f"left in the queue: {left}" if left else None)
@@ -215,19 +223,15 @@ class Worker:
         )
         try:
             while self._left and not self._stopping.receiving.is_set():
-                if self._stopping.paused:
-                    self._breaker.queue_is_empty(empty=True)  # nothing is taken for now: what is held is settled
-                    await first_of(self._stopping.resumed.wait(), self._stopping.receiving.wait())
-                    continue
-                if not self._free:
-                    await self._slot_or_stop()
+                if await self._had_to_wait():
                     continue
                 since = Moment.of(self._clock)  # rule 1: before the request that grants the leases
                 deliveries = await receiving.receive(supervisor.lease, self._wait())
                 if deliveries is None:
                     continue  # the wait was cut short, so nothing is known of the queue
-                for delivery in deliveries:
-                    self._start(supervisor, delivery, since, group)
+                is_idle = self._free == self._settings.num_workers
+                for delivery, place in self._neighbours.places(deliveries, is_idle=is_idle):
+                    self._start(supervisor, delivery, since, group, place)
                 self._breaker.queue_is_empty(empty=not deliveries)
                 if await self._finished(receiving, empty=not deliveries, looked_at=since.boottime):
                     break
@@ -244,6 +248,21 @@ class Worker:
             self._breaker.queue_is_empty(empty=True)  # also when an error ended the loop
             if self._attempts or was_told:
                 await self._see_to_the_end()
+
+    async def _had_to_wait(self) -> bool:
+        """Wait where nothing can be taken now, for whatever may change that; tell whether it was so."""
+        if self._stopping.paused:
+            self._breaker.queue_is_empty(empty=True)  # nothing is taken for now: what is held is settled
+            await first_of(self._stopping.resumed.wait(), self._stopping.receiving.wait())
+        elif self._alone is not None:
+            self._breaker.queue_is_empty(empty=True)  # as above
+            await self._or_stop(asyncio.wait([self._alone]))
+        elif not self._free:
+            self._slot_freed.clear()
+            await self._or_stop(self._slot_freed.wait())
+        else:
+            return False
+        return True
 
     async def _see_to_the_end(self) -> None:
         self._emit("worker.draining", cause=self._stopping.cause, running=len(self._attempts))
@@ -300,22 +319,30 @@ class Worker:
             self._coming_back.expect(task_id, seconds)
         self._left_by_others = set(found)
 
-    def _start(self, supervisor: Supervisor, delivery: Delivery, since: Moment, group: asyncio.TaskGroup) -> None:
+    def _start(
+        self, supervisor: Supervisor, delivery: Delivery, since: Moment, group: asyncio.TaskGroup, place: Place
+    ) -> None:
         self._free -= 1
-        self._left -= 1
+        self._left -= place.admission in (Admission.START, Admission.ALONE)
         self._coming_back.came(delivery.id)
-        attempt = group.create_task(self._carry_through(supervisor, delivery, since), name=f"task {delivery.id}")
+        place = replace(place, others=frozenset(self._attempts))
+        attempt = group.create_task(self._carry_through(supervisor, delivery, since, place), name=f"task {delivery.id}")
+        if place.admission is Admission.ALONE:
+            self._alone = attempt
         self._attempts.add(attempt)
         attempt.add_done_callback(self._ended)
 
     def _ended(self, attempt: "asyncio.Task[None]") -> None:
         self._attempts.discard(attempt)
+        if attempt is self._alone:
+            self._alone = None
+            self._neighbours.have_room()
         self._last_end = self._clock.boottime()
 
-    async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: Moment) -> None:
+    async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Place) -> None:
         back_in = supervisor.lease.total_seconds()  # what nobody settled comes back; it may be the only task
         try:
-            report = await supervisor.execute(delivery, since)
+            report = await supervisor.execute(delivery, since, place)
         except Exception:  # noqa: BLE001 - told with its traceback
             # A fault of ours in one attempt harms no other (S11); its lease runs out, and its crash is counted.
             _log.exception("task %s: internal error; it will be delivered again", delivery.id)
@@ -333,10 +360,9 @@ class Worker:
         self._free += 1
         self._slot_freed.set()
 
-    async def _slot_or_stop(self) -> None:
-        self._slot_freed.clear()
+    async def _or_stop(self, wait: Awaitable[object]) -> None:
         reasons = (self._stopping.receiving, self._stopping.interrupted)  # a pause does not wait for a slot either
-        await first_of(self._slot_freed.wait(), *(reason.wait() for reason in reasons))
+        await first_of(wait, *(reason.wait() for reason in reasons))
 
     async def _stop_when_tripped(self) -> None:
         await self._breaker.tripped.wait()
@@ -346,6 +372,12 @@ class Worker:
             f"{failures} different tasks, none of which had failed before, failed in a row: this machine is to blame,"
             " and they keep their retries (--max-consecutive-failures; 0 = never)"
         )
+
+    async def _stop_without_guardian(self, lost: asyncio.Event) -> None:
+        """Take nothing more: it could not be started, and below a watcher this process is killed in a moment (S11)."""
+        await lost.wait()
+        self._unguarded = True
+        self._stopping.stop("the guardian is gone")
 
     async def _watch_preemption(self) -> None:
         mode: Literal["auto", "on"] = "on" if self._settings.scheduled_events == "on" else "auto"

@@ -63,11 +63,19 @@ class Tally:
         if was_cut_short and report.settled is Settled.YES:
             self._done["given_back"] += 1
 
-    def report(self, *, stopped_by: signal.Signals | None, tripped: bool) -> WorkerReport:
-        """Return the counts, with the exit code of a worker that was stopped so, or whose breaker tripped."""
+    def report(self, *, stopped_by: signal.Signals | None, tripped: bool, unguarded: bool) -> WorkerReport:
+        """Return the counts, with the exit code of a worker that ended so.
+
+        Args:
+            stopped_by: the signal that stopped it.
+            tripped: whether its breaker did.
+            unguarded: whether its guardian is gone.
+        """
         code = 0
         if tripped:
             code = 1
+        elif unguarded:
+            code = 137  # as `jobq worker`, which is killed with its guardian
         elif stopped_by is not None and self._done["given_back"]:
             code = 130 if stopped_by is signal.SIGINT else 143
         names = ("succeeded", "failed", "dead_lettered", "given_back", "lost", "results_not_kept")
