@@ -222,4 +222,32 @@ BANK: Final[tuple[Mutant, ...]] = (
         wrong="            pass",
         test="tests/sb/test_journal.py::test_what_is_back_before_its_copy_is_due_is_not_run",
     ),
+    Mutant(
+        name="what could not be buried starts again",
+        file="jobq/run/attempt/retry.py",
+        text="    if _is_given_up(task):",
+        wrong="    if False:",
+        test="tests/unit/test_retry.py::test_what_is_given_up_never_starts_again_though_nobody_can_bury_it",
+    ),
+    Mutant(
+        name="a missing dead-letter place is not made when it is needed",
+        file="backends/jobq_azure/storage/dead_letters.py",
+        text="            except AccessDenied:\n                raise missing from None",
+        wrong="            finally:\n                raise missing from None",
+        test="tests/azure/test_missing_place.py::test_it_is_made_when_it_is_needed",
+    ),
+    Mutant(
+        name="the first page of dead letters over HTTP is all",
+        file="backends/jobq_http/backend.py",
+        text='after = answer.get("next")',
+        wrong="after = None",
+        test="tests/service/test_journal.py::test_more_dead_letters_than_one_answer_holds",
+    ),
+    Mutant(
+        name="dead letters that stood in the way stay locked",
+        file="backends/jobq_azure/service_bus/dead_letters.py",
+        text="await self._let_go(walk.held())",
+        wrong="await self._let_go([])",
+        test="tests/sb/test_many_dead_letters.py::test_the_last_is_reached_under_a_short_lock_and_the_others_are_let_go",
+    ),
 )
