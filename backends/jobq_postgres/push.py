@@ -67,7 +67,7 @@ OTHER_PAYLOAD: Final = """
 
 
 EPOCH: Final = "SELECT jobq.current_epoch()"
-_FORMER_EPOCH: Final = "JQ001"
+FORMER_EPOCH: Final = "JQ001"  # the statement is to be repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Pusher:
             try:
                 return await _add(connection, [(number, task.in_epoch(self.epoch)) for number, task in tasks])
             except asyncpg.PostgresError as error:
-                if error.sqlstate != _FORMER_EPOCH:
+                if error.sqlstate != FORMER_EPOCH:
                     raise
             await self._look(connection)  # rare: something of this very epoch was forgotten meanwhile
 
