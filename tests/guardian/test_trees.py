@@ -11,6 +11,7 @@ import pytest
 from jobq.run.process.spawner import Deadline, Launch, Process
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.hostile import TREES
+from tests.guardian.spawning import guardian_of
 from tests.guardian.stage import (
     ENV,
     Program,
@@ -105,6 +106,15 @@ async def test_p5_nothing_survives_leaving() -> None:
     async with GuardianSpawner() as inner:
         marks = [(await grow(inner, kind)).mark for kind in KINDS]
     assert gone(marks) == {}
+
+
+async def test_p2_who_leaves_when_the_guardian_was_killed_leaves_nothing_behind() -> None:
+    """A worker without a guardian ends at once, and with it the thread that looks for what the guardian left."""
+    async with GuardianSpawner() as inner:
+        marks = [(await grow(inner, kind)).mark for kind in KINDS if kind != "env_i_setsid"]  # the stated gap
+        os.kill(guardian_of(inner), signal.SIGKILL)
+        await inner.lost.wait()
+    assert gone(marks, 0) == {}
 
 
 async def test_s11_neighbours_are_left_alone(spawner: GuardianSpawner) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Self
 
 from jobq.errors import ConfigurationError
@@ -106,13 +107,10 @@ class GuardianSpawner:
                 await asyncio.wait(waiting, timeout=ENDING_SECONDS)
         finally:
             self._close()
+            if self._lost is not None and self._lifeline is not None:
+                await _finished(self._lifeline.join)  # the thread kills what is left, and would end with this process
             if self._child is not None:
-                ending = asyncio.ensure_future(asyncio.to_thread(_end, self._child, self._worker_id))
-                try:
-                    await asyncio.shield(ending)
-                except asyncio.CancelledError:
-                    await ending
-                    raise
+                await _finished(partial(_end, self._child, self._worker_id))
 
     async def preload(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
         """Import modules in a zygote, once; launches that may be forked then are, while it lives.
@@ -309,6 +307,16 @@ def _start_guardian() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
             ours.close()
             raise ConfigurationError(f"the guardian could not be started: {error}") from error
     return ours, child
+
+
+async def _finished(work: Callable[[], None]) -> None:
+    """Do it on a thread; a cancellation waits for its end."""
+    doing = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await doing
+        raise
 
 
 def _end(guardian: "subprocess.Popen[bytes]", worker_id: str) -> None:

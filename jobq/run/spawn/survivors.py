@@ -46,6 +46,10 @@ class Lifeline:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
+    def join(self) -> None:
+        """Wait, once the guardian is gone, until all that was left of its tasks is killed."""
+        self._thread.join()
+
     def _watch(self) -> None:
         poll = select.poll()
         poll.register(self._socket, 0)  # POLLHUP alone: it is the loop that reads
