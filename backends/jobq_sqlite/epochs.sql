@@ -10,3 +10,11 @@ CREATE TRIGGER task_forgotten AFTER DELETE ON task WHEN old.epoch >= (SELECT epo
 BEGIN
     UPDATE host SET epoch = old.epoch + 1;
 END;
+
+-- The highest number of a row that is gone: SQLite would give it to a new task, and a clear that began before would take
+-- that for what was there (S1).
+ALTER TABLE host ADD COLUMN newest_gone INTEGER NOT NULL DEFAULT 0;
+CREATE TRIGGER task_newest_gone AFTER DELETE ON task WHEN old.seq > (SELECT coalesce(max(seq), 0) FROM task)
+BEGIN
+    UPDATE host SET newest_gone = max(newest_gone, old.seq);
+END;

@@ -66,7 +66,7 @@ def newest(database: sqlite3.Connection) -> int:
 def unfinished_rows(database: sqlite3.Connection, queue: int, after: int, last: int) -> list[int]:
     """Return the next rows that wait or are leased, in the order of arrival, up to the one that was the newest.
 
-    While the last of them is there, SQLite gives no number below it to a new task.
+    No new task has a number up to that one, whatever is gone meanwhile.
     """
     return [row[0] for row in database.execute(UNFINISHED_ROWS, (after, last, queue, ROWS_AT_ONCE))]
 

@@ -41,6 +41,8 @@ _REQUEUE: Final = f"{_SETTLE} state = ?, available_at = ?, body = ? {_WHERE_OURS
 _DEAD_LETTER: Final = (
     f"{_SETTLE} state = 'dead', cancel_requested = 0, finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
 )
+# Explicit numbers: SQLite's own begin again where rows are gone.
+_NEWEST: Final = "SELECT epoch, max(newest_gone, coalesce((SELECT max(seq) FROM task), 0)) FROM host"
 LOOK: Final = (
     "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'ready'),"
     " (SELECT min(available_at) FROM task WHERE queue_id = :queue AND state = 'scheduled'),"
@@ -144,12 +146,12 @@ def push(
     Returns:
         The epoch that they were pushed in, which the next ones had best be encoded with.
     """
-    (epoch,) = database.execute("SELECT epoch FROM host").fetchone()
+    epoch, newest = database.execute(_NEWEST).fetchone()
     began, before = time.monotonic(), database.total_changes
     database.executemany(
-        "INSERT INTO task (queue_id, id, priority, fingerprint, epoch, body, state, available_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
-        [_columns(queue, row, epoch, now) for row in rows],
+        "INSERT INTO task (seq, queue_id, id, priority, fingerprint, epoch, body, state, available_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
+        [(seq, *_columns(queue, row, epoch, now)) for seq, row in enumerate(rows, newest + 1)],
     )
     if database.total_changes - before != len(rows):
         _refuse_other_payloads(database, queue, rows)

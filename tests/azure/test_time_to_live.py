@@ -1,5 +1,6 @@
 """S1: messages that another program has sent with a time to live do not vanish under a task that runs."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 
@@ -100,3 +101,24 @@ async def test_one_that_another_has_taken_meanwhile_is_not_doubled(stage: Stage,
     assert other.id == late.id
     assert await Lasting(wire).of(late, 30, 5.0) is None
     assert await stage.total() == 1
+
+
+async def test_one_that_expires_between_copy_and_deletion_goes_on_as_its_copy(
+    stage: Stage, stranger: QueueClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: nobody else has it. Its deletion is refused all the same, as that of one that another has taken."""
+    await _sent(stranger, 1)
+    wire = await stage.wire()
+    (late,) = await wire.get(1, 30)
+    delete = wire.delete
+
+    async def too_late(message_id: str, receipt: str) -> None:
+        monkeypatch.undo()
+        await asyncio.sleep(1.1)
+        await delete(message_id, receipt)
+
+    monkeypatch.setattr(wire, "delete", too_late)
+    copy = await Lasting(wire).of(late, 30, 5.0)
+    assert await stage.total() == 1
+    assert copy is not None
+    assert copy.id != late.id

@@ -194,6 +194,19 @@ async def test_clear_leaves_what_is_pushed_while_it_runs_and_other_queues_alone(
         assert (await other.stats()).unfinished == 3
 
 
+async def test_clear_leaves_what_is_pushed_after_another_has_cleared_all(tmp_path: Path) -> None:
+    """SQLite gave the numbers of deleted rows to new tasks: the clear that went on took them for its own."""
+    async with _metered(tmp_path) as queue:
+        await queue.create()
+        _fill(tmp_path / "jobs.db", "ready", 1000)
+        step = await queue.clear_some("")
+        await queue.clear()
+        late = await queue.push(tasks(1000, "late"))
+        while step.cursor is not None:
+            step = await queue.clear_some(step.cursor)
+        assert (await queue.stats()).unfinished == len(late), "what was acknowledged after the beginning is there (S1)"
+
+
 async def test_an_interrupted_clear_goes_on_with_the_next(tmp_path: Path) -> None:
     async with _metered(tmp_path) as queue:
         await queue.create()

@@ -35,7 +35,7 @@ class Message:
         receipt: fences what is done with it; empty when it was only peeked at.
         deliveries: how often it was handed out, this time included.
         inserted: when it was put into the queue, in seconds since 1970 by the service's clock; 0 = it did not say.
-        expires: whether the service deletes it when its time has come, leased or not.
+        expires: when the service deletes it, leased or not, in seconds since 1970 by its clock; 0 = never.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Message:
     receipt: str = field(repr=False)  # a secret of the worker's (DESIGN section 1)
     deliveries: int
     inserted: int = 0
-    expires: bool = False
+    expires: int = 0
 
 
 def whole_seconds(length: timedelta) -> int:
@@ -147,5 +147,5 @@ def _message(found: "object") -> Message:
         receipt=str(found.pop_receipt or ""),  # type: ignore[attr-defined]
         deliveries=int(found.dequeue_count or 0),  # type: ignore[attr-defined]
         inserted=0 if inserted is None else max(0, int(inserted.timestamp())),
-        expires=expires is not None and expires.year < _NEVER,
+        expires=0 if expires is None or expires.year >= _NEVER else max(1, int(expires.timestamp())),
     )

@@ -13,7 +13,7 @@ from typing import Final
 from jobq.errors import JobqError, LockLost, MalformedTask
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, Content, size_of
-from jobq_azure.storage.queue_client import Message, Wire
+from jobq_azure.storage.queue_client import EPOCH_SECONDS, Message, Wire
 
 _log: Final = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class Lasting:
             async with asyncio.timeout(limit):
                 await self._delete(message)
         except LockLost:
+            if message.expires <= copy.inserted + limit + EPOCH_SECONDS:
+                return copy  # its time has come meanwhile: nobody else may have it, and nothing else is left of it (S1)
             with contextlib.suppress(JobqError, NoAnswer):  # else it runs once more
                 await self._wire.delete(copy.id, copy.receipt)
             return None
