@@ -6,8 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from jobq.errors import BackendUnavailable
+from jobq.errors import BackendUnavailable, MalformedTask
 from jobq.testing.service_bus.faults import NO_FAULT, Fault, Operation
+from jobq_azure.service_bus.rest_client import Outgoing
 from tests.sb.stage import NOW, Stage, staged
 
 _MANY = 600
@@ -93,3 +94,14 @@ async def test_one_lock_that_is_lost_takes_no_other_along(stage: Stage, monkeypa
     monkeypatch.setattr(amqp, "renew_dead", renew_later)
     assert await stage.backend.redrive(ids) == ids, "the lost one is locked anew"
     assert (len(stage.queue.messages()), stage.dead.messages()) == (30, [])
+
+
+async def test_a_letter_that_has_outgrown_the_queue_stops_no_other(stage: Stage) -> None:
+    """Another program's message at the limit has no room for what is told beside a copy (S11)."""
+    await stage.backend._wire.send(Outgoing(body=b"x" * (256 * 1024 - 10), message_id="large"))
+    ids = await _buried(stage, 5)
+    with pytest.raises(MalformedTask, match="is larger than this queue takes") as refused:
+        await stage.backend.redrive(["large", *ids])
+    assert "dead letter large stays as it is" in refused.value.__notes__[0]
+    assert (len(stage.queue.messages()), len(stage.dead.messages())) == (5, 1)
+    assert await stage.backend.purge_dead(["large"]) == ["large"]

@@ -58,13 +58,18 @@ class Graveyard:
         return [_letter(newest) for newest, *_ in _folded(seen)][:limit]
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
-        """Put dead letters back: send first, under a new name that the broker does not drop; complete after."""
+        """Put dead letters back: send first, under a new name that the broker does not drop; complete after.
+
+        Raises:
+            MalformedTask: one has outgrown the queue, and stays as it is; the others are back (S11).
+        """
+        refused: list[tuple[Group, MalformedTask]] = []
 
         async def put_back(groups: Sequence[Group]) -> AsyncIterator[list[Group]]:
             for some in _sendable(groups):
                 # The fence: another reader may have them by now.
                 ours = await self._of_ours(self._amqp().renew_dead, some, _newest)
-                await self._send(ours)
+                ours = await self._sent(ours, refused)
                 try:
                     await self._delete(ours)
                 except (JobqError, NoAnswer) as error:  # they are back: to send them again would make two
@@ -72,7 +77,14 @@ class Graveyard:
                     _log.warning("%s: back, and perhaps still dead letters too; purge them: %s", told, error)
                 yield ours
 
-        return await self._each(ids, put_back)
+        done = await self._each(ids, put_back, refused)
+        if refused:
+            fault = refused[0][1]
+            for (newest, *_), _ in refused[:_MOST_NAMED]:
+                fault.add_note(f"dead letter {id_in(newest)} stays as it is; `dead purge` deletes it")
+            fault.add_note(f"of the others, {len(done)} are done")
+            raise fault
+        return done
 
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
@@ -81,6 +93,18 @@ class Graveyard:
             yield await self._delete(groups)
 
         return await self._each(ids, delete)
+
+    async def _sent(self, groups: list[Group], refused: list[tuple[Group, MalformedTask]]) -> list[Group]:
+        """Send them, in one request while the queue takes that; return those that were sent."""
+        try:
+            await self._send(groups)
+        except MalformedTask as fault:
+            half = len(groups) // 2
+            if not half:
+                refused.append((groups[0], fault))
+                return []
+            return await self._sent(groups[:half], refused) + await self._sent(groups[half:], refused)
+        return groups
 
     async def _send(self, groups: Sequence[Group]) -> None:
         messages = [_redriven(newest, _letter(newest)) for newest, *_ in groups]
@@ -111,8 +135,18 @@ class Graveyard:
             return await self._of_ours(do, each[:half], locks) + await self._of_ours(do, each[half:], locks)
         return list(each)
 
-    async def _each(self, ids: Sequence[str], do: Callable[[Sequence[Group]], AsyncIterator[list[Group]]]) -> list[str]:
+    async def _each(
+        self,
+        ids: Sequence[str],
+        do: Callable[[Sequence[Group]], AsyncIterator[list[Group]]],
+        refused: Sequence[tuple[Group, MalformedTask]] = (),
+    ) -> list[str]:
         """Lock letters from the oldest on, some hundred in a request, and do it to those that are meant.
+
+        Args:
+            ids: of those that are meant.
+            do: yields those that are done.
+            refused: to which it adds what stays as it is.
 
         Raises:
             BackendUnavailable: some are there, and cannot be locked now; what was done is done.
@@ -125,6 +159,7 @@ class Graveyard:
                     break  # locks that have run out meanwhile bring the same letters again
                 async for some in do(walk.ready()):
                     walk.done(some)
+                walk.give_up([group for group, _ in refused])
                 await self._delete(walk.late())
         finally:
             await self._let_go(walk.held())

@@ -82,6 +82,10 @@ class Walk:
             self.finished.add(origin)
             del self._mine[origin]
 
+    def give_up(self, groups: Sequence[Group]) -> None:
+        """Note what stays as it is."""
+        self.left.difference_update(known(group[0]).origin for group in groups)
+
     def late(self) -> list[Group]:
         """Return locked letters of tasks that are done: older ones, which came behind the newest."""
         return [list(self._mine.pop(origin).values()) for origin in list(self._mine) if origin in self.finished]
