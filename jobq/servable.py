@@ -170,7 +170,7 @@ def dead_cursor(after: str) -> tuple[int, str] | None:
     number, colon, text = after.partition(":")
     if not after:
         return None
-    if not (colon and number.isascii() and number.isdigit() and len(number) < 19):  # noqa: PLR2004 - 63 bits
+    if not (colon and number.isascii() and number.isdigit() and len(number) < 19 and "\0" not in text):  # noqa: PLR2004 - 63 bits
         raise ConfigurationError(f"{after[:40]!a} is no place in a list of dead letters")
     return int(number), text
 

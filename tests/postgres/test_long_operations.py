@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from jobq.errors import ConfigurationError
 from jobq_postgres import PostgresBackend
 from jobq_postgres.queue_admin import ROWS_AT_ONCE
 from tests.postgres.server import Database
@@ -70,3 +71,9 @@ async def test_clear_leaves_what_is_pushed_while_it_runs(queue: PostgresBackend)
         total += step.deleted
     assert total == _ROWS
     assert (await queue.stats()).unfinished == 5, "what was acknowledged after the beginning is still there (S1)"
+
+
+async def test_a_place_in_the_dead_letters_that_no_page_gave_is_refused(queue: PostgresBackend) -> None:
+    """Not told as an outage, after which whoever asks over HTTP would ask again and again."""
+    with pytest.raises(ConfigurationError, match="is no place in a list of dead letters"):
+        await queue.dead_page("5:\0", 10)
