@@ -250,4 +250,11 @@ BANK: Final[tuple[Mutant, ...]] = (
         wrong="await self._let_go([])",
         test="tests/sb/test_many_dead_letters.py::test_the_last_is_reached_under_a_short_lock_and_the_others_are_let_go",
     ),
+    Mutant(
+        name="who leaves without a guardian does not wait for the kill",
+        file="jobq/run/spawn/guardian_spawner.py",
+        text="await _finished(self._lifeline.join)",
+        wrong="pass",
+        test="tests/guardian/test_trees.py::test_p2_who_leaves_when_the_guardian_was_killed_leaves_nothing_behind",
+    ),
 )

@@ -53,7 +53,7 @@ async def test_fail_is_retried_and_then_a_dead_letter(queue: jobq.Queue) -> None
         assert delivery is not None
         await delivery.save_checkpoint("step 7")
         await delivery.fail(ValueError("a secret"))
-    assert (await queue.stats()).scheduled == 1
+    assert (await queue.stats()).unfinished == 1
     async with queue.get(wait=timedelta(seconds=5)) as delivery:
         assert delivery is not None
         assert (delivery.attempt, delivery.checkpoint) == (2, "step 7")
