@@ -32,3 +32,20 @@ def test_s11_a_killer_takes_none_of_its_neighbours_with_it(jobq: Jobq) -> None:
     dead = [letter["id"] for letter in jobq("demo", "dead", "list", "--json").objects]
     assert dead == [killer], "".join(worker.err for worker in workers)
     assert not jobq.waiting()
+
+
+def test_s11_what_goes_back_for_room_is_in_its_history_as_given_back_unstarted(jobq: Jobq) -> None:
+    """Azure's journal had it as failed, and the others left its attempts out."""
+    ids = jobq.fill(*[Task.new(command="true") for _ in range(2)])
+
+    async def crash(backend: Backend) -> None:
+        for _ in range(CRASHES):
+            assert len(await backend.receive(2, timedelta(milliseconds=20), timedelta(seconds=1))) == 2
+
+    jobq.inside(crash)
+    jobq("demo", "worker", "-n", "2", env=QUICK)
+    ends = [[each["outcome"] for each in jobq("demo", "history", each_id, "--json").objects] for each_id in ids]
+    assert sorted(ends, key=len) == [
+        ["lock_lost"] * CRASHES + ["succeeded"],
+        ["lock_lost"] * CRASHES + ["released", "succeeded"],
+    ]

@@ -110,6 +110,29 @@ def test_a_signal_while_it_starts_is_obeyed_once_it_is_up(tmp_path: Path, number
         assert process.wait(20) == 0
 
 
+@pytest.mark.parametrize("refused", ["fork", "execv"])
+def test_a_machine_that_is_short_of_processes_is_told_of_plainly(tmp_path: Path, refused: str) -> None:
+    script = (
+        "import errno, os, sys\n"
+        "def refuse(*_): raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
+        f"os.{refused} = refuse\n"
+        "from jobq.__main__ import main\n"
+        "main()"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+    ended = subprocess.run(
+        [sys.executable, "-c", script, "demo", "worker"],
+        env={**environment, "JOBQ_HOME": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert ended.returncode == 3
+    assert "jobq: the guardian could not be started: [Errno 11] Resource temporarily unavailable" in ended.stderr
+    assert "bug" not in ended.stderr
+
+
 def test_one_ctrl_c_in_a_terminal_counts_once(tmp_path: Path) -> None:
     """The task gets its grace: were one Ctrl-C heard twice, it would be killed at once and print nothing."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}

@@ -219,6 +219,20 @@ def test_nohup_is_respected() -> None:
         assert program.rest() == "SIGUSR2\n"
 
 
+@pytest.mark.parametrize("name", ["QUIT", "CHLD", "USR2"])
+def test_a_worker_has_the_signals_that_it_has_no_handlers_for_by_default(name: str) -> None:
+    """A script's `&` ignores SIGQUIT: the worker went on taking tasks, and was killed as deaf after half a minute."""
+    script = (
+        "import signal\n"
+        f"signal.signal(signal.SIG{name}, signal.SIG_IGN)\n"
+        "from jobq.run.spawn.launch import launch\n"
+        "launch(['--', 'true'])\n"
+        f"print(signal.getsignal(signal.SIG{name}).name)"
+    )
+    with Program(*PYTHON, "-c", script) as program:
+        assert program.rest() == "SIG_DFL\n"
+
+
 def test_s11_children_from_before_are_left_alone_also_when_the_guardian_is_killed() -> None:
     """`exec jobq worker` in a shell: its sidecars stay its children, and are no task's; nor are their orphans."""
     mark = marker()

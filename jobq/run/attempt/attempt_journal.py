@@ -12,6 +12,7 @@ from jobq.journal.records import (
     MAX_DETAIL_CHARACTERS,
     MAX_OUTPUT_BYTES,
     MOVED,
+    RELEASED,
     Attempt,
     Beat,
     end_of,
@@ -85,6 +86,13 @@ class Journaling:
                 processes=reading.processes,
             )
         return replace(beat, output=end_of(running.output_end(MAX_BEAT_OUTPUT_BYTES), MAX_BEAT_OUTPUT_BYTES))
+
+    def given_back(self) -> None:
+        """Take in that it goes back unstarted, by a requeue: no word would be told as none, or as a failure."""
+        if self._page is not None:
+            self._page.attempt = Attempt(
+                attempt=self._delivery.deliveries, outcome=RELEASED, then="retry", ended=time.time()
+            )
 
     def judged(self, verdict: Verdict, outcome: Outcome | None) -> Verdict:
         """Return the verdict to settle with, after what the attempt came to is on its way into the journal.

@@ -186,6 +186,7 @@ class _Attempt:
     async def _go_back(self, task: Task) -> Report:
         """Put it back uncharged, for a while: the others of this worker must not crash with it, nor it with them."""
         verdict = Requeue(task.requeued(), neighbours.delay(task, self._backoff()))
+        self._journal.given_back()
         settled = await self._told(verdict, None)
         if settled is Settled.YES:
             self._telling.released(verdict.delay)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from jobq.errors import ConfigurationError
 from jobq.run.process.environment import inherited_environment
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
@@ -77,6 +78,9 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
 
     Returns:
         What the worker goes by.
+
+    Raises:
+        ConfigurationError: there is no guardian to be had.
     """
     if settings.guardian == "off" or settings.guardian_fd is not None or not is_possible():
         return settings
@@ -84,7 +88,10 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
         *("--restart", str(settings.restart)),
         *("--stop-within", str(settings.stop_grace.total_seconds() + _GIVE_BACK_SECONDS)),
     ]
-    descriptor = launch([*options, "--", sys.executable, "-P", "-m", "jobq", *arguments]).detach()
+    try:
+        descriptor = launch([*options, "--", sys.executable, "-P", "-m", "jobq", *arguments]).detach()
+    except OSError as error:  # this machine is short of processes or memory
+        raise ConfigurationError(f"the guardian could not be started: {error}") from error
     os.environ[FD_VARIABLE] = str(descriptor)
     return settings.model_copy(update={"guardian_fd": descriptor})
 

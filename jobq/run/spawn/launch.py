@@ -61,6 +61,8 @@ def launch(guardian: Sequence[str], watcher: Sequence[str] = ()) -> socket.socke
             )
         os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal tells the watcher
         kernel.ignore_terminal()
+        for number in (signal.SIGCHLD, signal.SIGQUIT, signal.SIGUSR2):  # the `&` of a script ignores SIGQUIT
+            signal.signal(number, signal.SIG_DFL)  # as for one that the guardian starts again
         signal.pthread_sigmask(signal.SIG_SETMASK, OBEYED)  # for which it has no handlers yet
     except OSError as error:
         with suppress(OSError):
