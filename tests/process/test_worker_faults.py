@@ -17,7 +17,8 @@ from jobq.run.stopping import Stopping
 from jobq.run.worker import worker as worker_module
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
-from jobq.testing.faults import Fault
+from jobq.testing.faults import Fault, Faults
+from jobq_memory import MemoryBackend, Router
 from jobq_sqlite import SqliteBackend, StoreFile
 from jobq_sqlite.host import this_host
 from tests.process.stage import Stage, alive, stage_in, until_true
@@ -52,6 +53,19 @@ async def test_a_malformed_message_is_set_aside_and_the_worker_goes_on(stage: St
     assert (report.succeeded, report.dead_lettered, report.exit_code) == (1, 1, 0)
     (dead,) = await stage.backend.dead_letters(10)
     assert (dead.reason, dead.body, dead.deliveries) == ("malformed", body, 1)
+
+
+async def test_s11_a_fault_in_what_a_start_sees_to_ends_no_worker(tmp_path: Path) -> None:
+    class Unprepared(MemoryBackend):
+        async def prepare(self) -> None:
+            raise RuntimeError("a bug, or an answer that nobody thought of")
+
+    async with Unprepared(Router(SystemClock()), "stage") as backend:
+        await backend.create()
+        stage = Stage(backend, Faults(), tmp_path)
+        await stage.push("true")
+        report = await stage.work()
+    assert (report.succeeded, report.exit_code) == (1, 0)
 
 
 async def test_silent_crashes_are_counted_and_the_last_is_not_even_started(stage: Stage) -> None:

@@ -156,7 +156,7 @@ class Worker:
                     group.create_task(self._sampler.run(), name="usage"),
                 ]
                 if isinstance(self._backend, Prepares):
-                    helpers.append(group.create_task(self._backend.prepare(), name="prepare"))
+                    helpers.append(group.create_task(self._prepare(self._backend), name="prepare"))
                 if (lost := getattr(self._spawner, "lost", None)) is not None:
                     helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))
                 if self._settings.time_limit is not None:
@@ -378,6 +378,12 @@ class Worker:
         await lost.wait()
         self._unguarded = True
         self._stopping.stop("the guardian is gone")
+
+    async def _prepare(self, backend: Prepares) -> None:
+        try:
+            await backend.prepare()
+        except Exception:  # noqa: BLE001 - what is missing is no reason to end the worker, nor what runs there (S11, L4)
+            _log.exception("whether the queue has all that it needs is not known")
 
     async def _watch_preemption(self) -> None:
         mode: Literal["auto", "on"] = "on" if self._settings.scheduled_events == "on" else "auto"
