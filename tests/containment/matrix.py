@@ -29,6 +29,7 @@ TREES: Final = {
     "escapee that scrubbed its environment": "env -i setsid " + f"{_STAMPING} & {_STAMPING}; true",
 }
 TARGETS: Final = ("worker", "guardian", "leader")
+THREE: Final = ("worker", "guardian", "watcher")
 VERBS: Final = ("kill", "stop", "stop and continue", "starve")
 
 
@@ -97,6 +98,7 @@ class Victim:
     def aim(self) -> None:
         leaders = [pid for pid in children(self.guardian) if pid != self.worker]
         numbers = {"worker": [self.worker], "guardian": [self.guardian], "leader": leaders}
+        numbers["watcher"] = [self.process.pid]
         self._pidfds = {name: [os.pidfd_open(pid) for pid in pids] for name, pids in numbers.items()}
 
     def strike(self) -> list[threading.Thread]:
@@ -127,13 +129,20 @@ class Victim:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, number)
 
+    def resume(self) -> None:
+        for target in self._pidfds:
+            self.send(signal.SIGCONT, target)
+
+    def is_alone(self) -> bool:
+        """Tell whether nobody is left who could see to what it left."""
+        return {Blow("kill", target) for target in THREE} <= set(self.case)
+
     def guards(self) -> bool:
         """Tell whether somebody can still keep its trees' leases."""
         return state(self.guardian) not in "ZX" and state(self.worker) not in "ZXT"
 
     def end(self) -> None:
-        for target in TARGETS:
-            self.send(signal.SIGCONT, target)
+        self.resume()
         self.process.terminate()
         try:
             self.process.wait(FINISH_SECONDS)
@@ -148,14 +157,14 @@ class Victim:
 class Queue:
     """An embedded queue of its own, whose store records all leases."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: str) -> None:
         self.folder = folder
         (folder / "lives").mkdir(parents=True)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
         own = {"HOME": folder, "VISIBILITY_TIMEOUT": f"{LEASE_SECONDS:g}s", "SCHEDULED_EVENTS": "off"}
         short = {"ALLOW_SHORT_LEASE": "1", "KILL_MARGIN": "0.3s", "SCHEDULE_MARGIN": "0.1s", "BACKOFF": "0.05s"}
         self._environment = kept | {f"JOBQ_{name}": str(value) for name, value in (own | short).items()}
-        self._environment["FOLDER"] = str(folder)
+        self._environment |= {"FOLDER": str(folder), **settings}
         self.run("create")
         store_truth.record_from_now_on(self.store)
 
@@ -177,6 +186,13 @@ class Queue:
                 stderr=log,
             )
 
+    def start_elsewhere(self) -> None:
+        """Start a worker that has nothing to do, on another queue of this user's."""
+        home = {"JOBQ_HOME": str(self.folder / "elsewhere")}
+        for arguments in (("create",), ("worker",)):
+            command = [sys.executable, "-m", "jobq", "demo", *arguments]
+            subprocess.run(command, env=self._environment | home, check=True, capture_output=True)
+
     def lives(self) -> dict[str, dict[int, list[tuple[int, float, float]]]]:
         """Return number, first and last moment of each process, by task and attempt."""
         found: dict[str, dict[int, list[tuple[int, float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -188,9 +204,12 @@ class Queue:
         return found
 
 
-def strike(folder: Path, cases: Sequence[Case]) -> list[Outcome]:
-    """Strike as many workers at once, with one beside them that takes what they lose; return what came of each."""
-    queue = Queue(folder)
+def strike(folder: Path, cases: Sequence[Case], **settings: str) -> list[Outcome]:
+    """Strike as many workers at once, with one beside them that takes what they lose; return what came of each.
+
+    Where one lost all its three processes, another worker is started at once.
+    """
+    queue = Queue(folder, **settings)
     with ExitStack() as stack:
         victims = []
         for case in cases:
@@ -208,6 +227,8 @@ def strike(folder: Path, cases: Sequence[Case]) -> list[Outcome]:
         until(lambda: all(len(queue.lives()[task][1]) == 2 for victim in victims for task in victim.tasks))
         threads = [thread for victim in victims for thread in victim.strike()]
         struck = time.monotonic()
+        if any(victim.is_alone() for victim in victims):
+            queue.start_elsewhere()
         for thread in threads:
             thread.join()
         outcomes = {id(victim): Outcome(victim.case) for victim in victims}
@@ -216,8 +237,7 @@ def strike(folder: Path, cases: Sequence[Case]) -> list[Outcome]:
         time.sleep(max(0.0, struck + BLOW_SECONDS - time.monotonic()))  # what lives on unseen gets its time
         for victim in victims:
             outcomes[id(victim)].survivors = len(_unguarded(queue, victim))
-            for target in TARGETS:
-                victim.send(signal.SIGCONT, target)
+            victim.resume()
         (folder / "end").touch()
         with suppress(AssertionError):  # those that are unfinished are counted
             until(lambda: set(store_truth.states(queue.store).values()) == {"done"}, FINISH_SECONDS)
