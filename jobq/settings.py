@@ -185,11 +185,11 @@ class Settings(BaseModel):
         Literal["on", "off"], About("Whether a guardian owns the tasks; off is weaker, and the worker says how.")
     ] = "on"
     containment: Annotated[
-        Literal["auto", "cgroup", "off"],
+        Literal["auto", "cgroup", "pidns", "off"],
         About(
-            "What holds a worker's tasks together for the kernel, so that one write kills all of them: auto = a control"
-            " group where this user may make one and no task would notice; cgroup = the same, or the worker refuses to"
-            " start. `jobq config` says what it comes to here."
+            "What holds a worker's tasks together for the kernel: auto = a control group where this user may make one"
+            " and no task would notice; cgroup = one in any case, or the worker refuses to start; pidns = a PID"
+            " namespace for each attempt, likewise. `jobq config` says what it comes to here."
         ),
     ] = "auto"
     preload: Annotated[

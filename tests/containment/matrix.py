@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from jobq.run.spawn.dead_workers import kill_what_dead_workers_left
 from tests.containment import stamping
 from tests.guardian.stage import children, guardian_below, state, until, worker_below
 from tests.overlap import store_truth
@@ -22,6 +23,7 @@ LEASE_SECONDS: Final = 2.0
 BLOW_SECONDS: Final = 1.25 * LEASE_SECONDS  # how long a blow lasts that ends by itself
 SETTLED_SECONDS: Final = 10.0  # of the issue: what lives on then is a survivor
 FINISH_SECONDS: Final = 30.0
+FRESH_SECONDS: Final = 0.5  # what lives has stamped within this time
 _STAMPING: Final = f"{sys.executable} -I -S {stamping.__file__} $FOLDER $JOBQ_TASK_ID $JOBQ_ATTEMPT"
 TREES: Final = {
     "leader with child": f"{_STAMPING} & {_STAMPING}; wait",
@@ -165,6 +167,7 @@ class Queue:
         short = {"ALLOW_SHORT_LEASE": "1", "KILL_MARGIN": "0.3s", "SCHEDULE_MARGIN": "0.1s", "BACKOFF": "0.05s"}
         self._environment = kept | {f"JOBQ_{name}": str(value) for name, value in (own | short).items()}
         self._environment |= {"FOLDER": str(folder), **settings}
+        self.has_namespaces = settings.get("JOBQ_CONTAINMENT") == "pidns"
         self.run("create")
         store_truth.record_from_now_on(self.store)
 
@@ -207,7 +210,7 @@ class Queue:
 def strike(folder: Path, cases: Sequence[Case], **settings: str) -> list[Outcome]:
     """Strike as many workers at once, with one beside them that takes what they lose; return what came of each.
 
-    Where one lost all its three processes, another worker is started at once.
+    Where one lost all its three processes another worker is started at once, except with PID namespaces.
     """
     queue = Queue(folder, **settings)
     with ExitStack() as stack:
@@ -227,7 +230,7 @@ def strike(folder: Path, cases: Sequence[Case], **settings: str) -> list[Outcome
         until(lambda: all(len(queue.lives()[task][1]) == 2 for victim in victims for task in victim.tasks))
         threads = [thread for victim in victims for thread in victim.strike()]
         struck = time.monotonic()
-        if any(victim.is_alone() for victim in victims):
+        if any(victim.is_alone() for victim in victims) and not queue.has_namespaces:
             queue.start_elsewhere()
         for thread in threads:
             thread.join()
@@ -241,6 +244,7 @@ def strike(folder: Path, cases: Sequence[Case], **settings: str) -> list[Outcome
         (folder / "end").touch()
         with suppress(AssertionError):  # those that are unfinished are counted
             until(lambda: set(store_truth.states(queue.store).values()) == {"done"}, FINISH_SECONDS)
+        kill_what_dead_workers_left()  # control groups that are empty, and were left to the next start
         _judge(queue, [(victim, outcomes[id(victim)]) for victim in victims])
     return list(outcomes.values())
 
@@ -250,7 +254,11 @@ def _unguarded(queue: Queue, victim: Victim) -> list[int]:
     if victim.guards():
         return []
     lives = queue.lives()
-    return [pid for task in victim.tasks for pid, _, _ in lives[task][1] if state(pid) not in "ZX"]
+    first = [life for task in victim.tasks for life in lives[task][1]]
+    if queue.has_namespaces:  # the numbers that they know are not ours
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return [pid for pid, _, last in first if now - last < FRESH_SECONDS]
+    return [pid for pid, _, _ in first if state(pid) not in "ZX"]
 
 
 def _judge(queue: Queue, victims: Sequence[tuple[Victim, Outcome]]) -> None:

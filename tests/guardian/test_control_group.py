@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,72 +22,21 @@ from tests.guardian.stage import (
     Program,
     gone,
     guardian,
-    guardian_below,
-    hostile,
     living,
     marker,
     state,
     until,
     until_async,
-    worker_below,
 )
+from tests.guardian.three import SCRUBBED, THREE, a_worker
 
 IN_USE = try_here("cgroup", is_guarded=True)
 pytestmark = pytest.mark.skipif(IN_USE.kind != "cgroup", reason=f"no control group can be made here: {IN_USE.why}")
-SCRUBBED = "env -i setsid " + " ".join(hostile("double_fork", "{mark}"))
-THREE = ("watcher", "worker", "guardian")  # whoever is stopped in this order is continued by none of the others
 
 
-class Worker:
-    """A `jobq worker` with a task that no environment tells of, and a leader."""
-
-    def __init__(self, folder: Path, **settings: str) -> None:
-        folder.mkdir(exist_ok=True)
-        self.mark = marker()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
-        self.environment = {**kept, "JOBQ_HOME": str(folder), **settings}
-        command = [sys.executable, "-m", "jobq", "demo"]
-        below = f"mkdir {own_group()}/$(sed -n 's,^0::.*/,,p' /proc/self/cgroup)/made-by-task"
-        scrubbed = SCRUBBED.format(mark=self.mark)
-        tree = f"{below}; {scrubbed} & setsid {' '.join(hostile('idle', self.mark))} & sleep 1000"
-        subprocess.run([*command, "push", "-c", tree], env=self.environment, check=True, capture_output=True)
-        self.process = subprocess.Popen(
-            [*command, "worker", "--visibility-timeout", "10s"],
-            env=self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        until(lambda: len(living(self.mark)) >= 3)
-        self.watcher, self.guardian = self.process.pid, guardian_below(self.process.pid)
-        self.worker = worker_below(self.process.pid)
-        self.pidfds = {name: os.pidfd_open(getattr(self, name)) for name in THREE}
-
-    def send(self, number: signal.Signals, *whom: str) -> None:
-        for name in whom:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfds[name], number)
-
-    def group(self) -> Path | None:
-        return next((group for group in made_by_jobq() if f"-{self.watcher}-" in group.name), None)
-
-    def end(self) -> None:
-        self.send(signal.SIGKILL, *THREE)
-        self.process.wait()
-        for pidfd in self.pidfds.values():
-            os.close(pidfd)
-        if (group := self.group()) is not None:
-            ControlGroup(str(group)).end(5)
-        for pid in living(self.mark):
-            os.kill(pid, signal.SIGKILL)
-
-
-@contextmanager
-def a_worker(folder: Path, **settings: str) -> Iterator[Worker]:
-    worker = Worker(folder, **settings)
-    try:
-        yield worker
-    finally:
-        worker.end()
+def group_below() -> str:
+    """Return a command of a task's, which makes a group below the one that it is in: it is removed with that."""
+    return f"mkdir {own_group()}/$(sed -n 's,^0::.*/,,p' /proc/self/cgroup)/made-by-task"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +52,7 @@ def a_worker(folder: Path, **settings: str) -> Iterator[Worker]:
 )
 def test_p2_p3_nothing_is_left_whoever_is_killed(tmp_path: Path, stopped: str, killed: str) -> None:
     """Without the group a process that scrubbed its environment outlived the first three."""
-    with a_worker(tmp_path) as worker:
+    with a_worker(tmp_path, group_below()) as worker:
         worker.send(signal.SIGSTOP, *stopped.split())
         worker.send(signal.SIGKILL, *killed.split())
         assert gone([worker.mark], 5) == {}
@@ -144,7 +92,7 @@ def test_p5_a_clean_end_leaves_no_group(tmp_path: Path, ending: str) -> None:
                 [sys.executable, "-m", "jobq", "demo", *arguments], env=environment, check=True, capture_output=True
             )
         return  # the fixture below looks
-    with a_worker(tmp_path, JOBQ_STOP_GRACE="0.1s") as worker:
+    with a_worker(tmp_path, group_below(), JOBQ_STOP_GRACE="0.1s") as worker:
         assert worker.group() is not None
         worker.process.send_signal(signal.Signals[ending])
         worker.process.wait(20)

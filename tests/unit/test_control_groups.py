@@ -86,9 +86,9 @@ def test_auto_changes_nothing_that_a_program_looks_up(
     assert (noticed in what_tasks_would_notice(group)) is True
     assert bool(what_tasks_would_notice(group)) is bool(noticed)
     monkeypatch.setattr(containment, "own_group", lambda: group)
-    assert bool(containment.new_group("auto")) is not bool(noticed)
-    assert containment.new_group("cgroup").startswith(f"{group}/jobq-")
-    assert containment.new_group("off") == ""
+    assert bool(containment.guardian_options("auto")) is not bool(noticed)
+    assert containment.guardian_options("cgroup")[1].startswith(f"{group}/jobq-")
+    assert containment.guardian_options("off") == []
 
 
 def test_who_asks_for_a_group_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +96,9 @@ def test_who_asks_for_a_group_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch
         raise NoControlGroup("no right to make a control group in /sys/fs/cgroup")
 
     monkeypatch.setattr(containment, "own_group", none)
-    assert containment.new_group("auto") == ""
+    assert containment.guardian_options("auto") == []
     with pytest.raises(ConfigurationError, match=r"cannot be kept: no right .*Delegate=yes"):
-        containment.new_group("cgroup")
+        containment.guardian_options("cgroup")
     assert containment.try_here("auto", is_guarded=True).why.startswith("no right")
     assert containment.try_here("cgroup", is_guarded=False) == ("off", "tasks run without the guardian")
 

@@ -11,6 +11,7 @@ Options, each with a value:
     --worker PID --connection FD
                                the first worker is this child already, and FD our end of its socket
     --group PATH               make this control group, and be in it with all tasks (cgroups(7), v2)
+    --namespaces 1             have each task in a PID namespace of its own (pid_namespaces(7))
     --stop-within SECONDS      kill a worker that has not ended so long after SIGTERM, SIGHUP or SIGINT (30)
 
 JOBQ_WATCHER_FD in the environment is a pipe for signs of life to the process that watches this one: see
@@ -28,7 +29,7 @@ import sys
 import time
 
 from jobq.run.guardian import kernel
-from jobq.run.guardian.control_group import ControlGroup
+from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.heartbeat import SECONDS as HEARTBEAT_SECONDS
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.kernel import Signals, say
@@ -37,11 +38,10 @@ from jobq.run.guardian.loop import Guardian
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 STOP_WITHIN_SECONDS = 30.0  # DESIGN section 11: stop grace, kill and requeue
-GROUP_SECONDS = 1.0  # for what was killed in vain until now to leave its group
 USAGE = 2  # DESIGN section 12
 
 
-def start_worker(command: list[str], environment: dict[str, str], group: ControlGroup) -> tuple[int, socket.socket]:
+def start_worker(command: list[str], environment: dict[str, str], contained: Contained) -> tuple[int, socket.socket]:
     """Fork the worker into a process group of its own, tied to this process; return its number and our socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     guardian = os.getpid()
@@ -52,7 +52,7 @@ def start_worker(command: list[str], environment: dict[str, str], group: Control
             # No PDEATHSIG here: a worker whose guardian dies has to kill what left its leaders' trees, and then itself.
             if os.getppid() == guardian:
                 os.set_inheritable(theirs.fileno(), True)
-                group.leave()  # whoever finds us dead kills all that is in it, and it is us who may
+                contained.group.leave()  # whoever finds us dead kills all that is in it, and it is us who may
                 kernel.default_signals(worker=True)
                 kernel.ignore_terminal()
                 environment = {**os.environ, **environment, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
@@ -71,7 +71,7 @@ def guard_worker(
     restarts: int,
     pause: float,
     stop_within: float,
-    group: ControlGroup,
+    contained: Contained,
 ) -> int:
     """Guard the worker, and start it again when it dies by a signal.
 
@@ -81,7 +81,7 @@ def guard_worker(
         restarts: how often.
         pause: seconds before the first start after a death.
         stop_within: seconds that it may take to end.
-        group: that which we are in, and the worker is not.
+        contained: what holds the tasks together.
 
     Returns:
         Its code, 128+n when it died by signal n.
@@ -97,9 +97,9 @@ def guard_worker(
             connection.set_inheritable(False)
             first = None
         else:
-            worker, connection = start_worker(command, environment, group)
+            worker, connection = start_worker(command, environment, contained)
         guardian = Guardian(
-            connection, signals, worker, heartbeat, stop_within, strangers & frozenset(kernel.children()), group
+            connection, signals, worker, heartbeat, stop_within, strangers & frozenset(kernel.children()), contained
         )
         code = os.waitstatus_to_exitcode(guardian.run() or 0)
         if code >= 0:
@@ -142,6 +142,7 @@ def main(arguments: list[str]) -> int:
         "--worker": "0",
         "--connection": "-1",
         "--group": "",
+        "--namespaces": "0",
     }
     while len(arguments) > 1 and arguments[0] in options:
         options[arguments[0]] = arguments[1]
@@ -150,11 +151,11 @@ def main(arguments: list[str]) -> int:
     if not is_attached and (arguments[:1] != ["--"] or not arguments[1:]):
         say("usage: python -P -m jobq.run.guardian [--restart N] [--stop-within SECONDS] -- CMD ...")
         return USAGE
-    group = ControlGroup(options["--group"])
-    group.enter()
+    contained = Contained(options["--group"], in_namespaces=options["--namespaces"] == "1")
+    contained.begin()
     try:
         if is_attached:
-            Guardian(socket.socket(fileno=int(arguments[1])), Signals(), None, group=group).run()
+            Guardian(socket.socket(fileno=int(arguments[1])), Signals(), None, contained=contained).run()
             return 0
         worker = int(options["--worker"])
         return guard_worker(
@@ -163,11 +164,10 @@ def main(arguments: list[str]) -> int:
             int(options["--restart"]),
             float(options["--first-pause"]),
             float(options["--stop-within"]),
-            group,
+            contained,
         )
     finally:
-        if group.leave():  # else who watches us ends it, or the next worker to start
-            group.end(GROUP_SECONDS)
+        contained.end()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from jobq.run.guardian import kernel, protocol
 from jobq.run.guardian.child_worker import ChildWorker
-from jobq.run.guardian.control_group import ControlGroup
+from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.freeze import BothClocks
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.inbox import MOST_WAITING, Inbox
@@ -40,7 +40,7 @@ class Guardian:
         heartbeat: to the watcher, whose end ends us and our child; None = there is none.
         stop_within: seconds that our child may take to end once a signal has asked it to.
         strangers: children that this process had before it was a guardian; they are left alone.
-        group: the control group that it is in.
+        contained: what holds the tasks together.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Guardian:
         heartbeat: Heartbeat | None = None,
         stop_within: float = math.inf,
         strangers: frozenset[int] = frozenset(),
-        group: ControlGroup | None = None,
+        contained: Contained | None = None,
     ) -> None:
         self._signals = signals
-        self._group = group or ControlGroup("")
+        self._contained = contained or Contained()
         self._connection = connection
         self._sender = Sender(connection)
-        self._tasks = Tasks(child, strangers)
+        self._tasks = Tasks(child, strangers, self._contained.namespaces)
         self._child = None if child is None else ChildWorker(child, self._tasks, stop_within)
         self._inbox = Inbox(connection, self._tasks)
         self._connected = True
@@ -82,7 +82,7 @@ class Guardian:
         try:
             self._connection.setblocking(False)
             who = {"version": protocol.VERSION, "pid": os.getpid()}
-            self._tell({"op": "hello", **who, "group": self._group.path, "why": self._group.why})
+            self._tell({"op": "hello", **who, **self._contained.told()})
             while self._is_needed():
                 self._step()
             give_up = kernel.boottime() + ENDING_SECONDS

@@ -2,9 +2,11 @@
 
 A control group (cgroups(7), v2) is made where that is allowed and where no task would notice. Its name says who made
 it, in a form that no later process can have: whoever finds one of a dead maker kills what is in it, and removes it.
+PID namespaces change what tasks see, so they have to be asked for.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -13,22 +15,23 @@ from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.spawn.control_groups import PREFIX, NoControlGroup, own_group, what_tasks_would_notice
 from jobq.run.spawn.dead_workers import new_worker_id
 
-Asked = Literal["auto", "cgroup", "off"]  # JOBQ_CONTAINMENT
+Asked = Literal["auto", "cgroup", "pidns", "off"]  # JOBQ_CONTAINMENT
 CGROUP: Final = "cgroup"
+PIDNS: Final = "pidns"
 NONE: Final = "off"
 UNGUARDED: Final = "tasks run without the guardian"
 _TRIAL_SECONDS: Final = 1.0  # for one that is empty to be gone
-_ADVICE: Final = (
-    "run the worker in a control group that is its own, such as a systemd service with Delegate=yes or"
-    " `systemd-run --user --scope -p Delegate=yes`, or set JOBQ_CONTAINMENT=auto"
-)
+_ADVICE: Final = {
+    CGROUP: "run the worker in a control group that is its own, such as a systemd service with Delegate=yes",
+    PIDNS: "run the worker as root, with CAP_SYS_ADMIN",
+}
 
 
 class InUse(NamedTuple):
     """What is in use.
 
     Attributes:
-        kind: "cgroup", or "off" for nothing.
+        kind: "cgroup", "pidns", or "off" for nothing.
         why: why it is no more than that, or where the group is.
     """
 
@@ -36,29 +39,32 @@ class InUse(NamedTuple):
     why: str
 
 
-def new_group(asked: Asked) -> str:
-    """Return the path of a group that is still to be made; the death of this process will be that of its members.
+def guardian_options(asked: Asked) -> list[str]:
+    """Return the guardian's options that say what it is to make; the death of this process ends what is in a group.
 
     Args:
         asked: the setting.
 
-    Returns:
-        Nothing where there is to be none.
-
     Raises:
-        ConfigurationError: one was asked for and cannot be had.
+        ConfigurationError: a control group was asked for and cannot be had.
     """
+    if asked == PIDNS:
+        return ["--namespaces", "1"]
     try:
-        return _path_for(asked)
+        path = _path_for(asked)
     except NoControlGroup as error:
-        if asked == CGROUP:
-            raise refused(str(error)) from None
-        return ""
+        check(asked, InUse(NONE, str(error)))
+        return []
+    return ["--group", path] if path else []
 
 
-def refused(why: str) -> ConfigurationError:
-    """Return the error for who asked for a control group that cannot be had."""
-    return ConfigurationError(f"JOBQ_CONTAINMENT={CGROUP} cannot be kept: {why}; {_ADVICE}")
+def check(asked: Asked, found: InUse) -> None:
+    """Raise ConfigurationError when something was asked for by name and something else is in use."""
+    if asked in _ADVICE and asked != found.kind:
+        why = found.why or "its guardian was started without"
+        raise ConfigurationError(
+            f"JOBQ_CONTAINMENT={asked} cannot be kept: {why}; {_ADVICE[asked]}, or set JOBQ_CONTAINMENT=auto"
+        )
 
 
 def try_here(asked: Asked, *, is_guarded: bool) -> InUse:
@@ -72,20 +78,21 @@ def try_here(asked: Asked, *, is_guarded: bool) -> InUse:
         return InUse(NONE, "JOBQ_CONTAINMENT=off")
     if not is_guarded:
         return InUse(NONE, UNGUARDED)
+    if asked == PIDNS:
+        from jobq.run.guardian.pid_namespaces import why_not  # noqa: PLC0415 - Linux alone has what it imports
+
+        return InUse(NONE, why) if (why := why_not()) else InUse(PIDNS, "one for each attempt")
     try:
         path = _path_for(asked)
     except NoControlGroup as error:
         return InUse(NONE, str(error))
-    seen, told = os.pipe()
-    with os.fdopen(seen, "rb") as answer:
-        group = ControlGroup(path)
-        if (trial := os.fork()) == 0:
-            group.enter()
-            os.write(told, group.why.encode("utf-8", "surrogateescape"))
-            os._exit(0)
-        os.close(told)
-        why = answer.read().decode("utf-8", "surrogateescape")
-        os.waitpid(trial, 0)
+    group = ControlGroup(path)
+
+    def enter() -> str:
+        group.enter()
+        return group.why
+
+    why = _in_a_child(enter)
     group.end(_TRIAL_SECONDS)
     return InUse(NONE, why) if why else InUse(CGROUP, f"below {Path(path).parent}")
 
@@ -97,3 +104,15 @@ def _path_for(asked: Asked) -> str:
     if asked != CGROUP and (notice := what_tasks_would_notice(group)):
         raise NoControlGroup(notice)
     return str(group / f"{PREFIX}{new_worker_id(os.getpid())}")
+
+
+def _in_a_child(work: Callable[[], str]) -> str:
+    seen, told = os.pipe()
+    with os.fdopen(seen, "rb") as answer:
+        if (trial := os.fork()) == 0:
+            os.write(told, work().encode("utf-8", "surrogateescape"))
+            os._exit(0)
+        os.close(told)
+        said = answer.read().decode("utf-8", "surrogateescape")
+        os.waitpid(trial, 0)
+    return said

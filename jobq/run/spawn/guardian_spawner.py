@@ -47,13 +47,14 @@ class GuardianSpawner:
             child, which is what a program that embeds jobq gets.
         on_guardian_lost: called on a thread of its own when the guardian has died and all that was left of its tasks
             is killed.
-        contained: JOBQ_CONTAINMENT; "cgroup" = refuse to be without a control group.
+        contained: JOBQ_CONTAINMENT: what is to hold the tasks together for the kernel.
 
     Attributes:
         lost: set when the guardian is gone: nothing can be started any more.
+        contained_by: what holds the tasks together: "cgroup", "pidns", or "off" for nothing.
 
     Raises:
-        ConfigurationError: on entering, when there is no guardian to be had.
+        ConfigurationError: on entering, when there is no guardian to be had, or not what is to hold the tasks together.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class GuardianSpawner:
         self._open = False
         self._contained = contained
         self._group = ControlGroup("")
+        self.contained_by = containment.NONE
         self.lost = asyncio.Event()
         self._lost: str | None = None
         self._preloaded: asyncio.Future[None] | None = None
@@ -83,7 +85,7 @@ class GuardianSpawner:
         if not hasattr(os, "pidfd_open"):
             raise ConfigurationError("the guardian needs Linux 5.3 or newer; use the asyncio spawner")
         if self._connection is None:
-            self._connection, self._child = _start_guardian(containment.new_group(self._contained))
+            self._connection, self._child = _start_guardian(containment.guardian_options(self._contained))
         elif killed := await asyncio.to_thread(kill_what_dead_workers_left):
             _log.warning("%d processes that a worker left when it was killed with its watcher are killed", killed)
         self._worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
@@ -169,11 +171,6 @@ class GuardianSpawner:
             raise start_failed(launch, failure) from failure
         return process
 
-    @property
-    def contained_by(self) -> str:
-        """What holds the tasks together for the kernel: "cgroup", or "off" for nothing."""
-        return containment.CGROUP if self._group.path else containment.NONE
-
     def _ask_to_start(self, process: GuardedProcess, launch: Launch) -> None:
         if self._lost is not None:
             raise OSError(errno.EIO, f"the guardian is gone: {self._lost}")
@@ -247,11 +244,7 @@ class GuardianSpawner:
                 raise WireError(f"guardian of version {message['version']}, expected {protocol.VERSION}")
             if not self._hello.done():
                 self._pings.aim_at(message["pid"])
-                self._group = ControlGroup(message.get("group", ""))
-                if self._contained == containment.CGROUP and not self._group.path:
-                    self._hello.set_exception(containment.refused(message.get("why") or "its guardian is in none"))
-                else:
-                    self._hello.set_result(None)
+                self._note_containment(message)
             return
         if message["op"] == "zygote":
             self._hear_of_zygote(message["state"], message["why"])
@@ -269,6 +262,19 @@ class GuardianSpawner:
                 process.has_ended(message)
             case other:
                 raise WireError(f"unknown message {other!r}")
+
+    def _note_containment(self, hello: Message) -> None:
+        self._group = ControlGroup(hello.get("group", ""))
+        if hello.get("namespaces"):
+            self.contained_by = containment.PIDNS
+        elif self._group.path:
+            self.contained_by = containment.CGROUP
+        try:
+            containment.check(self._contained, containment.InUse(self.contained_by, hello.get("why", "")))
+        except ConfigurationError as error:
+            self._hello.set_exception(error)
+        else:
+            self._hello.set_result(None)
 
     def _hear_of_zygote(self, state: str, why: str) -> None:
         if self._preloaded is not None and not self._preloaded.done():
@@ -329,13 +335,12 @@ class GuardianSpawner:
         self._group.end(SECONDS)
 
 
-def _start_guardian(group: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+def _start_guardian(contained: list[str]) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
-        options = ["--group", group] if group else []
         try:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobq.run.guardian", *options, "--attached", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "jobq.run.guardian", *contained, "--attached", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # one Ctrl-C of the embedding program is not the guardian's business
