@@ -248,3 +248,41 @@ def test_where_there_can_be_no_group_auto_goes_without_and_cgroup_refuses(
     code, told = in_place(group, setting, "demo", "worker", **home, JOBQ_CONTAINMENT="cgroup")
     assert code == (3 if why else 0)
     assert not why or ("JOBQ_CONTAINMENT=cgroup cannot be kept" in told and why in told)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_may_make_none() -> None:
+    seen, told = os.pipe()
+    if (other := os.fork()) == 0:
+        os.setuid(65534)
+        os.write(told, try_here("auto", is_guarded=True).why.encode())
+        os._exit(0)
+    os.close(told)
+    with os.fdopen(seen) as answer:
+        assert answer.read() == f"no right to make a control group in {own_group()}"
+    os.waitpid(other, 0)
+
+
+@pytest.mark.skipif(try_here("pidns", is_guarded=True).kind != "pidns", reason="needs the right to make namespaces")
+@pytest.mark.parametrize(
+    ("of", "mount", "in_use"),
+    [
+        ("--mount", "mount -o remount,bind,ro {top} {top}", "off (no right to make a control group in {own})"),
+        ("--mount --cgroup", "umount {top} && mount -t cgroup2 none {top}", "cgroup (below {top})"),
+        ("--mount --cgroup", "true", "off (the control group of this process (/) is not mounted here"),
+    ],
+)
+def test_in_a_container(of: str, mount: str, in_use: str) -> None:
+    """As Docker has it: read-only. And with a view of its own, in which its own group is the root; or without its mount."""
+    group = own_group() / f"test-{marker()}"
+    top = next(path for path in [*reversed(own_group().parents), own_group()] if (path / "cgroup.procs").exists())
+    script = f"echo 0 > {group}/cgroup.procs; exec unshare {of} sh -c '{mount.format(top=top)} && exec \"$@\"'"
+    group.mkdir()
+    try:
+        with Program("sh", "-c", f'{script} sh "$@"', "sh", sys.executable, "-m", "jobq", "config") as program:
+            told = program.rest()
+            assert program.wait() == 0
+        assert f"in use: {in_use.format(top=top, own=group)}" in told
+        assert not [path for path in group.iterdir() if path.is_dir()]
+    finally:
+        ControlGroup(str(group)).end(5)

@@ -6,6 +6,7 @@ reaped only once all of it is gone. The task also has a /proc of its own, which 
 """
 
 import ctypes
+import errno
 import os
 import signal
 from typing import NoReturn
@@ -77,17 +78,18 @@ def _try() -> int:
             try:
                 show_own_processes()
                 os._exit(0)
-            except OSError as error:
-                os._exit(error.errno or 1)
+            except OSError:
+                os._exit(ctypes.get_errno() or 1)
         result = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.kill(init, signal.SIGKILL)
         os.waitpid(init, 0)
         return result
     except OSError as error:
-        return error.errno or 1
+        return ctypes.get_errno() or error.errno or 1
 
 
 def _call(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    if (
+        result != 0
+    ):  # after a trial that succeeded only for want of room (user.max_pid_namespaces), so it may be repeated
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))

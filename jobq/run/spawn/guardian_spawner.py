@@ -85,7 +85,9 @@ class GuardianSpawner:
         if not hasattr(os, "pidfd_open"):
             raise ConfigurationError("the guardian needs Linux 5.3 or newer; use the asyncio spawner")
         if self._connection is None:
-            self._connection, self._child = _start_guardian(containment.guardian_options(self._contained))
+            options = containment.guardian_options(self._contained)
+            self._connection, self._child = _start_guardian(options)
+            self._group = ControlGroup(options[1] if "--group" in options else "")  # also of one that says no word
         elif killed := await asyncio.to_thread(kill_what_dead_workers_left):
             _log.warning("%d processes that a worker left when it was killed with its watcher are killed", killed)
         self._worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
