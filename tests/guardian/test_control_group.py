@@ -273,7 +273,7 @@ def test_another_user_may_make_none() -> None:
     ],
 )
 def test_in_a_container(of: str, mount: str, in_use: str) -> None:
-    """As Docker has it: read-only. With a view of its own, in which its own group is the root; and without its mount."""
+    """As Docker has it: read-only. With a view of its own, in which its own group is the root. Without its mount."""
     group = own_group() / f"test-{marker()}"
     top = next(path for path in [*reversed(own_group().parents), own_group()] if (path / "cgroup.procs").exists())
     script = f"echo 0 > {group}/cgroup.procs; exec unshare {of} sh -c '{mount.format(top=top)} && exec \"$@\"'"
