@@ -22,12 +22,14 @@ from tests.guardian.stage import (
     Program,
     gone,
     guardian,
+    is_dead,
     living,
     marker,
     state,
     until,
     until_async,
 )
+from tests.guardian.test_watcher import kill_all
 from tests.guardian.three import SCRUBBED, THREE, a_worker
 
 IN_USE = try_here("cgroup", is_guarded=True)
@@ -61,6 +63,20 @@ def test_p2_p3_nothing_is_left_whoever_is_killed(tmp_path: Path, stopped: str, k
         if "watcher" in killed and "guardian" in killed:
             kill_what_dead_workers_left()  # the watcher may have killed the worker before it was killed itself
         assert worker.group() is None
+
+
+def test_p2_p3_the_tasks_are_dead_before_the_worker_when_the_watcher_is_killed(tmp_path: Path) -> None:
+    """The guardian killed the worker first: was it killed itself then, nobody was left to see to the tasks."""
+    crowd = marker()
+    many = f"for i in $(seq 50); do env -i setsid sh -c 'sleep 1000; true' {crowd} & done"
+    try:
+        with a_worker(tmp_path, many) as worker:
+            worker.send(signal.SIGKILL, "watcher")
+            assert is_dead(worker.pidfds["worker"], 20)
+            worker.send(signal.SIGKILL, "guardian")
+            assert gone([worker.mark, crowd], 1) == {}
+    finally:
+        kill_all(crowd)
 
 
 @pytest.mark.parametrize("stopped", ["", "worker"])
