@@ -1,8 +1,8 @@
 """Runs the suite, most of it four files at a time: `python -m tests [PYTEST OPTIONS] [PATHS]`; all without a path.
 
 Most tests wait for leases, processes and services: four at a time keep two cores busy. What measures margins of time,
-and what must not be swept up by a neighbour's worker, then has the machine to itself. A summary of all runs ends it. The
-exit code is the worst one.
+and what must not be swept up by a neighbour's worker, then has the machine to itself. A summary of all runs ends it.
+The exit code is the worst one.
 """
 
 import contextlib
