@@ -96,9 +96,7 @@ def guard_worker(
             return code
         if restarts <= 0 or guardian.asked_to_stop:
             if not guardian.has_told:
-                say(
-                    f"the worker died by signal {-code}; what it ran died with it; its tasks come back with their leases"
-                )
+                say(f"the worker died by signal {-code}; what it ran died too, and comes back when its leases run out")
             return 128 - code
         restarts -= 1
         say(f"the worker died by signal {-code}; next start in {pause:g} s")
