@@ -43,7 +43,7 @@ class Leftovers:
                     dead = await asyncio.to_thread(without_survivors, holders)
                     if dead and (count := await backend.end_leases(dead)):
                         _log.warning(
-                            "%d tasks come back now: the worker that held them is dead, with all it ran", count
+                            "nothing lives of a worker that held leases: what it ran comes back now (%d)", count
                         )
             except (JobqError, OSError) as error:
                 _log.debug("whether other workers are dead is not known: %r", error)  # their leases run out anyway
