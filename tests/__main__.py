@@ -1,7 +1,7 @@
-"""Runs the suite, most of it three files at a time: `python -m tests [PYTEST OPTIONS] [PATHS]`; all without a path.
+"""Runs the suite, most of it four files at a time: `python -m tests [PYTEST OPTIONS] [PATHS]`; all without a path.
 
-Most tests wait for leases, processes and services: three at a time keep two cores busy, and no more. What measures
-margins of time then has the machine to itself. A summary of all runs ends it. The exit code is the worst one.
+Most tests wait for leases, processes and services: four at a time keep two cores busy. What measures margins of time
+then has the machine to itself. A summary of all runs ends it. The exit code is the worst one.
 """
 
 import contextlib
@@ -24,8 +24,7 @@ _HERE: Final = Path(__file__).parent
 # Whole files, in the order of `tests.conftest`: what they share stays in one process. A process that dies ends the run:
 # pytest-xdist would wait for ever for the files that it had left.
 _BY_FILE: Final = ("--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
-_CONFORMANCE: Final = ("conformance",)  # one backend beside another; each has many cases at once
-_ALONE: Final = ("guardian", "containment", "timing", "overlap")
+_ALONE: Final = ("timing", "overlap")
 _INTERRUPTED: Final = 2
 _NOTHING_COLLECTED: Final = 5
 
@@ -39,8 +38,7 @@ def main(options: list[str]) -> int:
     # Short, and not pytest's own: the path of a socket has 107 bytes, and what tests make is below it.
     place = Path(tempfile.mkdtemp(prefix="jobq-"))
     runs = (
-        (["-n", "3", *_BY_FILE, *options], sorted(chosen.keys() - {*_CONFORMANCE, *_ALONE})),
-        (["-n", "2", *_BY_FILE, *options], _CONFORMANCE),
+        (["-n", "4", *_BY_FILE, *options], sorted(chosen.keys() - {*_ALONE})),
         (options, _ALONE),
     )
     codes = []
@@ -77,6 +75,7 @@ def _services() -> Iterator[dict[str, str]]:
     """One PostgreSQL and one Azurite for all runs and their processes: each takes seconds of CPU to start."""
     with contextlib.ExitStack() as stack:
         environment = dict(os.environ)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the tests anew, for seconds
         database = stack.enter_context(server.session())
         environment[server.VARIABLE] = database.named("postgres").url
         if emulator.is_installed():  # else each test says what is missing

@@ -19,7 +19,7 @@ QUICK = (
     "tests/sqlite",
     "tests/conformance/test_sqlite.py",
     "tests/conformance/test_memory.py",
-    "tests/guardian/test_lifetime.py",
+    "tests/timing/test_lifetime.py",
     "tests/process/test_end_to_end.py",
     "tests/process/test_callback_processes.py",
     "tests/cli/test_main.py",

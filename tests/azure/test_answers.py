@@ -143,7 +143,7 @@ async def test_a_push_that_is_given_up_and_wholly_taken_back_is_as_never_begun(s
 
 async def test_a_service_that_falls_silent_holds_up_no_push(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing is taken back for ever: what is there counts as doubtful, and is told in seconds.
-    monkeypatch.setattr(connection, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "_ANSWER_SECONDS", 3.0)
     monkeypatch.setattr(pushing, "_TAKE_BACK_SECONDS", 1.0)
     tasks = [Task.new(command="true") for _ in range(150)]
     stage.proxy.strike(Strike.HANG, count=math.inf, matches=lambda _: len(stage.proxy.requests) > 100)

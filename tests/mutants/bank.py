@@ -213,7 +213,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/spawn/guardian_spawner.py",
         text="await asyncio.wait({process.ended}, timeout=ENDING_SECONDS)",
         wrong="pass",
-        test="tests/guardian/test_lifetime.py::test_s11_a_start_that_was_given_up_has_ended_when_its_slot_is_free",
+        test="tests/timing/test_lifetime.py::test_s11_a_start_that_was_given_up_has_ended_when_its_slot_is_free",
     ),
     Mutant(
         name="of a copy on Service Bus the journal hears only when its original is gone",
