@@ -68,10 +68,12 @@ CLAIM: Final = (
 )
 
 HOLDERS: Final = (
-    "SELECT DISTINCT worker FROM task WHERE queue_id = ? AND state = 'leased' AND expires_at > ? AND worker IS NOT NULL"
+    "SELECT DISTINCT substr(worker, length(receipt) + 2) FROM task"
+    " WHERE queue_id = ? AND state = 'leased' AND expires_at > ? AND instr(worker, receipt || ' ') = 1"
 )
 _END_LEASES: Final = (
-    "UPDATE task SET expires_at = ? WHERE queue_id = ? AND state = 'leased' AND expires_at > ? AND worker = ?"
+    "UPDATE task SET expires_at = ?"
+    " WHERE queue_id = ? AND state = 'leased' AND expires_at > ? AND worker = receipt || ' ' || ?"
 )
 TAKE_OVER: Final = (
     "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ?"
@@ -247,10 +249,14 @@ def claim(
         for number, (seq, id_, body, deliveries, checkpoint, canceled) in enumerate(found)
     ]
     expires_at = now.boottime + lease_seconds
+    mine = "" if worker is None else f" {worker}"
     database.executemany(
         "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ?, holder = ?, worker = ?,"
         " started_at = ?, heartbeat_at = NULL WHERE seq = ?",
-        [(row.deliveries, row.receipt, expires_at, holder, worker, now.wall, row.seq) for row in rows],
+        [
+            (row.deliveries, row.receipt, expires_at, holder, mine and row.receipt + mine, now.wall, row.seq)
+            for row in rows
+        ],
     )
     return rows
 

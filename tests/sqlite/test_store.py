@@ -253,3 +253,16 @@ async def test_l6_leases_of_dead_workers_end_at_once_and_no_others_do(tmp_path: 
         for delivery in (kept, nobody_knows):
             await delivery.complete(DONE)
         assert await lives.holders() == [], "whoever took them after the dead one is not known by its id"
+
+
+async def test_s3_a_lease_that_an_older_jobq_took_is_not_the_dead_workers(tmp_path: Path) -> None:
+    """It has the file open since before the upgrade, and writes what it knows."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        queue.hold_as("dead")
+        await queue.receive(1, LEASE, NOW)
+        ask(tmp_path / "jobs.db", "UPDATE task SET receipt = 'of the older', deliveries = 2, expires_at = 1e9")
+        queue.hold_as("lives")
+        assert await queue.holders() == []
+        assert await queue.end_leases(["dead"]) == 0
