@@ -69,7 +69,7 @@ CLAIM: Final = (
 
 HOLDERS: Final = (
     "SELECT DISTINCT substr(worker, length(receipt) + 2) FROM task"
-    " WHERE queue_id = ? AND state = 'leased' AND expires_at > ? AND instr(worker, receipt || ' ') = 1"
+    " WHERE queue_id = ? AND state = 'leased' AND instr(worker, receipt || ' ') = 1 AND expires_at > ?"
 )
 _END_LEASES: Final = (
     "UPDATE task SET expires_at = ?"
