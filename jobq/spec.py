@@ -4,12 +4,12 @@ import re
 from collections.abc import MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from jobq.backend import Backend
+from jobq.entry_points import registered, registered_names
 from jobq.errors import BackendMissing, ConfigurationError, InvalidSpec
 from jobq.settings import Settings
 
@@ -103,18 +103,18 @@ def resolve(text: str, settings: Settings) -> Backend:
         ConfigurationError: JOBQ_JOURNAL names a place that is not for such a queue.
     """
     spec = parse(text)
-    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if spec.scheme not in found:
-        raise BackendMissing(_unknown_scheme(spec, sorted(found)))
+    found = registered(ENTRY_POINT_GROUP, spec.scheme)
+    if found is None:
+        raise BackendMissing(_unknown_scheme(spec, registered_names(ENTRY_POINT_GROUP)))
     try:
-        connect: Connect = found[spec.scheme].load()
+        connect: Connect = found.load()
     except ModuleNotFoundError as error:
         if extra := _EXTRA_OF.get(spec.scheme):
             raise BackendMissing(
                 f"{spec.scheme}:// needs the package {error.name!r}; install it with: pip install 'jobq[{extra}]'"
             ) from error
         raise BackendMissing(
-            f"the backend for {spec.scheme}:// ({found[spec.scheme].value}) needs the package {error.name!r}, which is"
+            f"the backend for {spec.scheme}:// ({found.value}) needs the package {error.name!r}, which is"
             " not installed; its own documentation names the extra"
         ) from error
     if settings.journal.startswith("tables") and spec.scheme in _OWN_JOURNAL:

@@ -5,10 +5,10 @@ core imports no Azure.
 """
 
 import re
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
+from jobq.entry_points import registered
 from jobq.errors import BackendMissing, ConfigurationError
 from jobq.settings import Settings
 
@@ -103,9 +103,9 @@ def place_at(text: str, settings: Settings) -> Place:
         found = _ADDRESS.fullmatch(text)
         assert found is not None
         account, suffix, container, prefix = found[1], found[2], found[3], found[4]
-    points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if "az" not in points:
+    container_of = registered(ENTRY_POINT_GROUP, "az")
+    if container_of is None:
         raise BackendMissing("no package here serves containers of blobs; run: pip install --force-reinstall jobq")
-    connect: Any = points["az"].load()
+    connect: Any = container_of.load()
     place: Place = connect(account, container, (prefix or "").strip("/"), suffix, settings)
     return place

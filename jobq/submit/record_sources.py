@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
+from jobq.entry_points import registered
 from jobq.errors import BackendMissing, ConfigurationError
 from jobq.lease import data_sources
 from jobq.lease.data_sources import Line, Row
@@ -106,7 +106,7 @@ def _rows_of(database: str, query: str, key: str) -> tuple[Fetch[Row], str]:
         if not path.is_file():
             raise ConfigurationError(f"{path} is no SQLite file")
         return data_sources.sqlite_rows(path, query, key), str(path.absolute())
-    found = next(iter(entry_points(group=ROWS, name=scheme.lower())), None)
+    found = registered(ROWS, scheme.lower())
     if found is None:
         raise ConfigurationError(
             "--sql takes an SQLite file or postgresql://USER@HOST/DATABASE; for other databases write the rows into a"
@@ -131,7 +131,7 @@ def _row(row: Mapping[str, Any], key: str) -> Record:
 
 def blob_records(place: str, settings: Settings) -> Records:
     """Return the blobs of ACCOUNT/CONTAINER[/PREFIX]; raises BackendMissing when nothing here can list them."""
-    found = next(iter(entry_points(group=LISTINGS, name="blobs")), None)
+    found = registered(LISTINGS, "blobs")
     if found is None:
         raise BackendMissing("nothing here lists blobs: reinstall jobq")
     blobs: Fetch[Mapping[str, str]] = found.load()(place, settings)

@@ -217,3 +217,12 @@ def test_importing_jobq_imports_nothing_heavy() -> None:
     program = f"import sys, jobq; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["jobq.run.watcher", "jobq.run.guardian.__main__"])
+def test_what_guards_a_worker_imports_little(module: str) -> None:
+    """Each worker starts both anew."""
+    heavy = "('tempfile', 'random', 'hashlib', 'pathlib', 'shutil', 'typing', 'asyncio', 'subprocess')"
+    program = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

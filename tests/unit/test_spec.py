@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import jobq.entry_points
 from jobq.errors import BackendMissing, InvalidSpec
 from jobq.settings import Settings
 from jobq.spec import parse, resolve
@@ -78,6 +79,18 @@ def test_a_third_party_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: 
     found: object = resolve("mine://somewhere/q", Settings())
     assert found == ("connected", "q")
     sys.modules.pop("third_party_queue")
+
+
+def test_a_third_party_takes_no_place_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(tmp_path, "memory", "third_party_queue:connect")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert type(resolve("memory://somewhere/q", Settings())).__module__.startswith("jobq_memory")
+
+
+def test_of_what_is_installed_only_jobq_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read what each of a hundred packages registers took longer than the rest of a command."""
+    monkeypatch.setattr(jobq.entry_points, "entry_points", None)
+    assert resolve("memory://somewhere/q", Settings()).name == "q"
 
 
 def test_a_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ from jobq.run.guardian.task_process import Leader
 from jobq.run.guardian.tasks import Tasks
 from jobq.run.guardian.validation import check_spawn
 from jobq.run.guardian.zygote_client import Asked, Warm
-from jobq.run.process import task_folder
 
 TICK_SECONDS = 0.5  # poll sleeps on CLOCK_MONOTONIC, which stops in suspend: the longest that a deadline may slip
 SWEEP_TICK_SECONDS = 0.02  # while something that was killed is not gone yet
@@ -92,10 +91,14 @@ class Guardian:
             self._disconnect()
             self._tasks.reap()
             self._warm.act()
-            task_folder.sweep()  # the worker's, which it could not remove if it was killed (P5)
+            status = self._tasks.worker_status
+            if status is None or os.WIFSIGNALED(status):  # only what was killed could not remove its folder (P5)
+                from jobq.run.process import task_folder  # noqa: PLC0415 - half of what a guardian would import
+
+                task_folder.sweep()
             if self._parent >= 0:
                 os.close(self._parent)
-        return self._tasks.worker_status
+        return status
 
     def _watch_parent(self) -> int:
         pidfd, is_parent = kernel.open_peer(self._connection)

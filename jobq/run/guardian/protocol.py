@@ -41,7 +41,10 @@ import os
 import socket
 import struct
 from collections import deque
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # as in `typing`, which costs a guardian a sixth of its start
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 VERSION = 3
 MAX_FRAME_BYTES = 16 * 1024 * 1024  # several times what exec takes
@@ -55,7 +58,7 @@ _MAX_DESCRIPTORS = 8
 _LENGTH = struct.Struct("!I")
 HEADER_BYTES = _LENGTH.size
 
-Message = dict[str, Any]
+Message = dict[str, "Any"]
 
 
 class WireError(Exception):
@@ -81,7 +84,7 @@ def decode(body: bytes) -> Message:
     return message
 
 
-def _refuse(name: str) -> NoReturn:
+def _refuse(name: str) -> "NoReturn":
     raise ValueError(f"{name} is no JSON")  # NaN and Infinity, which Python reads unless told not to
 
 
