@@ -72,6 +72,11 @@ class Guardian:
         """Whether our child was to end, so that no other is started in its place."""
         return self._child is not None and self._child.asked_to_stop
 
+    @property
+    def has_told(self) -> bool:
+        """Whether we killed our child, and have said why."""
+        return self._child is not None and self._child.is_told
+
     def run(self) -> int | None:
         """Guard until the worker has ended and nothing of its tasks is left; return its wait status if it was ours."""
         try:

@@ -56,7 +56,7 @@ class GuardianSpawner:
         self._connection = connection
         self._on_guardian_lost = on_guardian_lost
         self._child: subprocess.Popen[bytes] | None = None
-        self._worker_id = ""
+        self.worker_id = ""  # what its tasks carry, once it is entered; see `dead_workers`
         self._numbers = 0
         self._tasks: dict[int, GuardedProcess] = {}
         self._in_flight = asyncio.Semaphore(SPAWNS_IN_FLIGHT)
@@ -74,7 +74,7 @@ class GuardianSpawner:
             self._connection, self._child = _start_guardian()
         elif killed := await asyncio.to_thread(kill_what_dead_workers_left):
             _log.warning("%d processes that a worker left when it was killed with its watcher are killed", killed)
-        self._worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
+        self.worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
         self._loop = asyncio.get_running_loop()
         self._connection.setblocking(False)
         self._receiver = Receiver(self._connection, protocol.HANDLE_DESCRIPTORS)
@@ -83,7 +83,7 @@ class GuardianSpawner:
         self._loop.add_reader(self._connection, self._read)
         self._open = True
         try:
-            self._lifeline = Lifeline(self._connection, self._worker_id, self._on_guardian_lost)
+            self._lifeline = Lifeline(self._connection, self.worker_id, self._on_guardian_lost)
             async with asyncio.timeout(HELLO_SECONDS):
                 await self._hello
             self._pings.start()
@@ -110,7 +110,7 @@ class GuardianSpawner:
             if self._lost is not None and self._lifeline is not None:
                 await _finished(self._lifeline.join)  # the thread kills what is left, and would end with this process
             if self._child is not None:
-                await _finished(partial(_end, self._child, self._worker_id))
+                await _finished(partial(_end, self._child, self.worker_id))
 
     async def preload(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
         """Import modules in a zygote, once; launches that may be forked then are, while it lives.
@@ -124,7 +124,7 @@ class GuardianSpawner:
         """
         self._preloaded = self._loop.create_future()
         self.tell(
-            {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self._worker_id}}
+            {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self.worker_id}}
         )
         if self._lost is not None:
             raise ConfigurationError(f"cannot preload {', '.join(modules)}: the guardian is gone: {self._lost}")
@@ -164,7 +164,7 @@ class GuardianSpawner:
             "op": "spawn",
             "id": process.number,
             "argv": list(launch.argv),
-            "env": {**launch.env, WORKER_ID_VARIABLE: self._worker_id},
+            "env": {**launch.env, WORKER_ID_VARIABLE: self.worker_id},
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
             "forked": launch.forked,
