@@ -13,7 +13,17 @@ from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
 from jobq.journal.records import this_holder
 from jobq.journal.retention import Trimming
-from jobq.servable import MOST_CLAIMED, Document, Kind, TaskRecord, dead_cursor, prefix_of, receipts_of, unpacked
+from jobq.servable import (
+    MOST_CLAIMED,
+    Document,
+    Kind,
+    TaskRecord,
+    all_pages,
+    dead_cursor,
+    prefix_of,
+    receipts_of,
+    unpacked,
+)
 from jobq.task import Task
 from jobq_sqlite import queue_admin, task_listing, task_sql
 from jobq_sqlite.bulk import some
@@ -81,6 +91,7 @@ class SqliteBackend:
         self._connection: Connection | None = None
         self._reader: Connection | None = None
         self._link: _Link | None = None
+        self._worker_id: str | None = None
         self._closed = False
         self._abandoned = False
         self._opening = asyncio.Lock()
@@ -252,7 +263,7 @@ class SqliteBackend:
 
         claimed = connection.submit(
             lambda database, now: task_sql.claim(
-                database, queue, max_tasks, seconds, now, receipts, holder, forget, self._trimming
+                database, queue, max_tasks, seconds, now, receipts, holder, self._worker_id, forget, self._trimming
             ),
             look_first=(lambda database, now: task_sql.nothing_ready(database, queue, now)) if look_first else None,
             abandoned=give_back,
@@ -265,6 +276,21 @@ class SqliteBackend:
             else:
                 self._abandoned = True
             raise
+
+    def hold_as(self, worker_id: str) -> None:
+        """Let what is received from now on tell whose it is."""
+        self._worker_id = worker_id
+
+    async def holders(self) -> list[str]:
+        """Return the ids of the other workers that hold leases."""
+        return [each for each in await self._read(task_sql.holders) if each != self._worker_id]
+
+    async def end_leases(self, worker_ids: Sequence[str]) -> int:
+        """Let the leases of dead workers run out now."""
+        connection, queue = self._link or await self._linked()
+        count = await connection.submit(lambda database, now: task_sql.end_leases(database, queue, worker_ids, now))
+        self._wake()
+        return count
 
     def _due_to_forget(self) -> float | None:
         """Return for how long the journal keeps what has ended when it is time to look for what is older."""
@@ -336,7 +362,7 @@ class SqliteBackend:
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first."""
-        return (await self.dead_page("", limit))[0] if limit > 0 else []
+        return await all_pages(self.dead_page, limit)
 
     async def dead_page(self, after: str, limit: int) -> tuple[list[DeadLetter], str | None]:
         """Look at some of the dead letters, oldest first."""

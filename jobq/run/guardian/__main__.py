@@ -105,7 +105,8 @@ def guard_worker(
         if code >= 0:
             return code
         if restarts <= 0 or guardian.asked_to_stop:
-            say(f"the worker died by signal {-code}; what it ran died with it, and comes back when the leases run out")
+            if not guardian.has_told:
+                say(f"the worker died by signal {-code}; what it ran died too, and comes back when its leases run out")
             return 128 - code
         restarts -= 1
         say(f"the worker died by signal {-code}; next start in {pause:g} s")

@@ -67,7 +67,7 @@ class GuardianSpawner:
         self._connection = connection
         self._on_guardian_lost = on_guardian_lost
         self._child: subprocess.Popen[bytes] | None = None
-        self._worker_id = ""
+        self.worker_id = ""  # what its tasks carry, once it is entered; see `dead_workers`
         self._numbers = 0
         self._tasks: dict[int, GuardedProcess] = {}
         self._in_flight = asyncio.Semaphore(SPAWNS_IN_FLIGHT)
@@ -90,7 +90,7 @@ class GuardianSpawner:
             self._group = ControlGroup(options[1] if "--group" in options else "")  # also of one that says no word
         elif killed := await asyncio.to_thread(kill_what_dead_workers_left):
             _log.warning("%d processes that a worker left when it was killed with its watcher are killed", killed)
-        self._worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
+        self.worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
         self._loop = asyncio.get_running_loop()
         self._connection.setblocking(False)
         self._receiver = Receiver(self._connection, protocol.HANDLE_DESCRIPTORS)
@@ -140,7 +140,7 @@ class GuardianSpawner:
         """
         self._preloaded = self._loop.create_future()
         self.tell(
-            {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self._worker_id}}
+            {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self.worker_id}}
         )
         if self._lost is not None:
             raise ConfigurationError(f"cannot preload {', '.join(modules)}: the guardian is gone: {self._lost}")
@@ -180,7 +180,7 @@ class GuardianSpawner:
             "op": "spawn",
             "id": process.number,
             "argv": list(launch.argv),
-            "env": {**launch.env, WORKER_ID_VARIABLE: self._worker_id},
+            "env": {**launch.env, WORKER_ID_VARIABLE: self.worker_id},
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
             "forked": launch.forked,
@@ -323,7 +323,7 @@ class GuardianSpawner:
 
     def _kill_what_is_left(self) -> None:
         self._group.kill()
-        kill_all_of(self._worker_id)
+        kill_all_of(self.worker_id)
         self._group.end(SECONDS)
 
     def _end(self, guardian: "subprocess.Popen[bytes]") -> None:
@@ -333,7 +333,7 @@ class GuardianSpawner:
         except subprocess.TimeoutExpired:
             guardian.kill()
             guardian.wait()
-            kill_all_of(self._worker_id)
+            kill_all_of(self.worker_id)
         self._group.end(SECONDS)
 
 

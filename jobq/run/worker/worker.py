@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Literal
 
-from jobq.backend import Backend, Delivery, Prepares
+from jobq.backend import Backend, Delivery, Prepares, SharesMachine
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.run.attempt.checkpoints import Archives, archives_of
@@ -162,6 +162,10 @@ class Worker:
                 ]
                 if isinstance(self._backend, Prepares):
                     helpers.append(group.create_task(self._prepare(self._backend), name="prepare"))
+                if (worker_id := getattr(self._spawner, "worker_id", "")) and isinstance(self._backend, SharesMachine):
+                    self._backend.hold_as(worker_id)
+                    looking = self._leftovers.take_from_the_dead(self._backend)
+                    helpers.append(group.create_task(looking, name="dead workers"))
                 if (lost := getattr(self._spawner, "lost", None)) is not None:
                     helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))
                 if self._settings.time_limit is not None:
