@@ -17,6 +17,7 @@ from jobq.run.spawn.containment import try_here
 from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members, own_group
 from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
+from tests.containment.test_watcher import kill_all
 from tests.guardian.stage import (
     ENV,
     Program,
@@ -29,7 +30,6 @@ from tests.guardian.stage import (
     until,
     until_async,
 )
-from tests.guardian.test_watcher import kill_all
 from tests.guardian.three import SCRUBBED, THREE, a_worker
 
 IN_USE = try_here("cgroup", is_guarded=True)
@@ -38,7 +38,8 @@ pytestmark = pytest.mark.skipif(IN_USE.kind != "cgroup", reason=f"no control gro
 
 def group_below() -> str:
     """Return a command of a task's, which makes a group below the one that it is in: it is removed with that."""
-    return f"mkdir {own_group()}/$(sed -n 's,^0::.*/,,p' /proc/self/cgroup)/made-by-task"
+    name = "$(sed -n 's,^0::.*/jobq,jobq,p' /proc/self/cgroup)"
+    return f"test -z {name} || mkdir {own_group()}/{name}/made-by-task"
 
 
 @pytest.mark.parametrize(
