@@ -30,9 +30,14 @@ from typing import ClassVar
 
 
 class JobqError(Exception):
-    """Root of everything jobq raises on purpose."""
+    """Root of everything jobq raises on purpose.
+
+    Attributes:
+        done: of a `redrive` or `purge_dead` of several, the ids for which it was done all the same.
+    """
 
     exit_code: ClassVar[int] = 1
+    done: Sequence[str] = ()
 
 
 class ConfigurationError(JobqError):

@@ -8,7 +8,7 @@ and what the service itself has to remember (tokens, the generator) stands in sm
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -19,9 +19,11 @@ from jobq.errors import ConfigurationError, LockLost
 from jobq.task import Task, TaskResult
 
 MOST_CLAIMED: Final = 100  # tasks of one keyed claim
+PAGE_BYTES: Final = 4 * 1024 * 1024  # of dead letters, beyond which a page ends: it has to arrive within some seconds
 _PREFIX_CHARACTERS: Final = 16  # of a receipt of 32, by which a lost claim is found; the stores' TAKE_OVER knows it
 _RECEIPT_PARTS: Final = 3
 _MOST_OUTPUT: Final = 64 * 1024  # characters of output that are kept (DESIGN section 11)
+Pages = Callable[[str, int], Awaitable[tuple[list[DeadLetter], str | None]]]  # as `Servable.dead_page`
 
 
 class Kind(StrEnum):
@@ -126,6 +128,8 @@ class Servable(Backend, Protocol):
     async def dead_page(self, after: str, limit: int) -> tuple[list[DeadLetter], str | None]:
         """Return up to `limit` dead letters, oldest first, and what `after` is for those behind them.
 
+        Fewer than `limit` where these have PAGE_BYTES or more.
+
         Args:
             after: "" = from the oldest.
             limit: 1 or more.
@@ -163,6 +167,16 @@ def served(backend: object) -> Any:
             " one: embedded or SQLite (one machine), PostgreSQL"
         )
     return backend
+
+
+async def all_pages(pages: Pages, limit: int) -> list[DeadLetter]:
+    """Return up to `limit` dead letters, oldest first, from as many pages as hold them."""
+    found: list[DeadLetter] = []
+    after: str | None = ""
+    while limit > len(found) and after is not None:
+        page, after = await pages(after, limit - len(found))
+        found += page
+    return found
 
 
 def dead_cursor(after: str) -> tuple[int, str] | None:

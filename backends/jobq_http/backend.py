@@ -11,6 +11,7 @@ from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
 from jobq.errors import ConfigurationError, MalformedTask, PushUnknown
 from jobq.journal.wire import body_of
+from jobq.servable import all_pages
 from jobq.task import Task
 from jobq_http.connection import Connection, NoAnswer, unavailable
 from jobq_http.delivery import Claimed, HttpDelivery
@@ -173,14 +174,12 @@ class HttpBackend:
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first, in as many requests as that takes."""
-        found: list[DeadLetter] = []
-        after: str | None = ""
-        while limit > len(found) and after is not None:
-            query = {"limit": str(min(limit - len(found), _MOST_SHOWN))} | ({"after": after} if after else {})
-            answer = await self._ask("GET", "/dead-letters", query=query)
-            found += _letters(answer)
-            after = answer.get("next")
-        return found
+        return await all_pages(self._dead_page, limit)
+
+    async def _dead_page(self, after: str, limit: int) -> tuple[list[DeadLetter], str | None]:
+        query = {"limit": str(min(limit, _MOST_SHOWN))} | ({"after": after} if after else {})
+        answer = await self._ask("GET", "/dead-letters", query=query)
+        return _letters(answer), answer.get("next")
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back."""

@@ -14,7 +14,17 @@ from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.clock import SystemClock
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
-from jobq.servable import MOST_CLAIMED, Document, Kind, TaskRecord, dead_cursor, prefix_of, receipts_of, unpacked
+from jobq.servable import (
+    MOST_CLAIMED,
+    Document,
+    Kind,
+    TaskRecord,
+    all_pages,
+    dead_cursor,
+    prefix_of,
+    receipts_of,
+    unpacked,
+)
 from jobq.task import Task
 from jobq_postgres import errors, migrations, queue_admin, task_listing
 from jobq_postgres.claim import RETENTION
@@ -312,7 +322,7 @@ class PostgresBackend:
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first."""
-        return (await self.dead_page("", limit))[0] if limit > 0 else []
+        return await all_pages(self.dead_page, limit)
 
     async def dead_page(self, after: str, limit: int) -> tuple[list[DeadLetter], str | None]:
         """Look at some of the dead letters, oldest first."""

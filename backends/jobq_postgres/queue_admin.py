@@ -7,8 +7,10 @@ from typing import Any, Final
 from jobq.backend import DeadLetter, Peeked, QueueStats
 from jobq.clearing import Cleared
 from jobq.errors import MalformedTask
+from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 
+_MOST_LETTERS: Final = 10_000  # of a page: their sizes are summed up
 ROWS_AT_ONCE: Final = 500  # whose locks a renewal may wait for, and all that wait for their turn on the connection
 
 # What a claim would find, in its order: the ready, then what it would make ready first.
@@ -46,10 +48,16 @@ CLEAR: Final = """
 NEWEST: Final = "SELECT coalesce(max(seq), 0) FROM jobq.task"
 DEAD_LETTERS: Final = """
     SELECT id, reason, description, body, deliveries, extract(epoch FROM died_at)::float8 AS died,
-        (extract(epoch FROM died_at) * 1000000)::bigint AS microseconds
-    FROM jobq.dead
-    WHERE queue_id = $1 AND (died_at, id) > ('epoch'::timestamptz + $3 * interval '1 microsecond', $4)
-    ORDER BY died_at, id LIMIT $2
+        (extract(epoch FROM died_at) * 1000000)::bigint AS microseconds, size
+    FROM (
+        SELECT *, sum(octet_length(body) + octet_length(description))
+            OVER (ORDER BY died_at, id ROWS UNBOUNDED PRECEDING) AS size
+        FROM (
+            SELECT * FROM jobq.dead
+            WHERE queue_id = $1 AND (died_at, id) > ('epoch'::timestamptz + $3 * interval '1 microsecond', $4)
+            ORDER BY died_at, id LIMIT $2) AS found) AS summed
+    WHERE size - octet_length(body) - octet_length(description) < $5
+    ORDER BY died_at, id
 """
 HOLD_DEAD: Final = """
     SELECT id, body, deliveries FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) ORDER BY id FOR UPDATE
@@ -107,7 +115,8 @@ async def dead_page(
     connection: Any, queue: int, after: tuple[int, str] | None, limit: int
 ) -> tuple[list[DeadLetter], str | None]:
     """Return dead letters, oldest first, from behind when one died and its id, and the next such place."""
-    rows = await connection.fetch(DEAD_LETTERS, queue, limit, *(after or (0, "")))
+    limit = min(limit, _MOST_LETTERS)
+    rows = await connection.fetch(DEAD_LETTERS, queue, limit, *(after or (0, "")), PAGE_BYTES)
     letters = [
         DeadLetter(
             id=row["id"],
@@ -119,7 +128,8 @@ async def dead_page(
         )
         for row in rows
     ]
-    return letters, f"{rows[-1]['microseconds']}:{rows[-1]['id']}" if rows and len(rows) == limit else None
+    is_full = len(rows) == limit or (rows and rows[-1]["size"] >= PAGE_BYTES)
+    return letters, f"{rows[-1]['microseconds']}:{rows[-1]['id']}" if is_full else None
 
 
 def batches(ids: Sequence[str]) -> Iterator[list[str]]:

@@ -13,7 +13,17 @@ from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
 from jobq.journal.records import this_holder
 from jobq.journal.retention import Trimming
-from jobq.servable import MOST_CLAIMED, Document, Kind, TaskRecord, dead_cursor, prefix_of, receipts_of, unpacked
+from jobq.servable import (
+    MOST_CLAIMED,
+    Document,
+    Kind,
+    TaskRecord,
+    all_pages,
+    dead_cursor,
+    prefix_of,
+    receipts_of,
+    unpacked,
+)
 from jobq.task import Task
 from jobq_sqlite import queue_admin, task_listing, task_sql
 from jobq_sqlite.bulk import some
@@ -352,7 +362,7 @@ class SqliteBackend:
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at the dead letters, oldest first."""
-        return (await self.dead_page("", limit))[0] if limit > 0 else []
+        return await all_pages(self.dead_page, limit)
 
     async def dead_page(self, after: str, limit: int) -> tuple[list[DeadLetter], str | None]:
         """Look at some of the dead letters, oldest first."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from jobq.backend import DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError, MalformedTask
+from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 from jobq_sqlite.bulk import ROWS_AT_ONCE
 from jobq_sqlite.task_sql import PROMOTE_AT_ONCE, Now
@@ -91,12 +92,17 @@ def dead_page(
         "SELECT id, reason, description, body, deliveries, finished_at, seq FROM task WHERE queue_id = ?"
         " AND state = 'dead' AND (finished_at, seq) > (?, ?) ORDER BY finished_at, seq LIMIT ?",
         (queue, died, seq, limit),
-    ).fetchall()
-    letters = [
-        DeadLetter(id=id_, reason=reason, description=text, body=bytes(body), deliveries=deliveries, died=died)
-        for id_, reason, text, body, deliveries, died, _ in found
-    ]
-    return letters, f"{found[-1][6]}:{float(found[-1][5]).hex()}" if found and len(found) == limit else None
+    )
+    letters: list[DeadLetter] = []
+    size = 0
+    for id_, reason, text, body, deliveries, died, seq in found:
+        letters.append(
+            DeadLetter(id=id_, reason=reason, description=text, body=bytes(body), deliveries=deliveries, died=died)
+        )
+        size += len(body) + len(text)
+        if len(letters) == limit or size >= PAGE_BYTES:
+            return letters, f"{seq}:{float(died).hex()}"
+    return letters, None
 
 
 def redrive(database: sqlite3.Connection, queue: int, id_: str, now: Now) -> bool:

@@ -3,22 +3,52 @@
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from jobq.errors import MalformedTask
 from jobq.journal.records import Attempt, Beat, TaskRecord, TaskState
+from jobq.task import Task
 
+_MOST_BODY_BYTES: Final = 16 * 1024  # of a task in a record: an answer holds hundreds of them
+_MOST_COMMAND: Final = 2000
 _PLAIN = ("id", "attempt", "at", "holder", "leased_at", "lease_left", "checkpoint", "reason", "description")
 
 
 def record_fields(record: TaskRecord) -> dict[str, Any]:
     """Return a record as JSON fields; `record_of` reads them."""
     found = {name: value for name in _PLAIN if (value := getattr(record, name)) is not None}
-    found |= {"state": str(record.state), "cancel_requested": record.cancel_requested, **body_fields(record.body)}
+    found |= {"state": str(record.state), "cancel_requested": record.cancel_requested}
+    found |= body_fields(_shown_body(record.body))
     if record.beat is not None:
         found["beat"] = json.loads(record.beat.encode())
     if record.last is not None:
         found["last"] = attempt_fields(record.last)
     return found
+
+
+def shown(task: Task, most_bytes: int) -> bytes:
+    """Return what is shown of a task: what runs, without variables; of a large one less, or nothing.
+
+    Args:
+        task: as it is.
+        most_bytes: of what is shown.
+    """
+    brief = task.model_copy(update={"env": {}, "trace_context": {}, "not_before": None})
+    body = brief.encode()
+    if len(body) <= most_bytes:
+        return body
+    if task.command is not None:
+        return brief.model_copy(update={"command": task.command[:_MOST_COMMAND]}).encode()
+    return b""
+
+
+def _shown_body(body: bytes) -> bytes:
+    if len(body) <= _MOST_BODY_BYTES:
+        return body
+    try:
+        return shown(Task.decode(body), _MOST_BODY_BYTES)
+    except MalformedTask:
+        return b""
 
 
 def record_of(fields: Mapping[str, Any]) -> TaskRecord:

@@ -21,7 +21,7 @@ from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Handler, Paramete
 from jobq.server.error_responses import Refused, refused_for
 from jobq.server.request_parsing import aside
 from jobq.server.tokens import Scope
-from jobq.task import WIRE_VERSION, Outcome, OutcomeKind, Task, TaskResult, new_id
+from jobq.task import WIRE_VERSION, Counters, Outcome, OutcomeKind, Task, TaskResult, new_id
 
 _ACCEPTED: Final = {"accepted": True}
 _TAIL: Final = 4096  # characters of output in a dead letter (DESIGN section 11)
@@ -227,18 +227,37 @@ async def release(call: Call) -> Reply:
 
 
 async def requeue(call: Call) -> Reply:
-    """Put a task back with the counters that the caller has raised (S6)."""
+    """Put a task back with the counters that the caller has raised (S6); its work stays the store's (S2)."""
     wish: schemas.Requeue = call.body
     task = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **wish.task}))
     if task.id != call.path["id"]:
         raise Refused(400, "malformed_request", "task.id: is another task's")
     delivery = await _held(call)
+    # By the request alone, as in `fail`.
+    words = repr((task.encode(), wish.delay_seconds)).encode()
+    said = f"requeue {hashlib.blake2b(words, digest_size=8).hexdigest()}"
+    record = await (await call.backend()).find(task.id)
+    if record is None or record.state != "leased" or record.body is None:
+        await delivery.put_back(b"", timedelta(0), said)  # stale, or said before: the fence tells
+        return 202, _ACCEPTED
     if wish.attempt is not None:
         journal_records.tell_attempt(delivery, wish.attempt, "retry")
     else:
-        journal_records.tell_requeue(delivery, await (await call.backend()).find(task.id), task)
-    await delivery.requeue(task, timedelta(seconds=wish.delay_seconds))
+        journal_records.tell_requeue(delivery, record, task)
+    await delivery.put_back(_counted(record.body, task), timedelta(seconds=wish.delay_seconds), said)
     return 202, _ACCEPTED
+
+
+def _counted(body: bytes, told: Task) -> bytes:
+    """Return the body with what the caller has raised: who may settle changes no work, and lowers no count (S3, S7)."""
+    try:
+        task = Task.decode(body)
+    except MalformedTask:
+        return body
+    counters = {name: max(count, getattr(told.counters, name)) for name, count in task.counters}
+    generation = max(task.generation + 1, told.generation)
+    raised = {"counters": Counters(**counters), "generation": generation, "not_before": None}
+    return task.model_copy(update=raised).encode()
 
 
 async def dead_letter(call: Call) -> Reply:

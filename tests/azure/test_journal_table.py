@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from jobq.errors import AccessDenied, ConfigurationError, SettlementUnknown, StoreUnusable
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, SettlementUnknown, StoreUnusable
 from jobq.fencing import FencingNumber
 from jobq.journal.page import page_of
 from jobq.journal.records import Attempt, TaskState
@@ -192,6 +192,26 @@ async def test_what_is_cleared_purged_and_put_back_is_known(stage: Stage) -> Non
     await queue.clear()
     await written(queue)
     assert await queue.journal.unfinished("", 10) == []
+
+
+async def test_what_is_put_back_is_known_though_others_stay(stage: Stage) -> None:
+    """It was told as dead until it started, and what was purged beside it for ever."""
+    queue = await journaled(stage)
+    ids = await queue.push([Task.new(command="true") for _ in range(3)])
+    for delivery in await queue.receive(3, LEASE, NOW):
+        await delivery.dead_letter("failed", "exit code 3")
+    await written(queue)
+    failed = await stage.wire(f"{stage.queue}-failed")
+    (held,) = await failed.get(1, 60)  # another reader
+    staying, back, gone = sorted(ids, key=lambda id_: id_ not in held.text)
+    with pytest.raises(BackendUnavailable) as busy:
+        await queue.redrive([staying, back])
+    assert busy.value.done == [back]
+    assert await state(queue, back) == "ready"
+    with pytest.raises(BackendUnavailable):
+        await queue.purge_dead([staying, gone])
+    await written(queue)
+    assert [record.id for record in await queue.journal.find([staying, gone])] == [staying]
 
 
 async def test_who_retries_a_task_wants_it_to_run(stage: Stage) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import ConfigurationError
+from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from jobq_postgres.queue_admin import ROWS_AT_ONCE
 from tests.postgres.server import Database
@@ -77,3 +78,18 @@ async def test_a_place_in_the_dead_letters_that_no_page_gave_is_refused(queue: P
     """Not told as an outage, after which whoever asks over HTTP would ask again and again."""
     with pytest.raises(ConfigurationError, match="is no place in a list of dead letters"):
         await queue.dead_page("5:\0", 10)
+
+
+async def test_a_page_of_dead_letters_has_so_many_bytes(
+    queue: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer over HTTP has to arrive within its time, however large the tasks are."""
+    monkeypatch.setattr("jobq_postgres.queue_admin.PAGE_BYTES", 25_000)
+    ids = await queue.push([Task.new(kwargs={"data": "x" * 10_000}, id=f"t-{number}") for number in range(7)])
+    for delivery in await queue.receive(7, LEASE, NOW):
+        await delivery.dead_letter("failed", "")
+    page, behind = await queue.dead_page("", 7)
+    assert (len(page), behind is None) == (3, False)
+    assert len((await queue.dead_page(behind or "", 2))[0]) == 2
+    assert sorted(letter.id for letter in await queue.dead_letters(10)) == ids
+    assert len(await queue.dead_letters(5)) == 5

@@ -58,8 +58,9 @@ async def test_the_last_is_reached_under_a_short_lock_and_the_others_are_let_go(
 async def test_letters_that_another_reader_holds_are_not_said_to_be_missing(stage: Stage) -> None:
     ids = await _buried(stage, 3)
     assert stage.dead.receive() is not None  # another reader's lock on the first
-    with pytest.raises(BackendUnavailable, match=r"1 dead letters .* cannot be locked now.* 2 are done\. Run it again"):
+    with pytest.raises(BackendUnavailable, match=r"1 dead letters .* cannot be locked now.*; run it again") as busy:
         await stage.backend.redrive(ids)
+    assert busy.value.done == ids[1:]
     assert [letter.id for letter in await stage.backend.dead_letters(10)] == ids[:1]
 
 
@@ -103,5 +104,16 @@ async def test_a_letter_that_has_outgrown_the_queue_stops_no_other(stage: Stage)
     with pytest.raises(MalformedTask, match="is larger than this queue takes") as refused:
         await stage.backend.redrive(["large", *ids])
     assert "dead letter large stays as it is" in refused.value.__notes__[0]
+    assert refused.value.done == ids
     assert (len(stage.queue.messages()), len(stage.dead.messages())) == (5, 1)
     assert await stage.backend.purge_dead(["large"]) == ["large"]
+
+
+async def test_retry_all_goes_on_past_what_stays_as_it_is(stage: Stage) -> None:
+    """It ended with the first batch that held such a letter, and so did the next one."""
+    await stage.backend._wire.send(Outgoing(body=b"x" * (256 * 1024 - 10), message_id="large"))
+    await _buried(stage)
+    ended = await stage.run("dead", "retry", "--all")
+    assert (ended.code, ended.out) == (2, f"retried {_MANY} dead letters\n")
+    assert "dead letter large stays as it is" in ended.err
+    assert (len(stage.queue.messages()), len(stage.dead.messages())) == (_MANY, 1)

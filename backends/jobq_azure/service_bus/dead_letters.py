@@ -82,7 +82,7 @@ class Graveyard:
             fault = refused[0][1]
             for (newest, *_), _ in refused[:_MOST_NAMED]:
                 fault.add_note(f"dead letter {id_in(newest)} stays as it is; `dead purge` deletes it")
-            fault.add_note(f"of the others, {len(done)} are done")
+            fault.done = done
             raise fault
         return done
 
@@ -161,18 +161,21 @@ class Graveyard:
                     walk.done(some)
                 walk.give_up([group for group, _ in refused])
                 await self._delete(walk.late())
+        except JobqError as error:
+            error.done = _ids_of(walk, ids)
+            raise
         finally:
             await self._let_go(walk.held())
         if walk.left:
             there = walk.left & set(await self._amqp().survey(lambda seen: known(seen).origin))
             if there:
-                raise BackendUnavailable(
+                busy = BackendUnavailable(
                     f"{len(there)} dead letters of {self._main.place} cannot be locked now: another reader holds them,"
-                    " or those before them, or the queue's lock is too short to pass those;"
-                    f" {len(walk.finished)} are done. Run it again"
+                    " or those before them, or the queue's lock is too short to pass those; run it again"
                 )
-        finished = {id_ for id_, _ in walk.finished}
-        return [id_ for id_ in dict.fromkeys(ids) if id_ in finished]
+                busy.done = _ids_of(walk, ids)
+                raise busy
+        return _ids_of(walk, ids)
 
     async def _let_go(self, tokens: Sequence[UUID]) -> None:
         """Show letters again; what cannot be told so is shown when its lock has run out."""
@@ -202,6 +205,11 @@ def _sendable(groups: Sequence[Group]) -> Iterator[list[Group]]:
         size += length
     if batch:
         yield batch
+
+
+def _ids_of(walk: Walk, ids: Sequence[str]) -> list[str]:
+    finished = {id_ for id_, _ in walk.finished}
+    return [id_ for id_ in dict.fromkeys(ids) if id_ in finished]
 
 
 def _newest(group: Group) -> list[UUID]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -172,6 +172,8 @@ class Graveyard:
         if len(messages) == MOST_AT_ONCE and limit > MOST_AT_ONCE:
             async with self._held() as held:
                 messages = list(held.values())
+        if len(messages) < min(limit, MOST_AT_ONCE) and (hidden := await self._hidden(messages)):
+            _log.warning("%s: %s", self._wire.place, _held_elsewhere(hidden))
         turn = asyncio.Semaphore(_BLOBS_AT_ONCE)
 
         async def whole(record: Record) -> DeadLetter:
@@ -237,15 +239,27 @@ class Graveyard:
 
     async def _each(self, ids: Sequence[str], do: Callable[[Record, dict[str, Message]], Awaitable[None]]) -> list[str]:
         """Do something with each of these dead letters, and show again what it leaves."""
-        wanted, done = set(ids), set[str]()
+        done = set[str]()
+        try:
+            await self._each_to(set(ids), do, done)
+        except JobqError as error:
+            error.done = [each for each in ids if each in done]
+            raise
+        return [each for each in ids if each in done]
+
+    async def _each_to(
+        self, wanted: set[str], do: Callable[[Record, dict[str, Message]], Awaitable[None]], done: set[str]
+    ) -> None:
         hopeless: JobqError | None = None
         async with self._held() as held:
+            hidden = await self._hidden(held)
             for record in folded(list(held.values())):
                 if record.letter.id not in wanted:
                     continue
                 try:
                     await do(record, held)
                 except LockLost:  # another reader has it, and shows it again
+                    hidden += 1
                     for message in record.messages:
                         held.pop(message.id, None)
                 except (PushUnknown, LeaseError):
@@ -257,9 +271,14 @@ class Graveyard:
                 else:
                     done.add(record.letter.id)
         if hopeless is not None:
-            hopeless.add_note(f"of the others, {len(done)} are done" + (f": {', '.join(sorted(done))}" if done else ""))
             raise hopeless
-        return [each for each in ids if each in done]
+        if hidden and (missing := len(wanted - done)):
+            what = f"{missing} of these dead letters are not to be had now: {_held_elsewhere(hidden)}; run it again"
+            raise BackendUnavailable(f"{self._wire.place}: {what}")
+
+    async def _hidden(self, seen: Collection[object]) -> int:
+        """Return how many are there beside those that were seen; the service's count is never too low."""
+        return max(0, await self._wire.count() - len(seen))
 
     async def _delete(self, record: Record, held: dict[str, Message]) -> None:
         """Delete the messages of a letter, the newest last; raises LockLost when another reader has that."""
@@ -309,6 +328,10 @@ class Graveyard:
 
         for at in range(0, len(messages), MOST_AT_ONCE):
             await asyncio.gather(*(show(message) for message in messages[at : at + MOST_AT_ONCE]))
+
+
+def _held_elsewhere(count: int) -> str:
+    return f"another reader holds {count} there, for {_HOLD_SECONDS} s at most"
 
 
 def _fitting(content: Content) -> str | None:

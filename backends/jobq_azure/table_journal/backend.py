@@ -6,7 +6,7 @@ to cancel before a start, of a second at most and none while the table is away; 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -204,21 +204,34 @@ class JournaledQueue:
         # Whoever retries a task wants it to run: a wish that came too late for its last attempt ends not the next.
         or_else = "what somebody wanted to end may end before it starts"
         await self._tried(self._journal.wishes_of_dead_forgotten(ids), or_else)
-        found = await self._inner.redrive(ids)
-        await self._tried(self._tell_redriven(found), "what was put back still shows as dead until it starts")
-        return found
+        return await self._tended(
+            self._inner.redrive(ids), self._tell_redriven, "what was put back still shows as dead until it starts"
+        )
 
-    async def _tell_redriven(self, ids: list[str]) -> None:
+    async def _tell_redriven(self, ids: Sequence[str]) -> None:
         await self._journal.redriven(ids, self._notebook)
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good, and forget them."""
-        found = await self._inner.purge_dead(ids)
-        await self._tried(self._forget_purged(found), "what was purged still shows")
-        return found
+        return await self._tended(self._inner.purge_dead(ids), self._forget_purged, "what was purged still shows")
 
-    async def _forget_purged(self, ids: list[str]) -> None:
+    async def _forget_purged(self, ids: Sequence[str]) -> None:
         self._notebook.forget(await self._journal.purged(ids))
+
+    async def _tended(
+        self, tending: Awaitable[list[str]], tell: Callable[[Sequence[str]], Awaitable[None]], or_else: str
+    ) -> list[str]:
+        """Tell the journal of what was done, also where some of it was not."""
+        done: Sequence[str] = ()
+        try:
+            done = found = await tending
+        except JobqError as error:
+            done = error.done
+            raise
+        finally:
+            if done:
+                await self._tried(tell(done), or_else)
+        return found
 
     async def _tried(self, telling: Any, or_else: str) -> None:
         """Tell the journal of what the queue has done; it is done, whether or not it can be told."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Beat, TaskRecord, TaskState
+from jobq.journal.wire import shown
 from jobq.task import Task
 from jobq_azure.table_journal.client import Row
 
@@ -30,7 +31,6 @@ _ESCAPED: Final = re.compile(rb"=([0-9A-F]{2})")
 _CHUNK_BYTES: Final = 60 * 1024  # of one property, which the service limits to 64 KiB
 _MOST_CHUNKS: Final = 10  # of one text; a row is 1 MiB at most
 _MOST_BODY_BYTES: Final = 8 * 1024
-_MOST_COMMAND: Final = 2000
 _NUMBER: Final = 10**10 - 1
 FINAL: Final = {
     "done": TaskState.SUCCEEDED,
@@ -123,15 +123,7 @@ def taken(row: Mapping[str, Any], name: str) -> bytes:
 
 def shown_body(task: Task | None) -> bytes:
     """Return what is kept of a task while it has not ended: what runs, and no variables, which may be secrets (A5)."""
-    if task is None:
-        return b""
-    shown = task.model_copy(update={"env": {}, "trace_context": {}, "not_before": None})
-    body = shown.encode()
-    if len(body) <= _MOST_BODY_BYTES:
-        return body
-    if task.command is not None:
-        return shown.model_copy(update={"command": task.command[:_MOST_COMMAND]}).encode()
-    return b""  # its row would cost more than it tells
+    return b"" if task is None else shown(task, _MOST_BODY_BYTES)  # a row of more would cost more than it tells
 
 
 def born(task: Task | None) -> str:

@@ -9,6 +9,7 @@ import click
 from jobq.cli.common import ExampleCommand, SuggestingGroup, json_option, with_queue
 from jobq.cli.display import format_task, terminal
 from jobq.cli.display.progress_bar import Bar
+from jobq.errors import JobqError, MalformedTask, PushError
 
 if TYPE_CHECKING:
     from jobq.backend import Backend, DeadLetter
@@ -236,19 +237,39 @@ async def _meant(
 async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], all_: bool, *, as_json: bool) -> int:
     count = 0
     missing: list[str] = []
+    fault: JobqError | None = None
     total = (await backend.stats()).dead if all_ else len(ids)
     with Bar(done, total) as bar:
         async for batch in _dead_at_start(backend, total) if all_ else _batches(ids):
-            found = await act(batch)
+            try:
+                found = await act(batch)
+            except JobqError as error:
+                found, fault = list(error.done), _both(fault, error)
+                goes_on = isinstance(error, MalformedTask) or (bool(found) and not isinstance(error, PushError))
+            else:
+                goes_on = True
+                acted_on = set(found)
+                missing += [id_ for id_ in batch if id_ not in acted_on]
             count += len(found)
-            acted_on = set(found)
-            missing += [id_ for id_ in batch if id_ not in acted_on]
             if as_json:
                 _put_ids(found)
             bar.show(count, str(count))
+            if not goes_on:
+                break  # an outage concerns all; a letter that stays as it is, no other (S11)
     if not as_json:
         terminal.put(f"{done} {count} dead letter{'' if count == 1 else 's'}")
+    if fault is not None:
+        raise fault
     return _tell_missing(missing, as_json=as_json) if missing and not all_ else 0
+
+
+def _both(former: JobqError | None, error: JobqError) -> JobqError:
+    """Return the error to tell of two: the first, with what the other says."""
+    if former is None:
+        return error
+    for note in [*([] if isinstance(error, MalformedTask) else [str(error)]), *getattr(error, "__notes__", [])]:
+        former.add_note(note)
+    return former
 
 
 def _put_ids(ids: Sequence[str]) -> None:
@@ -271,13 +292,17 @@ async def _dead_at_start(backend: "Backend", total: int | None) -> AsyncIterator
     `total` are the ones meant; where the service cannot count, no id is yielded twice.
     """
     seen: set[str] = set()
+    staying = 0  # that were yielded, and are there still
     while total is None or len(seen) < total:
         at_most = _BATCH if total is None else min(_BATCH, total - len(seen))
-        batch = [letter.id for letter in await backend.dead_letters(at_most) if letter.id not in seen]
-        if not batch:
+        letters = [letter.id for letter in await backend.dead_letters(at_most + staying)]
+        batch = [id_ for id_ in letters if id_ not in seen]
+        if not batch and len(letters) <= staying:
             return
-        seen.update(batch)
-        yield batch
+        staying = len(letters) - len(batch)
+        if batch:
+            seen.update(batch)
+            yield batch
 
 
 def _tell_missing(ids: Sequence[str], *, as_json: bool = False) -> int:

@@ -12,10 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from jobq.run.guardian.control_group import ControlGroup
+from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members
 from jobq.run.spawn.survivors import WORKER_ID_VARIABLE, kill_all_of
 
 _MARK: Final = f"{WORKER_ID_VARIABLE}=".encode("ascii")
 _TOO_LONG: Final = 10  # characters of a number that no process has
+_GROUP_SECONDS: Final = 1.0  # for what was killed to be gone
 _STATE, _PARENT, _STARTED = 0, 1, 19  # among what follows the name in /proc/PID/stat (proc(5))
 
 
@@ -52,7 +55,25 @@ def without_survivors(worker_ids: Iterable[str]) -> list[str]:
 
 
 def kill_what_dead_workers_left() -> int:
-    """Kill what carries the id of a worker whose guardian is dead and fell to init or to one of our ancestors."""
+    """Kill what dead workers left: in control groups of theirs, and what else carries their ids; return how many.
+
+    By its id in the environment only what fell to init or to one of our ancestors is known: another service may have
+    adopted the rest.
+    """
+    return _end_groups() + _kill_carriers()
+
+
+def _end_groups() -> int:
+    """Kill what is in the groups whose makers are dead, and remove them; not those that this process is in."""
+    killed = 0
+    for group in made_by_jobq():
+        if _is_dead(group.name.removeprefix(PREFIX)) and str(os.getpid()) not in members(group):
+            killed += len(members(group))
+            ControlGroup(str(group)).end(_GROUP_SECONDS)
+    return killed
+
+
+def _kill_carriers() -> int:
     seen = {number: found for number in _numbers() if (found := _seen(number)) is not None}
     ours = _ancestors()
     own_ids = {seen[number].worker_id for number in ours if number in seen}  # we may be a task ourselves

@@ -148,7 +148,12 @@ class Worker:
         if self._settings.guardian_restarted:
             # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
             self._coming_back.expect("", supervisor.lease.total_seconds())
-        self._emit("worker.started", slots=self._settings.num_workers, lease_s=supervisor.lease.total_seconds())
+        self._emit(
+            "worker.started",
+            slots=self._settings.num_workers,
+            lease_s=supervisor.lease.total_seconds(),
+            containment=getattr(self._spawner, "contained_by", "off"),
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [

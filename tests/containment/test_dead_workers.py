@@ -40,11 +40,14 @@ def a_worker(folder: Path) -> Iterator[Worker]:
 
 def test_p2_the_next_start_ends_what_is_left_when_all_three_were_killed(tmp_path: Path) -> None:
     with a_worker(tmp_path / "killed") as killed, a_worker(tmp_path / "lives") as lives:
-        three = [killed.process.pid, guardian_below(killed.process.pid), worker_below(killed.process.pid)]
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none of them can do anything about it
-            for pid in three:
-                os.kill(pid, number)
-        until(lambda: all(state(pid) in "ZX" for pid in three[1:]))
+        watcher = killed.process.pid
+        # Stopped first, so that none of them can do anything about it; the watcher's death continues the guardian.
+        for pid in (watcher, worker_below(watcher), guardian_below(watcher)):
+            os.kill(pid, signal.SIGSTOP)
+        three = [guardian_below(watcher), worker_below(watcher), watcher]
+        for pid in three:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: all(state(pid) in "ZX" for pid in three))
         left, neighbours = killed.survivors(), lives.survivors()
         assert left, "nothing outlived the blow, so nothing is shown"
         command = [sys.executable, "-m", "jobq", "demo", "worker"]
