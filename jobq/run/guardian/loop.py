@@ -98,9 +98,7 @@ class Guardian:
             self._warm.act()
             status = self._tasks.worker_status
             if status is None or os.WIFSIGNALED(status):  # only what was killed could not remove its folder (P5)
-                from jobq.run.process import task_folder  # noqa: PLC0415 - half of what a guardian would import
-
-                task_folder.sweep()
+                kernel.remove_task_folders()
             if self._parent >= 0:
                 os.close(self._parent)
         return status
