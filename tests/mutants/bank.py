@@ -262,14 +262,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/spawn/dead_workers.py",
         text="len(ended) > 1 and all(ended)",
         wrong="len(ended) > 1 and any(ended)",
-        test="tests/guardian/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
+        test="tests/containment/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
     ),
     Mutant(
         name="a worker of which something lives on is taken for dead",
         file="jobq/run/spawn/dead_workers.py",
         text="for each in dead if each not in carried",
         wrong="for each in dead",
-        test="tests/guardian/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
+        test="tests/containment/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
     ),
     Mutant(
         name="the mark of a former lease counts for the one that an older jobq took",
