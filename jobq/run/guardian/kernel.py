@@ -185,14 +185,6 @@ def say(text: str, who: str = "guardian") -> None:
             os.write(2, f"jobq {who}: {text[:500]}\n".encode(errors="replace"))
 
 
-def remove_task_folders() -> None:
-    """Remove the folders that killed workers left (P5); where that fails the next worker to start does it."""
-    with contextlib.suppress(ImportError, OSError):  # the files of this Python may be gone by now
-        from jobq.run.process import task_folder  # noqa: PLC0415 - half of what a guardian would import
-
-        task_folder.sweep()
-
-
 def peak_rss_kib() -> int:
     """Return the largest resident set of this program, in KiB; getrusage would count the program it was forked from."""
     with open("/proc/self/status", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB
