@@ -37,7 +37,7 @@ def new_worker_id(guardian: int) -> str:
         OSError: the guardian is gone.
     """
     guards = dict.fromkeys((guardian, int(_stat(guardian)[_PARENT]), os.getpid()))
-    told = (f"{number}-{_stat(number)[_STARTED]}" for number in guards)
+    told = (f"{number}-{_stat(number)[_STARTED]}" for number in guards if number)  # 0 = PID 1's, in another namespace
     return "-".join((secrets.token_hex(16), _where(), *told))
 
 
