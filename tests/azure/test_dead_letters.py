@@ -189,7 +189,7 @@ async def test_what_was_not_deleted_is_not_told_as_purged(stage: Stage, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr("jobq_azure.storage.queue_client.Wire.delete", taken)
-        with pytest.raises(BackendUnavailable, match="another reader holds 1 there"):
+        with pytest.raises(BackendUnavailable, match="the service counts 1 more"):
             await stage.backend.purge_dead([task.id])
 
 
@@ -199,11 +199,32 @@ async def test_letters_that_another_reader_holds_are_not_said_to_be_missing(stag
     await _bury_all(stage, 3)
     dead = await stage.wire(f"{stage.queue}-failed")
     held = await dead.get(1, 60)
-    with pytest.raises(BackendUnavailable, match=r"1 of these .* another reader holds 1 there.*; run it again") as busy:
+    with pytest.raises(BackendUnavailable, match=r"1 of these .* the service counts 1 more.*; run it again") as busy:
         await stage.backend.redrive(ids)
     assert len(busy.value.done) == 2
     listed = await stage.run("dead", "list")
-    assert "another reader holds 1 there, for 60 s at most" in listed.err
+    assert "counts 1 more, which another reader holds for 60 s at most" in listed.err
     await dead.update(held[0].id, held[0].receipt, 0)
     assert len(await stage.backend.purge_dead(ids)) == 1
     assert await stage.backend.purge_dead(ids) == []
+
+
+async def test_however_many_are_looked_through_all_are_shown_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind thousands the 10 s that a Ctrl-C has ended each command: what it had hidden was gone for a minute."""
+    monkeypatch.setattr("jobq_azure.storage.dead_letters._LET_GO_SECONDS", 0.0)
+    ids = [task.id for task in await stage.pushed(40)]
+    await _bury_all(stage, 40)
+    assert await stage.backend.redrive(ids[:1]) == ids[:1]
+    assert len(await stage.backend.dead_letters(100)) == 39
+    assert await stage.backend.purge_dead(ids) == ids[1:]
+
+
+async def test_a_list_hides_no_more_than_it_shows(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobq_azure.storage.dead_letters._MARGIN", 0)
+    await stage.pushed(100)
+    await _bury_all(stage, 100)
+    stage.proxy.requests.clear()
+    assert len(await stage.backend.dead_letters(40)) == 40
+    assert len(stage.proxy.requests) < 80, "one for each that it has hidden, and few more"
