@@ -1,5 +1,6 @@
 """`jobq` and `python -m jobq`: the entry point. What needs no command line is answered before anything is imported."""
 
+import gc
 import os
 import sys
 
@@ -19,6 +20,7 @@ def main() -> None:
         if stream is not None:  # closed by the caller
             stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
         sys.exit(code)
+    gc.disable()  # until `jobq.cli.common.run_async`: imports leave no garbage; to look for it is a fifth of a start
     from jobq.cli.main import main as command_line  # noqa: PLC0415 - see above
 
     command_line()

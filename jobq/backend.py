@@ -232,6 +232,30 @@ class Prepares(Protocol):
 
 
 @runtime_checkable
+class SharesMachine(Protocol):
+    """A backend whose workers are all on one machine, so that one can see that another is dead, and all that it ran.
+
+    Its leases need not run out then: its tasks come back at once, each charged with a crash.
+    """
+
+    def hold_as(self, worker_id: str) -> None:
+        """Have what is received from now on carry the id of the worker, by which others can judge it."""
+        ...
+
+    async def holders(self) -> list[str]:
+        """Return the ids of the other workers that hold leases of this queue."""
+        ...
+
+    async def end_leases(self, worker_ids: Sequence[str]) -> int:
+        """Let all leases of these workers run out now; return how many.
+
+        Args:
+            worker_ids: of those of which nothing lives any more, surely.
+        """
+        ...
+
+
+@runtime_checkable
 class Backend(Protocol):
     """One queue of one service. An asynchronous context manager; entering connects, leaving frees everything."""
 

@@ -184,6 +184,14 @@ class Settings(BaseModel):
     guardian: Annotated[
         Literal["on", "off"], About("Whether a guardian owns the tasks; off is weaker, and the worker says how.")
     ] = "on"
+    containment: Annotated[
+        Literal["auto", "cgroup", "pidns", "off"],
+        About(
+            "What holds a worker's tasks together for the kernel: auto = a control group where this user may make one"
+            " and no task would notice; cgroup = one in any case, or the worker refuses to start; pidns = a PID"
+            " namespace for each attempt, likewise. `jobq config` says what it comes to here."
+        ),
+    ] = "auto"
     preload: Annotated[
         Words,
         About(

@@ -130,7 +130,7 @@ class Task(_Frozen):
         command: a shell command, run by `bash -c` (`sh -c` where there is no bash).
         argv: a program and its arguments, run without a shell.
         call: a Python function, `package.module:function`, called with `kwargs` in a process of its own; a coroutine
-            function is run by asyncio. What it returns is ignored.
+            function is run by asyncio. What it returns is the task's result.
         kwargs: JSON arguments by name, for `call` or for a library callback.
         env: variables added to the worker's environment.
         cwd: working directory; None = the worker's.

@@ -43,7 +43,6 @@ LONGEST_FIRST: Final = (
     "process/test_usage",
     "cli/test_live_faults",
     "service_bus/test_not_emulated",
-    "containment/test_matrix",
     "azure/test_answers",
     "guardian/test_command_line",
     "azure/test_hostile",

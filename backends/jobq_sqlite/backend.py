@@ -91,6 +91,7 @@ class SqliteBackend:
         self._connection: Connection | None = None
         self._reader: Connection | None = None
         self._link: _Link | None = None
+        self._worker_id: str | None = None
         self._closed = False
         self._abandoned = False
         self._opening = asyncio.Lock()
@@ -262,7 +263,7 @@ class SqliteBackend:
 
         claimed = connection.submit(
             lambda database, now: task_sql.claim(
-                database, queue, max_tasks, seconds, now, receipts, holder, forget, self._trimming
+                database, queue, max_tasks, seconds, now, receipts, holder, self._worker_id, forget, self._trimming
             ),
             look_first=(lambda database, now: task_sql.nothing_ready(database, queue, now)) if look_first else None,
             abandoned=give_back,
@@ -275,6 +276,21 @@ class SqliteBackend:
             else:
                 self._abandoned = True
             raise
+
+    def hold_as(self, worker_id: str) -> None:
+        """Let what is received from now on tell whose it is."""
+        self._worker_id = worker_id
+
+    async def holders(self) -> list[str]:
+        """Return the ids of the other workers that hold leases."""
+        return [each for each in await self._read(task_sql.holders) if each != self._worker_id]
+
+    async def end_leases(self, worker_ids: Sequence[str]) -> int:
+        """Let the leases of dead workers run out now."""
+        connection, queue = self._link or await self._linked()
+        count = await connection.submit(lambda database, now: task_sql.end_leases(database, queue, worker_ids, now))
+        self._wake()
+        return count
 
     def _due_to_forget(self) -> float | None:
         """Return for how long the journal keeps what has ended when it is time to look for what is older."""

@@ -17,7 +17,7 @@ from jobq_sqlite.host import Host
 from jobq_sqlite.same_file import SameFile
 from jobq_sqlite.task_sql import Now
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 # What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
 ADDED_BY: Final = {
     1: "schema.sql",
@@ -27,6 +27,7 @@ ADDED_BY: Final = {
     5: "identity.sql",
     6: "checkpoints.sql",
     7: "epochs.sql",
+    8: "workers.sql",
 }
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
 _BUSY_PAUSE_SECONDS: Final = 0.005

@@ -67,6 +67,14 @@ CLAIM: Final = (
     " ORDER BY priority DESC, available_at, seq LIMIT ?"
 )
 
+HOLDERS: Final = (
+    "SELECT DISTINCT substr(worker, length(receipt) + 2) FROM task"
+    " WHERE queue_id = ? AND state = 'leased' AND instr(worker, receipt || ' ') = 1 AND expires_at > ?"
+)
+_END_LEASES: Final = (
+    "UPDATE task SET expires_at = ?"
+    " WHERE queue_id = ? AND state = 'leased' AND expires_at > ? AND worker = receipt || ' ' || ?"
+)
 TAKE_OVER: Final = (
     "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ?"
     " AND state = 'leased' AND expires_at > ? AND instr(?, substr(receipt, 1, 16)) > 0 ORDER BY seq LIMIT ?"
@@ -205,6 +213,7 @@ def claim(
     now: Now,
     receipts: Sequence[str] = (),
     holder: str | None = None,
+    worker: str | None = None,
     forget: float | None = None,
     trimming: Trimming | None = None,
 ) -> list[ClaimedRow] | NothingReady:
@@ -218,6 +227,7 @@ def claim(
         now: the time.
         receipts: for the leases; random ones by default.
         holder: who asks, for the journal; None = there is none.
+        worker: the id by which others can tell whether it is dead; None = they cannot.
         forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
         trimming: keeps it within its size.
     """
@@ -239,10 +249,14 @@ def claim(
         for number, (seq, id_, body, deliveries, checkpoint, canceled) in enumerate(found)
     ]
     expires_at = now.boottime + lease_seconds
+    mine = "" if worker is None else f" {worker}"
     database.executemany(
-        "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ?, holder = ?, started_at = ?,"
-        " heartbeat_at = NULL WHERE seq = ?",
-        [(row.deliveries, row.receipt, expires_at, holder, now.wall, row.seq) for row in rows],
+        "UPDATE task SET state = 'leased', deliveries = ?, receipt = ?, expires_at = ?, holder = ?, worker = ?,"
+        " started_at = ?, heartbeat_at = NULL WHERE seq = ?",
+        [
+            (row.deliveries, row.receipt, expires_at, holder, mine and row.receipt + mine, now.wall, row.seq)
+            for row in rows
+        ],
     )
     return rows
 
@@ -267,6 +281,18 @@ def take_over(
         [(row.receipt, now.boottime + lease_seconds, row.seq) for row in rows],
     )
     return rows
+
+
+def holders(database: sqlite3.Connection, queue: int, now: Now) -> list[str]:
+    """Return the ids of the workers that hold leases."""
+    return [worker for (worker,) in database.execute(HOLDERS, (queue, now.boottime))]
+
+
+def end_leases(database: sqlite3.Connection, queue: int, workers: Sequence[str], now: Now) -> int:
+    """Let the leases of workers that are dead, with all that they ran, run out now; return how many."""
+    return sum(
+        database.execute(_END_LEASES, (now.boottime, queue, now.boottime, worker)).rowcount for worker in workers
+    )
 
 
 def _promote_expired(database: sqlite3.Connection, queue: int, now: Now, *, journaled: bool) -> None:

@@ -1,12 +1,13 @@
 """The parts that commands are made of: a group that suggests, options that several commands share, the queue."""
 
 import asyncio
+import gc
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from jobq.backend import Backend
     from jobq.settings import Settings
 
+T = TypeVar("T")
 WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
 
 # Other queues' words for what jobq has under another name.
@@ -173,6 +175,13 @@ def _command_words(context: click.Context) -> str:
     return " ".join(words)
 
 
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine as `asyncio.run` does; what was imported for it is no more looked at for garbage."""
+    gc.freeze()
+    gc.enable()  # `jobq.__main__` has disabled it
+    return asyncio.run(work)
+
+
 def with_queue(
     context: click.Context,
     work: Callable[["Backend"], Awaitable[int | None]],
@@ -214,4 +223,4 @@ def with_queue(
                 raise nothing_to_tell from None
 
     with Records(terminal.tell_record):
-        return asyncio.run(until_interrupted() if interruptible else connected())
+        return run_async(until_interrupted() if interruptible else connected())

@@ -164,6 +164,10 @@ class LeaseKeeper:
         self._seen = Moment.of(self._clock)
         return await self._renew_once() and not self._is_stale() and not self._jump()
 
+    async def renew(self) -> bool:
+        """Renew now, for what the service may have to say with its answer; return whether it surely did."""
+        return await self._renew_once()
+
     def _is_stale(self) -> bool:
         return self._clock.boottime() - self._since > self._timing.stale
 

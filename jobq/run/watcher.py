@@ -5,6 +5,7 @@
     FD                         a pipe, from which its signs of life are read
     GUARDIAN                   its number
     STRANGER                   children that were there before, which are left alone
+    --group PATH               a control group that guardian and tasks are in, and nobody else
     --tick SECONDS             between two looks whether the guardian lives, for tests
 
 It is the process that users see and signal, and PID 1 of a container. The guardian keeps the leases' deadlines; this
@@ -24,6 +25,7 @@ import sys
 import time
 
 from jobq.run.guardian import kernel
+from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.kernel import Signals
 
 TITLE = "watcher"
@@ -43,11 +45,15 @@ class Watcher:
         guardian: its number.
         strangers: children that this process had before.
         tick: seconds between two looks.
+        group: that of guardian and tasks.
     """
 
-    def __init__(self, signals: Signals, pulse: int, guardian: int, strangers: set[int], tick: float) -> None:
+    def __init__(
+        self, signals: Signals, pulse: int, guardian: int, strangers: set[int], tick: float, group: ControlGroup
+    ) -> None:
         self._signals = signals
         self._tick = tick
+        self._group = group
         self._strangers = strangers & set(kernel.children())  # un-reaped, so ours (P4)
         self._newcomers = set[int]()  # came since, and may be the guardian's, should it be about to end
         self._is_asked_to_stop = False
@@ -134,6 +140,7 @@ class Watcher:
         """Kill our children, and those that fall to us when they die, until there are none."""
         give_up = kernel.boottime() + ENDING_SECONDS
         session = os.getsid(0)
+        self._group.kill()
         while (
             left := [pid for pid in kernel.children() if pid not in self._strangers]
         ) and kernel.boottime() < give_up:
@@ -146,6 +153,7 @@ class Watcher:
             if not dead:
                 select.select([self._signals], [], [], SWEEP_TICK_SECONDS)
                 self._signals.read()
+        self._group.end(0)
 
 
 def main(arguments: list[str]) -> int:
@@ -154,15 +162,17 @@ def main(arguments: list[str]) -> int:
     kernel.open_standard_descriptors()
     kernel.become_subreaper()
     kernel.hide_from_same_user()
-    tick = TICK_SECONDS
-    if arguments[:1] == ["--tick"] and len(arguments) > 1:
-        tick, arguments = float(arguments[1]), arguments[2:]
+    options = {"--group": "", "--tick": str(TICK_SECONDS)}
+    while len(arguments) > 1 and arguments[0] in options:
+        options[arguments[0]] = arguments[1]
+        arguments = arguments[2:]
     if arguments[:1] != ["--"] or not all(map(str.isdecimal, arguments[1:])) or len(arguments) < 3:  # noqa: PLR2004
-        kernel.say("usage: python -P -m jobq.run.watcher [--tick SECONDS] -- FD GUARDIAN [STRANGER ...]", TITLE)
+        kernel.say("usage: python -P -m jobq.run.watcher [OPTIONS] -- FD GUARDIAN [STRANGER ...]", TITLE)
         return USAGE
     pulse, guardian, *strangers = map(int, arguments[1:])
     os.set_inheritable(pulse, False)
-    return Watcher(Signals(), pulse, guardian, set(strangers), tick).run()
+    group = ControlGroup(options["--group"])
+    return Watcher(Signals(), pulse, guardian, set(strangers), float(options["--tick"]), group).run()
 
 
 if __name__ == "__main__":

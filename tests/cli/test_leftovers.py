@@ -3,6 +3,9 @@
 import asyncio
 import json
 import math
+import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,9 +15,11 @@ from datetime import timedelta
 import pytest
 
 from jobq.backend import Backend
+from jobq.run.spawn.choose_spawner import is_possible
 from jobq.task import Task
+from tests.guardian.stage import guardian_below, worker_below
 
-from .conftest import Jobq
+from .conftest import Jobq, eventually
 
 LEASE = timedelta(seconds=3)
 NOW = timedelta(0)
@@ -24,6 +29,41 @@ def _last_line(jobq: Jobq, *options: str) -> dict[str, object]:
     last: dict[str, object] = json.loads(jobq("demo", "worker", "--log-format", "json", *options).err.splitlines()[-1])
     assert last["event"] == "worker.stopped"
     return last
+
+
+LONG = ("demo", "worker", "--visibility-timeout", "10m", "--stop-grace", "0s")
+
+
+@pytest.mark.skipif(not is_possible(), reason="only who has a guardian is known to be dead")
+@pytest.mark.parametrize("whom", [("watcher",), ("watcher", "guardian", "worker")], ids="+".join)
+def test_l6_what_a_killed_worker_of_this_machine_held_comes_back_at_once(jobq: Jobq, whom: tuple[str, ...]) -> None:
+    """Its lease is of ten minutes, but nothing lives that it could protect."""
+    spreads = "(setsid sleep 1000 &); touch begun; sleep 1000"
+    (id_,) = jobq.fill(Task.new(command=f"[ $JOBQ_ATTEMPT -gt 1 ] || {{ {spreads}; }}"))
+    killed = jobq.start(*LONG, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    eventually((jobq.folder / "begun").exists)
+    pids = {"watcher": killed.pid, "guardian": guardian_below(killed.pid), "worker": worker_below(killed.pid)}
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none of them can do anything about it
+        for name in whom:
+            os.kill(pids[name], number)
+    last = _last_line(jobq)
+    assert (last["succeeded"], last["exit_code"]) == (1, 0)
+    assert [each["outcome"] for each in jobq("demo", "history", id_, "--json").objects] == ["lock_lost", "succeeded"]
+
+
+@pytest.mark.skipif(not is_possible(), reason="only who has a guardian is known to be dead")
+def test_s3_what_a_living_worker_holds_stays_its_own(jobq: Jobq) -> None:
+    (id_,) = jobq.fill(Task.new(command="touch begun; until [ -e end ]; do sleep 0.05; done"))
+    lives = jobq.start(*LONG, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    eventually((jobq.folder / "begun").exists)
+    os.kill(worker_below(lives.pid), signal.SIGSTOP)  # it says nothing, but it is there
+    idle = jobq.start(*LONG, "--idle-timeout", "1h", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with pytest.raises(subprocess.TimeoutExpired):
+        idle.wait(2.5)  # looks every second
+    (jobq.folder / "end").touch()
+    os.kill(worker_below(lives.pid), signal.SIGCONT)
+    assert lives.wait(20) == 0
+    assert [each["attempt"] for each in jobq("demo", "history", id_, "--json").objects] == [1]
 
 
 @contextmanager

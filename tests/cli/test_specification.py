@@ -47,6 +47,13 @@ def test_what_is_done_is_skipped_and_options_hold_for_commands(jobq: Jobq, folds
     assert (task.timeout, task.budgets.retries) == (90, 7)
 
 
+def test_garbage_is_collected_while_it_runs(jobq: Jobq, folds: Path) -> None:
+    """Only what a start imports is not looked at."""
+    (folds / "collecting.py").write_text("import gc\n\ndef tasks():\n    yield str(gc.isenabled())\n")
+    jobq("demo", "create")
+    assert jobq("demo", "push", "--spec", "collecting:tasks", "--dry-run").lines == ["True"]
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from jobq.run.spawn.dead_workers import kill_what_dead_workers_left
 from tests.containment import stamping
 from tests.guardian.stage import children, guardian_below, state, until, worker_below
 from tests.overlap import store_truth
@@ -22,6 +23,7 @@ LEASE_SECONDS: Final = 2.0
 BLOW_SECONDS: Final = 1.25 * LEASE_SECONDS  # how long a blow lasts that ends by itself
 SETTLED_SECONDS: Final = 10.0  # of the issue: what lives on then is a survivor
 FINISH_SECONDS: Final = 30.0
+FRESH_SECONDS: Final = 0.5  # what lives has stamped within this time
 _STAMPING: Final = f"{sys.executable} -I -S {stamping.__file__} $FOLDER $JOBQ_TASK_ID $JOBQ_ATTEMPT"
 TREES: Final = {
     "leader with child": f"{_STAMPING} & {_STAMPING}; wait",
@@ -29,6 +31,7 @@ TREES: Final = {
     "escapee that scrubbed its environment": "env -i setsid " + f"{_STAMPING} & {_STAMPING}; true",
 }
 TARGETS: Final = ("worker", "guardian", "leader")
+THREE: Final = ("worker", "guardian", "watcher")
 VERBS: Final = ("kill", "stop", "stop and continue", "starve")
 
 
@@ -97,6 +100,7 @@ class Victim:
     def aim(self) -> None:
         leaders = [pid for pid in children(self.guardian) if pid != self.worker]
         numbers = {"worker": [self.worker], "guardian": [self.guardian], "leader": leaders}
+        numbers["watcher"] = [self.process.pid]
         self._pidfds = {name: [os.pidfd_open(pid) for pid in pids] for name, pids in numbers.items()}
 
     def strike(self) -> list[threading.Thread]:
@@ -127,13 +131,20 @@ class Victim:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, number)
 
+    def resume(self) -> None:
+        for target in self._pidfds:
+            self.send(signal.SIGCONT, target)
+
+    def is_alone(self) -> bool:
+        """Tell whether nobody is left who could see to what it left."""
+        return {Blow("kill", target) for target in THREE} <= set(self.case)
+
     def guards(self) -> bool:
         """Tell whether somebody can still keep its trees' leases."""
         return state(self.guardian) not in "ZX" and state(self.worker) not in "ZXT"
 
     def end(self) -> None:
-        for target in TARGETS:
-            self.send(signal.SIGCONT, target)
+        self.resume()
         self.process.terminate()
         try:
             self.process.wait(FINISH_SECONDS)
@@ -148,14 +159,15 @@ class Victim:
 class Queue:
     """An embedded queue of its own, whose store records all leases."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: str) -> None:
         self.folder = folder
         (folder / "lives").mkdir(parents=True)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
         own = {"HOME": folder, "VISIBILITY_TIMEOUT": f"{LEASE_SECONDS:g}s", "SCHEDULED_EVENTS": "off"}
         short = {"ALLOW_SHORT_LEASE": "1", "KILL_MARGIN": "0.3s", "SCHEDULE_MARGIN": "0.1s", "BACKOFF": "0.05s"}
         self._environment = kept | {f"JOBQ_{name}": str(value) for name, value in (own | short).items()}
-        self._environment["FOLDER"] = str(folder)
+        self._environment |= {"FOLDER": str(folder), **settings}
+        self.has_namespaces = settings.get("JOBQ_CONTAINMENT") == "pidns"
         self.run("create")
         store_truth.record_from_now_on(self.store)
 
@@ -177,6 +189,13 @@ class Queue:
                 stderr=log,
             )
 
+    def start_elsewhere(self) -> None:
+        """Start a worker that has nothing to do, on another queue of this user's."""
+        home = {"JOBQ_HOME": str(self.folder / "elsewhere")}
+        for arguments in (("create",), ("worker",)):
+            command = [sys.executable, "-m", "jobq", "demo", *arguments]
+            subprocess.run(command, env=self._environment | home, check=True, capture_output=True)
+
     def lives(self) -> dict[str, dict[int, list[tuple[int, float, float]]]]:
         """Return number, first and last moment of each process, by task and attempt."""
         found: dict[str, dict[int, list[tuple[int, float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -188,9 +207,12 @@ class Queue:
         return found
 
 
-def strike(folder: Path, cases: Sequence[Case]) -> list[Outcome]:
-    """Strike as many workers at once, with one beside them that takes what they lose; return what came of each."""
-    queue = Queue(folder)
+def strike(folder: Path, cases: Sequence[Case], **settings: str) -> list[Outcome]:
+    """Strike as many workers at once, with one beside them that takes what they lose; return what came of each.
+
+    Where one lost all its three processes another worker is started at once, except with PID namespaces.
+    """
+    queue = Queue(folder, **settings)
     with ExitStack() as stack:
         victims = []
         for case in cases:
@@ -208,6 +230,8 @@ def strike(folder: Path, cases: Sequence[Case]) -> list[Outcome]:
         until(lambda: all(len(queue.lives()[task][1]) == 2 for victim in victims for task in victim.tasks))
         threads = [thread for victim in victims for thread in victim.strike()]
         struck = time.monotonic()
+        if any(victim.is_alone() for victim in victims) and not queue.has_namespaces:
+            queue.start_elsewhere()
         for thread in threads:
             thread.join()
         outcomes = {id(victim): Outcome(victim.case) for victim in victims}
@@ -216,11 +240,11 @@ def strike(folder: Path, cases: Sequence[Case]) -> list[Outcome]:
         time.sleep(max(0.0, struck + BLOW_SECONDS - time.monotonic()))  # what lives on unseen gets its time
         for victim in victims:
             outcomes[id(victim)].survivors = len(_unguarded(queue, victim))
-            for target in TARGETS:
-                victim.send(signal.SIGCONT, target)
+            victim.resume()
         (folder / "end").touch()
         with suppress(AssertionError):  # those that are unfinished are counted
             until(lambda: set(store_truth.states(queue.store).values()) == {"done"}, FINISH_SECONDS)
+        kill_what_dead_workers_left()  # control groups that are empty, and were left to the next start
         _judge(queue, [(victim, outcomes[id(victim)]) for victim in victims])
     return list(outcomes.values())
 
@@ -230,7 +254,11 @@ def _unguarded(queue: Queue, victim: Victim) -> list[int]:
     if victim.guards():
         return []
     lives = queue.lives()
-    return [pid for task in victim.tasks for pid, _, _ in lives[task][1] if state(pid) not in "ZX"]
+    first = [life for task in victim.tasks for life in lives[task][1]]
+    if queue.has_namespaces:  # the numbers that they know are not ours
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return [pid for pid, _, last in first if now - last < FRESH_SECONDS]
+    return [pid for pid, _, _ in first if state(pid) not in "ZX"]
 
 
 def _judge(queue: Queue, victims: Sequence[tuple[Victim, Outcome]]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jobq.run.spawn.containment import Asked, try_here
 from tests.containment.matrix import PAIRS, SINGLES, Blow, Case, Outcome, strike
 
 AT_ONCE = 6
@@ -24,6 +25,14 @@ NAMED_PAIRS: list[Case] = [
     (Blow("kill", "leader"), Blow("kill", "guardian")),
 ]
 FAST = [*SINGLES, *NAMED_PAIRS]
+# Only a control group or PID namespaces close these, but for the first.
+OUTERMOST: list[Case] = [
+    (Blow("kill", "watcher"),),
+    (Blow("kill", "watcher"), Blow("kill", "guardian")),
+    (Blow("kill", "guardian"), Blow("kill", "watcher")),
+    (Blow("stop", "watcher"), Blow("kill", "guardian")),
+    (Blow("kill", "guardian"), Blow("kill", "worker"), Blow("kill", "watcher")),
+]
 
 
 def batches(cases: Sequence[Case]) -> list[Sequence[Case]]:
@@ -36,6 +45,20 @@ def batches(cases: Sequence[Case]) -> list[Sequence[Case]]:
 )
 def test_no_tree_outlives_its_lease(tmp_path: Path, cases: Sequence[Case], capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = strike(tmp_path / "queue", cases)
+    with capsys.disabled():
+        print("", *outcomes, sep="\n")
+    assert [str(outcome) for outcome in outcomes if not outcome.is_good] == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("asked", ["cgroup", "pidns"])
+def test_no_tree_outlives_the_watcher_and_the_guardian(
+    tmp_path: Path, asked: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_use = try_here(asked, is_guarded=True)
+    if in_use.kind != asked:
+        pytest.skip(in_use.why)
+    outcomes = strike(tmp_path / "queue", OUTERMOST, JOBQ_CONTAINMENT=asked)
     with capsys.disabled():
         print("", *outcomes, sep="\n")
     assert [str(outcome) for outcome in outcomes if not outcome.is_good] == []

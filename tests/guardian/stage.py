@@ -196,12 +196,17 @@ class Program:
 
 
 def guardian(
-    *command: str, restart: int = 0, pause: float = 0.05, stop_within: float = 30, **options: object
+    *command: str,
+    restart: int = 0,
+    pause: float = 0.05,
+    stop_within: float = 30,
+    group: str = "",
+    **options: object,
 ) -> Program:
     """Start a guardian that starts a worker."""
     return Program(
         *(sys.executable, "-P", "-m", "jobq.run.guardian", "--first-pause", str(pause)),
-        *("--restart", str(restart), "--stop-within", str(stop_within), "--", *command),
+        *("--restart", str(restart), "--stop-within", str(stop_within), "--group", group, "--", *command),
         **options,  # type: ignore[arg-type] # passed through
     )
 

@@ -167,6 +167,7 @@ def test_p8_a_worker_that_does_not_end_when_asked_is_killed() -> None:
         program.signal(signal.SIGTERM)
         assert "did not in time" in program.line()
         assert program.wait() == 137
+        assert program.rest() == ""  # one notice for one kill
         assert gone([mark], 0) == {}
 
 

@@ -53,6 +53,13 @@ def test_what_each_attempt_came_to_is_kept(place: Place) -> None:
 FUNCTIONS = """
 def given(): return {"loss": float("nan"), "n": 1}
 def odd(): return object()
+class Changing(dict):
+    def items(self): raise RuntimeError("it changes")
+def changing(): return Changing(n=1)
+def clears():
+    import os
+    os.environ.clear()
+    return 3
 def own():
     import os
     open(os.environ["JOBQ_RESULT_FILE"], "w").write("[1]")
@@ -65,15 +72,15 @@ async def later(): return "later"
 def test_what_a_function_returns_is_its_result(place: Place, preload: tuple[str, ...]) -> None:
     (place.jobq.folder / "functions.py").write_text(FUNCTIONS)
     path = {"PYTHONPATH": str(place.jobq.folder)}
-    names = ("given", "odd", "own", "later")
+    names = ("given", "odd", "own", "later", "changing", "clears")
     ids = [place("push", "--ids", "--call", f"functions:{name}").lines[0] for name in names]
     told = place("worker", "--json", *preload, env=path)
     values = [place.status(id_)["last"].get("value") for id_ in ids]
-    assert values == [{"loss": "NaN", "n": 1}, None, [1], "later"]
-    assert place.status(ids[1])["state"] == "succeeded"
-    (lost,) = [event for event in told.objects if event["event"] == "task.result_not_kept"]
-    assert "not JSON" in lost["detail"]
-    assert told.objects[-1]["results_not_kept"] == 1
+    assert values == [{"loss": "NaN", "n": 1}, None, [1], "later", None, 3]
+    assert [place.status(ids[number])["state"] for number in (1, 4)] == ["succeeded"] * 2
+    lost = [event["detail"] for event in told.objects if event["event"] == "task.result_not_kept"]
+    assert ["not JSON" in detail for detail in lost] == [True, True]
+    assert told.objects[-1]["results_not_kept"] == 2
 
 
 def test_a_result_that_is_too_long_is_said_and_counted(place: Place) -> None:

@@ -257,4 +257,25 @@ BANK: Final[tuple[Mutant, ...]] = (
         wrong="pass",
         test="tests/guardian/test_trees.py::test_p2_who_leaves_when_the_guardian_was_killed_leaves_nothing_behind",
     ),
+    Mutant(
+        name="one dead guard is taken for the death of all three",
+        file="jobq/run/spawn/dead_workers.py",
+        text="len(ended) > 1 and all(ended)",
+        wrong="len(ended) > 1 and any(ended)",
+        test="tests/guardian/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
+    ),
+    Mutant(
+        name="a worker of which something lives on is taken for dead",
+        file="jobq/run/spawn/dead_workers.py",
+        text="for each in dead if each not in carried",
+        wrong="for each in dead",
+        test="tests/guardian/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
+    ),
+    Mutant(
+        name="the mark of a former lease counts for the one that an older jobq took",
+        file="backends/jobq_sqlite/task_sql.py",
+        text="AND expires_at > ? AND worker = receipt || ' ' || ?",
+        wrong="AND expires_at > ? AND worker LIKE '%' || ' ' || ?",
+        test="tests/sqlite/test_store.py::test_s3_a_lease_that_an_older_jobq_took_is_not_the_dead_workers",
+    ),
 )

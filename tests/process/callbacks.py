@@ -51,6 +51,15 @@ def large() -> str:
     return "a" * 2_000_000
 
 
+class Changing(dict[str, int]):
+    def items(self) -> NoReturn:
+        raise RuntimeError("it changes")
+
+
+def changing() -> dict[str, int]:
+    return Changing(n=1)
+
+
 def deep() -> list[Any]:
     value: list[Any] = []
     for _ in range(100):

@@ -80,7 +80,7 @@ async def test_each_end_is_told_as_what_it_is(
     assert detail in outcome.detail
 
 
-@pytest.mark.parametrize("callback", [callbacks.when, callbacks.large, callbacks.deep])
+@pytest.mark.parametrize("callback", [callbacks.when, callbacks.large, callbacks.deep, callbacks.changing])
 async def test_a_value_that_cannot_be_kept_is_no_failure(tmp_path: Path, callback: Callable[..., Any]) -> None:
     """It has run, and would run as often as it may for nothing."""
     outcome = await outcome_of(tmp_path, callback, {})

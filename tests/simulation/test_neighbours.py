@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from jobq.journal.records import TaskState
+from jobq.journal.store import KeepsJournal
 from jobq.run import neighbours
 from jobq.run.attempt import retry
 from jobq.run.attempt.retry import Backoff
@@ -167,6 +169,24 @@ async def test_s1_the_lease_is_kept_while_room_is_made(waiting: tuple[Fleet, Sto
     assert len(fleet.done_at) == 2
     assert not await fleet.dead()
     assert set(fleet.starts.values()) == {1}
+
+
+async def test_what_was_canceled_while_it_waited_for_room_does_not_start() -> None:
+    """A short task would have ended before its next renewal, with which a worker hears of it."""
+    fleet = Fleet(slots=2)
+    (suspect,) = await suspects(fleet, 1, times_back=PATIENT, due_in=5.0)
+    (long,) = await fleet.push(12.0)
+    working = asyncio.create_task(fleet.one_worker())
+    await fleet.clock.advance(8)
+    assert fleet.told("task.runs_alone")
+    assert isinstance(fleet.backend, KeepsJournal)
+    assert fleet.backend.journal is not None
+    assert await fleet.backend.journal.cancel([suspect]) == ["stopping"]
+    await fleet.clock.advance(10)
+    await working
+    assert set(fleet.starts) == {long}
+    (record,) = await fleet.backend.journal.find([suspect])
+    assert record.state is TaskState.CANCELED
 
 
 class _Delivered:

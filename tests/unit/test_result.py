@@ -57,7 +57,8 @@ def test_what_cannot_is_said(written: bytes, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "returned", [object(), {"a": b""}, {1: 1, "1": 2}, callbacks.deep(), nested(MAX_VALUE_DEPTH + 1)]
+    "returned",
+    [object(), {"a": b""}, {1: 1, "1": 2}, callbacks.deep(), callbacks.changing(), nested(MAX_VALUE_DEPTH + 1)],
 )
 def test_a_returned_value_that_is_none_is_no_failure(returned: object) -> None:
     outcome = with_returned(DONE, returned)

@@ -21,8 +21,11 @@ def config(changed: bool, as_json: bool) -> int:
     docs/configuration.md tells what each accepts.
     """
     from jobq.configuration import explain  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
+    from jobq.run.spawn.choose_spawner import is_possible  # noqa: PLC0415 - as above
+    from jobq.run.spawn.containment import try_here  # noqa: PLC0415 - as above
 
-    read_settings()  # warns about variables that nothing reads
+    settings = read_settings()  # warns about variables that nothing reads
+    in_use = try_here(settings.containment, is_guarded=settings.guardian == "on" and is_possible())
     rows = [row for row in explain() if row.about.audience != "jobq" and (row.origin != "default" or not changed)]
     if as_json:
         for row in rows:
@@ -35,6 +38,7 @@ def config(changed: bool, as_json: bool) -> int:
                     "origin": row.origin,
                     "accepts": row.accepts,
                     "about": row.about.text,
+                    **({"in_use": in_use.kind, "why": in_use.why} if row.name == "containment" else {}),
                 }
             )
         return 0
@@ -46,4 +50,6 @@ def config(changed: bool, as_json: bool) -> int:
         is_set = row.origin != "default"
         painted = terminal.paint(text, _CHANGED, sys.stdout) if is_set else text
         terminal.put(f"{painted}  {'set here' if is_set else 'default '}  {row.about.text}")
+        if row.name == "containment":
+            terminal.put(f"{'':<{first}}  in use: {terminal.visible(f'{in_use.kind} ({in_use.why})')}")
     return 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, SuggestingGroup, duration, json_option
+from jobq.cli.common import ExampleCommand, SuggestingGroup, duration, json_option, run_async
 from jobq.cli.display import terminal
 from jobq.cli.interrupts import heard
 from jobq.errors import ConfigurationError
@@ -75,7 +75,7 @@ def service_bus(
     window = dedup_window or timedelta(0)
     names = dict.fromkeys(queues or ("demo",))
     made = [Description(name, lock.total_seconds(), max_delivery_count, window.total_seconds()) for name in names]
-    return asyncio.run(_serve(Emulator(made, amqp_port=port, http_port=http_port), time_limit, as_json=as_json))
+    return run_async(_serve(Emulator(made, amqp_port=port, http_port=http_port), time_limit, as_json=as_json))
 
 
 async def _serve(served: "Emulator", time_limit: timedelta | None, *, as_json: bool) -> int:

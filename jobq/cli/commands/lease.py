@@ -1,6 +1,5 @@
 """`jobq QUEUE lease run|list|show|release`: leases on names, and commands that live as long as they do."""
 
-import asyncio
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -8,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq import durations
-from jobq.cli.common import ExampleCommand, SuggestingGroup, duration, json_option, read_settings, spec_of, with_queue
+from jobq.cli.common import (
+    ExampleCommand,
+    SuggestingGroup,
+    duration,
+    json_option,
+    read_settings,
+    run_async,
+    spec_of,
+    with_queue,
+)
 from jobq.cli.display import terminal
 
 if TYPE_CHECKING:
@@ -115,7 +123,7 @@ def run(
 
     settings = below_guardian(sys.argv[1:], settings)
     wanted = {"ttl": ttl or settings.lease_ttl, "wait": wait_at_most or wait, "lock_delay": lock_delay or timedelta(0)}
-    return asyncio.run(_run(spec, settings, name, argv, wanted, conflict_exit_code))
+    return run_async(_run(spec, settings, name, argv, wanted, conflict_exit_code))
 
 
 async def _run(

@@ -1,6 +1,5 @@
 """`jobq QUEUE pull`: take one task, or a few, and run each here under its lease."""
 
-import asyncio
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq import durations
-from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, size, spec_of
+from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, run_async, size, spec_of
 from jobq.cli.display import terminal
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def pull(
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 
     echo = "nowhere" if quiet_output else "stderr" if as_json else "stdout"
-    return asyncio.run(_pull(resolve(spec, settings), settings, limit, echo, as_json=as_json))
+    return run_async(_pull(resolve(spec, settings), settings, limit, echo, as_json=as_json))
 
 
 async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any, *, as_json: bool) -> int:

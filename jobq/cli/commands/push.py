@@ -95,7 +95,7 @@ def _object(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--call",
     metavar="MODULE:FUNCTION",
     callback=_function,
-    help="A Python function, imported and called in a process of its own; what it returns is ignored.",
+    help="A Python function, imported and called in a process of its own; what it returns is the task's result.",
 )
 @click.option("--kwargs", metavar="JSON", callback=_object, help="Its arguments by name, as a JSON object.")
 @click.option(

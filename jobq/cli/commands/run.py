@@ -1,6 +1,5 @@
 """`jobq run`: options into settings, a queue and an input; the work is in `local_run`, what it keeps in `run_store`."""
 
-import asyncio
 import shlex
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq import durations
-from jobq.cli.common import ExampleCommand, Invocation, duration, read_settings, size
+from jobq.cli.common import ExampleCommand, Invocation, duration, read_settings, run_async, size
 from jobq.cli.display import terminal
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ def run(
     again += ["--joblog", joblog] if joblog else []
     echo = "nowhere" if quiet_output else "stderr" if as_json else "stdout"
     one = _Run(settings, file or "-" if reads_input else None, queue_file, joblog, shlex.join(again), echo, timeout)
-    return asyncio.run(one.work(resume=resume, resume_failed=resume_failed, as_json=as_json))
+    return run_async(one.work(resume=resume, resume_failed=resume_failed, as_json=as_json))
 
 
 def _settings(**options: Any) -> "Settings":

@@ -1,6 +1,5 @@
 """`jobq QUEUE worker`: options into settings, events onto the terminal; the work is in jobq.run.worker.worker."""
 
-import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, duration, read_settings, size, spec_of
+from jobq.cli.common import ExampleCommand, duration, read_settings, run_async, size, spec_of
 from jobq.cli.display.worker_log import Console
 from jobq.events import Events
 
@@ -118,7 +117,7 @@ def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: 
 
     settings = below_guardian(sys.argv[1:], settings)
     spec = spec_of(ctx, settings)
-    return asyncio.run(_work(spec, settings, echo_output=not quiet_output, is_data=as_json))
+    return run_async(_work(spec, settings, echo_output=not quiet_output, is_data=as_json))
 
 
 async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: bool) -> int:

@@ -98,7 +98,7 @@ class Here:
             lease = self._settings.visibility_timeout or self._backend.capabilities.default_lease
             screen.say(
                 f"{stats.leased} tasks are leased to an interrupted run, or to one that works on this file now; they"
-                f" start again when that lease runs out, within {durations.show(lease)}"
+                f" start again as soon as that is seen to be dead, or in {durations.show(lease)}, unless it renews"
             )
         sampler = UsageSampler(self._settings.memory_limit)
         worker = Worker(

@@ -20,7 +20,7 @@ def with_returned(outcome: Outcome, returned: object) -> Outcome:
     """Return the outcome with what a callback returned, of any size, or with why that is no value."""
     try:
         written = json.dumps(returned)
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001 - classes of the user's are asked for their items, and may raise anything
         return replace(outcome, value_lost=f"it is no JSON ({type(error).__name__})")
     return with_text(outcome, written)
 

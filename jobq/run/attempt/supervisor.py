@@ -181,7 +181,10 @@ class _Attempt:
         limit = self._with.clock.sleep_until(self._with.clock.boottime() + place.patience)
         stop = (stopping.receiving.wait(), stopping.interrupted.wait())
         await first_of(others, limit, self._keeper.lock_lost_event.wait(), self._journal.canceled(), *stop)
-        return others.done() and not others.cancelled()
+        if not others.done() or others.cancelled():
+            return False
+        await self._keeper.renew()  # or a cancel would be heard when a short task has run
+        return not self._keeper.lock_lost_event.is_set()
 
     async def _go_back(self, task: Task) -> Report:
         """Put it back uncharged, for a while: the others of this worker must not crash with it, nor it with them."""

@@ -131,11 +131,9 @@ def run(line: Line, letter: dict[str, Any]) -> int:
 
 def _tell_value(line: Line, value: object) -> int:
     """Say what the callback returned, and return the exit code to end with; one that is no JSON has not failed."""
-    from jobq.errors import MalformedTask  # noqa: PLC0415 - as above
-
     try:
         line.ask({"op": "returned", "json": json.dumps(value)})
-    except (TypeError, ValueError, RecursionError, MalformedTask) as error:
+    except Exception as error:  # noqa: BLE001 - classes of the user's are asked for their items, and may raise anything
         sys.stderr.write(f"jobq: what the callback returned is no value for a task, and is not kept: {error}\n")
         line.ask({"op": "returned", "lost": f"it is no JSON ({type(error).__name__})"})
     return 0

@@ -1,15 +1,17 @@
 """`python -P -m jobq.run.guardian`: how the guardian starts. Internal; `jobq worker` and the library start it.
 
-    --attached FD              guard the process that made the socket FD and started us; ends when that ends
+    OPTIONS --attached FD      guard the process that made the socket FD and started us; ends when that ends
     OPTIONS -- CMD ...         start CMD as the worker, with JOBQ_GUARDIAN_FD, pass signals on to it, end as it ends
 
-Options, each with a number:
+Options, each with a value:
 
     --restart N                when the worker dies by a signal start it again, N times at most, after a growing pause;
                                it then has JOBQ_GUARDIAN_RESTARTED=1: tasks of its predecessor may still be leased
     --first-pause SECONDS      the first of these pauses, for tests
     --worker PID --connection FD
                                the first worker is this child already, and FD our end of its socket
+    --group PATH               make this control group, and be in it with all tasks (cgroups(7), v2)
+    --namespaces 1             have each task in a PID namespace of its own (pid_namespaces(7))
     --stop-within SECONDS      kill a worker that has not ended so long after SIGTERM, SIGHUP or SIGINT (30)
 
 JOBQ_WATCHER_FD in the environment is a pipe for signs of life to the process that watches this one: see
@@ -27,6 +29,7 @@ import sys
 import time
 
 from jobq.run.guardian import kernel
+from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.heartbeat import SECONDS as HEARTBEAT_SECONDS
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.kernel import Signals, say
@@ -38,7 +41,7 @@ STOP_WITHIN_SECONDS = 30.0  # DESIGN section 11: stop grace, kill and requeue
 USAGE = 2  # DESIGN section 12
 
 
-def start_worker(command: list[str], environment: dict[str, str]) -> tuple[int, socket.socket]:
+def start_worker(command: list[str], environment: dict[str, str], contained: Contained) -> tuple[int, socket.socket]:
     """Fork the worker into a process group of its own, tied to this process; return its number and our socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     guardian = os.getpid()
@@ -49,6 +52,7 @@ def start_worker(command: list[str], environment: dict[str, str]) -> tuple[int, 
             # No PDEATHSIG here: a worker whose guardian dies has to kill what left its leaders' trees, and then itself.
             if os.getppid() == guardian:
                 os.set_inheritable(theirs.fileno(), True)
+                contained.group.leave()  # whoever finds us dead kills all that is in it, and it is us who may
                 kernel.default_signals(worker=True)
                 kernel.ignore_terminal()
                 environment = {**os.environ, **environment, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
@@ -62,7 +66,12 @@ def start_worker(command: list[str], environment: dict[str, str]) -> tuple[int, 
 
 
 def guard_worker(
-    first: tuple[int, int] | None, command: list[str], restarts: int, pause: float, stop_within: float
+    first: tuple[int, int] | None,
+    command: list[str],
+    restarts: int,
+    pause: float,
+    stop_within: float,
+    contained: Contained,
 ) -> int:
     """Guard the worker, and start it again when it dies by a signal.
 
@@ -72,6 +81,7 @@ def guard_worker(
         restarts: how often.
         pause: seconds before the first start after a death.
         stop_within: seconds that it may take to end.
+        contained: what holds the tasks together.
 
     Returns:
         Its code, 128+n when it died by signal n.
@@ -87,15 +97,16 @@ def guard_worker(
             connection.set_inheritable(False)
             first = None
         else:
-            worker, connection = start_worker(command, environment)
+            worker, connection = start_worker(command, environment, contained)
         guardian = Guardian(
-            connection, signals, worker, heartbeat, stop_within, strangers & frozenset(kernel.children())
+            connection, signals, worker, heartbeat, stop_within, strangers & frozenset(kernel.children()), contained
         )
         code = os.waitstatus_to_exitcode(guardian.run() or 0)
         if code >= 0:
             return code
         if restarts <= 0 or guardian.asked_to_stop:
-            say(f"the worker died by signal {-code}; what it ran died with it, and comes back when the leases run out")
+            if not guardian.has_told:
+                say(f"the worker died by signal {-code}; what it ran died too, and comes back when its leases run out")
             return 128 - code
         restarts -= 1
         say(f"the worker died by signal {-code}; next start in {pause:g} s")
@@ -125,26 +136,39 @@ def main(arguments: list[str]) -> int:
     kernel.become_subreaper()
     kernel.hide_from_same_user()
     gc.freeze()  # a fork then shares these pages for good
-    if len(arguments) == 2 and arguments[0] == "--attached":  # noqa: PLR2004 - a flag and its value
-        Guardian(socket.socket(fileno=int(arguments[1])), Signals(), None).run()
-        return 0
     options = {
-        "--restart": 0.0,
-        "--first-pause": FIRST_PAUSE_SECONDS,
-        "--stop-within": STOP_WITHIN_SECONDS,
-        "--worker": 0.0,
-        "--connection": -1.0,
+        "--restart": "0",
+        "--first-pause": str(FIRST_PAUSE_SECONDS),
+        "--stop-within": str(STOP_WITHIN_SECONDS),
+        "--worker": "0",
+        "--connection": "-1",
+        "--group": "",
+        "--namespaces": "0",
     }
     while len(arguments) > 1 and arguments[0] in options:
-        options[arguments[0]] = float(arguments[1])
+        options[arguments[0]] = arguments[1]
         arguments = arguments[2:]
-    if arguments[:1] != ["--"] or not arguments[1:]:
+    is_attached = len(arguments) == 2 and arguments[0] == "--attached"  # noqa: PLR2004 - a flag and its value
+    if not is_attached and (arguments[:1] != ["--"] or not arguments[1:]):
         say("usage: python -P -m jobq.run.guardian [--restart N] [--stop-within SECONDS] -- CMD ...")
         return USAGE
-    first = (int(options["--worker"]), int(options["--connection"])) if options["--worker"] else None
-    return guard_worker(
-        first, arguments[1:], int(options["--restart"]), options["--first-pause"], options["--stop-within"]
-    )
+    contained = Contained(options["--group"], in_namespaces=options["--namespaces"] == "1")
+    contained.begin()
+    try:
+        if is_attached:
+            Guardian(socket.socket(fileno=int(arguments[1])), Signals(), None, contained=contained).run()
+            return 0
+        worker = int(options["--worker"])
+        return guard_worker(
+            (worker, int(options["--connection"])) if worker else None,
+            arguments[1:],
+            int(options["--restart"]),
+            float(options["--first-pause"]),
+            float(options["--stop-within"]),
+            contained,
+        )
+    finally:
+        contained.end()
 
 
 if __name__ == "__main__":

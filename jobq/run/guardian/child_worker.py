@@ -16,6 +16,7 @@ class ChildWorker:
 
     Attributes:
         asked_to_stop: whether a signal has asked it to; no other worker is started then.
+        is_told: whether we killed it, and have said why.
         end_by: boottime in seconds at which it is killed, once it was asked to end.
 
     Args:
@@ -25,7 +26,7 @@ class ChildWorker:
     """
 
     def __init__(self, pid: int, tasks: Tasks, stop_within: float) -> None:
-        self.asked_to_stop = False
+        self.asked_to_stop = self.is_told = False
         self.end_by = math.inf
         self._pid = pid
         self._tasks = tasks
@@ -63,8 +64,8 @@ class ChildWorker:
             self.kill()
 
     def kill(self) -> None:
-        """Kill it, and let no other be started."""
-        self.asked_to_stop = True
+        """Kill it, and let no other be started; the caller says why."""
+        self.asked_to_stop = self.is_told = True
         self.end_by = math.inf
         if self.is_there:
             os.kill(self._pid, signal.SIGKILL)

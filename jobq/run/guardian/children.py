@@ -8,14 +8,26 @@ from jobq.run.guardian.kernel import say
 from jobq.run.guardian.protocol import Message
 
 
-def become(message: Message, stdout: int, stderr: int, report: int, guardian: int) -> None:
-    """In the child: arm, connect, execute; never returns."""
+def become(message: Message, stdout: int, stderr: int, report: int, guardian: int | None) -> None:
+    """In the child: arm, connect, execute; never returns.
+
+    Args:
+        message: what to execute.
+        stdout: to be its standard output.
+        stderr: to be its standard error.
+        report: where to write why it does not execute.
+        guardian: the number of our parent; None = this is a PID namespace of the task's, whose init sees to that.
+    """
     stage = "program"
     try:
         os.setsid()
         kernel.become_subreaper()
         kernel.die_with_parent()
-        if os.getppid() != guardian:
+        if guardian is None:
+            from jobq.run.guardian.pid_namespaces import show_own_processes  # noqa: PLC0415 - it is there by now
+
+            show_own_processes()
+        elif os.getppid() != guardian:
             os._exit(127)  # the guardian died before this process was armed
         null = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((null, 0), (stdout, 1), (stderr, 2)):

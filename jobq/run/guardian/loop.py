@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from jobq.run.guardian import kernel, protocol
 from jobq.run.guardian.child_worker import ChildWorker
+from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.freeze import BothClocks
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.inbox import MOST_WAITING, Inbox
@@ -38,6 +39,7 @@ class Guardian:
         heartbeat: to the watcher, whose end ends us and our child; None = there is none.
         stop_within: seconds that our child may take to end once a signal has asked it to.
         strangers: children that this process had before it was a guardian; they are left alone.
+        contained: what holds the tasks together.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class Guardian:
         heartbeat: Heartbeat | None = None,
         stop_within: float = math.inf,
         strangers: frozenset[int] = frozenset(),
+        contained: Contained | None = None,
     ) -> None:
         self._signals = signals
+        self._contained = contained or Contained()
         self._connection = connection
         self._sender = Sender(connection)
-        self._tasks = Tasks(child, strangers)
+        self._tasks = Tasks(child, strangers, self._contained.namespaces)
         self._child = None if child is None else ChildWorker(child, self._tasks, stop_within)
         self._inbox = Inbox(connection, self._tasks)
         self._connected = True
@@ -72,11 +76,17 @@ class Guardian:
         """Whether our child was to end, so that no other is started in its place."""
         return self._child is not None and self._child.asked_to_stop
 
+    @property
+    def has_told(self) -> bool:
+        """Whether we killed our child, and have said why."""
+        return self._child is not None and self._child.is_told
+
     def run(self) -> int | None:
         """Guard until the worker has ended and nothing of its tasks is left; return its wait status if it was ours."""
         try:
             self._connection.setblocking(False)
-            self._tell({"op": "hello", "version": protocol.VERSION, "pid": os.getpid()})
+            who = {"version": protocol.VERSION, "pid": os.getpid()}
+            self._tell({"op": "hello", **who, **self._contained.told()})
             while self._is_needed():
                 self._step()
             give_up = kernel.boottime() + ENDING_SECONDS

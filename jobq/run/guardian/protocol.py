@@ -14,7 +14,9 @@ Worker to guardian, two descriptors with a spawn:
     ping    id (0)                asks for a pong
 Guardian to worker, one descriptor with a handle:
     zygote  state, why            "ready", "failed" (it could not import: why), or "lost" (it died: tasks start cold)
-    hello   version, pid          first of all
+    hello   version, pid, group, namespaces, why
+            first of all; group = the path of the control group that it is in, or empty; namespaces = each task has a
+            PID namespace; why there is neither, if it was asked for one
     pong                          whatever it says is as good a sign of life; this is for when it has nothing to say
     started id, pid, handle       handle = true: a descriptor comes along, the leader's pidfd, so that the worker can
             kill by itself; false: the leader has ended meanwhile, or no descriptor was left

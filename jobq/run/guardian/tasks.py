@@ -2,7 +2,8 @@
 
 Each leader is the subreaper of its own tree, so whatever leaves its process group stays below it while it lives, and
 falls to the guardian when it dies. So a child of the guardian that is neither the worker nor a live leader belongs to
-a task that has ended, and is killed.
+a task that has ended, and is killed. With a PID namespace for each task that is the namespace's init, a child of ours,
+and all that is in there dies with it.
 """
 
 import contextlib
@@ -15,6 +16,10 @@ from jobq.run.guardian import kernel
 from jobq.run.guardian.children import become
 from jobq.run.guardian.protocol import ARMED, Message, WireError
 from jobq.run.guardian.task_process import Leader, ending
+
+TYPE_CHECKING = False  # as in `typing`
+if TYPE_CHECKING:
+    from jobq.run.guardian.pid_namespaces import PidNamespaces
 
 _NUMBER_CHARACTERS = 10
 MOST_PID = 2**22  # proc(5), pid_max
@@ -30,15 +35,23 @@ class Tasks:
     Args:
         worker: the number of the child that is no task; None = there is none.
         strangers: children from before this process was a guardian: `exec jobq worker` keeps those of a shell.
+        namespaces: makes a PID namespace for each; None = they are in ours.
     """
 
-    def __init__(self, worker: int | None, strangers: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        worker: int | None,
+        strangers: frozenset[int] = frozenset(),
+        namespaces: "PidNamespaces | None" = None,
+    ) -> None:
         self.worker_status: int | None = None
         self.zygote: int | None = None  # the number of another child that is no task, and leads a session
         self.zygote_status: int | None = None
         self.zygote_session: int | None = None  # also of one that is dead: tasks in the making are in it
         self.hear = _nothing  # takes in what the zygote says of children that seem to be strays
         self._worker = worker
+        self._namespaces = namespaces
+        self._inits = set[int]()  # those of live leaders' namespaces; of an ended one it is a stray, as all in there
         self._strangers = set(strangers)  # ours un-reaped, so their numbers stay their own (P4)
         self._by_id: dict[int, Leader] = {}  # live ones only, as in the next
         self._by_pid: dict[int, Leader] = {}
@@ -72,17 +85,31 @@ class Tasks:
         """
         status, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            pid = kernel.fork()
+            pid, init = self._fork(message, stdout, stderr, report)
         except OSError:
             os.close(status)
-            os.close(report)
             raise
-        if pid == 0:
-            become(message, stdout, stderr, report, self._me)
-        os.close(report)
+        finally:
+            os.close(report)
         leader = Leader(message["id"], pid, status, message["deadline"])
+        leader.init = init
         self._by_id[leader.id] = self._by_pid[pid] = leader
+        self._inits |= {init} - {0}
         return leader
+
+    def _fork(self, message: Message, stdout: int, stderr: int, report: int) -> tuple[int, int]:
+        """Return the numbers of a leader and of its namespace's init, 0 = it is in ours. Raises OSError."""
+        if self._namespaces is None:
+            if (pid := kernel.fork()) == 0:
+                become(message, stdout, stderr, report, self._me)
+            return pid, 0
+        try:
+            init = self._namespaces.enter()  # without a leader it is a stray
+            if (pid := kernel.fork()) == 0:
+                become(message, stdout, stderr, report, None)
+        finally:
+            self._namespaces.leave()
+        return pid, init
 
     def expect(self, message: Message, gate: int) -> Leader:
         """Note a task that the zygote is asked to fork."""
@@ -144,6 +171,8 @@ class Tasks:
         """Kill the group; the leader's end then brings the rest of its tree here, where `reap` kills it."""
         leader.killed = leader.killed or why
         self.signal(leader, signal.SIGKILL)
+        if leader.init in self._inits:
+            os.kill(leader.init, signal.SIGKILL)  # our un-reaped child (P4)
 
     def kill_all(self) -> None:
         """Kill every tree."""
@@ -229,12 +258,14 @@ class Tasks:
             self.signal(leader, signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         self._strangers.discard(pid)
+        self._inits.discard(pid)
         self._killed.pop(pid, None)
         self._hopeless.discard(pid)
         if leader is not None:
             leader.sweep_until = kernel.boottime() + SWEEP_SECONDS
             leader.foreign = self._foreign  # found before it was last known to live, when its own were still below it
             leader.ended = ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
+            self._inits.discard(leader.init)
             del self._by_pid[pid]
             del self._by_id[leader.id]
             self._sweeping.append(leader)
@@ -263,7 +294,7 @@ class Tasks:
         return strays
 
     def _is_known(self, pid: int) -> bool:
-        return pid in self._by_pid or pid in (self._worker, self.zygote) or pid in self._strangers
+        return pid in self._by_pid or pid in (self._worker, self.zygote) or pid in self._strangers | self._inits
 
     def _kill(self, strays: list[int]) -> bool:
         """Kill what ended tasks left; each death may bring its own children here, and a SIGCHLD with it.

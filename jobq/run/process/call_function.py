@@ -35,6 +35,7 @@ def run(arguments: list[str]) -> int:
         arguments: as `arguments_for` returns them.
     """
     sys.argv = arguments[:1]
+    place = os.environ.get("JOBQ_RESULT_FILE", "")  # the function may clear its environment
     try:
         kwargs = json.loads("".join(arguments[1:]) or "{}")
         result = function_named(arguments[0])(**kwargs)
@@ -42,7 +43,7 @@ def run(arguments: list[str]) -> int:
             import asyncio  # noqa: PLC0415 - 30 ms that few pay
 
             result = asyncio.run(result)
-        keep(result)
+        keep(result, place)
     except NoSuchFunction as error:
         sys.stderr.write(f"jobq: {error}\n")
     except SystemExit as error:
@@ -56,14 +57,13 @@ def run(arguments: list[str]) -> int:
     return 1
 
 
-def keep(result: object) -> None:
+def keep(result: object, path: str) -> None:
     """Write what the function returned to where commands write their results, unless it has written one itself."""
-    path = os.environ.get("JOBQ_RESULT_FILE")
     if result is None or not path:
         return
     try:
         text = json.dumps(result)
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001 - classes of the user's are asked for their items, and may raise anything
         text = f"no JSON: {type(error).__name__}"  # which the worker tells, and counts
     try:
         with open(path, "x", encoding="utf-8") as file:  # noqa: PTH123 - each import costs every such task

@@ -15,6 +15,7 @@ from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
 from jobq.run.racing import racing
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
+from jobq.run.spawn.containment import NONE, PIDNS, UNGUARDED, InUse, check, guardian_options
 from jobq.run.spawn.guardian_spawner import FD_VARIABLE, GuardianSpawner, inherited_connection
 from jobq.run.spawn.launch import launch
 from jobq.settings import Settings
@@ -40,9 +41,10 @@ def spawner_for(settings: Settings) -> Spawner:
 
         hide_from_same_user()
         _allow_descriptors()
-        return GuardianSpawner(connection, on_guardian_lost=_follow)
+        return GuardianSpawner(connection, on_guardian_lost=_follow, contained=settings.containment)
     if settings.guardian == "on" and is_possible():
-        return GuardianSpawner()
+        return GuardianSpawner(contained=settings.containment)
+    check(settings.containment, InUse(NONE, UNGUARDED))
     _log.warning(_WEAKER)
     return AsyncioSpawner()
 
@@ -58,7 +60,11 @@ async def preload(spawner: Spawner, settings: Settings, environment: Mapping[str
     Raises:
         ConfigurationError: a module cannot be imported.
     """
-    if isinstance(spawner, GuardianSpawner):
+    if isinstance(spawner, GuardianSpawner) and spawner.contained_by == PIDNS:
+        _log.warning(
+            "modules are not preloaded: with JOBQ_CONTAINMENT=pidns each task starts in a namespace of its own"
+        )
+    elif isinstance(spawner, GuardianSpawner):
         modules = ", ".join(settings.preload)
         inherited = inherited_environment(environment, settings.task_env)
         with racing(spawner.preload(settings.preload, inherited)) as (importing,):
@@ -80,7 +86,7 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
         What the worker goes by.
 
     Raises:
-        ConfigurationError: there is no guardian to be had.
+        ConfigurationError: there is no guardian to be had, or no control group, and one was asked for.
     """
     if settings.guardian == "off" or settings.guardian_fd is not None or not is_possible():
         return settings
@@ -88,8 +94,11 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
         *("--restart", str(settings.restart)),
         *("--stop-within", str(settings.stop_grace.total_seconds() + _GIVE_BACK_SECONDS)),
     ]
+    contained = guardian_options(settings.containment)
+    group = contained if "--group" in contained else []
     try:
-        descriptor = launch([*options, "--", sys.executable, "-P", "-m", "jobq", *arguments]).detach()
+        command = [sys.executable, "-P", "-m", "jobq", *arguments]
+        descriptor = launch([*contained, *options, "--", *command], group).detach()
     except OSError as error:  # this machine is short of processes or memory
         raise ConfigurationError(f"the guardian could not be started: {error}") from error
     os.environ[FD_VARIABLE] = str(descriptor)

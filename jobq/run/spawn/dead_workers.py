@@ -1,4 +1,4 @@
-"""What a worker left alive that died with its watcher and its guardian: the next worker's start ends it.
+"""What a worker left alive that died with its watcher and its guardian, and whether nothing of a worker lives.
 
 The id that a worker gives to its tasks says who guards them, in a form that no later process can have: so a task whose
 guardian is dead is known by its environment alone, without a file that may be missing or stale. What is not surely of
@@ -8,12 +8,17 @@ this user, this boot of this machine and this PID namespace is left alone; so is
 import hashlib
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from jobq.run.guardian.control_group import ControlGroup
+from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members
 from jobq.run.spawn.survivors import WORKER_ID_VARIABLE, kill_all_of
 
 _MARK: Final = f"{WORKER_ID_VARIABLE}=".encode("ascii")
+_TOO_LONG: Final = 10  # characters of a number that no process has
+_GROUP_SECONDS: Final = 1.0  # for what was killed to be gone
 _STATE, _PARENT, _STARTED = 0, 1, 19  # among what follows the name in /proc/PID/stat (proc(5))
 
 
@@ -23,16 +28,52 @@ class _Seen(NamedTuple):
 
 
 def new_worker_id(guardian: int) -> str:
-    """Return an id for the tasks of a worker: random, and with the place, the number and the start of its guardian.
+    """Return an id for the tasks of this process: random, with the place and who guards them.
+
+    Guardian, watcher and worker stand in it, each with its number and its start; a program that embeds jobq is worker
+    and the guardian's parent in one.
 
     Raises:
         OSError: the guardian is gone.
     """
-    return f"{secrets.token_hex(16)}-{_where()}-{guardian}-{_stat(guardian)[_STARTED]}"
+    guards = dict.fromkeys((guardian, int(_stat(guardian)[_PARENT]), os.getpid()))
+    told = (f"{number}-{_stat(number)[_STARTED]}" for number in guards)
+    return "-".join((secrets.token_hex(16), _where(), *told))
+
+
+def without_survivors(worker_ids: Iterable[str]) -> list[str]:
+    """Return those workers of which nothing lives: guardian, watcher, worker, and what they ran, which is killed first.
+
+    Who cannot be judged from here, and of whom something carries the id yet, is not among them.
+    """
+    dead = [each for each in worker_ids if _are_dead(each)]
+    if not dead:
+        return []
+    kill_what_dead_workers_left()
+    carried = {found.worker_id for number in _numbers() if (found := _seen(number)) is not None}
+    return [each for each in dead if each not in carried]
 
 
 def kill_what_dead_workers_left() -> int:
-    """Kill what carries the id of a worker whose guardian is dead and fell to init or to one of our ancestors."""
+    """Kill what dead workers left: in control groups of theirs, and what else carries their ids; return how many.
+
+    By its id in the environment only what fell to init or to one of our ancestors is known: another service may have
+    adopted the rest.
+    """
+    return _end_groups() + _kill_carriers()
+
+
+def _end_groups() -> int:
+    """Kill what is in the groups whose makers are dead, and remove them; not those that this process is in."""
+    killed = 0
+    for group in made_by_jobq():
+        if _is_dead(group.name.removeprefix(PREFIX)) and str(os.getpid()) not in members(group):
+            killed += len(members(group))
+            ControlGroup(str(group)).end(_GROUP_SECONDS)
+    return killed
+
+
+def _kill_carriers() -> int:
     seen = {number: found for number in _numbers() if (found := _seen(number)) is not None}
     ours = _ancestors()
     own_ids = {seen[number].worker_id for number in ours if number in seen}  # we may be a task ourselves
@@ -52,20 +93,43 @@ def _adopter(number: int, seen: dict[int, _Seen]) -> int:
 
 
 def _is_dead(worker_id: str) -> bool:
-    _, where, guardian, started = (*worker_id.split("-"), "", "", "")[:4]
-    if where != _where() or not guardian.isdecimal():
-        return False
+    """Tell whether its guardian is."""
+    return any(_ended(worker_id)[:1])
+
+
+def _are_dead(worker_id: str) -> bool:
+    """Tell whether all of its guards are."""
+    ended = _ended(worker_id)
+    return len(ended) > 1 and all(ended)  # an older jobq named the guardian alone
+
+
+def _ended(worker_id: str) -> list[bool]:
+    """Tell of each of its guards whether it has ended, the guardian first; nothing where that cannot be judged here."""
+    where, *told = worker_id.partition("-")[2].split("-")
+    guards = list(zip(told[::2], told[1::2], strict=False))
+    if where != _where() or not all(number.isdecimal() and len(number) < _TOO_LONG for number, _ in guards):
+        return []
+    return [_has_ended(int(number), started) for number, started in guards]
+
+
+def _has_ended(number: int, started: str) -> bool:
     try:
-        found = _stat(int(guardian))
-        return found[_STATE] in "ZX" or found[_STARTED] != started
-    except OSError:
+        os.kill(number, 0)  # no signal: who is hidden from us in /proc is no less alive
+    except ProcessLookupError:
         return True
+    except PermissionError:
+        pass  # another user's by now
+    try:
+        found = _stat(number)
+    except OSError:
+        return False  # hidden, or it ends just now
+    return found[_STATE] in "ZX" or found[_STARTED] != started
 
 
 def _where() -> str:
-    """Return what tells this boot of this machine and this PID namespace from others: numbers mean nothing there."""
-    parts = [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()]
-    for kind in ("pid", "time"):
+    """Return what tells this user, boot and PID namespace from others: numbers mean nothing there, or are hidden."""
+    parts = [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(), str(os.getuid())]
+    for kind in ("pid", "time", "user"):
         try:
             parts.append(str(Path(f"/proc/self/ns/{kind}").readlink()))
         except OSError:  # a kernel before 5.6 has no time namespaces

@@ -14,12 +14,14 @@ from typing import Final, Self
 
 from jobq.errors import ConfigurationError
 from jobq.run.guardian import protocol
+from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
 from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
+from jobq.run.spawn import containment
 from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id
 from jobq.run.spawn.guarded_process import GuardedProcess, unsendable_in
 from jobq.run.spawn.pings import Pings
-from jobq.run.spawn.survivors import WORKER_ID_VARIABLE, Lifeline, kill_all_of
+from jobq.run.spawn.survivors import SECONDS, WORKER_ID_VARIABLE, Lifeline, kill_all_of
 
 FD_VARIABLE: Final = "JOBQ_GUARDIAN_FD"
 HELLO_SECONDS: Final = 10.0
@@ -45,24 +47,36 @@ class GuardianSpawner:
             child, which is what a program that embeds jobq gets.
         on_guardian_lost: called on a thread of its own when the guardian has died and all that was left of its tasks
             is killed.
+        contained: JOBQ_CONTAINMENT: what is to hold the tasks together for the kernel.
+
+    Attributes:
+        lost: set when the guardian is gone: nothing can be started any more.
+        contained_by: what holds the tasks together: "cgroup", "pidns", or "off" for nothing.
 
     Raises:
-        ConfigurationError: on entering, when there is no guardian to be had.
+        ConfigurationError: on entering, when there is no guardian to be had, or not what is to hold the tasks together.
     """
 
     def __init__(
-        self, connection: socket.socket | None = None, *, on_guardian_lost: Callable[[], None] | None = None
+        self,
+        connection: socket.socket | None = None,
+        *,
+        on_guardian_lost: Callable[[], None] | None = None,
+        contained: containment.Asked = "auto",
     ) -> None:
         self._connection = connection
         self._on_guardian_lost = on_guardian_lost
         self._child: subprocess.Popen[bytes] | None = None
-        self._worker_id = ""
+        self.worker_id = ""  # what its tasks carry, once it is entered; see `dead_workers`
         self._numbers = 0
         self._tasks: dict[int, GuardedProcess] = {}
         self._in_flight = asyncio.Semaphore(SPAWNS_IN_FLIGHT)
         self._lifeline: Lifeline | None = None
         self._open = False
-        self.lost = asyncio.Event()  # set when the guardian is gone: nothing can be started any more
+        self._contained = contained
+        self._group = ControlGroup("")
+        self.contained_by = containment.NONE
+        self.lost = asyncio.Event()
         self._lost: str | None = None
         self._preloaded: asyncio.Future[None] | None = None
         self._pings = Pings(self.tell, self._lose)
@@ -71,10 +85,12 @@ class GuardianSpawner:
         if not hasattr(os, "pidfd_open"):
             raise ConfigurationError("the guardian needs Linux 5.3 or newer; use the asyncio spawner")
         if self._connection is None:
-            self._connection, self._child = _start_guardian()
+            options = containment.guardian_options(self._contained)
+            self._connection, self._child = _start_guardian(options)
+            self._group = ControlGroup(options[1] if "--group" in options else "")  # also of one that says no word
         elif killed := await asyncio.to_thread(kill_what_dead_workers_left):
             _log.warning("%d processes that a worker left when it was killed with its watcher are killed", killed)
-        self._worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
+        self.worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
         self._loop = asyncio.get_running_loop()
         self._connection.setblocking(False)
         self._receiver = Receiver(self._connection, protocol.HANDLE_DESCRIPTORS)
@@ -83,7 +99,7 @@ class GuardianSpawner:
         self._loop.add_reader(self._connection, self._read)
         self._open = True
         try:
-            self._lifeline = Lifeline(self._connection, self._worker_id, self._on_guardian_lost)
+            self._lifeline = Lifeline(self._connection, self._kill_what_is_left, self._on_guardian_lost)
             async with asyncio.timeout(HELLO_SECONDS):
                 await self._hello
             self._pings.start()
@@ -110,7 +126,7 @@ class GuardianSpawner:
             if self._lost is not None and self._lifeline is not None:
                 await _finished(self._lifeline.join)  # the thread kills what is left, and would end with this process
             if self._child is not None:
-                await _finished(partial(_end, self._child, self._worker_id))
+                await _finished(partial(self._end, self._child))
 
     async def preload(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
         """Import modules in a zygote, once; launches that may be forked then are, while it lives.
@@ -124,7 +140,7 @@ class GuardianSpawner:
         """
         self._preloaded = self._loop.create_future()
         self.tell(
-            {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self._worker_id}}
+            {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self.worker_id}}
         )
         if self._lost is not None:
             raise ConfigurationError(f"cannot preload {', '.join(modules)}: the guardian is gone: {self._lost}")
@@ -164,7 +180,7 @@ class GuardianSpawner:
             "op": "spawn",
             "id": process.number,
             "argv": list(launch.argv),
-            "env": {**launch.env, WORKER_ID_VARIABLE: self._worker_id},
+            "env": {**launch.env, WORKER_ID_VARIABLE: self.worker_id},
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
             "forked": launch.forked,
@@ -230,7 +246,7 @@ class GuardianSpawner:
                 raise WireError(f"guardian of version {message['version']}, expected {protocol.VERSION}")
             if not self._hello.done():
                 self._pings.aim_at(message["pid"])
-                self._hello.set_result(None)
+                self._note_containment(message)
             return
         if message["op"] == "zygote":
             self._hear_of_zygote(message["state"], message["why"])
@@ -248,6 +264,19 @@ class GuardianSpawner:
                 process.has_ended(message)
             case other:
                 raise WireError(f"unknown message {other!r}")
+
+    def _note_containment(self, hello: Message) -> None:
+        self._group = ControlGroup(hello.get("group", ""))
+        if hello.get("namespaces"):
+            self.contained_by = containment.PIDNS
+        elif self._group.path:
+            self.contained_by = containment.CGROUP
+        try:
+            containment.check(self._contained, containment.InUse(self.contained_by, hello.get("why", "")))
+        except ConfigurationError as error:
+            self._hello.set_exception(error)
+        else:
+            self._hello.set_result(None)
 
     def _hear_of_zygote(self, state: str, why: str) -> None:
         if self._preloaded is not None and not self._preloaded.done():
@@ -292,13 +321,28 @@ class GuardianSpawner:
         self._connection.close()
         self._connection = None
 
+    def _kill_what_is_left(self) -> None:
+        self._group.kill()
+        kill_all_of(self.worker_id)
+        self._group.end(SECONDS)
 
-def _start_guardian() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    def _end(self, guardian: "subprocess.Popen[bytes]") -> None:
+        """Wait for a guardian that was let go; one that is stopped is killed, and takes its leaders along (P2)."""
+        try:
+            guardian.wait(ENDING_SECONDS + 1)
+        except subprocess.TimeoutExpired:
+            guardian.kill()
+            guardian.wait()
+            kill_all_of(self.worker_id)
+        self._group.end(SECONDS)
+
+
+def _start_guardian(contained: list[str]) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         try:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobq.run.guardian", "--attached", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "jobq.run.guardian", *contained, "--attached", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # one Ctrl-C of the embedding program is not the guardian's business
@@ -317,13 +361,3 @@ async def _finished(work: Callable[[], None]) -> None:
     except asyncio.CancelledError:
         await doing
         raise
-
-
-def _end(guardian: "subprocess.Popen[bytes]", worker_id: str) -> None:
-    """Wait for a guardian that was let go; one that is stopped is killed, and takes its leaders along (P2)."""
-    try:
-        guardian.wait(ENDING_SECONDS + 1)
-    except subprocess.TimeoutExpired:
-        guardian.kill()
-        guardian.wait()
-        kill_all_of(worker_id)

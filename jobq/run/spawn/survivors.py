@@ -27,13 +27,15 @@ class Lifeline:
 
     Args:
         connection: the socket to the guardian; watched through a descriptor of its own.
-        worker_id: what the tasks carry.
+        kill: kills what a dead guardian has left of its tasks.
         on_lost: called on that thread once the guardian is gone and all that was left of its tasks is killed.
     """
 
-    def __init__(self, connection: socket.socket, worker_id: str, on_lost: Callable[[], None] | None) -> None:
+    def __init__(
+        self, connection: socket.socket, kill: Callable[[], object], on_lost: Callable[[], None] | None
+    ) -> None:
         self._socket = connection.dup()
-        self._worker_id = worker_id
+        self._kill = kill
         self._on_lost = on_lost
         self._is_wanted = True
         self._thread = threading.Thread(target=self._watch, name="jobq guardian lifeline", daemon=True)
@@ -56,7 +58,7 @@ class Lifeline:
         poll.poll()
         self._socket.close()
         if self._is_wanted:
-            kill_all_of(self._worker_id)
+            self._kill()
             if self._on_lost is not None:
                 self._on_lost()
 

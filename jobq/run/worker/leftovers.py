@@ -1,17 +1,21 @@
 """What others hold when a worker finds nothing to do: leases that nobody renews come back, and all else is said."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final
 
 from jobq import durations
-from jobq.backend import Backend
+from jobq.backend import Backend, SharesMachine
 from jobq.clock import Clock
 from jobq.errors import JobqError
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.journal.store import Journal, KeepsJournal
+from jobq.run.spawn.dead_workers import without_survivors
 
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS: Final = 1.0  # between two looks for workers of this machine that are dead
 _MOST: Final = 100  # leases that are looked at
 _ANSWER_SECONDS: Final = 3.0
 _GRAIN_SECONDS: Final = 0.5  # by which two looks may differ about one expiry
@@ -30,6 +34,20 @@ class Leftovers:
         self._clock = clock
         self._expiries: dict[str, float] = {}  # boottime in seconds, by the former look
         self._renewed: set[str] = set()
+
+    async def take_from_the_dead(self, backend: SharesMachine) -> None:
+        """Have the tasks of dead workers come back at once, again and again: on one machine that can be seen."""
+        while True:
+            try:
+                if holders := await backend.holders():
+                    dead = await asyncio.to_thread(without_survivors, holders)
+                    if dead and (count := await backend.end_leases(dead)):
+                        _log.warning(
+                            "nothing lives of a worker that held leases: what it ran comes back now (%d)", count
+                        )
+            except (JobqError, OSError) as error:
+                _log.debug("whether other workers are dead is not known: %r", error)  # their leases run out anyway
+            await self._clock.sleep_until(self._clock.boottime() + _LOOK_SECONDS)
 
     async def abandoned(self) -> dict[str, float]:
         """Return which tasks come back by themselves, as far as is known, and in how many seconds.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Literal
 
-from jobq.backend import Backend, Delivery, Prepares
+from jobq.backend import Backend, Delivery, Prepares, SharesMachine
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.run.attempt.checkpoints import Archives, archives_of
@@ -148,7 +148,12 @@ class Worker:
         if self._settings.guardian_restarted:
             # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
             self._coming_back.expect("", supervisor.lease.total_seconds())
-        self._emit("worker.started", slots=self._settings.num_workers, lease_s=supervisor.lease.total_seconds())
+        self._emit(
+            "worker.started",
+            slots=self._settings.num_workers,
+            lease_s=supervisor.lease.total_seconds(),
+            containment=getattr(self._spawner, "contained_by", "off"),
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
@@ -157,6 +162,10 @@ class Worker:
                 ]
                 if isinstance(self._backend, Prepares):
                     helpers.append(group.create_task(self._prepare(self._backend), name="prepare"))
+                if (worker_id := getattr(self._spawner, "worker_id", "")) and isinstance(self._backend, SharesMachine):
+                    self._backend.hold_as(worker_id)
+                    looking = self._leftovers.take_from_the_dead(self._backend)
+                    helpers.append(group.create_task(looking, name="dead workers"))
                 if (lost := getattr(self._spawner, "lost", None)) is not None:
                     helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))
                 if self._settings.time_limit is not None:

@@ -10,8 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id
-from tests.guardian.stage import PYTHON, guardian_below, hostile, living, marker, state, until, watched, worker_below
+from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id, without_survivors
+from tests.guardian.stage import (
+    PYTHON,
+    children,
+    guardian_below,
+    hostile,
+    living,
+    marker,
+    state,
+    until,
+    watched,
+    worker_below,
+)
 from tests.guardian.test_command_line import Worker
 
 
@@ -29,11 +40,14 @@ def a_worker(folder: Path) -> Iterator[Worker]:
 
 def test_p2_the_next_start_ends_what_is_left_when_all_three_were_killed(tmp_path: Path) -> None:
     with a_worker(tmp_path / "killed") as killed, a_worker(tmp_path / "lives") as lives:
-        three = [killed.process.pid, guardian_below(killed.process.pid), worker_below(killed.process.pid)]
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none of them can do anything about it
-            for pid in three:
-                os.kill(pid, number)
-        until(lambda: all(state(pid) in "ZX" for pid in three[1:]))
+        watcher = killed.process.pid
+        # Stopped first, so that none of them can do anything about it; the watcher's death continues the guardian.
+        for pid in (watcher, worker_below(watcher), guardian_below(watcher)):
+            os.kill(pid, signal.SIGSTOP)
+        three = [guardian_below(watcher), worker_below(watcher), watcher]
+        for pid in three:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: all(state(pid) in "ZX" for pid in three))
         left, neighbours = killed.survivors(), lives.survivors()
         assert left, "nothing outlived the blow, so nothing is shown"
         command = [sys.executable, "-m", "jobq", "demo", "worker", "--log-format", "text"]
@@ -106,3 +120,34 @@ def test_a_zombie_is_dead(tmp_path: Path) -> None:
     kill_what_dead_workers_left()
     assert left.wait(10) == -signal.SIGKILL
     guardian.wait()
+
+
+PROGRAM = """
+import os, subprocess
+from jobq.run.spawn.dead_workers import new_worker_id
+with subprocess.Popen(["sleep", "1000"]) as guardian:
+    print(new_worker_id(guardian.pid))
+    guardian.kill()
+"""
+
+
+def dead_worker_id() -> str:
+    """Return the id of a program that has ended, and its guardian with it."""
+    run = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True)
+    return run.stdout.strip()
+
+
+def test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead() -> None:
+    dead = dead_worker_id()
+    random, where, *guards = dead.split("-")
+    number, started = str(os.getpid()), new_worker_id(os.getpid()).split("-")[3]
+    lives = "-".join([random, where, *guards[:2], number, started])
+    others = ["-".join([random, "0" * 12, *guards]), "-".join([random, where, *guards[:2]]), random, "", "a-b-c-d-e-f"]
+    assert without_survivors([lives, dead, dead_guardian_id(), *others]) == [dead]
+    script = "import subprocess, sys; subprocess.run(['sleep', '1000'], env={'JOBQ_WORKER_ID': sys.argv[1]})"
+    with subprocess.Popen([*PYTHON, "-c", script, dead]) as another:  # what adopted it is no worker of ours
+        until(lambda: [pid for pid in children(another.pid) if f"JOBQ_WORKER_ID={dead}" in environment_of(pid)])
+        (adopted,) = children(another.pid)
+        found = without_survivors([dead])
+        os.kill(adopted, signal.SIGKILL)
+    assert (found, without_survivors([dead])) == ([], [dead])

@@ -118,6 +118,16 @@ def test_p2_p3_nothing_survives_a_sigkill(three: Three, whom: tuple[str, ...]) -
     assert gone(three.marks, 1 if "watcher" in whom else 0) == {}
 
 
+def test_a_kill_of_the_watcher_is_told_once() -> None:
+    script = "import os, time; os.write(1, b'%d\\n' % os.getppid()); time.sleep(1000)"
+    with watched(*PYTHON, "-c", script, stderr=subprocess.STDOUT) as program:
+        program.line()
+        program.signal(signal.SIGKILL)
+        program.wait()
+        told = program.rest()  # when guardian and worker have ended
+    assert (told.count("\n"), "the watcher was killed" in told) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("stopped", "killed"),
     [("worker", "guardian"), ("guardian", "worker"), ("guardian", "watcher"), ("worker", "watcher")],
