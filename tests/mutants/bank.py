@@ -239,8 +239,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the first page of dead letters over HTTP is all",
         file="backends/jobq_http/backend.py",
-        text='after = answer.get("next")',
-        wrong="after = None",
+        text='_letters(answer), answer.get("next")',
+        wrong="_letters(answer), None",
         test="tests/service/test_journal.py::test_more_dead_letters_than_one_answer_holds",
     ),
     Mutant(
@@ -262,14 +262,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/spawn/dead_workers.py",
         text="len(ended) > 1 and all(ended)",
         wrong="len(ended) > 1 and any(ended)",
-        test="tests/guardian/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
+        test="tests/containment/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
     ),
     Mutant(
         name="a worker of which something lives on is taken for dead",
         file="jobq/run/spawn/dead_workers.py",
         text="for each in dead if each not in carried",
         wrong="for each in dead",
-        test="tests/guardian/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
+        test="tests/containment/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
     ),
     Mutant(
         name="the mark of a former lease counts for the one that an older jobq took",
@@ -277,5 +277,40 @@ BANK: Final[tuple[Mutant, ...]] = (
         text="AND expires_at > ? AND worker = receipt || ' ' || ?",
         wrong="AND expires_at > ? AND worker LIKE '%' || ' ' || ?",
         test="tests/sqlite/test_store.py::test_s3_a_lease_that_an_older_jobq_took_is_not_the_dead_workers",
+    ),
+    Mutant(
+        name="who may settle may change what runs",
+        file="jobq/server/tasks.py",
+        text="return task.model_copy(update=raised).encode()",
+        wrong="return told.encode()",
+        test="tests/service/test_api.py::test_a_requeue_raises_counts_and_changes_nothing_else",
+    ),
+    Mutant(
+        name="a page of dead letters has any number of bytes",
+        file="backends/jobq_sqlite/queue_admin.py",
+        text="if len(letters) == limit or size >= PAGE_BYTES:",
+        wrong="if len(letters) == limit:",
+        test="tests/service/test_journal.py::test_an_answer_has_so_many_bytes_at_most",
+    ),
+    Mutant(
+        name="dead letters that another reader holds are missing",
+        file="backends/jobq_azure/storage/dead_letters.py",
+        text="hidden = await self._hidden(held)",
+        wrong="hidden = 0",
+        test="tests/azure/test_dead_letters.py::test_letters_that_another_reader_holds_are_not_said_to_be_missing",
+    ),
+    Mutant(
+        name="one scheduled task that became due keeps a queue from being cleared",
+        file="backends/jobq_azure/service_bus/clear_queue.py",
+        text="if half else 0",
+        wrong="if half > 1 else 0",
+        test="tests/sb/test_clearing.py::test_what_becomes_due_meanwhile_is_deleted_with_what_waits",
+    ),
+    Mutant(
+        name="retry --all ends with the first batch that holds a letter which stays",
+        file="jobq/cli/commands/dead.py",
+        text="goes_on = isinstance(error, MalformedTask) or (",
+        wrong="goes_on = False and (",
+        test="tests/sb/test_many_dead_letters.py::test_retry_all_goes_on_past_what_stays_as_it_is",
     ),
 )
