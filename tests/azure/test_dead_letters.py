@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -228,3 +229,16 @@ async def test_a_list_hides_no_more_than_it_shows(stage: Stage, monkeypatch: pyt
     stage.proxy.requests.clear()
     assert len(await stage.backend.dead_letters(40)) == 40
     assert len(stage.proxy.requests) < 80, "one for each that it has hidden, and few more"
+
+
+async def test_who_may_process_messages_needs_not_count_them(stage: Stage) -> None:
+    """The role Storage Queue Data Message Processor reads no property of a queue."""
+    (task,) = await stage.pushed()
+    await _bury_all(stage, 1)
+    stage.proxy.strike(
+        Strike.DENY, "GET", count=math.inf, matches=lambda request: request.path.endswith(f"{stage.queue}-failed")
+    )
+    assert [letter.id for letter in await stage.backend.dead_letters(10)] == [task.id]
+    assert await stage.backend.redrive([task.id, "other"]) == [task.id]
+    await _bury_all(stage, 1)
+    assert await stage.backend.purge_dead([task.id]) == [task.id]
