@@ -313,4 +313,11 @@ BANK: Final[tuple[Mutant, ...]] = (
         wrong="goes_on = False and (",
         test="tests/sb/test_many_dead_letters.py::test_retry_all_goes_on_past_what_stays_as_it_is",
     ),
+    Mutant(
+        name="a task that goes on elsewhere is taken for one of another queue",
+        file="jobq/task.py",
+        text='life = _digest(f"{origin} {self.epoch}',
+        wrong='life = _digest(f"{self.epoch}',
+        test="tests/journal/test_sending_on.py::test_tasks_of_one_id_from_two_queues_both_go_on",
+    ),
 )
