@@ -72,9 +72,10 @@ class Watcher:
             self._kill_what_is_left()
         if code >= 0:
             return code
-        from jobq.run.process import task_folder  # noqa: PLC0415 - only what was killed leaves one
+        with contextlib.suppress(ImportError):  # jobq or Python was replaced meanwhile: the next worker's start sweeps
+            from jobq.run.process import task_folder  # noqa: PLC0415 - only what was killed leaves one
 
-        task_folder.sweep()
+            task_folder.sweep()
         kernel.say(
             f"the guardian died by signal {-code}: so did the worker and what it ran; its tasks come back when their"
             " leases run out",

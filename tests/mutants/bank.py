@@ -239,8 +239,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the first page of dead letters over HTTP is all",
         file="backends/jobq_http/backend.py",
-        text='_letters(answer), answer.get("next")',
-        wrong="_letters(answer), None",
+        text='return _letters(answer), answer.get("next")',
+        wrong="return _letters(answer), None",
         test="tests/service/test_journal.py::test_more_dead_letters_than_one_answer_holds",
     ),
     Mutant(

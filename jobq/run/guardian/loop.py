@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from jobq.run.guardian import kernel, protocol
 from jobq.run.guardian.child_worker import ChildWorker
@@ -98,9 +99,10 @@ class Guardian:
             self._warm.act()
             status = self._tasks.worker_status
             if status is None or os.WIFSIGNALED(status):  # only what was killed could not remove its folder (P5)
-                from jobq.run.process import task_folder  # noqa: PLC0415 - half of what a guardian would import
+                with suppress(ImportError):  # jobq or Python was replaced meanwhile: the next worker's start sweeps
+                    from jobq.run.process import task_folder  # noqa: PLC0415 - half of what a guardian would import
 
-                task_folder.sweep()
+                    task_folder.sweep()
             if self._parent >= 0:
                 os.close(self._parent)
         return status
