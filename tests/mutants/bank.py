@@ -318,6 +318,13 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/task.py",
         text='life = _digest(f"{origin} {self.epoch}',
         wrong='life = _digest(f"{self.epoch}',
-        test="tests/journal/test_sending_on.py::test_tasks_of_one_id_from_two_queues_both_go_on",
+        test="tests/journal/test_sending_on.py::test_each_life_of_each_task_has_a_name_of_its_own",
+    ),
+    Mutant(
+        name="a later task of an id removes the files of an earlier one",
+        file="jobq/run/attempt/checkpoints.py",
+        text="if whose == life else None",
+        wrong="if whose else None",
+        test="tests/journal/test_checkpoint_files.py::test_tasks_of_one_id_keep_their_files_apart",
     ),
 )
