@@ -327,4 +327,11 @@ BANK: Final[tuple[Mutant, ...]] = (
         wrong="if whose else None",
         test="tests/journal/test_checkpoint_files.py::test_tasks_of_one_id_keep_their_files_apart",
     ),
+    Mutant(
+        name="who pushes an id again hears of the former task",
+        file="backends/jobq_azure/table_journal/reader.py",
+        text="if known is not None and self._is_former(id_, _born_in(row)):",
+        wrong="if False:",
+        test="tests/azure/test_journal_table.py::test_who_pushes_an_id_again_hears_nothing_of_the_former_task",
+    ),
 )
