@@ -89,7 +89,5 @@ def _try() -> int:
 
 
 def _call(result: int) -> None:
-    if (
-        result != 0
-    ):  # after a trial that succeeded only for want of room (user.max_pid_namespaces), so it may be repeated
+    if result != 0:  # what was tried before fails for want of room alone (user.max_pid_namespaces): it may be repeated
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
