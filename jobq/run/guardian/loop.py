@@ -168,9 +168,12 @@ class Guardian:
         """The watcher was killed: nobody would see to what we leave if we were too, so all of it ends now."""
         self._poll.unregister(self._heartbeat)
         say("the watcher was killed: so are the worker and what it ran; its tasks come back when their leases run out")
+        # Tasks first: until they are dead the worker is the last who could see to it, should we be killed as well.
+        if self._contained.group.leave():
+            self._contained.group.kill()
+        self._disconnect()
         if self._child is not None:
             self._child.kill()
-        self._disconnect()
 
     def _kill_late(self) -> None:
         now = kernel.boottime()

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from jobq.errors import ConfigurationError
 from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.spawn.control_groups import PREFIX, NoControlGroup, own_group, what_tasks_would_notice
-from jobq.run.spawn.dead_workers import new_worker_id
+from jobq.run.spawn.dead_workers import new_id
 
 Asked = Literal["auto", "cgroup", "pidns", "off"]  # JOBQ_CONTAINMENT
 CGROUP: Final = "cgroup"
@@ -103,7 +103,7 @@ def _path_for(asked: Asked) -> str:
     group = own_group()
     if asked != CGROUP and (notice := what_tasks_would_notice(group)):
         raise NoControlGroup(notice)
-    return str(group / f"{PREFIX}{new_worker_id(os.getpid())}")
+    return str(group / f"{PREFIX}{new_id(os.getpid())}")
 
 
 def _in_a_child(work: Callable[[], str]) -> str:

@@ -36,8 +36,16 @@ def new_worker_id(guardian: int) -> str:
     Raises:
         OSError: the guardian is gone.
     """
-    guards = dict.fromkeys((guardian, int(_stat(guardian)[_PARENT]), os.getpid()))
-    told = (f"{number}-{_stat(number)[_STARTED]}" for number in guards if number)  # 0 = PID 1's, in another namespace
+    return new_id(guardian, int(_stat(guardian)[_PARENT]), os.getpid())
+
+
+def new_id(*guards: int) -> str:
+    """Return a random id with the place and with these processes, whose death says what becomes of what bears it.
+
+    Raises:
+        OSError: one of them is gone.
+    """
+    told = (f"{number}-{_stat(number)[_STARTED]}" for number in dict.fromkeys(guards) if number)  # 0 = PID 1's parent
     return "-".join((secrets.token_hex(16), _where(), *told))
 
 

@@ -15,13 +15,15 @@ from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.process.spawner import Launch
 from jobq.run.spawn.containment import try_here
 from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members, own_group
-from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id
+from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_id
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
+from tests.containment.test_watcher import kill_all
 from tests.guardian.stage import (
     ENV,
     Program,
     gone,
     guardian,
+    is_dead,
     living,
     marker,
     state,
@@ -36,7 +38,8 @@ pytestmark = pytest.mark.skipif(IN_USE.kind != "cgroup", reason=f"no control gro
 
 def group_below() -> str:
     """Return a command of a task's, which makes a group below the one that it is in: it is removed with that."""
-    return f"mkdir {own_group()}/$(sed -n 's,^0::.*/,,p' /proc/self/cgroup)/made-by-task"
+    name = "$(sed -n 's,^0::.*/jobq,jobq,p' /proc/self/cgroup)"
+    return f"test -z {name} || mkdir {own_group()}/{name}/made-by-task"
 
 
 @pytest.mark.parametrize(
@@ -61,6 +64,20 @@ def test_p2_p3_nothing_is_left_whoever_is_killed(tmp_path: Path, stopped: str, k
         if "watcher" in killed and "guardian" in killed:
             kill_what_dead_workers_left()  # the watcher may have killed the worker before it was killed itself
         assert worker.group() is None
+
+
+def test_p2_p3_the_tasks_are_dead_before_the_worker_when_the_watcher_is_killed(tmp_path: Path) -> None:
+    """The guardian killed the worker first: was it killed itself then, nobody was left to see to the tasks."""
+    crowd = marker()
+    many = f"for i in $(seq 50); do env -i setsid sh -c 'sleep 1000; true' {crowd} & done"
+    try:
+        with a_worker(tmp_path, many) as worker:
+            worker.send(signal.SIGKILL, "watcher")
+            assert is_dead(worker.pidfds["worker"], 20)
+            worker.send(signal.SIGKILL, "guardian")
+            assert gone([worker.mark, crowd], 1) == {}
+    finally:
+        kill_all(crowd)
 
 
 @pytest.mark.parametrize("stopped", ["", "worker"])
@@ -165,7 +182,7 @@ async def test_s7_who_asked_for_a_group_gets_none_less(monkeypatch: pytest.Monke
 
 def test_a_worker_that_is_started_again_is_outside() -> None:
     """Else it would kill itself with what a dead guardian left, before that was seen to."""
-    group = str(own_group() / f"{PREFIX}{new_worker_id(os.getpid())}")
+    group = str(own_group() / f"{PREFIX}{new_id(os.getpid())}")
     script = f"sed -n s/^0:://p /proc/self/cgroup; sed -n s/^0:://p /proc/$PPID/cgroup; test -d {group}; kill -9 $$"
     with guardian("sh", "-c", script, restart=1, group=group) as program:
         told = program.rest().split()
@@ -177,7 +194,7 @@ def test_a_worker_that_is_started_again_is_outside() -> None:
 @pytest.mark.parametrize("whose", ["dead", "living", "another place's", "not jobq's", "our own"])
 def test_only_groups_of_dead_workers_are_ended(whose: str) -> None:
     with subprocess.Popen(["sleep", "1000"]) as maker:
-        name = f"{PREFIX}{new_worker_id(maker.pid if whose != 'living' else os.getpid())}"
+        name = f"{PREFIX}{new_id(maker.pid if whose != 'living' else os.getpid())}"
         maker.kill()
     if whose == "another place's":
         random, where, *rest = name.removeprefix(PREFIX).split("-")
@@ -269,6 +286,7 @@ def test_another_user_may_make_none() -> None:
     [
         ("--mount", "mount -o remount,bind,ro {top} {top}", "off (no right to make a control group in {own})"),
         ("--mount --cgroup", "umount {top} && mount -t cgroup2 none {top}", "cgroup (below {top})"),
+        ("--pid --fork --kill-child --mount-proc", "true", "cgroup (below {own})"),  # as PID 1, which has no parent
         ("--mount --cgroup", "true", "off (the control group of this process (/) is not mounted here"),
     ],
 )
