@@ -24,7 +24,7 @@ WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
-_SENT_ON: Final = re.compile(r"(.+)\+([0-9]{1,3})")
+_SENT_ON: Final = re.compile(r"(.+)\+([0-9]{1,3})(?:\.[0-9a-f]{12})?")
 _WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
 _FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 
@@ -49,6 +49,10 @@ def _variable_name(text: str) -> str:
     if not text or "=" in text:
         raise ValueError("is not the name of an environment variable")
     return _no_nul(text)
+
+
+def _digest(text: str, size: int) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
 
 
 def _identifier(text: str) -> str:
@@ -265,16 +269,22 @@ class Task(_Frozen):
         ends = self.counters.ends + 1
         return self.model_copy(update={"counters": self.counters.model_copy(update={"ends": ends})})
 
-    def sent_on(self, queue: str) -> "Task":
+    def sent_on(self, queue: str, origin: str) -> "Task":
         """Return the same work as it is pushed to another queue: fresh budgets, a new id that is always the same.
 
         Rules that send it there have been used up, so the way through the queues ends. The id holds a count, since a
-        queue that it comes back to would take its former one for a repetition (S8).
+        queue that it comes back to would take its former one for a repetition (S8), and stands for this life of this
+        task alone: another queue's task of this id, or a later one, must not be taken for it, and dropped (S1).
+
+        Args:
+            queue: where it goes on.
+            origin: the queue that it comes from.
         """
         base, count = found.groups() if (found := _SENT_ON.fullmatch(self.id)) else (self.id, "0")
-        id_ = f"{base}+{int(count) + 1}"
+        life = _digest(f"{origin} {self.epoch} {self.created} {self.id}", 6)
+        id_ = f"{base}+{int(count) + 1}.{life}"
         if not _ID.fullmatch(id_):
-            id_ = f"{hashlib.blake2b(self.id.encode(), digest_size=16).hexdigest()}+1"
+            id_ = f"{_digest(self.id, 16)}+1.{life}"
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
         fresh = {"id": id_, "epoch": 0, "generation": 0, "counters": Counters(), "not_before": None}
         return self.model_copy(update={**fresh, "on_exit": rules or None})

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -189,7 +190,7 @@ async def test_what_was_not_deleted_is_not_told_as_purged(stage: Stage, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr("jobq_azure.storage.queue_client.Wire.delete", taken)
-        with pytest.raises(BackendUnavailable, match="another reader holds 1 there"):
+        with pytest.raises(BackendUnavailable, match="the service counts 1 more"):
             await stage.backend.purge_dead([task.id])
 
 
@@ -199,11 +200,45 @@ async def test_letters_that_another_reader_holds_are_not_said_to_be_missing(stag
     await _bury_all(stage, 3)
     dead = await stage.wire(f"{stage.queue}-failed")
     held = await dead.get(1, 60)
-    with pytest.raises(BackendUnavailable, match=r"1 of these .* another reader holds 1 there.*; run it again") as busy:
+    with pytest.raises(BackendUnavailable, match=r"1 of these .* the service counts 1 more.*; run it again") as busy:
         await stage.backend.redrive(ids)
     assert len(busy.value.done) == 2
     listed = await stage.run("dead", "list")
-    assert "another reader holds 1 there, for 60 s at most" in listed.err
+    assert "counts 1 more, which another reader holds for 60 s at most" in listed.err
     await dead.update(held[0].id, held[0].receipt, 0)
     assert len(await stage.backend.purge_dead(ids)) == 1
     assert await stage.backend.purge_dead(ids) == []
+
+
+async def test_however_many_are_looked_through_all_are_shown_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind thousands the 10 s that a Ctrl-C has ended each command: what it had hidden was gone for a minute."""
+    monkeypatch.setattr("jobq_azure.storage.dead_letters._LET_GO_SECONDS", 0.0)
+    ids = [task.id for task in await stage.pushed(40)]
+    await _bury_all(stage, 40)
+    assert await stage.backend.redrive(ids[:1]) == ids[:1]
+    assert len(await stage.backend.dead_letters(100)) == 39
+    assert await stage.backend.purge_dead(ids) == ids[1:]
+
+
+async def test_a_list_hides_no_more_than_it_shows(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobq_azure.storage.dead_letters._MARGIN", 0)
+    await stage.pushed(100)
+    await _bury_all(stage, 100)
+    stage.proxy.requests.clear()
+    assert len(await stage.backend.dead_letters(40)) == 40
+    assert len(stage.proxy.requests) < 80, "one for each that it has hidden, and few more"
+
+
+async def test_who_may_process_messages_needs_not_count_them(stage: Stage) -> None:
+    """The role Storage Queue Data Message Processor reads no property of a queue."""
+    (task,) = await stage.pushed()
+    await _bury_all(stage, 1)
+    stage.proxy.strike(
+        Strike.DENY, "GET", count=math.inf, matches=lambda request: request.path.endswith(f"{stage.queue}-failed")
+    )
+    assert [letter.id for letter in await stage.backend.dead_letters(10)] == [task.id]
+    assert await stage.backend.redrive([task.id, "other"]) == [task.id]
+    await _bury_all(stage, 1)
+    assert await stage.backend.purge_dead([task.id]) == [task.id]

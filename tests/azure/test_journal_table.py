@@ -330,3 +330,24 @@ async def test_rows_of_a_stranger_are_said_to_be_unreadable(stage: Stage) -> Non
     (delivery,) = await queue.receive(1, LEASE, NOW)
     await delivery.complete(GOOD)
     assert await state(queue, task.id) == "succeeded"
+
+
+async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: Stage) -> None:
+    """`push --wait` told the outcome of the task that had this id before, while the new one had not begun."""
+    queue = await journaled(stage)
+    for outcome in ("succeeded", "dead"):
+        again = Task.new(command="true", id="nightly")
+        await queue.push([again])
+        await written(queue)
+        assert await state(queue, "nightly") == "ready"
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        assert await state(queue, "nightly") == "running"
+        await (
+            delivery.complete(TaskResult(exit_code=0))
+            if outcome == "succeeded"
+            else delivery.dead_letter("failed", "exit code 7")
+        )
+        assert await state(queue, "nightly") == outcome
+    queue.journal._knows_ids = lambda: 60.0  # a queue that deduplicates
+    await queue.push([Task.new(command="true", id="nightly")])
+    assert await state(queue, "nightly") == "dead", "a repetition, of which the first one's outcome is told (S8)"

@@ -50,13 +50,12 @@ def test_p2_the_next_start_ends_what_is_left_when_all_three_were_killed(tmp_path
         until(lambda: all(state(pid) in "ZX" for pid in three))
         left, neighbours = killed.survivors(), lives.survivors()
         assert left, "nothing outlived the blow, so nothing is shown"
-        command = [sys.executable, "-m", "jobq", "demo", "worker", "--log-format", "text"]
+        command = [sys.executable, "-m", "jobq", "demo", "worker"]
         environment = {**killed.environment, "JOBQ_HOME": str(tmp_path / "next")}
-        subprocess.run([*command[:-3], "create"], env=environment, check=True, capture_output=True)
-        run = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        for words in ([*command[:-1], "create"], command):  # or another test's start of a worker meanwhile
+            subprocess.run(words, env=environment, check=True, capture_output=True)
         assert killed.survivors() == []
         assert lives.survivors() == neighbours
-        assert f"{len(left)} processes that a worker left" in run.stderr
 
 
 def dead_guardian_id() -> str:

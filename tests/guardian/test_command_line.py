@@ -15,6 +15,7 @@ import pytest
 
 from tests.fork_server import forked
 from tests.guardian.stage import children, guardian_below, worker_below
+from tests.guardian.test_process import has_namespaces
 
 # What a user would write, and what would escape: only the first leads its group.
 TREE = "setsid sleep {mark} & (nohup sleep {mark} >/dev/null 2>&1 &); touch {ready}; sleep {mark}; true"
@@ -203,3 +204,14 @@ def test_p8_sigterm_ends_a_worker_whose_guardian_is_stopped(worker: Worker) -> N
     assert worker.process.wait(30) == 143
     assert not worker.survivors()
     assert '"visible": 1' in worker.run("size", "--json")
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="needs unshare and the right to make a PID namespace")
+def test_a_worker_that_is_pid_1_works(tmp_path: Path) -> None:
+    """As in a container, where it has no parent."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+    environment |= {"JOBQ_HOME": str(tmp_path), "JOBQ_SCHEDULED_EVENTS": "off"}
+    jobq = [sys.executable, "-m", "jobq", "demo"]
+    subprocess.run([*jobq, "push", "-c", "echo done"], env=environment, check=True, capture_output=True)
+    contained = ["unshare", "--pid", "--fork", "--mount-proc", *jobq, "worker"]
+    assert b"done" in subprocess.run(contained, env=environment, check=True, capture_output=True).stdout

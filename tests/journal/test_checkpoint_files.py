@@ -15,6 +15,7 @@ import pytest
 from jobq.checkpoint_format import Saved
 from jobq.clock import Moment
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
+from jobq.fencing import FencingNumber
 from jobq.files import folder_store as folder_module
 from jobq.files.archive import Unfit, _digest, pack, unpack
 from jobq.files.file_store import checked_place, place_at
@@ -25,7 +26,7 @@ from jobq.run.attempt.checkpoints import Archives, Checkpoints
 from jobq.run.process.spawner import StartFailed
 from jobq.run.process.task_folder import TaskFolder
 from jobq.settings import Settings
-from jobq.task import new_id
+from jobq.task import Task, new_id
 from jobq.testing.clock import VirtualClock
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq, eventually
@@ -106,9 +107,11 @@ class Slow(FolderPlace):
 class Held:
     """One attempt with a folder, on a clock of its own."""
 
-    def __init__(self, tmp_path: Path, place: FolderPlace, *, checkpoint: str | None = None) -> None:
+    def __init__(
+        self, tmp_path: Path, place: FolderPlace, *, checkpoint: str | None = None, task: Task | None = None
+    ) -> None:
         clock = VirtualClock()
-        self.delivery = ScriptedDelivery(clock)
+        self.delivery = ScriptedDelivery(clock, task=task)
         if checkpoint is not None:
             self.delivery.checkpoint_value = checkpoint
         self.keeper = LeaseKeeper(self.delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60.0), clock=clock)
@@ -133,6 +136,27 @@ async def test_a_stale_attempt_saves_nothing(tmp_path: Path) -> None:
             assert _archives(tmp_path) == []
         finally:
             held.folder.close()
+
+
+async def test_tasks_of_one_id_keep_their_files_apart(tmp_path: Path) -> None:
+    """A Storage Queue knows no ids: the later task removed what the earlier one had saved (S9, S11)."""
+    async with FolderPlace(tmp_path / "store") as place:
+        both = [Held(tmp_path, place, task=Task.new(command="true", id="same")) for _ in range(2)]
+        later = both[1].checkpoints
+        later._fencing = FencingNumber(9, 0, 1)
+        try:
+            for held in both:
+                await held.checkpoints.restore()
+                await held.checkpoints.checkpoint_folder()
+            for _ in range(2):
+                await later.checkpoint_folder()
+            assert len(_archives(tmp_path)) == 2, "one of each: its own former ones go"
+            await later.forget()
+            (kept,) = _archives(tmp_path)
+            assert both[0].checkpoints._saved.archive == f"q/same/{kept}"
+        finally:
+            for held in both:
+                held.folder.close()
 
 
 async def test_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

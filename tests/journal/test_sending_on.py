@@ -41,11 +41,11 @@ def test_a_task_goes_on_in_another_queue(place: Place) -> None:
     assert waiting.wait(20) == 9
     told = json.loads(waiting.stdout.readline())
     assert (told["state"], told["exit_code"], told["outcome"]) == ("moved", 9, "failed")
-    assert f"sent on to queue {name} as {id_}+1" in told["detail"]
+    assert f"sent on to queue {name} as {id_}+1." in told["detail"]
     big.work()
-    there = big.record(f"{id_}+1")
+    there = big.record(new_id_ := told["detail"].rpartition(" ")[2])
     assert (there.state, there.attempt) == ("succeeded", 1)
-    assert big("logs", f"{id_}+1").lines == ["7"]
+    assert big("logs", new_id_).lines == ["7"]
     stats = place("stats", "--json").objects[0]["states"]
     assert (stats["moved"], stats["succeeded"], stats["canceled"]) == (1, 0, 0)
 
@@ -80,7 +80,7 @@ async def test_a_lost_answer_queues_it_once(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(type(big), "push", unanswered)
         id_ = await Queue(small, settings).push(Task.new(command="exit 9", on_exit=["9=queue:big"], env={"A": "1"}))
         await Queue(small, settings).pull_and_execute()
-        assert lost == [f"{id_}+1"]
+        assert [each.partition(".")[0] for each in lost] == [f"{id_}+1"]
         assert (await big.stats()).visible == 1
         assert (await small.stats()).visible == 0
 
@@ -107,9 +107,36 @@ def test_rules_and_ids() -> None:
     """A rule is used up by going there, and coming back gives another id, so a chain of queues ends."""
     assert parse("oom=queue:big")[1].queue == "big"
     task = Task.new(command="x", id="a", on_exit=["9=queue:b", "8=queue:c", "7=fail"], budgets={"retries": 1})
-    there = task.requeued(failures=1).sent_on("b")
-    assert (there.id, there.on_exit, there.counters.ends, there.generation) == ("a+1", ("8=queue:c", "7=fail"), 0, 0)
-    assert there.sent_on("c").id == "a+2"
+    there = task.requeued(failures=1).sent_on("b", "a")
+    assert (there.on_exit, there.counters.ends, there.generation) == (("8=queue:c", "7=fail"), 0, 0)
+    assert there.id.startswith("a+1.")
+    assert there.sent_on("c", "b").id.startswith("a+2.")
     long = Task.new(command="x", id="a" * 100)
-    assert long.sent_on("b").id == long.sent_on("b").id
-    assert len(long.sent_on("b").id) <= 100
+    assert long.sent_on("b", "a").id == long.sent_on("b", "a").id
+    assert len(long.sent_on("b", "a").id) <= 100
+
+
+def test_each_life_of_each_task_has_a_name_of_its_own() -> None:
+    """Another's, or a later one's, is dropped as a repetition by a queue that knows ids (S1)."""
+    task = Task.new(command="x", id="a", created=1.0)
+    lives = [(task, "small"), (task, "medium"), (task.in_epoch(7), "small")]
+    lives += [(task.model_copy(update={"created": 2.0}), "small"), (task.model_copy(update={"id": "a+0"}), "small")]
+    assert len({each.sent_on("big", origin).id for each, origin in lives}) == len(lives)
+    again = task.requeued(preemptions=1)
+    assert again.sent_on("big", "small").id == task.sent_on("big", "small").id, "the same life (S8)"
+
+
+async def test_tasks_of_one_id_from_two_queues_both_go_on(tmp_path: Path) -> None:
+    """The second was told as moved, and ran nowhere (S1)."""
+    settings = Settings(home=tmp_path, guardian="off")
+    async with (
+        resolve("small", settings) as small,
+        resolve("medium", settings) as medium,
+        resolve("big", settings) as big,
+    ):
+        await big.create()
+        for queue in (small, medium):
+            await queue.create()
+            await Queue(queue, settings).push(Task.new(command="exit 9", id="sample-17", on_exit=["9=queue:big"]))
+            await Queue(queue, settings).pull_and_execute()
+        assert (await big.stats()).visible == 2

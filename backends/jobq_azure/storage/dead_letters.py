@@ -8,6 +8,7 @@ leaves it in both, and the next delivery writes it again: readers fold what bega
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, Message
 SUFFIX: Final = "-failed"
 _HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
 _SPILL_SECONDS: Final = 2.0  # for a story's room: the settle that waits for it has 7.5 s at most
+_MARGIN: Final = 50  # letters beyond the limit that are looked at, since some fold into one
 _BLOBS_AT_ONCE: Final = 8
 _BLOB_SECONDS: Final = 10.0
 _LET_GO_SECONDS: Final = 10.0
@@ -167,10 +169,10 @@ class Graveyard:
         return await self._wire.count()
 
     async def letters(self, limit: int) -> list[DeadLetter]:
-        """Return up to `limit` dead letters, oldest first, of the first 32 or, for a higher limit, of all."""
+        """Return up to `limit` dead letters, oldest first, of the first 32 or, for a higher limit, of more."""
         messages = await self._wire.peek(MOST_AT_ONCE)
         if len(messages) == MOST_AT_ONCE and limit > MOST_AT_ONCE:
-            async with self._held() as held:
+            async with self._held(limit + _MARGIN) as held:
                 messages = list(held.values())
         if len(messages) < min(limit, MOST_AT_ONCE) and (hidden := await self._hidden(messages)):
             _log.warning("%s: %s", self._wire.place, _held_elsewhere(hidden))
@@ -233,8 +235,9 @@ class Graveyard:
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
         purged = await self._each(ids, self._delete)
-        if await self._wire.count() == 0:  # the service's count is never too low
-            await self._payloads.sweep()
+        with contextlib.suppress(AccessDenied):  # of who may not count: somebody else's purge sweeps
+            if await self._wire.count() == 0:  # the service's count is never too low
+                await self._payloads.sweep()
         return purged
 
     async def _each(self, ids: Sequence[str], do: Callable[[Record, dict[str, Message]], Awaitable[None]]) -> list[str]:
@@ -277,8 +280,11 @@ class Graveyard:
             raise BackendUnavailable(f"{self._wire.place}: {what}")
 
     async def _hidden(self, seen: Collection[object]) -> int:
-        """Return how many are there beside those that were seen; the service's count is never too low."""
-        return max(0, await self._wire.count() - len(seen))
+        """Return how many are there beside those that were seen; 0 for who may process messages, and not count them."""
+        try:
+            return max(0, await self._wire.count() - len(seen))  # the service's count is never too low
+        except AccessDenied:
+            return 0
 
     async def _delete(self, record: Record, held: dict[str, Message]) -> None:
         """Delete the messages of a letter, the newest last; raises LockLost when another reader has that."""
@@ -295,18 +301,22 @@ class Graveyard:
                 await self._payloads.remove(blob)
 
     @contextlib.asynccontextmanager
-    async def _held(self) -> AsyncIterator[dict[str, Message]]:
-        """Lease all there is, so that each is seen once; what is left in there is shown again, also after Ctrl-C."""
+    async def _held(self, enough: float = math.inf) -> AsyncIterator[dict[str, Message]]:
+        """Lease all there is, or enough, so that each is seen once; what is left in there is shown again."""
         held: dict[str, Message] = {}
+        let_go_seconds: float = _HOLD_SECONDS  # after which they show by themselves
         try:
             known = -1
-            while len(held) != known:  # else there is no more, or the first come round again
+            while known < len(held) < enough:  # else there is no more, or the first come round again
                 known = len(held)
                 await self._hold_more(held)
             yield held
+        except asyncio.CancelledError:
+            let_go_seconds = _LET_GO_SECONDS  # somebody waits for the end
+            raise
         finally:
-            with contextlib.suppress(TimeoutError):  # then they show by themselves, a minute later
-                async with asyncio.timeout(_LET_GO_SECONDS):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(let_go_seconds):
                     await self._let_go(list(held.values()))
 
     async def _hold_more(self, held: dict[str, Message]) -> None:
@@ -331,7 +341,7 @@ class Graveyard:
 
 
 def _held_elsewhere(count: int) -> str:
-    return f"another reader holds {count} there, for {_HOLD_SECONDS} s at most"
+    return f"the service counts {count} more, which another reader holds for {_HOLD_SECONDS} s at most"
 
 
 def _fitting(content: Content) -> str | None:

@@ -83,7 +83,7 @@ class JournaledQueue:
             self.writer = Writer(self._wire)
             self._wishes = Wishes(self._wire)
             self._notebook = Notebook(self._wire, self.writer)
-            self._journal = TableJournal(self._wire, self._wishes, self._count_dead)
+            self._journal = TableJournal(self._wire, self._wishes, self._count_dead, self._knows_ids)
             self._sweep = Sweep(self._wire, self._notebook, self._keep)
             if self._keeps_checkpoints:
                 self._checkpoints = Checkpoints(self._wire, self._notebook.forget)
@@ -102,6 +102,11 @@ class JournaledQueue:
         await self._wishes.aclose()
         await self._sweep.aclose()
         await self.writer.aclose()
+
+    def _knows_ids(self) -> float:
+        """Return for how many seconds the queue takes an id that is pushed again for a repetition (S8)."""
+        known = self._inner.capabilities
+        return known.dedup_window.total_seconds() if known.deduplicates and known.dedup_window is not None else 0.0
 
     async def prepare(self) -> None:
         """As the queue does it."""

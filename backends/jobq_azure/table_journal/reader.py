@@ -6,6 +6,7 @@ worker that dies between a settle and its note leaves a task `expired`, which sa
 """
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +30,7 @@ _MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
 _MOST_ATTEMPTS: Final = 10_000  # of one task
 _PAGES_OF_IDS: Final = 3  # ids of one push lie beside each other: some pages show them all, or else each is asked for
 _MOST_PUSHED: Final = 100_000
+_GRAIN_SECONDS: Final = 1e-6  # of when a task was made, as a row tells it
 _NOT_DONE: Final = f"State ne '{rows.DONE}'"
 
 
@@ -39,13 +41,22 @@ class TableJournal:
         wire: to the table.
         wishes: of the queue.
         dead: counts its dead letters; returns None where the service does not say.
+        knows_ids: returns for how many seconds the queue takes an id that is pushed again for a repetition.
     """
 
-    def __init__(self, wire: TableWire, wishes: Wishes, dead: Callable[[], Awaitable[int | None]]) -> None:
+    def __init__(
+        self,
+        wire: TableWire,
+        wishes: Wishes,
+        dead: Callable[[], Awaitable[int | None]],
+        knows_ids: Callable[[], float],
+    ) -> None:
         self._wire = wire
         self._queue = wire.place.queue
         self._wishes = wishes
         self._dead = dead
+        self._knows_ids = knows_ids
+        self._born: dict[str, float] = {}  # when those below were made
         self._pushed: OrderedDict[str, TaskRecord] = OrderedDict()  # by us, and not seen in the table yet
 
     def pushed(self, tasks: Sequence[Task]) -> None:
@@ -54,8 +65,10 @@ class TableJournal:
         for task in tasks:
             state = TaskState.SCHEDULED if (task.not_before or 0.0) > now else TaskState.READY
             self._pushed[task.id] = TaskRecord(id=task.id, state=state, attempt=0, at=task.not_before or now)
+            self._born[task.id] = task.created or 0.0
         while len(self._pushed) > _MOST_PUSHED:
-            self._pushed.popitem(last=False)
+            id_, _ = self._pushed.popitem(last=False)
+            del self._born[id_]
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
         """Look up by id."""
@@ -80,13 +93,18 @@ class TableJournal:
         return {id_: row for id_, row in zip(ids, each, strict=True) if row is not None}
 
     async def _record(self, id_: str, row: Row | None, *, wished: bool) -> TaskRecord | None:
+        known = self._pushed.get(id_)
         if row is None:
             last = await self._last(id_)
-            known = self._pushed.get(id_)
-            if last is None and known is not None:
+            if known is not None and (last is None or self._is_former(id_, rows.decoded(last).ended)):
                 return replace(known, cancel_requested=wished)
             return None if last is None else rows.ended_record(id_, last)
-        self._pushed.pop(id_, None)
+        if known is not None and self._is_former(id_, _born_in(row)):
+            return replace(known, cancel_requested=wished)
+        self._forget_pushed(id_)
+        return await self._told(id_, row, wished=wished)
+
+    async def _told(self, id_: str, row: Row, *, wished: bool) -> TaskRecord:
         fencing = rows.fencing_in(row["Fencing"])
         if row["State"] == rows.DONE:
             ended = await self._wire.get(self._queue, rows.attempt_key(id_, fencing))
@@ -100,6 +118,17 @@ class TableJournal:
         if is_over and rows.fencing_of(last) >= fencing:
             return rows.ended_record(id_, last)  # the row is a late word of an attempt that has ended
         return replace(record, last=rows.decoded(last))
+
+    def _is_former(self, id_: str, moment: float) -> bool:
+        """Tell whether a word from then is of a task that had this id before the one which we have pushed.
+
+        Not of one that this queue has taken ours for a repetition of (S8).
+        """
+        return self._born.get(id_, 0.0) - moment > max(self._knows_ids(), _GRAIN_SECONDS)
+
+    def _forget_pushed(self, id_: str) -> None:
+        self._pushed.pop(id_, None)
+        self._born.pop(id_, None)
 
     async def _last(self, id_: str) -> Row | None:
         found = await self._attempt_rows(id_)
@@ -210,6 +239,7 @@ class TableJournal:
     async def cleared(self, *, running: bool) -> list[Row]:
         """Return the rows of what waited, and of what ran if that was cleared too; and forget what was pushed."""
         self._pushed.clear()
+        self._born.clear()
         first, end = rows.below("l")
         where = _NOT_DONE if running else "State eq 'ready'"
         return await _answered(self._wire.all(self._queue, first, end, where=where, select="State", most=_MOST_LIVE))
@@ -218,7 +248,7 @@ class TableJournal:
         """Return all rows of tasks."""
 
         async def of(id_: str) -> list[Row]:
-            self._pushed.pop(id_, None)
+            self._forget_pushed(id_)
             found = [{"RowKey": rows.live(id_)}] if await self._wire.get(self._queue, rows.live(id_)) else list[Row]()
             for attempt in await self._attempt_rows(id_):
                 ended, fencing = rows.decoded(attempt).ended, rows.fencing_of(attempt)
@@ -274,3 +304,11 @@ async def _answered(call: Awaitable[_T]) -> _T:
         raise BackendUnavailable(str(error)) from None
     except (LookupError, ValueError, TypeError) as error:  # whoever may write there may write anything
         raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error
+
+
+def _born_in(row: Row) -> float:
+    """Return when the task of a row was made; infinite where that is not told."""
+    try:
+        return float(row.get("Born") or "inf")
+    except ValueError:  # whoever may write there may write anything
+        return math.inf

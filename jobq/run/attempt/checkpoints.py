@@ -6,6 +6,7 @@ leaves the last whole archive in force, and a stale attempt changes nothing. Old
 """
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import tarfile
@@ -87,6 +88,8 @@ class Checkpoints:
         self._saved = Saved.decode(delivery.checkpoint_value)
         self._fencing = delivery.fencing
         self._task_id = delivery.id
+        # Of two tasks of one id, as a Storage Queue may hold them, neither removes the other's (S9).
+        self._life = hashlib.blake2b(repr(delivery.task.created).encode(), digest_size=6).hexdigest()
         self._count = 0
         self._saving = asyncio.Lock()
         self.folder: Path | None = None
@@ -182,7 +185,8 @@ class Checkpoints:
         try:
             digest = await in_thread(lambda: pack(folder, packed, archives.most_bytes), "checkpoint")
             self._count += 1
-            name = f"{archives.queue}/{self._task_id}/{self._fencing}-{self._count:06d}-{digest}{_ENDING}"
+            made = f"{self._life}-{self._fencing}-{self._count:06d}-{digest}{_ENDING}"
+            name = f"{archives.queue}/{self._task_id}/{made}"
             await archives.place.put(name, packed)
             return name
         finally:
@@ -206,7 +210,7 @@ class Checkpoints:
         try:
             async with asyncio.timeout(_TIDY_SECONDS):
                 for name in await archives.place.names(f"{archives.queue}/{self._task_id}/"):
-                    if name != kept and (made := _made(name)) is not None and made <= last:
+                    if name != kept and (made := _made(name, self._life)) is not None and made <= last:
                         await archives.place.remove(name)
         except (JobqError, OSError, TimeoutError) as error:
             cause = str(error) or "no answer"
@@ -218,11 +222,13 @@ class Checkpoints:
             remove_tree(self.folder)
 
 
-def _made(name: str) -> tuple[FencingNumber, int] | None:
-    """Return which attempt made an archive, and as its how many-th; None for what is none."""
-    fencing, _, rest = name.rpartition("/")[2].partition("-")
+def _made(name: str, life: str) -> tuple[FencingNumber, int] | None:
+    """Return which attempt of a task made an archive, and as its how many-th; None for what is none of its."""
+    whose, _, rest = name.rpartition("/")[2].partition("-")
+    fencing, _, rest = rest.partition("-")
     try:
         epoch, generation, delivery = map(int, fencing.split("."))
-        return FencingNumber(epoch, generation, delivery), int(rest.partition("-")[0])
+        number = int(rest.partition("-")[0])
     except ValueError:
         return None
+    return (FencingNumber(epoch, generation, delivery), number) if whose == life else None

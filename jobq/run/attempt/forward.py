@@ -1,6 +1,6 @@
 """A task that goes on in another queue of the same location: pushed there first, settled here after (S1, S6).
 
-Its id there is made of its id here, so a repetition after a crash in between is dropped where the other queue
+Its id there is made of its life here, so a repetition after a crash in between is dropped where the other queue
 deduplicates; on a Storage Queue it may run there twice. What cannot be pushed is no loss: it is a dead letter here.
 """
 
@@ -30,27 +30,26 @@ async def sent_on(
 
     Args:
         backend: the queue that it comes from.
-        verdict: where it goes, as what.
+        verdict: where it goes; the one returned says as what.
         outcome: how the attempt ended.
         keeper: keeps the lease meanwhile.
         patience: how long to try; after that it is left to its lease, and comes back as after a crash.
     """
     if verdict.queue == backend.name:
         return retry.not_sent_on(verdict, outcome, "its rule names the queue that it is in")
+    there = SendOn(verdict.queue, verdict.task.sent_on(verdict.queue, backend.name))
     pause = _FIRST_PAUSE_SECONDS
     while not keeper.lock_lost_event.is_set():
         try:
             async with asyncio.timeout(_PUSH_SECONDS), sibling(backend, verdict.queue) as other:
-                await other.push([verdict.task])
+                await other.push([there.task])
         except (BackendUnavailable, PushUnknown, TimeoutError) as error:
             # Unknown is tried again: settled here without being queued there it would be lost (S1).
-            _log.warning(
-                "task %s is not in queue %s yet: %s", verdict.task.id, verdict.queue, str(error) or "no answer"
-            )
+            _log.warning("task %s is not in queue %s yet: %s", there.task.id, verdict.queue, str(error) or "no answer")
         except JobqError as error:
             return retry.not_sent_on(verdict, outcome, str(error))
         else:
-            return verdict
+            return there
         if patience.is_over():
             break
         await patience.pause(pause, keeper)

@@ -60,7 +60,10 @@ class Cancel:
 
 @dataclass(frozen=True)
 class SendOn:
-    """Settle: the task goes on as `task` in another queue of the same location; in this one it has ended."""
+    """Settle: the task goes on in another queue of the same location; in this one it has ended.
+
+    `task` is as it was here, until it is queued there: then it is as it is there.
+    """
 
     queue: str
     task: Task
@@ -194,7 +197,7 @@ def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> 
     """Return what an exit rule makes of the task; its retries stay bounded (S7)."""
     failures = task.counters.failures
     if action.queue:
-        return SendOn(action.queue, task.sent_on(action.queue))
+        return SendOn(action.queue, task)
     if action.kind == "fail" or failures >= task.budgets.retries:
         return DeadLetter(_failure(outcome), _told("failed", failures + 1, outcome))
     delay = backoff.delay(failures + 1) if action.delay is None else action.delay

@@ -45,7 +45,7 @@ def new_id(*guards: int) -> str:
     Raises:
         OSError: one of them is gone.
     """
-    told = (f"{number}-{_stat(number)[_STARTED]}" for number in dict.fromkeys(guards))
+    told = (f"{number}-{_stat(number)[_STARTED]}" for number in dict.fromkeys(guards) if number)  # 0 = PID 1's parent
     return "-".join((secrets.token_hex(16), _where(), *told))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final
@@ -27,27 +28,46 @@ class Leftovers:
     Args:
         backend: an entered backend.
         clock: for the moments.
+
+    Attributes:
+        last_ended: boottime in seconds at which leases of the dead were last ended.
     """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
+        self.last_ended = -math.inf
         self._backend = backend
         self._clock = clock
         self._expiries: dict[str, float] = {}  # boottime in seconds, by the former look
         self._renewed: set[str] = set()
+        self._shares: SharesMachine | None = None
 
-    async def take_from_the_dead(self, backend: SharesMachine) -> None:
-        """Have the tasks of dead workers come back at once, again and again: on one machine that can be seen."""
+    def hold_as(self, worker_id: str) -> bool:
+        """Have this worker's leases carry its id, where others can judge it by that; tell whether it is so."""
+        self._shares = self._backend if worker_id and isinstance(self._backend, SharesMachine) else None
+        if self._shares is not None:
+            self._shares.hold_as(worker_id)
+        return self._shares is not None
+
+    async def take_from_the_dead(self) -> None:
+        """Have the tasks of dead workers come back at once, again and again."""
         while True:
-            try:
-                if holders := await backend.holders():
-                    dead = await asyncio.to_thread(without_survivors, holders)
-                    if dead and (count := await backend.end_leases(dead)):
-                        _log.warning(
-                            "nothing lives of a worker that held leases: what it ran comes back now (%d)", count
-                        )
-            except (JobqError, OSError) as error:
-                _log.debug("whether other workers are dead is not known: %r", error)  # their leases run out anyway
+            await self.end_leases_of_the_dead()
             await self._clock.sleep_until(self._clock.boottime() + _LOOK_SECONDS)
+
+    async def end_leases_of_the_dead(self) -> None:
+        """End the leases of those workers of this machine of which nothing lives."""
+        if self._shares is None:
+            return
+        try:
+            holders = await self._shares.holders()
+            dead = await asyncio.to_thread(without_survivors, holders) if holders else []
+            count = await self._shares.end_leases(dead) if dead else 0
+        except (JobqError, OSError) as error:
+            _log.debug("whether other workers are dead is not known: %r", error)  # their leases run out anyway
+            return
+        if count:
+            self.last_ended = self._clock.boottime()
+            _log.warning("nothing lives of a worker that held leases: what it ran comes back now (%d)", count)
 
     async def abandoned(self) -> dict[str, float]:
         """Return which tasks come back by themselves, as far as is known, and in how many seconds.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Literal
 
-from jobq.backend import Backend, Delivery, Prepares, SharesMachine
+from jobq.backend import Backend, Delivery, Prepares
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.run.attempt.checkpoints import Archives, archives_of
@@ -162,10 +162,8 @@ class Worker:
                 ]
                 if isinstance(self._backend, Prepares):
                     helpers.append(group.create_task(self._prepare(self._backend), name="prepare"))
-                if (worker_id := getattr(self._spawner, "worker_id", "")) and isinstance(self._backend, SharesMachine):
-                    self._backend.hold_as(worker_id)
-                    looking = self._leftovers.take_from_the_dead(self._backend)
-                    helpers.append(group.create_task(looking, name="dead workers"))
+                if self._leftovers.hold_as(getattr(self._spawner, "worker_id", "")):
+                    helpers.append(group.create_task(self._leftovers.take_from_the_dead(), name="dead workers"))
                 if (lost := getattr(self._spawner, "lost", None)) is not None:
                     helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))
                 if self._settings.time_limit is not None:
@@ -315,6 +313,10 @@ class Worker:
             self._coming_back.forget(until=math.inf)
         idle = self._settings.idle_timeout or timedelta(0)
         is_over = not busy and now >= self._empty_since + idle.total_seconds()
+        if is_over:
+            await self._leftovers.end_leases_of_the_dead()
+            if self._leftovers.last_ended >= looked_at:
+                return False  # also where no journal shows what came back by that
         if is_over and (self._left_by_others or not self._coming_back):
             await self._expect_what_others_left()
         return is_over and not self._coming_back
