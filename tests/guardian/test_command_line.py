@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,3 +216,25 @@ def test_a_worker_that_is_pid_1_works(tmp_path: Path) -> None:
     subprocess.run([*jobq, "push", "-c", "echo done"], env=environment, check=True, capture_output=True)
     contained = ["unshare", "--pid", "--fork", "--mount-proc", *jobq, "worker"]
     assert b"done" in subprocess.run(contained, env=environment, check=True, capture_output=True).stdout
+
+
+HIDDEN = 'mount -t proc -o hidepid=2,gid=12345 proc /proc && exec setpriv --bounding-set=-all --inh-caps=-all "$@"'
+
+
+def has_hidepid() -> bool:
+    command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", HIDDEN, "sh", "true"]
+    return (
+        all(map(shutil.which, ("unshare", "setpriv")))
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not has_hidepid(), reason="needs unshare, setpriv and the right to mount /proc with hidepid")
+def test_a_worker_whose_guardian_is_hidden_from_it_works(tmp_path: Path) -> None:
+    """As where /proc shows a user nothing of other processes (hidepid): it ended with an error."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+    environment |= {"JOBQ_HOME": str(tmp_path), "JOBQ_SCHEDULED_EVENTS": "off"}
+    jobq = [sys.executable, "-m", "jobq", "demo"]
+    subprocess.run([*jobq, "push", "-c", "echo done"], env=environment, check=True, capture_output=True)
+    hidden = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", HIDDEN, "sh", *jobq, "worker"]
+    assert b"done" in subprocess.run(hidden, env=environment, check=True, capture_output=True).stdout

@@ -5,6 +5,7 @@ guardian is dead is known by its environment alone, without a file that may be m
 this user, this boot of this machine and this PID namespace is left alone; so is what another service has adopted.
 """
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -31,19 +32,19 @@ def new_worker_id(guardian: int) -> str:
     """Return an id for the tasks of this process: random, with the place and who guards them.
 
     Guardian, watcher and worker stand in it, each with its number and its start; a program that embeds jobq is worker
-    and the guardian's parent in one.
-
-    Raises:
-        OSError: the guardian is gone.
+    and the guardian's parent in one. Where they are hidden from us (hidepid, proc(5)) none does: nobody can judge it.
     """
-    return new_id(guardian, int(_stat(guardian)[_PARENT]), os.getpid())
+    try:
+        return new_id(guardian, int(_stat(guardian)[_PARENT]), os.getpid())
+    except OSError:  # or the guardian has ended, as its connection will tell
+        return new_id()
 
 
 def new_id(*guards: int) -> str:
     """Return a random id with the place and with these processes, whose death says what becomes of what bears it.
 
     Raises:
-        OSError: one of them is gone.
+        OSError: one of them is gone, or hidden.
     """
     told = (f"{number}-{_stat(number)[_STARTED]}" for number in dict.fromkeys(guards) if number)  # 0 = PID 1's parent
     return "-".join((secrets.token_hex(16), _where(), *told))
@@ -146,11 +147,12 @@ def _where() -> str:
 
 
 def _ancestors() -> set[int]:
-    """Return our number, those above it, and init's."""
+    """Return our number, those above it up to one that is hidden from us (hidepid, proc(5)), and init's."""
     found, number = {1}, os.getpid()
-    while number > 1 and number not in found:
-        found.add(number)
-        number = int(_stat(number)[_PARENT])
+    with contextlib.suppress(OSError):
+        while number > 1 and number not in found:
+            found.add(number)
+            number = int(_stat(number)[_PARENT])
     return found
 
 
