@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id, without_survivors
+from jobq.run.spawn.survivors import kill_all_of
 from tests.guardian.stage import (
     PYTHON,
     children,
@@ -150,3 +151,20 @@ def test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead() -> N
         found = without_survivors([dead])
         os.kill(adopted, signal.SIGKILL)
     assert (found, without_survivors([dead])) == ([], [dead])
+
+
+@pytest.mark.parametrize("kind", ["reparenting", "reparenting_in_new_sessions"])
+def test_s3_what_forks_and_ends_again_and_again_is_no_dead_worker(kind: str) -> None:
+    """One look through /proc seldom saw it: its lease was ended, and the next attempt ran beside it."""
+    dead, mark = dead_worker_id(), marker()
+    trace = Path(f"/tmp/{mark}")
+    with subprocess.Popen(hostile(kind, mark), env={**os.environ, "JOBQ_WORKER_ID": dead}) as leader:
+        try:
+            until(lambda: trace.exists() and trace.stat().st_size > 5)
+            leader.kill()  # as its guardian's death does
+            leader.wait()
+            until(lambda: without_survivors([dead]) == [dead])
+            assert kill_all_of(dead) == 0
+        finally:
+            kill_all_of(dead)
+            trace.unlink()

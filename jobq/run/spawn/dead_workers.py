@@ -10,12 +10,13 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members
-from jobq.run.spawn.survivors import WORKER_ID_VARIABLE, kill_all_of
+from jobq.run.spawn.survivors import LOOKS_WITHOUT, WORKER_ID_VARIABLE, kill_all_of, newest_numbers
 
 _MARK: Final = f"{WORKER_ID_VARIABLE}=".encode("ascii")
 _TOO_LONG: Final = 10  # characters of a number that no process has
@@ -58,8 +59,9 @@ def without_survivors(worker_ids: Iterable[str]) -> list[str]:
     dead = [each for each in worker_ids if _are_dead(each)]
     if not dead:
         return []
-    kill_what_dead_workers_left()
-    carried = {found.worker_id for number in _numbers() if (found := _seen(number)) is not None}
+    _end_groups()
+    _kill_carriers(_all_seen())
+    carried = {found.worker_id for found in _all_seen().values()}
     return [each for each in dead if each not in carried]
 
 
@@ -69,7 +71,7 @@ def kill_what_dead_workers_left() -> int:
     By its id in the environment only what fell to init or to one of our ancestors is known: another service may have
     adopted the rest.
     """
-    return _end_groups() + _kill_carriers()
+    return _end_groups() + _kill_carriers(_seen_among(_numbers()))
 
 
 def _end_groups() -> int:
@@ -82,8 +84,7 @@ def _end_groups() -> int:
     return killed
 
 
-def _kill_carriers() -> int:
-    seen = {number: found for number in _numbers() if (found := _seen(number)) is not None}
+def _kill_carriers(seen: dict[int, _Seen]) -> int:
     ours = _ancestors()
     own_ids = {seen[number].worker_id for number in ours if number in seen}  # we may be a task ourselves
     left = set[str]()
@@ -154,6 +155,16 @@ def _ancestors() -> set[int]:
             found.add(number)
             number = int(_stat(number)[_PARENT])
     return found
+
+
+def _all_seen() -> dict[int, _Seen]:
+    """Return what carries an id, also what forks and ends again and again: no one look is sure to see that."""
+    moving = chain.from_iterable(newest_numbers() for _ in range(LOOKS_WITHOUT))
+    return _seen_among(chain(_numbers(), moving, _numbers()))
+
+
+def _seen_among(numbers: Iterable[int]) -> dict[int, _Seen]:
+    return {number: found for number in numbers if (found := _seen(number)) is not None}
 
 
 def _seen(number: int) -> _Seen | None:

@@ -18,7 +18,7 @@ WORKER_ID_VARIABLE: Final = "JOBQ_WORKER_ID"
 SECONDS: Final = 1.0
 _PASSES_WITHOUT: Final = 2  # one may miss what was forked behind its back
 _PAUSE_SECONDS: Final = 0.005
-_LOOKS_WITHOUT: Final = 50
+LOOKS_WITHOUT: Final = 50
 _LOOK_BACK: Final = 6
 
 
@@ -85,12 +85,17 @@ def kill_all_of(worker_id: str, seconds: float = SECONDS) -> int:
 def _hunt(mark: bytes, end: float) -> int:
     """Look at the newest processes alone: what forks and ends again and again moves on faster than /proc is read."""
     killed = looks_without = 0
-    while looks_without < _LOOKS_WITHOUT and time.monotonic() < end:
-        newest = int(Path("/proc/loadavg").read_text(encoding="ascii").split()[-1])
-        found = sum(_kill_if_marked(number, mark) for number in range(newest + 2, max(newest - _LOOK_BACK, 1), -1))
+    while looks_without < LOOKS_WITHOUT and time.monotonic() < end:
+        found = sum(_kill_if_marked(number, mark) for number in newest_numbers())
         killed += found
         looks_without = 0 if found else looks_without + 1
     return killed
+
+
+def newest_numbers() -> range:
+    """Return the numbers of what may just have been forked, newest first."""
+    newest = int(Path("/proc/loadavg").read_text(encoding="ascii").split()[-1])
+    return range(newest + 2, max(newest - _LOOK_BACK, 1), -1)
 
 
 def _kill_once(mark: bytes) -> int:
