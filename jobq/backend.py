@@ -238,12 +238,23 @@ class SharesMachine(Protocol):
     Its leases need not run out then: its tasks come back at once, each charged with a crash.
     """
 
-    def hold_as(self, worker_id: str) -> None:
-        """Have what is received from now on carry the id of the worker, by which others can judge it."""
+    async def receive_as(
+        self, worker_id: str, max_tasks: int, lease: timedelta | None, wait: timedelta
+    ) -> "list[Delivery]":
+        """Receive; the leases carry the id of the worker, by which others can judge it.
+
+        A program may have several workers on one queue, and pull from it itself: so each receive says whose it is.
+
+        Args:
+            worker_id: names all whose death ends what is received.
+            max_tasks: as for `Backend.receive`.
+            lease: as there.
+            wait: as there.
+        """
         ...
 
     async def holders(self) -> list[str]:
-        """Return the ids of the other workers that hold leases of this queue."""
+        """Return the ids of the workers that hold leases of this queue."""
         ...
 
     async def end_leases(self, worker_ids: Sequence[str]) -> int:

@@ -91,7 +91,6 @@ class SqliteBackend:
         self._connection: Connection | None = None
         self._reader: Connection | None = None
         self._link: _Link | None = None
-        self._worker_id: str | None = None
         self._closed = False
         self._abandoned = False
         self._opening = asyncio.Lock()
@@ -154,6 +153,12 @@ class SqliteBackend:
         """Claim up to `max_tasks`; wakes on a push of this process at once, of another within 50 ms."""
         return list(await self._receive(max_tasks, lease, wait))
 
+    async def receive_as(
+        self, worker_id: str, max_tasks: int, lease: timedelta | None, wait: timedelta
+    ) -> list[Delivery]:
+        """Claim with leases that tell whose they are."""
+        return list(await self._receive(max_tasks, lease, wait, worker_id=worker_id))
+
     async def claim(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
     ) -> list[SqliteDelivery]:
@@ -205,7 +210,12 @@ class SqliteBackend:
         return await connection.submit(lambda database, _: task_listing.write_document(database, name, value, version))
 
     async def _receive(
-        self, max_tasks: int, lease: timedelta | None, wait: timedelta, receipts: Sequence[str] = ()
+        self,
+        max_tasks: int,
+        lease: timedelta | None,
+        wait: timedelta,
+        receipts: Sequence[str] = (),
+        worker_id: str | None = None,
     ) -> list[SqliteDelivery]:
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
@@ -217,7 +227,7 @@ class SqliteBackend:
             self._abandoned = False
             await link.connection.flush()  # what a cancelled receive had been granted is to be found by this one
         changed = self._changed  # taken before the claim: what changes after it wakes us
-        found = await self._claim(link, max_tasks, length, receipts)
+        found = await self._claim(link, max_tasks, length, receipts, worker_id)
         if not isinstance(found, NothingReady):
             return self._deliveries(link, found, length, served=bool(receipts))
         link.connection.watch(True)
@@ -225,7 +235,7 @@ class SqliteBackend:
             while clock.boottime() < end:
                 await self._until(changed, end if found.boottime is None else min(end, found.boottime))
                 changed = self._changed
-                found = await self._claim(link, max_tasks, length, receipts, look_first=True)
+                found = await self._claim(link, max_tasks, length, receipts, worker_id, look_first=True)
                 if not isinstance(found, NothingReady):
                     return self._deliveries(link, found, length, served=bool(receipts))
         finally:
@@ -249,6 +259,7 @@ class SqliteBackend:
         max_tasks: int,
         lease: timedelta,
         receipts: Sequence[str],
+        worker_id: str | None,
         *,
         look_first: bool = False,
     ) -> list[ClaimedRow] | NothingReady:
@@ -263,7 +274,7 @@ class SqliteBackend:
 
         claimed = connection.submit(
             lambda database, now: task_sql.claim(
-                database, queue, max_tasks, seconds, now, receipts, holder, self._worker_id, forget, self._trimming
+                database, queue, max_tasks, seconds, now, receipts, holder, worker_id, forget, self._trimming
             ),
             look_first=(lambda database, now: task_sql.nothing_ready(database, queue, now)) if look_first else None,
             abandoned=give_back,
@@ -277,13 +288,9 @@ class SqliteBackend:
                 self._abandoned = True
             raise
 
-    def hold_as(self, worker_id: str) -> None:
-        """Let what is received from now on tell whose it is."""
-        self._worker_id = worker_id
-
     async def holders(self) -> list[str]:
-        """Return the ids of the other workers that hold leases."""
-        return [each for each in await self._read(task_sql.holders) if each != self._worker_id]
+        """Return the ids of the workers that hold leases."""
+        return await self._read(task_sql.holders)
 
     async def end_leases(self, worker_ids: Sequence[str]) -> int:
         """Let the leases of dead workers run out now."""

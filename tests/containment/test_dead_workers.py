@@ -1,17 +1,22 @@
 """What a worker left that was killed with watcher and guardian: the next start ends it, and nothing else (P2)."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+import jobq
+from jobq.backend import SharesMachine
 from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id, without_survivors
 from jobq.run.spawn.survivors import kill_all_of
+from jobq.settings import Settings
 from tests.guardian.stage import (
     PYTHON,
     children,
@@ -25,6 +30,7 @@ from tests.guardian.stage import (
     worker_below,
 )
 from tests.guardian.test_command_line import Worker
+from tests.process.stage import QUICK
 
 
 @contextmanager
@@ -168,3 +174,24 @@ def test_s3_what_forks_and_ends_again_and_again_is_no_dead_worker(kind: str) -> 
         finally:
             kill_all_of(dead)
             trace.unlink()
+
+
+async def test_s3_each_lease_of_a_program_names_those_who_guard_it(tmp_path: Path) -> None:
+    """All named the guardian of the program's latest worker: what another one guarded could live when that was dead."""
+    settings = Settings(home=tmp_path, **QUICK)
+    async with jobq.connect("demo", settings=settings) as queue:
+        store = queue.backend
+        assert isinstance(store, SharesMachine)
+        await queue.push([jobq.Task.new(command="sleep 1000") for _ in range(2)])
+        workers = [asyncio.create_task(queue.worker(num_workers=1, max_tasks=1)) for _ in range(2)]
+        while (await queue.stats()).visible:
+            await asyncio.sleep(0.01)
+        holders = await store.holders()
+        for worker in workers:
+            worker.cancel()
+        await asyncio.wait(workers)
+        assert len(holders) == 2
+        async with queue.get(wait=timedelta(seconds=5)) as pulled:
+            assert pulled is not None
+            assert await store.holders() == [], "a program's own processes have no guardian"
+            await pulled.complete()

@@ -47,6 +47,7 @@ class _Broker:
 def _receiving(broker: Any, clock: VirtualClock) -> Receiving:
     return Receiving(
         broker,
+        broker.receive,
         clock=clock,
         stopping=Stopping(),
         events=Events(),

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from jobq import durations
-from jobq.backend import Backend, SharesMachine
+from jobq.backend import Backend, Delivery, SharesMachine
 from jobq.clock import Clock
 from jobq.errors import JobqError
 from jobq.journal.records import TaskRecord, TaskState
@@ -40,13 +40,19 @@ class Leftovers:
         self._expiries: dict[str, float] = {}  # boottime in seconds, by the former look
         self._renewed: set[str] = set()
         self._shares: SharesMachine | None = None
+        self._worker_id = ""
 
     def hold_as(self, worker_id: str) -> bool:
         """Have this worker's leases carry its id, where others can judge it by that; tell whether it is so."""
+        self._worker_id = worker_id
         self._shares = self._backend if worker_id and isinstance(self._backend, SharesMachine) else None
-        if self._shares is not None:
-            self._shares.hold_as(worker_id)
         return self._shares is not None
+
+    async def receive(self, max_tasks: int, lease: timedelta, wait: timedelta) -> list[Delivery]:
+        """Receive, with leases that `hold_as` speaks of."""
+        if self._shares is None:
+            return await self._backend.receive(max_tasks, lease, wait)
+        return await self._shares.receive_as(self._worker_id, max_tasks, lease, wait)
 
     async def take_from_the_dead(self) -> None:
         """Have the tasks of dead workers come back at once, again and again."""
@@ -59,7 +65,7 @@ class Leftovers:
         if self._shares is None:
             return
         try:
-            holders = await self._shares.holders()
+            holders = [each for each in await self._shares.holders() if each != self._worker_id]
             dead = await asyncio.to_thread(without_survivors, holders) if holders else []
             count = await self._shares.end_leases(dead) if dead else 0
         except (JobqError, OSError) as error:

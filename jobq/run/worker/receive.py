@@ -31,6 +31,7 @@ class Receiving:
 
     Args:
         backend: an entered backend.
+        receive: its, or one that says more of who receives.
         clock: for leases.
         stopping: what ends a wait.
         events: told of refusals.
@@ -42,6 +43,7 @@ class Receiving:
     def __init__(
         self,
         backend: Backend,
+        receive: Callable[[int, timedelta, timedelta], Awaitable[list[Delivery]]],
         *,
         clock: Clock,
         stopping: Stopping,
@@ -51,6 +53,7 @@ class Receiving:
         comes_back: Callable[[], bool],
     ) -> None:
         self._backend = backend
+        self._receive = receive
         self._clock = clock
         self._stopping = stopping
         self._events = events
@@ -114,7 +117,7 @@ class Receiving:
         return _NOT_FOUND_SECONDS if is_hasty else 0.0
 
     async def _receive_or_stop(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
-        receiving = asyncio.ensure_future(self._backend.receive(self._free(), lease, wait))
+        receiving = asyncio.ensure_future(self._receive(self._free(), lease, wait))
         reasons: list[Awaitable[object]] = [self._stopping.receiving.wait(), self._stopping.interrupted.wait()]
         if wait and self._attempts:
             reasons.append(self._worked_off())

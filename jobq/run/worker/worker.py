@@ -221,6 +221,7 @@ class Worker:
         """Receive and start until told to stop or nothing is left; then see the attempts to their end."""
         receiving = Receiving(
             self._backend,
+            self._leftovers.receive,
             clock=self._clock,
             stopping=self._stopping,
             events=self._events,
