@@ -15,7 +15,7 @@ from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.process.spawner import Launch
 from jobq.run.spawn.containment import try_here
 from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members, own_group
-from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_id
+from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_id, without_survivors
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.containment.test_watcher import kill_all
 from tests.guardian.stage import (
@@ -306,3 +306,46 @@ def test_in_a_container(of: str, mount: str, in_use: str) -> None:
         assert not [path for path in group.iterdir() if path.is_dir()]
     finally:
         ControlGroup(str(group)).end(5)
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")  # version 1, which keeps what is frozen from being killed
+LEAVES_ONE = """
+import os, subprocess, sys
+from pathlib import Path
+from jobq.run.spawn.control_groups import PREFIX, own_group
+from jobq.run.spawn.dead_workers import new_id, new_worker_id
+group = own_group() / f"{PREFIX}{new_id(os.getpid())}"
+group.mkdir()
+null = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+with subprocess.Popen(["sleep", "1000"], **null) as guardian:
+    left = subprocess.Popen(["env", "-i", "sleep", "1000"], **null)
+    for folder in (group, Path(sys.argv[1])):
+        (folder / "cgroup.procs").write_text(str(left.pid))
+    (Path(sys.argv[1]) / "freezer.state").write_text("FROZEN")
+    while "FROZEN" not in (Path(sys.argv[1]) / "freezer.state").read_text():
+        pass
+    print(new_worker_id(guardian.pid), left.pid)
+    guardian.kill()
+"""
+
+
+@pytest.mark.skipif(not os.access(FREEZER / "cgroup.procs", os.W_OK), reason="nothing here keeps a process from dying")
+def test_s3_a_worker_that_left_what_cannot_be_killed_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It scrubbed its environment, so the group alone tells of it; its lease was ended, and the next attempt began."""
+    monkeypatch.setattr("jobq.run.spawn.dead_workers._GROUP_SECONDS", 0.1)
+    frozen = FREEZER / marker()
+    frozen.mkdir()
+    try:
+        command = [sys.executable, "-c", LEAVES_ONE, str(frozen)]
+        worker_id, pid = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        pidfd = os.pidfd_open(int(pid))
+        assert (without_survivors([worker_id]), is_dead(pidfd, 0)) == ([], False)
+        (frozen / "freezer.state").write_text("THAWED")
+        assert is_dead(pidfd, 5)
+        until(lambda: without_survivors([worker_id]) == [worker_id])
+    finally:
+        (frozen / "freezer.state").write_text("THAWED")
+        for left in (frozen / "cgroup.procs").read_text().split():
+            os.kill(int(left), signal.SIGKILL)
+        until(lambda: not (frozen / "cgroup.procs").read_text())
+        frozen.rmdir()

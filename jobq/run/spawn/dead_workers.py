@@ -54,7 +54,8 @@ def new_id(*guards: int) -> str:
 def without_survivors(worker_ids: Iterable[str]) -> list[str]:
     """Return those workers of which nothing lives: guardian, watcher, worker, and what they ran, which is killed first.
 
-    Who cannot be judged from here, and of whom something carries the id yet, is not among them.
+    Who cannot be judged from here, and of whom something carries the id yet, or could not be killed in the control
+    group, is not among them.
     """
     dead = [each for each in worker_ids if _are_dead(each)]
     if not dead:
@@ -62,7 +63,8 @@ def without_survivors(worker_ids: Iterable[str]) -> list[str]:
     _end_groups()
     _kill_carriers(_all_seen())
     carried = {found.worker_id for found in _all_seen().values()}
-    return [each for each in dead if each not in carried]
+    in_groups = {guard for group in made_by_jobq() for guard in _guards(group.name.removeprefix(PREFIX))}
+    return [each for each in dead if each not in carried and in_groups.isdisjoint(_guards(each))]
 
 
 def kill_what_dead_workers_left() -> int:
@@ -115,11 +117,16 @@ def _are_dead(worker_id: str) -> bool:
 
 def _ended(worker_id: str) -> list[bool]:
     """Tell of each of its guards whether it has ended, the guardian first; nothing where that cannot be judged here."""
-    where, *told = worker_id.partition("-")[2].split("-")
-    guards = list(zip(told[::2], told[1::2], strict=False))
+    where, guards = worker_id.partition("-")[2].partition("-")[0], _guards(worker_id)
     if where != _where() or not all(number.isdecimal() and len(number) < _TOO_LONG for number, _ in guards):
         return []
     return [_has_ended(int(number), started) for number, started in guards]
+
+
+def _guards(worker_id: str) -> list[tuple[str, str]]:
+    """Return number and start of each, the guardian first."""
+    told = worker_id.split("-")[2:]
+    return list(zip(told[::2], told[1::2], strict=False))
 
 
 def _has_ended(number: int, started: str) -> bool:
