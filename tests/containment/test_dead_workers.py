@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,3 +196,18 @@ async def test_s3_each_lease_of_a_program_names_those_who_guard_it(tmp_path: Pat
             assert pulled is not None
             assert await store.holders() == [], "a program's own processes have no guardian"
             await pulled.complete()
+
+
+LESS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+JUDGE = "import sys; from jobq.run.spawn.dead_workers import without_survivors as f; print(len(f(sys.argv[1:])))"
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, and setpriv")
+def test_s3_who_has_fewer_rights_cannot_tell_that_nothing_is_left() -> None:
+    """As a service with a bounding set beside a root shell: it cannot read the environment of what is left."""
+    dead = dead_worker_id()
+    with subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"], "JOBQ_WORKER_ID": dead}) as left:
+        command = [*LESS, sys.executable, "-c", JUDGE, dead]
+        judged = subprocess.run(command, check=False, capture_output=True, text=True)
+        left.kill()
+    assert judged.stdout == "0\n"

@@ -144,13 +144,18 @@ def _has_ended(number: int, started: str) -> bool:
 
 
 def _where() -> str:
-    """Return what tells this user, boot and PID namespace from others: numbers mean nothing there, or are hidden."""
+    """Return what tells this user, boot and PID namespace from others: numbers mean nothing there, or are hidden.
+
+    So do its capabilities: the environment of who has more of them cannot be read (ptrace(2)).
+    """
     parts = [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(), str(os.getuid())]
     for kind in ("pid", "time", "user"):
         try:
             parts.append(str(Path(f"/proc/self/ns/{kind}").readlink()))
         except OSError:  # a kernel before 5.6 has no time namespaces
             parts.append("")
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    parts += [line for line in status.splitlines() if line.startswith("CapPrm:")]
     return hashlib.blake2s("\0".join(parts).encode(), digest_size=6).hexdigest()
 
 
