@@ -218,6 +218,17 @@ def test_a_worker_that_is_pid_1_works(tmp_path: Path) -> None:
     assert b"done" in subprocess.run(contained, env=environment, check=True, capture_output=True).stdout
 
 
+@pytest.mark.skipif(not has_namespaces(), reason="needs unshare and the right to make a PID namespace")
+def test_p4_a_worker_that_sees_the_numbers_of_another_namespace_refuses(tmp_path: Path) -> None:
+    """Its watcher took other processes for its children, and ended with an error."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+    environment |= {"JOBQ_HOME": str(tmp_path)}
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-m", "jobq", "demo", "worker"]
+    run = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert run.returncode == 3
+    assert "/proc is not that of this PID namespace" in run.stderr
+
+
 HIDDEN = 'mount -t proc -o hidepid=2,gid=12345 proc /proc && exec setpriv --bounding-set=-all --inh-caps=-all "$@"'
 
 

@@ -43,6 +43,7 @@ def spawner_for(settings: Settings) -> Spawner:
         _allow_descriptors()
         return GuardianSpawner(connection, on_guardian_lost=_follow, contained=settings.containment)
     if settings.guardian == "on" and is_possible():
+        _check_proc()
         return GuardianSpawner(contained=settings.containment)
     check(settings.containment, InUse(NONE, UNGUARDED))
     _log.warning(_WEAKER)
@@ -86,10 +87,12 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
         What the worker goes by.
 
     Raises:
-        ConfigurationError: there is no guardian to be had, or no control group, and one was asked for.
+        ConfigurationError: there is no guardian to be had, or no control group, and one was asked for; or /proc shows
+            another PID namespace.
     """
     if settings.guardian == "off" or settings.guardian_fd is not None or not is_possible():
         return settings
+    _check_proc()
     options = [
         *("--restart", str(settings.restart)),
         *("--stop-within", str(settings.stop_grace.total_seconds() + _GIVE_BACK_SECONDS)),
@@ -103,6 +106,19 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
         raise ConfigurationError(f"the guardian could not be started: {error}") from error
     os.environ[FD_VARIABLE] = str(descriptor)
     return settings.model_copy(update={"guardian_fd": descriptor})
+
+
+def _check_proc() -> None:
+    """Raise ConfigurationError unless /proc numbers processes as the kernel does for us: others would be signalled."""
+    try:
+        shown = os.readlink("/proc/self")  # noqa: PTH115 - a number, no path
+    except OSError:
+        shown = ""
+    if shown != str(os.getpid()):
+        raise ConfigurationError(
+            "/proc is not that of this PID namespace, so the guardian cannot tell what is its own; mount it"
+            " (`unshare --mount-proc`), or set JOBQ_GUARDIAN=off"
+        )
 
 
 def _allow_descriptors() -> None:
