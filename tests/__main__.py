@@ -1,6 +1,6 @@
-"""Runs the suite, most of it four files at a time: `python -m tests [PYTEST OPTIONS] [PATHS]`; all without a path.
+"""Runs the suite, most of it six files at a time: `python -m tests [PYTEST OPTIONS] [PATHS]`; all without a path.
 
-Most tests wait for leases, processes and services: four at a time keep two cores busy. What measures margins of time,
+Most tests wait for leases, processes and services: six at a time keep two cores busy. What measures margins of time,
 and what must not be swept up by a neighbour's worker, then has the machine to itself. A summary of all runs ends it.
 The exit code is the worst one.
 """
@@ -40,8 +40,8 @@ def main(options: list[str]) -> int:
     # Short, and not pytest's own: the path of a socket has 107 bytes, and what tests make is below it.
     place = Path(tempfile.mkdtemp(prefix="jobq-"))
     runs = (
-        (["-n", "4", *_BY_FILE, *options], sorted(chosen.keys() - {*_CONFORMANCE, *_ALONE})),
-        (["-n", "3", *_BY_FILE, *options], _CONFORMANCE),
+        (["-n", "6", *_BY_FILE, *options], sorted(chosen.keys() - {*_CONFORMANCE, *_ALONE})),
+        (["-n", "4", *_BY_FILE, *options], _CONFORMANCE),
         (options, _ALONE),
     )
     codes = []

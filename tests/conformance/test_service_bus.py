@@ -33,7 +33,7 @@ _OTHER_WAY: Final = Fidelity(
 )
 
 
-_AT_ONCE: Final = 20
+_AT_ONCE: Final = 10  # each has an emulator in this process, and an SDK that waits 3 s for it
 
 
 def _ended(fidelity: Fidelity, **options: Any) -> Ended:

@@ -1,0 +1,39 @@
+"""What a worker of this machine held comes back at once when nothing of it lives."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from jobq.run.spawn.choose_spawner import is_possible
+from jobq.task import Task
+from tests.cli.conftest import Jobq, eventually
+from tests.guardian.stage import guardian_below, state, until, worker_below
+
+LONG = ("demo", "worker", "--visibility-timeout", "10m", "--stop-grace", "0s")
+
+
+@pytest.mark.skipif(not is_possible(), reason="only who has a guardian is known to be dead")
+@pytest.mark.parametrize("journal", ["auto", "off"])
+@pytest.mark.parametrize("whom", [("watcher",), ("watcher", "guardian", "worker")], ids="+".join)
+def test_l6_what_a_killed_worker_of_this_machine_held_comes_back_at_once(
+    jobq: Jobq, whom: tuple[str, ...], journal: str
+) -> None:
+    """Its lease is of ten minutes, but nothing lives that it could protect."""
+    spreads = "(setsid sleep 1000 &); touch begun; sleep 1000"
+    (id_,) = jobq.fill(Task.new(command=f"[ $JOBQ_ATTEMPT -gt 1 ] || {{ {spreads}; }}"))
+    killed = jobq.start(*LONG, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    eventually((jobq.folder / "begun").exists)
+    pids = {"watcher": killed.pid, "guardian": guardian_below(killed.pid), "worker": worker_below(killed.pid)}
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none of them can do anything about it
+        for name in whom:
+            os.kill(pids[name], number)
+    until(lambda: all(state(pid) in "ZX" for pid in pids.values()))
+    jobq.environment["JOBQ_JOURNAL"] = journal
+    last = json.loads(jobq("demo", "worker", "--log-format", "json").err.splitlines()[-1])
+    assert (last["succeeded"], last["exit_code"]) == (1, 0)
+    if journal == "off":
+        return
+    assert [each["outcome"] for each in jobq("demo", "history", id_, "--json").objects] == ["lock_lost", "succeeded"]
