@@ -33,7 +33,8 @@ class JobqError(Exception):
     """Root of everything jobq raises on purpose.
 
     Attributes:
-        done: of a `redrive` or `purge_dead` of several, the ids for which it was done all the same.
+        done: of a `redrive` or `purge_dead` of several, the ids for which it was done all the same, as far as the
+            backend knows; where it does not, these may be fewer than were done.
     """
 
     exit_code: ClassVar[int] = 1

@@ -63,6 +63,7 @@ class HttpBackend:
         self._settles = Settles(connection, name)
         self._query = {"queue": name}
         self._former: dict[str, float] = {}  # keys of claims without an answer, until when their leases may last
+        self._most = _MOST_CLAIMED  # fewer once no answer has come: it may be too large to come in time
 
     @property
     def capabilities(self) -> Capabilities:
@@ -116,7 +117,7 @@ class HttpBackend:
         end = time.monotonic() + wait.total_seconds()
         while True:
             left = max(0.0, end - time.monotonic())
-            found = await self._claim(min(max_tasks, _MOST_CLAIMED), lease, min(left, _MOST_WAIT_SECONDS))
+            found = await self._claim(min(max_tasks, self._most), lease, min(left, _MOST_WAIT_SECONDS))
             if found or time.monotonic() >= end:
                 return found
 
@@ -140,10 +141,13 @@ class HttpBackend:
                 "POST", "/api/tasks/next", wish, query=self._query, seconds=wait + _CLAIM_SECONDS
             )
         except NoAnswer as error:
+            self._most = max(1, max_tasks // 2)
             raise unavailable(error) from None
         found = [_claimed(each) for each in answer["tasks"]]
         for each in (key, *(former if len(found) < max_tasks else ())):
             self._former.pop(each, None)
+        if len(found) == self._most:
+            self._most = min(_MOST_CLAIMED, self._most + 1)
         return [
             HttpDelivery(
                 self._connection, self._settles, self.name, each, timedelta(seconds=float(task["lease_seconds"]))

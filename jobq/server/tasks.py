@@ -174,7 +174,7 @@ async def fail(call: Call) -> Reply:
     said = f"fail {hashlib.blake2b(words, digest_size=8).hexdigest()}"
     record = await (await call.backend()).find(call.path["id"])
     if record is None or record.state != "leased" or record.body is None:
-        await delivery.put_back(b"", timedelta(0), said)  # stale, or said before: the fence tells
+        await delivery.put_back(_body_of(record), timedelta(0), said)  # stale, or said before: the fence tells
         return 202, _ACCEPTED
     verdict = _verdict(record, wish)
     journal_records.tell(
@@ -214,11 +214,16 @@ def _verdict(record: TaskRecord, wish: schemas.Failure) -> retry.Requeue | retry
     return verdict
 
 
+def _body_of(record: TaskRecord | None) -> bytes:
+    """Return what is put back also under a lease that is over, since a clock set back may make it last (S1)."""
+    return b"" if record is None or record.body is None else record.body
+
+
 async def release(call: Call) -> Reply:
     """Put back a task that was never started; costs it nothing (S7)."""
     delivery = await _held(call)
     record = await (await call.backend()).find(call.path["id"])
-    body = b"" if record is None or record.state != "leased" or record.body is None else record.body
+    body = _body_of(record)
     with contextlib.suppress(MalformedTask):
         body = released_body(body)
     journal_records.tell(delivery, RELEASED, "retry", record=record)
@@ -238,7 +243,7 @@ async def requeue(call: Call) -> Reply:
     said = f"requeue {hashlib.blake2b(words, digest_size=8).hexdigest()}"
     record = await (await call.backend()).find(task.id)
     if record is None or record.state != "leased" or record.body is None:
-        await delivery.put_back(b"", timedelta(0), said)  # stale, or said before: the fence tells
+        await delivery.put_back(_body_of(record), timedelta(0), said)  # stale, or said before: the fence tells
         return 202, _ACCEPTED
     if wish.attempt is not None:
         journal_records.tell_attempt(delivery, wish.attempt, "retry")

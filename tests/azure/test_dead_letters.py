@@ -242,3 +242,34 @@ async def test_who_may_process_messages_needs_not_count_them(stage: Stage) -> No
     assert await stage.backend.redrive([task.id, "other"]) == [task.id]
     await _bury_all(stage, 1)
     assert await stage.backend.purge_dead([task.id]) == [task.id]
+
+
+async def test_what_was_done_before_an_answer_was_lost_is_told(stage: Stage) -> None:
+    """The journal heard of none of them, and the command said that it had purged, or put back, none."""
+    ids = [task.id for task in await stage.pushed(4)]
+    await _bury_all(stage, 4)
+    places = iter(("", "", "here"))
+    stage.proxy.strike(Strike.LOSE_ANSWER, "DELETE", matches=lambda _: bool(next(places, "")))
+    with pytest.raises(BackendUnavailable) as lost:
+        await stage.backend.purge_dead(ids)
+    assert len(lost.value.done) == 2
+    ids = [task.id for task in await stage.pushed(2)]
+    await _bury_all(stage, 2)
+    places = iter(("", "here"))
+    stage.proxy.strike(Strike.LOSE_ANSWER, "PUT", matches=lambda _: bool(next(places, "")))
+    with pytest.raises(BackendUnavailable) as lost:
+        await stage.backend.redrive(ids)
+    assert len(lost.value.done) == 1
+
+
+async def test_what_is_purged_is_told_also_where_nobody_can_sweep_after(stage: Stage) -> None:
+    (task,) = await stage.pushed()
+    await _bury_all(stage, 1)
+    places = iter(("", "here"))  # the first count is of what another reader holds
+    stage.proxy.strike(
+        Strike.BUSY,
+        "GET",
+        count=math.inf,
+        matches=lambda request: request.path.endswith(f"{stage.queue}-failed") and bool(next(places, "here")),
+    )
+    assert await stage.backend.purge_dead([task.id]) == [task.id]

@@ -351,3 +351,30 @@ async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: St
     queue.journal._knows_ids = lambda: 60.0  # a queue that deduplicates
     await queue.push([Task.new(command="true", id="nightly")])
     assert await state(queue, "nightly") == "dead", "a repetition, of which the first one's outcome is told (S8)"
+
+
+async def test_whose_an_outcome_is_is_known_an_hour_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row is swept then: whose an attempt was, was guessed by when it ended, by another machine's clock."""
+    queue = await journaled(stage)
+    monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
+
+    async def pushed_and_done(created: float) -> None:
+        await queue.push([Task.new(command="true", id="nightly", created=created)])
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        await delivery.complete(GOOD)
+        await written(queue)
+        await queue._sweep.once()
+        await written(queue)
+
+    now = time.time()
+    await pushed_and_done(now - 7200)
+    queue.journal._knows_ids = lambda: 3600.0  # a queue that deduplicates
+    await queue.push([Task.new(command="true", id="nightly")])
+    await written(queue)
+    await queue._wire.write(queue._wire.place.queue, [Write(Verb.DELETE, rows.live("nightly"), {})])
+    assert await state(queue, "nightly") == "ready", "the former one ended within the window, and was pushed before it"
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    await delivery.complete(GOOD)
+    queue.journal._knows_ids = lambda: 0.0
+    await pushed_and_done(now + 60)
+    assert await state(queue, "nightly") == "succeeded", "its pusher's clock is ahead"

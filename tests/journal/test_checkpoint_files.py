@@ -159,6 +159,27 @@ async def test_tasks_of_one_id_keep_their_files_apart(tmp_path: Path) -> None:
                 held.folder.close()
 
 
+async def test_files_that_an_older_version_has_saved_are_found_and_removed(tmp_path: Path) -> None:
+    """Its names say nothing of a task's life: each task that went on after an upgrade left an archive for ever."""
+    async with FolderPlace(tmp_path / "store") as place:
+        task = Task.new(command="true")
+        for forgets in (False, True):
+            (tmp_path / "packed").mkdir(exist_ok=True)
+            digest = pack(tmp_path / "packed", tmp_path / "archive", LIMIT)
+            name = f"q/{task.id}/0.0.1-000001-{digest}.tar"
+            await place.put(name, tmp_path / "archive")
+            held = Held(tmp_path, place, task=task, checkpoint=Saved("v", name).encode())
+            try:
+                await held.checkpoints.restore()
+                if not forgets:
+                    await held.checkpoints.checkpoint_folder()
+                    assert [f"q/{task.id}/{each}" for each in _archives(tmp_path)] == [held.checkpoints._saved.archive]
+                await held.checkpoints.forget()
+                assert _archives(tmp_path) == []
+            finally:
+                held.folder.close()
+
+
 async def test_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told so in bounded time, and a full disk too; nothing is recorded."""
     monkeypatch.setattr("jobq.run.attempt.checkpoints.SAVE_SECONDS", 0.1)

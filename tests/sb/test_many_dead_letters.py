@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from jobq.errors import BackendUnavailable, MalformedTask
-from jobq.testing.service_bus.faults import NO_FAULT, Fault, Operation
+from jobq.testing.service_bus.faults import NO_FAULT, Drop, Fault, Operation
 from jobq_azure.service_bus.rest_client import Outgoing
 from tests.sb.stage import NOW, Stage, staged
 
@@ -117,3 +117,13 @@ async def test_retry_all_goes_on_past_what_stays_as_it_is(stage: Stage) -> None:
     assert (ended.code, ended.out) == (2, f"retried {_MANY} dead letters\n")
     assert "dead letter large stays as it is" in ended.err
     assert (len(stage.queue.messages()), len(stage.dead.messages())) == (_MANY, 1)
+
+
+async def test_what_was_purged_before_an_answer_was_lost_is_told(stage: Stage) -> None:
+    """The journal heard of none of them, and the command said that it had purged none."""
+    ids = await _buried(stage, 450)
+    stage.emulator.faults.plan(NO_FAULT, Operation.COMPLETE)
+    stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
+    with pytest.raises(BackendUnavailable) as lost:
+        await stage.backend.purge_dead(ids)
+    assert len(lost.value.done) == 450 - len(stage.dead.messages()) > 0

@@ -1,6 +1,7 @@
 """Answers that never arrive, over the wire: unknown is told as unknown, and a repeat is exact (S3, S5, S8)."""
 
 import asyncio
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -141,3 +142,17 @@ async def test_what_a_proxy_says_in_place_of_the_service_counts_for_nothing(stat
         for error, call in calls:
             with pytest.raises(error, match="not from a jobq service"):
                 await call
+
+
+async def test_an_answer_that_is_too_large_to_arrive_is_asked_for_in_parts(far: HttpBackend, proxy: TcpProxy) -> None:
+    """A hundred tasks of 1 MB over a slow link: each claim took over what the last one held, and none ever arrived."""
+    ids = await far.push([Task.new(command="true") for _ in range(8)])
+    proxy.strike(Strike.LOSE_ANSWER, lambda sent: b'"max_tasks":8,' in sent, count=math.inf)
+    with pytest.raises(BackendUnavailable):
+        await far.receive(8, LEASE, NOW)
+    found = await far.receive(8, LEASE, NOW)
+    found += await far.receive(8 - len(found), LEASE, NOW)
+    assert sorted(each.id for each in found) == sorted(ids)
+    assert all(each.deliveries == 1 for each in found), "they were held all the time"
+    await far.push([Task.new(command="true") for _ in range(12)])
+    assert [len(await far.receive(12, LEASE, NOW)) for _ in range(2)] == [5, 6], "it dares more, by and by"

@@ -5,7 +5,7 @@ The transport's own words do not say whether a request was sent: a connection th
 and each caller knows what that means for its verb (S5, S8).
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
@@ -42,7 +42,19 @@ _TOO_LARGE: Final = frozenset({"RequestBodyTooLarge", "MessageTooLarge"})
 
 
 class NoAnswer(Exception):
-    """The request may have taken effect or not; the message says how the answer was lost."""
+    """The request may have taken effect or not; the message says how the answer was lost.
+
+    Attributes:
+        done: as of a JobqError.
+    """
+
+    done: Sequence[str] = ()
+
+    def as_unavailable(self) -> BackendUnavailable:
+        """Return what a verb that is safe to repeat raises: there a lost answer is as good as a refusal."""
+        error = BackendUnavailable(str(self))
+        error.done = self.done
+        return error
 
 
 class Unreadable(NoAnswer):

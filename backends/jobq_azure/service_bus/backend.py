@@ -283,4 +283,4 @@ async def _certain(call: Awaitable[_T]) -> _T:
     try:
         return await call
     except NoAnswer as error:
-        raise BackendUnavailable(str(error)) from None
+        raise error.as_unavailable() from None

@@ -161,7 +161,7 @@ class Graveyard:
                     walk.done(some)
                 walk.give_up([group for group, _ in refused])
                 await self._delete(walk.late())
-        except JobqError as error:
+        except (JobqError, NoAnswer) as error:
             error.done = _ids_of(walk, ids)
             raise
         finally:

@@ -96,7 +96,7 @@ class TableJournal:
         known = self._pushed.get(id_)
         if row is None:
             last = await self._last(id_)
-            if known is not None and (last is None or self._is_former(id_, rows.decoded(last).ended)):
+            if known is not None and (last is None or self._is_former(id_, _born_in(last, rows.decoded(last).ended))):
                 return replace(known, cancel_requested=wished)
             return None if last is None else rows.ended_record(id_, last)
         if known is not None and self._is_former(id_, _born_in(row)):
@@ -120,7 +120,7 @@ class TableJournal:
         return replace(record, last=rows.decoded(last))
 
     def _is_former(self, id_: str, moment: float) -> bool:
-        """Tell whether a word from then is of a task that had this id before the one which we have pushed.
+        """Tell whether a task that was made then had this id before the one which we have pushed.
 
         Not of one that this queue has taken ours for a repetition of (S8).
         """
@@ -306,9 +306,9 @@ async def _answered(call: Awaitable[_T]) -> _T:
         raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error
 
 
-def _born_in(row: Row) -> float:
-    """Return when the task of a row was made; infinite where that is not told."""
+def _born_in(row: Row, latest: float = math.inf) -> float:
+    """Return when the task of a row was made; the latest that it can be where that is not told."""
     try:
-        return float(row.get("Born") or "inf")
+        return float(row.get("Born") or latest)
     except ValueError:  # whoever may write there may write anything
-        return math.inf
+        return latest

@@ -136,7 +136,7 @@ class Notebook:
             detail="its lease ran out without a word: the worker died, or lost it",
         )
         # Inserted: its own worker may have told more, and late.
-        return self._attempt(held.id, fencing, attempt, "", Verb.INSERT)
+        return self._attempt(held.id, fencing, attempt, "", Verb.INSERT, str(row.get("Born", "")))
 
     def ended(
         self,
@@ -160,7 +160,8 @@ class Notebook:
             description: likewise.
             wished: whether there is a wish to take away; only where it has ended.
         """
-        notes = self._attempt(held.id, held.fencing, attempt, output, Verb.REPLACE, reason, description)
+        born = rows.born(held.task)
+        notes = self._attempt(held.id, held.fencing, attempt, output, Verb.REPLACE, born, reason, description)
         if after is not None:
             self._waits(held, after, notes)
             return
@@ -169,7 +170,7 @@ class Notebook:
             "Fencing": rows.order(held.fencing),
             "At": attempt.ended,
             "Then": attempt.then,
-            "Born": rows.born(held.task),
+            "Born": born,
         }
         notes.append(fixed(self._queue, rows.live(held.id), values))
         if wished:
@@ -213,10 +214,11 @@ class Notebook:
         attempt: Attempt,
         output: str,
         verb: Verb,
+        born: str,
         reason: str | None = None,
         description: str = "",
     ) -> list[Note]:
-        values: dict[str, Any] = {"Then": attempt.then, "Outcome": str(attempt.outcome)}
+        values: dict[str, Any] = {"Then": attempt.then, "Outcome": str(attempt.outcome), "Born": born}
         rows.put(values, "Record", attempt.encode().encode())
         if reason is not None:
             values["Reason"] = reason[:100]

@@ -164,13 +164,14 @@ class Checkpoints:
                 raise BackendUnavailable(f"the checkpoint store took longer than {SAVE_SECONDS:.0f} s") from None
             except OSError as error:
                 raise BackendUnavailable(f"the files were not saved: {error.strerror or error}") from None
+            former = self._saved.archive
             try:
                 await self._keep(Saved(self._saved.value, name))
             except LockLost:
                 with suppress(JobqError, OSError):  # surely not the task's checkpoint; what stays costs space only
                     await self._archives.place.remove(name)
                 raise
-            await self._tidy(self._archives, name)
+            await self._tidy(self._archives, name, former)
 
     def is_empty(self) -> bool:
         """Tell whether there is nothing to save: no folder, or one that the task never used, or has done away with."""
@@ -202,15 +203,22 @@ class Checkpoints:
     async def forget(self) -> None:
         """Remove the files of a task that has ended for good; what cannot be removed stays, and is told."""
         if self._archives is not None and self._saved.archive is not None:
-            await self._tidy(self._archives, None)
+            await self._tidy(self._archives, None, self._saved.archive)
 
-    async def _tidy(self, archives: Archives, kept: str | None) -> None:
-        """Remove the archives of this attempt and earlier ones but one; a later attempt's are not ours (S4)."""
+    async def _tidy(self, archives: Archives, kept: str | None, former: str | None) -> None:
+        """Remove the archives of this attempt and earlier ones but one; a later attempt's are not ours (S4).
+
+        Args:
+            archives: where they are.
+            kept: which one stays.
+            former: the task's until now, also where an older version has named it.
+        """
         last = (self._fencing, self._count)
         try:
             async with asyncio.timeout(_TIDY_SECONDS):
                 for name in await archives.place.names(f"{archives.queue}/{self._task_id}/"):
-                    if name != kept and (made := _made(name, self._life)) is not None and made <= last:
+                    made = (self._fencing, 0) if name == former else _made(name, self._life)
+                    if name != kept and made is not None and made <= last:
                         await archives.place.remove(name)
         except (JobqError, OSError, TimeoutError) as error:
             cause = str(error) or "no answer"

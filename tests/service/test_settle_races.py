@@ -1,0 +1,55 @@
+"""What a settle finds of its task, and what has become of that by the time it is written (S1)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobq.clock import SystemClock
+from jobq.servable import TaskRecord
+from jobq.server import schemas, tasks
+from jobq.task import Task
+from jobq_sqlite import SqliteBackend, StoreFile
+from jobq_sqlite.host import this_host
+
+NOW, LEASE = timedelta(0), timedelta(seconds=60)
+
+
+class Doubtful(SqliteBackend):
+    """A store whose clock was set back: a look finds the lease over, and the settle after it finds that it lasts."""
+
+    async def find(self, task_id: str) -> TaskRecord | None:
+        found = await super().find(task_id)
+        return None if found is None else replace(found, state="ready")
+
+
+WISHES: list[Callable[[str, Task], tuple[Any, Any]]] = [
+    lambda receipt, task: (
+        tasks.requeue,
+        schemas.Requeue(receipt=receipt, task=task.model_dump(mode="json", exclude_none=True)),
+    ),
+    lambda receipt, _: (tasks.release, schemas.Release(receipt=receipt)),
+    lambda receipt, _: (tasks.fail, schemas.Failure(receipt=receipt, detail="exit code 1")),
+]
+
+
+@pytest.mark.parametrize("wish", WISHES)
+async def test_no_body_is_lost_to_a_clock(tmp_path: Path, wish: Callable[[str, Task], tuple[Any, Any]]) -> None:
+    """A settle that was taken for one of a lease that is over emptied the task, and made it a dead letter."""
+    file = StoreFile(path=tmp_path / "jobs.db", clock=SystemClock(), host=this_host())
+    async with Doubtful(file, "q") as backend:
+        await backend.create()
+        (id_,) = await backend.push([Task.new(command="true")])
+        (delivery,) = await backend.claim(1, LEASE, NOW, key="k", former=())
+
+        async def itself() -> SqliteBackend:
+            return backend
+
+        handler, body = wish(delivery.receipt, delivery.task)
+        await handler(SimpleNamespace(audited={}, path={"id": id_}, body=body, backend=itself))
+        (again,) = await backend.claim(1, LEASE, NOW, key="l", former=())
+        assert again.task.command == "true"
