@@ -1,6 +1,6 @@
-"""Runs the suite, most of it six files at a time: `python -m tests [PYTEST OPTIONS] [PATHS]`; all without a path.
+"""Runs the suite, most of it four files at a time: `python -m tests [PYTEST OPTIONS] [PATHS]`; all without a path.
 
-Most tests wait for leases, processes and services: six at a time keep two cores busy. What measures margins of time,
+Most tests wait for leases, processes and services: four at a time keep two cores busy. What measures margins of time,
 and what must not be swept up by a neighbour's worker, then has the machine to itself. A summary of all runs ends it.
 The exit code is the worst one.
 """
@@ -25,7 +25,8 @@ _HERE: Final = Path(__file__).parent
 # Whole files, in the order of `tests.conftest`: what they share stays in one process. A process that dies ends the run:
 # pytest-xdist would wait for ever for the files that it had left.
 _BY_FILE: Final = ("--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
-_CONFORMANCE: Final = ("conformance",)  # each file has many cases at once, with leases of seconds
+# The first has leases of seconds, and many cases at once in a file; what the other kills, workers elsewhere would tell.
+_APART: Final = ("conformance", "guardian")
 _ALONE: Final = ("containment", "timing", "overlap")
 _INTERRUPTED: Final = 2
 _NOTHING_COLLECTED: Final = 5
@@ -40,8 +41,8 @@ def main(options: list[str]) -> int:
     # Short, and not pytest's own: the path of a socket has 107 bytes, and what tests make is below it.
     place = Path(tempfile.mkdtemp(prefix="jobq-"))
     runs = (
-        (["-n", "6", *_BY_FILE, *options], sorted(chosen.keys() - {*_CONFORMANCE, *_ALONE})),
-        (["-n", "4", *_BY_FILE, *options], _CONFORMANCE),
+        (["-n", "4", *_BY_FILE, *options], sorted(chosen.keys() - {*_APART, *_ALONE})),
+        (["-n", "4", *_BY_FILE, *options], _APART),
         (options, _ALONE),
     )
     codes = []

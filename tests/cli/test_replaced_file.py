@@ -31,9 +31,11 @@ def test_worker_ends_its_tasks_and_says_why(jobq: Jobq, tmp_path: Path, blow: st
 
 
 def test_an_idle_worker_ends_too(jobq: Jobq) -> None:
-    jobq.fill()
+    jobq.fill(Task.new(command="true"))
     worker = jobq.start("demo", "worker", "--idle-timeout", "1h")
-    eventually(lambda: jobq.file.with_name("queues.db-wal").exists())
+    assert worker.stderr is not None
+    while b"succeeded" not in worker.stderr.readline():  # so the store has been open
+        assert worker.poll() is None
     jobq.file.unlink()
     _, err = worker.communicate(timeout=20)
     assert worker.returncode == 3
