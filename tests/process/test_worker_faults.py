@@ -3,18 +3,20 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from jobq.backend import Delivery
 from jobq.clock import SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, QueueNotFound
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.run.stopping import Stopping
 from jobq.run.worker import worker as worker_module
+from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
 from jobq.testing.faults import Fault, Faults
@@ -66,6 +68,29 @@ async def test_s11_a_fault_in_what_a_start_sees_to_ends_no_worker(tmp_path: Path
         await stage.push("true")
         report = await stage.work()
     assert (report.succeeded, report.exit_code) == (1, 0)
+
+
+async def test_s11_a_fault_in_the_look_for_the_dead_ends_no_worker() -> None:
+    asked = []
+
+    class Blind(MemoryBackend):
+        async def receive_as(
+            self, worker_id: str, max_tasks: int, lease: timedelta | None, wait: timedelta
+        ) -> list[Delivery]:
+            return list(await self.receive(max_tasks, lease, wait))
+
+        async def holders(self) -> list[str]:
+            asked.append("holders")
+            raise RuntimeError("a bug, or an answer that nobody thought of")
+
+        async def end_leases(self, worker_ids: Sequence[str]) -> int:
+            return 0
+
+    leftovers = Leftovers(Blind(Router(SystemClock()), "stage"), SystemClock())
+    assert leftovers.hold_as("me")
+    for _ in range(2):
+        await leftovers.end_leases_of_the_dead()
+    assert asked == ["holders"], "told once, and not every second"
 
 
 async def test_silent_crashes_are_counted_and_the_last_is_not_even_started(stage: Stage) -> None:

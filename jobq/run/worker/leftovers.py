@@ -41,6 +41,7 @@ class Leftovers:
         self._renewed: set[str] = set()
         self._shares: SharesMachine | None = None
         self._worker_id = ""
+        self._looks = True
 
     def hold_as(self, worker_id: str) -> bool:
         """Have this worker's leases carry its id, where others can judge it by that; tell whether it is so."""
@@ -62,7 +63,7 @@ class Leftovers:
 
     async def end_leases_of_the_dead(self) -> None:
         """End the leases of those workers of this machine of which nothing lives."""
-        if self._shares is None:
+        if self._shares is None or not self._looks:
             return
         try:
             holders = [each for each in await self._shares.holders() if each != self._worker_id]
@@ -70,6 +71,10 @@ class Leftovers:
             count = await self._shares.end_leases(dead) if dead else 0
         except (JobqError, OSError) as error:
             _log.debug("whether other workers are dead is not known: %r", error)  # their leases run out anyway
+            return
+        except Exception:  # noqa: BLE001 - told once; it is no reason to end the worker, nor what runs there (S11, L4)
+            self._looks = False
+            _log.exception("dead workers are no longer looked for; what they held comes back with their leases")
             return
         if count:
             self.last_ended = self._clock.boottime()
