@@ -126,14 +126,14 @@ class Router:
         self.leases = LeaseBook(self.clock)
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
-        self._waiters: dict[str, set[Waiter]] = {}
+        self._waiters: dict[str, dict[Waiter, None]] = {}  # first come, first woken
 
     def create(self, queue: str, *, exist_ok: bool = True) -> None:
         """Make a queue; raises ConfigurationError when it exists and may not."""
         with self._lock:
             if queue not in self._stores:
                 self._stores[queue] = Store(self.clock, self._note, self.capabilities.max_message_bytes)
-                self._waiters[queue] = set()
+                self._waiters[queue] = {}
             elif not exist_ok:
                 raise ConfigurationError(f"queue {queue!a} exists already")
 
@@ -150,13 +150,13 @@ class Router:
         """Be told of changes until the context is left; enter before the look, so that no change falls between."""
         waiter = Waiter()
         with self._lock:
-            waiters = self._waiters.setdefault(queue, set())
-            waiters.add(waiter)
+            waiters = self._waiters.setdefault(queue, {})
+            waiters[waiter] = None
         try:
             yield waiter
         finally:
             with self._lock:
-                waiters.discard(waiter)
+                waiters.pop(waiter, None)
 
     def wake(self, queue: str) -> None:
         """Make every waiting `receive` of a queue look again."""

@@ -147,7 +147,7 @@ async def test_p2_p3_a_program_that_embeds_jobq_ends_all_when_its_guardian_is_ki
             spawner._child.send_signal(signal.SIGKILL)
             await spawner.lost.wait()
             await until_async(lambda: not living(mark))
-        assert not Path(spawner._group.path).exists()
+        assert not Path(spawner._handle.group.path).exists()
     finally:
         for pid in living(mark):
             os.kill(pid, signal.SIGKILL)
@@ -157,7 +157,7 @@ async def test_p5_two_of_a_program_have_groups_of_their_own_and_leave_none() -> 
     marks = [marker(), marker()]
     async with GuardianSpawner() as first, GuardianSpawner() as second:
         await asyncio.gather(spawned(first, marks[0]), spawned(second, marks[1]))
-        groups = [Path(spawner._group.path) for spawner in (first, second)]
+        groups = [Path(spawner._handle.group.path) for spawner in (first, second)]
         assert groups[0] != groups[1]
         ControlGroup(str(groups[0])).kill()
         await until_async(lambda: not living(marks[0]))

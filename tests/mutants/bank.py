@@ -252,8 +252,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="who leaves without a guardian does not wait for the kill",
-        file="jobq/run/spawn/guardian_spawner.py",
-        text="await _finished(self._lifeline.join)",
+        file="jobq/run/spawn/guardian_handle.py",
+        text="await finished(self._lifeline.join)",
         wrong="pass",
         test="tests/guardian/test_trees.py::test_p2_who_leaves_when_the_guardian_was_killed_leaves_nothing_behind",
     ),

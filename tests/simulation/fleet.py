@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 from jobq.backend import Backend, Delivery
@@ -13,6 +14,7 @@ from jobq.events import Event, Events
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.process.spawner import Deadline
 from jobq.run.stopping import Stopping
+from jobq.run.worker.host import Host
 from jobq.run.worker.worker import Worker
 from jobq.run.worker.worker_report import WorkerReport
 from jobq.settings import Settings
@@ -90,6 +92,7 @@ class Fleet:
         killers: task ids whose attempts make their machine vanish as soon as they run.
         beside: how many others ran when the task was last started.
         done_at: boottime in seconds at which each task ended.
+        host: each worker's; the same jitter in every run.
     """
 
     clock: SteppedClock = field(default_factory=VirtualClock)
@@ -102,6 +105,7 @@ class Fleet:
     starts: Counter[str] = field(default_factory=Counter)
     beside: dict[str, int] = field(default_factory=dict)
     done_at: dict[str, float] = field(default_factory=dict)
+    host: Host = field(default_factory=lambda: Host(Random(18)))
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -169,6 +173,7 @@ class Fleet:
             events=Events(self.events.append),
             environment={},
             stopping=stopping,
+            host=self.host,
         )
 
 

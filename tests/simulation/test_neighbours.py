@@ -35,11 +35,6 @@ QUICK = {  # a lease of 2 s, for services that keep their own time
 ONE_CRASH = Budgets(crashes=1)
 
 
-@pytest.fixture(autouse=True)
-def the_same_jitter() -> None:
-    Backoff().jitter.seed(18)  # all share it
-
-
 async def suspects(
     fleet: Fleet, count: int, *, seconds: float = 1.0, times_back: int = 0, due_in: float = 0.0
 ) -> list[str]:

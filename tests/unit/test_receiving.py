@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ def _receiving(broker: Any, clock: VirtualClock) -> Receiving:
         free=lambda: 1,
         attempts=set(),
         comes_back=lambda: False,
+        chance=Random(18),
     )
 
 

@@ -8,7 +8,7 @@ does an end that was not the task's own doing (a signal from outside, a start th
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
@@ -89,7 +89,7 @@ class Backoff:
 
     first: timedelta = timedelta(seconds=5)
     longest: timedelta = timedelta(minutes=10)
-    jitter: "random.Random" = random.Random()  # noqa: RUF009, S311 - shared on purpose, and no secret
+    jitter: random.Random = field(default_factory=random.Random)
 
     def delay(self, failures: int) -> timedelta:
         """Return the delay after this many failures, >= 1."""

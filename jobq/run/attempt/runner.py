@@ -14,8 +14,8 @@ from jobq.run.attempt.task_socket import TaskLine
 from jobq.run.process.environment import argv_of, may_be_forked, task_environment
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import Sinks
-from jobq.run.process.oom import OomCounter, OomWatch, oom_counter
-from jobq.run.process.output import OutputReader
+from jobq.run.process.oom import OomCounter, OomWatch
+from jobq.run.process.output import OutputReader, StreamName
 from jobq.run.process.spawner import Deadline, Launch, Spawner, StartFailed
 from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.usage import UsageSampler
@@ -24,6 +24,7 @@ from jobq.task import Outcome, Task
 from jobq.task_client import SOCKET_VARIABLE
 
 OnLine = Callable[[str, str, str], None]  # task id, stream, line
+MakeReader = Callable[[Callable[[StreamName, str], None], Callable[[bytes], None]], OutputReader]
 
 
 class Running(Protocol):
@@ -87,7 +88,8 @@ class CommandRunner:
         line: hears what they have to say; closed by its owner.
         archives: where their files are kept; None = nowhere.
         sinks: take the whole output of each attempt.
-        oom: counts what the kernel kills for want of memory; found by itself when None.
+        oom: counts what the kernel kills for want of memory.
+        output_reader: makes what reads one attempt's output, from what takes the lines and what takes the bytes.
     """
 
     def __init__(
@@ -103,7 +105,8 @@ class CommandRunner:
         line: TaskLine,
         archives: Archives | None = None,
         sinks: Sinks = lambda _id, _attempt: nowhere(),
-        oom: OomCounter | None = None,
+        oom: OomCounter = OomCounter(),  # noqa: B008 - frozen; counts nothing
+        output_reader: MakeReader = lambda on_line, sink: OutputReader(on_line, sink=sink),
     ) -> None:
         self._spawner = spawner
         self._queue_name = queue_name
@@ -115,7 +118,8 @@ class CommandRunner:
         self._line = line
         self._archives = archives
         self._sinks = sinks
-        self._oom = OomWatch(oom_counter() if oom is None else oom)
+        self._oom = OomWatch(oom)
+        self._output_reader = output_reader
 
     async def start(
         self,
@@ -204,7 +208,7 @@ class CommandRunner:
             environment["JOBQ_RESULT_FILE"] = str(result)
         sink = self._sinks(task.id, delivery.deliveries)
         try:
-            output = OutputReader(lambda stream, line: self._on_line(task.id, stream, line), sink=sink.write)
+            output = self._output_reader(lambda stream, line: self._on_line(task.id, stream, line), sink.write)
         except OSError as error:
             sink.close()
             raise StartFailed(

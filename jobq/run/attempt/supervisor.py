@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -70,6 +71,7 @@ class Supervisor:
         breaker: judges failures in a row.
         on_slot_free: called when nothing of an attempt runs any more; its settlement may still be under way.
         judge: decides what becomes of a task after an attempt.
+        chance: spreads the retries.
     """
 
     backend: Backend
@@ -81,6 +83,7 @@ class Supervisor:
     breaker: Breaker
     on_slot_free: Callable[[], None] = lambda: None
     judge: Judge = retry.verdict
+    chance: random.Random = field(default_factory=random.Random)
 
     @property
     def lease(self) -> timedelta:
@@ -384,7 +387,8 @@ class _Attempt:
         return Report(task_id=self._delivery.id, verdict=None, settled=settled)
 
     def _backoff(self) -> Backoff:
-        return Backoff(first=self._with.settings.backoff, longest=self._with.settings.backoff_max)
+        settings = self._with.settings
+        return Backoff(first=settings.backoff, longest=settings.backoff_max, jitter=self._with.chance)
 
     def _free_slot(self) -> None:
         if self._slot_taken:

@@ -18,10 +18,10 @@ from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
 from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
 from jobq.run.spawn import containment
-from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id
 from jobq.run.spawn.guarded_process import GuardedProcess, unsendable_in
+from jobq.run.spawn.guardian_handle import GuardianHandle, finished
 from jobq.run.spawn.pings import Pings
-from jobq.run.spawn.survivors import SECONDS, WORKER_ID_VARIABLE, Lifeline, kill_all_of
+from jobq.run.spawn.survivors import SECONDS, WORKER_ID_VARIABLE, kill_all_of
 
 FD_VARIABLE: Final = "JOBQ_GUARDIAN_FD"
 HELLO_SECONDS: Final = 10.0
@@ -48,6 +48,7 @@ class GuardianSpawner:
         on_guardian_lost: called on a thread of its own when the guardian has died and all that was left of its tasks
             is killed.
         contained: JOBQ_CONTAINMENT: what is to hold the tasks together for the kernel.
+        handle: what is done about the guardian as a process.
 
     Attributes:
         lost: set when the guardian is gone: nothing can be started any more.
@@ -63,23 +64,27 @@ class GuardianSpawner:
         *,
         on_guardian_lost: Callable[[], None] | None = None,
         contained: containment.Asked = "auto",
+        handle: GuardianHandle | None = None,
     ) -> None:
         self._connection = connection
         self._on_guardian_lost = on_guardian_lost
         self._child: subprocess.Popen[bytes] | None = None
-        self.worker_id = ""  # what its tasks carry, once it is entered; see `dead_workers`
+        self._handle = handle or GuardianHandle()
         self._numbers = 0
         self._tasks: dict[int, GuardedProcess] = {}
         self._in_flight = asyncio.Semaphore(SPAWNS_IN_FLIGHT)
-        self._lifeline: Lifeline | None = None
         self._open = False
         self._contained = contained
-        self._group = ControlGroup("")
         self.contained_by = containment.NONE
         self.lost = asyncio.Event()
         self._lost: str | None = None
         self._preloaded: asyncio.Future[None] | None = None
-        self._pings = Pings(self.tell, self._lose)
+        self._pings = Pings(self.tell, self._handle.signal, self._lose)
+
+    @property
+    def worker_id(self) -> str:
+        """What its tasks carry, once it is entered; see `dead_workers`."""
+        return self._handle.worker_id
 
     async def __aenter__(self) -> Self:
         if not hasattr(os, "pidfd_open"):
@@ -87,10 +92,10 @@ class GuardianSpawner:
         if self._connection is None:
             options = containment.guardian_options(self._contained)
             self._connection, self._child = _start_guardian(options)
-            self._group = ControlGroup(options[1] if "--group" in options else "")  # also of one that says no word
-        elif killed := await asyncio.to_thread(kill_what_dead_workers_left):
+            self._handle.group = ControlGroup(options[1] if "--group" in options else "")  # also of one that is silent
+        elif killed := await self._handle.kill_what_dead_workers_left():
             _log.warning("%d processes that a worker left when it was killed with its watcher are killed", killed)
-        self.worker_id = new_worker_id(os.getppid() if self._child is None else self._child.pid)
+        self._handle.name_worker(os.getppid() if self._child is None else self._child.pid)
         self._loop = asyncio.get_running_loop()
         self._connection.setblocking(False)
         self._receiver = Receiver(self._connection, protocol.HANDLE_DESCRIPTORS)
@@ -99,7 +104,7 @@ class GuardianSpawner:
         self._loop.add_reader(self._connection, self._read)
         self._open = True
         try:
-            self._lifeline = Lifeline(self._connection, self._kill_what_is_left, self._on_guardian_lost)
+            self._handle.watch(self._connection, self._on_guardian_lost)
             async with asyncio.timeout(HELLO_SECONDS):
                 await self._hello
             self._pings.start()
@@ -123,10 +128,10 @@ class GuardianSpawner:
                 await asyncio.wait(waiting, timeout=ENDING_SECONDS)
         finally:
             self._close()
-            if self._lost is not None and self._lifeline is not None:
-                await _finished(self._lifeline.join)  # the thread kills what is left, and would end with this process
+            if self._lost is not None:  # a thread kills what is left, and would end with this process
+                await self._handle.wait_until_nothing_is_left()
             if self._child is not None:
-                await _finished(partial(self._end, self._child))
+                await finished(partial(self._end, self._child))
 
     async def preload(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
         """Import modules in a zygote, once; launches that may be forked then are, while it lives.
@@ -245,7 +250,7 @@ class GuardianSpawner:
             if message["version"] != protocol.VERSION:
                 raise WireError(f"guardian of version {message['version']}, expected {protocol.VERSION}")
             if not self._hello.done():
-                self._pings.aim_at(message["pid"])
+                self._handle.aim_at(message["pid"])
                 self._note_containment(message)
             return
         if message["op"] == "zygote":
@@ -266,10 +271,10 @@ class GuardianSpawner:
                 raise WireError(f"unknown message {other!r}")
 
     def _note_containment(self, hello: Message) -> None:
-        self._group = ControlGroup(hello.get("group", ""))
+        self._handle.group = ControlGroup(hello.get("group", ""))
         if hello.get("namespaces"):
             self.contained_by = containment.PIDNS
-        elif self._group.path:
+        elif self._handle.group.path:
             self.contained_by = containment.CGROUP
         try:
             containment.check(self._contained, containment.InUse(self.contained_by, hello.get("why", "")))
@@ -304,6 +309,7 @@ class GuardianSpawner:
             self._preloaded.set_exception(ConfigurationError(f"cannot preload modules: {why}"))
             self._preloaded.exception()  # as above
         self._pings.stop()
+        self._handle.close()
         for process in list(self._tasks.values()):
             process.is_lost(why)
         self._tasks.clear()
@@ -316,15 +322,10 @@ class GuardianSpawner:
         if lost:
             with contextlib.suppress(OSError):  # one that talks nonsense still lives: it must kill what it guards
                 self._connection.shutdown(socket.SHUT_RDWR)
-        elif self._lifeline is not None:
-            self._lifeline.let_go()
+        else:
+            self._handle.let_go()
         self._connection.close()
         self._connection = None
-
-    def _kill_what_is_left(self) -> None:
-        self._group.kill()
-        kill_all_of(self.worker_id)
-        self._group.end(SECONDS)
 
     def _end(self, guardian: "subprocess.Popen[bytes]") -> None:
         """Wait for a guardian that was let go; one that is stopped is killed, and takes its leaders along (P2)."""
@@ -334,7 +335,7 @@ class GuardianSpawner:
             guardian.kill()
             guardian.wait()
             kill_all_of(self.worker_id)
-        self._group.end(SECONDS)
+        self._handle.group.end(SECONDS)
 
 
 def _start_guardian(contained: list[str]) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
@@ -351,13 +352,3 @@ def _start_guardian(contained: list[str]) -> tuple[socket.socket, "subprocess.Po
             ours.close()
             raise ConfigurationError(f"the guardian could not be started: {error}") from error
     return ours, child
-
-
-async def _finished(work: Callable[[], None]) -> None:
-    """Do it on a thread; a cancellation waits for its end."""
-    doing = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        await doing
-        raise

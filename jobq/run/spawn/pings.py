@@ -1,8 +1,6 @@
 """Whether the guardian lives: nobody waits for one without a limit that is stopped, frozen or hangs."""
 
 import asyncio
-import contextlib
-import os
 import signal
 from collections.abc import Callable
 from typing import Final
@@ -21,19 +19,18 @@ class Pings:
 
     Args:
         tell: sends a message to the guardian.
+        signal_guardian: sends it a signal, if it is there.
         lose: called with the reason when it was killed.
     """
 
-    def __init__(self, tell: Callable[[Message], None], lose: Callable[[str], None]) -> None:
+    def __init__(
+        self, tell: Callable[[Message], None], signal_guardian: Callable[[int], None], lose: Callable[[str], None]
+    ) -> None:
         self._tell = tell
+        self._signal = signal_guardian
         self._lose = lose
-        self._guardian = -1  # a pidfd
         self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
-
-    def aim_at(self, pid: int) -> None:
-        """Note who the guardian is; raises OSError when it is gone."""
-        self._guardian = os.pidfd_open(pid)  # it has just spoken, and is our parent or our un-reaped child (P4)
 
     def start(self) -> None:
         """Ask from now on."""
@@ -47,9 +44,6 @@ class Pings:
         """Ask no more."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._guardian >= 0:
-            os.close(self._guardian)
-            self._guardian = -1
 
     def _ping(self) -> None:
         if self._unanswered == MOST_UNANSWERED:
@@ -61,7 +55,3 @@ class Pings:
         self._unanswered += 1
         self._timer = asyncio.get_running_loop().call_later(SECONDS, self._ping)
         self._tell({"op": "ping", "id": 0})
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._guardian, number)

@@ -20,6 +20,7 @@ from jobq.run.callbacks.inline_runner import CallbackRunner, ThreadRunner
 from jobq.run.callbacks.process_runner import ProcessRunner, portable
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.process.log_upload import LOG_SECONDS, sinks_of
+from jobq.run.process.oom import oom_counter
 from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.usage import UsageSampler
 from jobq.run.racing import racing
@@ -148,6 +149,7 @@ async def _runner(backend: Backend, settings: Settings, way: Way, on_line: OnLin
                 line=line,
                 archives=archives,
                 sinks=sinks,
+                oom=oom_counter(),
             )
             yield way.adapt(commands)
         finally:

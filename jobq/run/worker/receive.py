@@ -38,6 +38,7 @@ class Receiving:
         free: returns how many slots are free now.
         attempts: those that run now; when the last one ends, an empty queue may be a finished one.
         comes_back: whether a task that this worker gave back is still to come.
+        chance: spreads the pauses of many workers.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Receiving:
         free: Callable[[], int],
         attempts: "set[asyncio.Task[Any]]",
         comes_back: Callable[[], bool],
+        chance: random.Random,
     ) -> None:
         self._backend = backend
         self._receive = receive
@@ -60,6 +62,7 @@ class Receiving:
         self._free = free
         self._attempts = attempts
         self._comes_back = comes_back
+        self._chance = chance
         self._was_served = False
 
     async def receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
@@ -102,7 +105,7 @@ class Receiving:
                 )
                 if not self._was_served and now - began >= _PATIENCE_SECONDS:
                     raise
-                await self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads workers, keeps no secret
+                await self._pause(pause * self._chance.uniform(0.5, 1.0))
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             else:
                 self._was_served = True

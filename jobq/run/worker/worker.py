@@ -18,18 +18,17 @@ from jobq.run.attempt.retry import Judge, Requeue, verdict
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report, Supervisor
-from jobq.run.attempt.task_socket import TaskLine
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.neighbours import Admission, Neighbours, Place
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
 from jobq.run.process.spawner import Spawner
-from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.usage import UsageSampler
 from jobq.run.racing import first_error, first_of, racing
 from jobq.run.spawn.choose_spawner import preload, spawner_for
 from jobq.run.stopping import Stopping
 from jobq.run.worker.expected_redeliveries import ComingBack
+from jobq.run.worker.host import Host
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.preemption import PreemptionWatch
 from jobq.run.worker.receive import Receiving
@@ -60,6 +59,7 @@ class Worker:
         judge: decides what becomes of a task after an attempt.
         on_report: told what became of each delivery, once that is settled; must not block.
         sampler: measures what commands use.
+        host: the machine that it runs on.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Worker:
         judge: Judge = verdict,
         on_report: Callable[[Delivery, Report], None] = lambda _delivery, _report: None,
         sampler: UsageSampler | None = None,
+        host: Host | None = None,
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -87,8 +88,9 @@ class Worker:
         self._stopping = stopping or Stopping()
         self._breaker = Breaker(settings.max_consecutive_failures, self._clock)
         self._sampler = sampler or UsageSampler(settings.memory_limit)
-        self._folder = TaskFolder()
-        self._line = TaskLine(self._folder)
+        self._host = host or Host()
+        self._folder = self._host.task_folder()
+        self._line = self._host.task_line(self._folder)
         self._archives: Archives | None = None
         self._sinks: Sinks = lambda _id, _attempt: nowhere()
         self._spawner = spawner
@@ -196,6 +198,7 @@ class Worker:
             breaker=self._breaker,
             on_slot_free=self._free_slot,
             judge=self._judge,
+            chance=self._host.chance,
         )
 
     def _patience_for_logs(self) -> float:
@@ -214,6 +217,8 @@ class Worker:
             line=self._line,
             archives=self._archives,
             sinks=self._sinks,
+            oom=self._host.oom_counter(),
+            output_reader=self._host.output_reader,
         )
         return self._adapt(commands)
 
@@ -228,6 +233,7 @@ class Worker:
             free=lambda: int(min(self._free, self._left)),
             attempts=self._attempts,
             comes_back=lambda: bool(self._coming_back),
+            chance=self._host.chance,
         )
         try:
             while self._left and not self._stopping.receiving.is_set():

@@ -1,0 +1,248 @@
+"""What may befall a run: the kinds of faults, how likely a run has each at all, and the blows that strike in it.
+
+Most runs have few kinds (swarm testing): a fault that ends everything would hide what a small one does.
+"""
+
+import math
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from jobq.testing.simulation.loop import Machine
+from jobq.testing.simulation.network import Way
+
+if TYPE_CHECKING:
+    from jobq.testing.simulation.world import Crew, World
+
+MOST_DRIFT: Final = 0.009  # of a clock's rate; the timing rule allows 1 %
+THAW_SECONDS: Final = 2.5  # after a freeze: one tick to notice it and the time to deliver one kill (1.3 (11))
+_TROUBLE_SECONDS: Final = 5.0  # for how long afterwards a worker may still give up what it holds
+
+SHARES: Final[dict[str, float]] = {
+    "partition out": 0.4,
+    "partition in": 0.4,
+    "partition both": 0.4,
+    "refuse": 0.3,
+    "reset": 0.4,
+    "slow": 0.4,
+    "lose request": 0.3,
+    "lose answer": 0.4,
+    "double": 0.3,
+    "broker crash": 0.3,
+    "broker away": 0.2,
+    "worker kill": 0.4,
+    "worker stop": 0.4,
+    "worker term": 0.4,
+    "guardian kill": 0.2,
+    "guardian late": 0.2,
+    "machine death": 0.2,
+    "machine freeze": 0.15,
+    "machine suspend": 0.15,
+    "wall step": 0.15,
+    "notice": 0.3,
+    "rotating receipts": 0.15,
+    "cancel": 0.3,
+    "redrive": 0.3,
+    "failing": 0.5,
+    "crashing": 0.3,
+    "failed start": 0.2,
+    "hostile": 0.5,
+    "time limit": 0.2,
+    "checkpoints": 0.4,
+    "short runs": 0.3,
+    "long runs": 0.5,
+    "ends when empty": 0.3,
+    "push in pieces": 0.4,
+}
+
+Blow = Callable[["World", "Crew", float, Random], bool]  # for so many seconds; returns whether it struck anything
+BLOWS: Final[dict[str, Blow]] = {}
+
+
+def choose(chance: Random) -> frozenset[str]:
+    """Return the kinds that one run has."""
+    return frozenset(kind for kind, share in SHARES.items() if chance.random() < share)
+
+
+def _blow(kind: str) -> Callable[[Blow], Blow]:
+    def register(blow: Blow) -> Blow:
+        BLOWS[kind] = blow
+        return blow
+
+    return register
+
+
+def _partition(crew: "Crew", world: "World", seconds: float, chance: Random, ways: set[Way]) -> bool:
+    crew.link.blocked |= ways
+    crew.link.holds = chance.random() < 0.5  # noqa: PLR2004
+    world.later(seconds, crew.link.heal)
+    return True
+
+
+@_blow("partition out")
+def _out(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
+    return _partition(crew, world, seconds, chance, {"out"})
+
+
+@_blow("partition in")
+def _in(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
+    return _partition(crew, world, seconds, chance, {"in"})
+
+
+@_blow("partition both")
+def _both(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
+    return _partition(crew, world, seconds, chance, {"in", "out"})
+
+
+@_blow("refuse")
+def _refuse(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    crew.link.refuses = True
+    crew.link.reset()
+    world.later(seconds, crew.link.heal)
+    return True
+
+
+@_blow("reset")
+def _reset(_world: "World", crew: "Crew", _seconds: float, _chance: Random) -> bool:
+    crew.link.reset()
+    return True
+
+
+@_blow("broker crash")
+def _broker_crash(world: "World", _crew: "Crew", seconds: float, _chance: Random) -> bool:
+    if world.broker.is_down:
+        return False
+    world.broker.crash(crew.link for crew in world.crews)
+    world.later(min(seconds, world.lease), world.broker_is_back)
+    return True
+
+
+@_blow("broker away")
+def _broker_away(world: "World", _crew: "Crew", seconds: float, _chance: Random) -> bool:
+    """It refuses everybody; time goes on, so leases run out while it says nothing."""
+    if world.broker.is_down:
+        return False
+    world.broker.is_down = True
+    world.later(seconds, world.broker_is_back)
+    return True
+
+
+@_blow("worker kill")
+def _worker_kill(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    if not crew.lives or crew.stands_still:
+        return False
+    node, guardian = crew.node, crew.guardian
+    node.kill()
+    guardian.worker_is_gone()
+    world.later(min(seconds, world.lease), world.start_again, crew, node)
+    return True
+
+
+@_blow("worker stop")
+def _worker_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    """SIGSTOP, and SIGCONT later: its clocks look as if they had jumped, so it may give up what it holds."""
+    node = crew.node
+    if not crew.lives or node.pauses:
+        return False
+    node.pause()
+    crew.trouble_until = math.inf
+
+    def go_on() -> None:
+        node.resume()
+        crew.trouble_until = world.loop.now + _TROUBLE_SECONDS
+
+    world.later(seconds, go_on)
+    return True
+
+
+@_blow("worker term")
+def _worker_term(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
+    """SIGTERM; for some, an interrupt that leaves no grace follows."""
+    if not crew.lives:
+        return False
+    world.term(crew)
+    if chance.random() < 0.2:  # noqa: PLR2004
+        world.later(min(seconds, 3.0), world.hurry, crew, crew.node)
+    return True
+
+
+@_blow("guardian kill")
+def _guardian_kill(world: "World", crew: "Crew", _seconds: float, _chance: Random) -> bool:
+    if not crew.lives or crew.stands_still:
+        return False
+    world.told_to_stop(crew)
+    crew.guardian.die()
+    return True
+
+
+@_blow("guardian late")
+def _guardian_late(_world: "World", crew: "Crew", _seconds: float, _chance: Random) -> bool:
+    if not crew.lives:
+        return False
+    crew.guardian.lateness = 0.4
+    return True
+
+
+@_blow("notice")
+def _notice(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
+    """A preemption is announced, and called off or carried out."""
+    if not crew.lives:
+        return False
+    world.announce(crew, min(20.0, seconds))
+    if chance.random() < 0.5:  # noqa: PLR2004
+        world.call_off(crew, seconds)
+    else:
+        world.later(30.0, _machine_death, world, crew, 5.0, chance)
+    return True
+
+
+@_blow("machine death")
+def _machine_death(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    if not crew.lives or crew.node.pauses:
+        return False
+    node = crew.node
+    node.kill()
+    crew.guardian.power_is_gone()
+    crew.machine = Machine(world.loop, crew.machine.name, 1.0 + crew.chance.uniform(-MOST_DRIFT, MOST_DRIFT), 5.0)
+    world.later(min(seconds, world.lease), world.start_again, crew, node)
+    return True
+
+
+@_blow("machine freeze")
+def _machine_freeze(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    return _stand_still(world, crew, seconds, clock_stands=True)
+
+
+@_blow("machine suspend")
+def _machine_suspend(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    return _stand_still(world, crew, seconds, clock_stands=False)
+
+
+def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: bool) -> bool:
+    node, guardian, machine = crew.node, crew.guardian, crew.machine
+    if not crew.lives or node.pauses or crew.stands_still:
+        return False
+    crew.stands_still = True
+    still = [node, guardian.node, guardian.kernel]
+    for each in still:
+        each.pause()
+    crew.excused_until = crew.trouble_until = math.inf
+
+    def go_on() -> None:
+        crew.stands_still = False
+        if clock_stands:
+            machine.lose_time(seconds)
+        for each in still:
+            each.resume()
+        crew.excused_until = world.loop.now + THAW_SECONDS
+        crew.trouble_until = crew.excused_until + _TROUBLE_SECONDS
+
+    world.later(seconds, go_on)
+    return True
+
+
+@_blow("wall step")
+def _wall_step(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
+    crew.machine.wall_ahead += seconds if chance.random() < 0.5 else -seconds  # noqa: PLR2004
+    crew.trouble_until = world.loop.now + THAW_SECONDS
+    return True

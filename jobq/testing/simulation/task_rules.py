@@ -1,0 +1,292 @@
+"""The rules of tasks and leases (S1 to S9), on a model of its own beside the broker, which it does not believe."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jobq.backend import Capabilities
+from jobq.errors import MalformedTask
+from jobq.fencing import FencingNumber
+from jobq.journal.records import Canceled, TaskRecord, TaskState
+from jobq.task import Task
+from jobq.testing.simulation.loop import Loop, Machine, Node
+from jobq.testing.simulation.trace import Trace
+
+GRAIN_SECONDS: Final = 1e-6
+# What one requeue may add to (failures, preemptions, ends): a failure, a preemption, given back uncharged, a crash.
+_STEPS: Final = ((1, 0, 1), (0, 1, 1), (0, 0, 1), (0, 0, 0))
+_STATES: Final = {
+    "waiting": {TaskState.READY, TaskState.SCHEDULED},
+    "leased": {TaskState.RUNNING, TaskState.EXPIRED, TaskState.READY},  # its expiry may have taken effect
+    "done": {TaskState.SUCCEEDED, TaskState.CANCELED},
+    "dead": {TaskState.DEAD},
+}
+
+
+@dataclass(eq=False)
+class Known:
+    """One task as it should be; times of leases are the broker's boottime in seconds, `True` ones are so named.
+
+    Attributes:
+        silent_ends: deliveries of this epoch that ended without a record.
+        unfailed: attempts of this task that ended by themselves with a failure, and on which node.
+        settled: the settlement that was accepted, by fencing number.
+        expires_of: when each lease ends or ended, by fencing number.
+        extended_at: the true time before the last request that its worker knows to have extended it, likewise.
+        refused: fencing numbers whose receipt has rotated away.
+    """
+
+    id: str
+    task: Task
+    is_pushed: bool = False
+    is_acknowledged: bool = False
+    state: str = "waiting"
+    fencing: FencingNumber | None = None
+    expires: float = 0.0
+    granted_at: float = 0.0
+    deliveries: int = 0
+    silent_ends: int = 0
+    starts: int = 0
+    saved: str | None = None  # the last checkpoint that was acknowledged
+    is_cancel_asked: bool = False
+    is_stopping: bool = False  # it ran when it was canceled
+    unfailed: dict[str, Node] = field(default_factory=dict)
+    settled: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    expires_of: dict[str, float] = field(default_factory=dict)
+    extended_at: dict[str, float] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state in ("done", "dead")
+
+
+class TaskRules(Trace):
+    """Sees each request at the broker's door.
+
+    Args:
+        loop: the run's.
+        server: the clocks of the broker.
+        capabilities: what the backend promises.
+        keeps_lines: see `Trace`.
+
+    Attributes:
+        tasks: the model, by id.
+        lease_seconds: that were simulated, of all leases.
+        leases: how many were granted.
+    """
+
+    def __init__(self, loop: Loop, server: Machine, *, keeps_lines: bool) -> None:
+        super().__init__(loop, keeps_lines=keeps_lines)
+        self.tasks: dict[str, Known] = {}
+        self.lease_seconds = 0.0
+        self.leases = 0
+        self.capabilities: Capabilities | None = None
+        self._server = server
+        self._served: set[str] = set()
+
+    # What producers and workers know
+
+    def pushing(self, task: Task) -> None:
+        """A push of this task is about to be sent."""
+        self.tasks.setdefault(task.id, Known(task.id, task))
+
+    def acknowledged(self, task_id: str) -> None:
+        """A producer knows that it was pushed."""
+        self.tasks[task_id].is_acknowledged = True
+        self.note("acknowledged", task_id)
+
+    def checkpoint_acknowledged(self, task_id: str, value: str) -> None:
+        """A worker knows that it was saved."""
+        known = self.tasks[task_id]
+        if known.saved is None or int(value) > int(known.saved):
+            known.saved = value
+
+    def extended(self, task_id: str, fencing: str, sent: float) -> None:
+        """A worker knows that a request, sent at this true time, has extended a lease."""
+        self.tasks[task_id].extended_at[fencing] = sent
+
+    def served(self, node: Node) -> None:
+        """A worker had an answer to a receive."""
+        self._served.add(node.name)
+
+    def was_served(self, node: Node) -> bool:
+        """Tell whether a worker ever had an answer to a receive."""
+        return node.name in self._served
+
+    def rotated(self, task_id: str, fencing: str) -> None:
+        """A verb was refused since the receipt has rotated away."""
+        self.tasks[task_id].refused.add(fencing)
+
+    def all_ended(self) -> bool:
+        """Tell whether nothing that was acknowledged is left to do."""
+        return all(known.has_ended for known in self.tasks.values() if known.is_acknowledged)
+
+    # The broker's answers
+
+    def pushed(self, ids: list[str]) -> None:
+        """The broker has added these, or has them already (S8)."""
+        for task_id in ids:
+            self.tasks[task_id].is_pushed = True
+            self.note("pushed", task_id)
+
+    def granted(self, delivery: Any) -> None:
+        """The broker hands out a lease (S2, S3, S7, S9)."""
+        self.checks += 1
+        self.leases += 1
+        now = self._server.boottime()
+        self.note("leased", delivery.id, delivery.fencing)
+        known = self.tasks.get(delivery.id)
+        if known is None or not known.is_pushed:
+            self.broken("S2", f"{delivery.id} is handed out, and nobody has pushed it")
+            return
+        self._end_if_expired(known, now)
+        if known.state != "waiting":
+            left = f", {known.expires - now:.3f} s before its lease is over" if known.state == "leased" else ""
+            self.broken("S3", f"{known.id} is handed out while it is {known.state}{left}")
+        if known.fencing is not None and not delivery.fencing > known.fencing:
+            self.broken("S3", f"the fencing number of {known.id} went from {known.fencing} to {delivery.fencing}")
+        if delivery.deliveries != known.deliveries + 1:
+            self.broken("S7", f"{known.id}: delivery {delivery.deliveries} came after {known.deliveries}")
+        found = delivery.checkpoint_value
+        if known.saved is not None and (found is None or int(found) < int(known.saved)):
+            self.broken("S9", f"{known.id} starts from {found}, and {known.saved} was acknowledged")
+        known.deliveries, known.fencing, known.state = delivery.deliveries, delivery.fencing, "leased"
+        known.granted_at, known.expires = now, now + delivery.lease.total_seconds()
+        fencing = str(delivery.fencing)
+        known.expires_of[fencing] = known.expires
+        known.extended_at[fencing] = self._loop.now - delivery.lease.total_seconds() / 8  # rule 5; its answer tells more
+        try:
+            crashes = max(0, delivery.deliveries - 1 - Task.decode(delivery.body).counters.ends)
+        except MalformedTask:
+            return
+        if crashes != known.silent_ends:
+            self.broken("S7", f"{known.id}: {crashes} crashes are counted, {known.silent_ends} deliveries ended silently")
+
+    def cancel_asked(self, task_id: str) -> None:
+        """Somebody's wish to cancel it has arrived."""
+        self.tasks[task_id].is_cancel_asked = True
+
+    def canceled(self, task_id: str, answer: Canceled) -> None:
+        """The broker has answered it (S1)."""
+        known = self.tasks[task_id]
+        self._end_if_expired(known, self._server.boottime())
+        expected = {"waiting": Canceled.CANCELED, "leased": Canceled.STOPPING}.get(known.state, Canceled.ENDED)
+        if answer is not (expected if known.is_pushed else Canceled.UNKNOWN):
+            self.broken("S1", f"a cancel of {task_id}, which is {known.state}, was answered with {answer}")
+        if answer is Canceled.CANCELED:
+            known.state = "done"
+        elif answer is Canceled.STOPPING:
+            known.is_stopping = True
+
+    def redriven(self, ids: list[str]) -> None:
+        """The broker has put these dead letters back, in a new epoch."""
+        for task_id in ids:
+            self.note("redriven", task_id)
+            known = self.tasks[task_id]
+            if known.state != "dead":
+                self.broken("S1", f"{task_id} was redriven while it is {known.state}")
+            known.state = "waiting"
+            known.silent_ends = known.starts = 0
+            known.task = known.task.redriven(deliveries=known.deliveries)
+            known.is_cancel_asked = known.is_stopping = False
+
+    def expects(self, delivery: Any, verb: str, told: tuple[Any, ...]) -> str:
+        """Return what must become of a verb that is about to be done: "yes", "no", or "again" for a repetition."""
+        known, fencing = self.tasks[delivery.id], str(delivery.fencing)
+        if known.settled.get(fencing) == (verb, *told):
+            return "again"
+        is_held = known.state == "leased" and known.fencing == delivery.fencing
+        return "yes" if is_held and known.expires > self._server.boottime() else "no"
+
+    def did(self, delivery: Any, verb: str, told: tuple[Any, ...], expected: str, *, is_accepted: bool) -> None:
+        """The broker has done a verb of a delivery, or refused it (S4, S5, S9)."""
+        self.checks += 1
+        known, fencing = self.tasks[delivery.id], str(delivery.fencing)
+        self.counts[f"{verb} {'accepted' if is_accepted else 'refused'}"] += 1
+        self.note(verb, "accepted" if is_accepted else "refused", delivery.id, fencing)
+        if is_accepted and expected == "no" and not self._is_late_and_lawful(known, verb, told):
+            self.broken("S4", f"a stale {verb} of {delivery.id} under {fencing} was accepted")
+        if not is_accepted and expected == "yes" and not self._is_late_and_lawful(known, verb, told):
+            self.broken("S4", f"{verb} of {delivery.id} was refused under a valid lease")
+        if not is_accepted and expected == "again" and fencing == list(known.settled)[-1]:
+            self.broken("S5", f"the repetition of {verb} of {delivery.id} was refused")
+        if not is_accepted or expected == "again":
+            if expected == "again":
+                self.counts["settle repeated"] += 1
+            return
+        now = self._server.boottime()
+        if verb == "renew":
+            (lease,) = told
+            known.expires = known.expires_of[fencing] = now + lease.total_seconds()
+        elif verb == "checkpoint":
+            value = told[0]
+            if known.saved is not None and int(value) < int(known.saved):
+                self.broken("S9", f"a late checkpoint of {known.id} put {value} in the place of {known.saved}")
+        else:
+            if fencing in known.settled:
+                self.broken("S5", f"{known.id} was settled twice under {fencing}: {known.settled[fencing][0]}, {verb}")
+            known.settled[fencing] = (verb, *told)
+            self.lease_seconds += now - known.granted_at
+            known.expires_of[fencing] = now
+            self._settled(known, verb, told, fencing)
+
+    def _is_late_and_lawful(self, known: Known, verb: str, told: tuple[Any, ...]) -> bool:
+        """Tell whether it is a checkpoint that a newer one overtook, which is to be refused (S9)."""
+        return verb == "checkpoint" and known.saved is not None and int(told[0]) < int(known.saved)
+
+    def _settled(self, known: Known, verb: str, told: tuple[Any, ...], fencing: str) -> None:
+        match verb:
+            case "complete":
+                known.state = "done"
+            case "dead_letter":
+                known.state = "dead"
+            case "release":
+                known.task = known.task.released()
+                known.state = "done" if known.is_stopping else "waiting"
+            case "requeue":
+                self._check_requeue(known, told[0], fencing)
+                known.task = told[0]
+                known.state = "done" if known.is_stopping else "waiting"
+
+    def _check_requeue(self, known: Known, task: Task, fencing: str) -> None:
+        """Exactly one counter moves, and the right one (S7); the generation rises (S3)."""
+        now, former = task.counters, known.task.counters
+        step = (now.failures - former.failures, now.preemptions - former.preemptions, now.ends - former.ends)
+        if step not in _STEPS:
+            self.broken("S7", f"a requeue of {known.id} changed (failures, preemptions, ends) by {step}")
+        node = known.unfailed.get(fencing)
+        if node is not None and step[0] != 1 and not self._may_be_forgiven(node):
+            self.broken("S7", f"{known.id} {fencing} failed by itself, and no retry was counted")
+        if node is None and step[0] == 1 and task.timeout is None:
+            self.broken("S7", f"{known.id} {fencing} did not fail by itself, and costs a retry")
+        if task.generation <= known.task.generation or task.epoch != known.task.epoch:
+            self.broken("S3", f"generation of {known.id}: {known.task.generation} before, {task.generation} after")
+        known.silent_ends += step[2] == 0
+
+    def _may_be_forgiven(self, node: Node) -> bool:
+        """Tell whether a worker has a reason to give a failure back uncharged."""
+        raise NotImplementedError
+
+    def _end_if_expired(self, known: Known, now: float) -> None:
+        """Let time take effect: who did not settle has ended without a record."""
+        if known.state == "leased" and known.expires <= now + GRAIN_SECONDS:
+            known.state = "done" if known.is_stopping else "waiting"
+            known.silent_ends += 1
+            self.lease_seconds += known.expires - known.granted_at
+            self.counts["expired"] += 1
+
+    def check_store(self, records: list[TaskRecord]) -> None:
+        """Compare all that the broker has with the model: every acknowledged task is in one state, the right one (S1)."""
+        self.checks += 1
+        found = {record.id: record.state for record in records}
+        now = self._server.boottime()
+        for known in self.tasks.values():
+            if not known.is_acknowledged:
+                continue
+            self._end_if_expired(known, now)
+            state = found.get(known.id)
+            if state is None:
+                self.broken("S1", f"{known.id} was acknowledged, and is gone")
+            elif state not in _STATES[known.state]:
+                self.broken("S1", f"{known.id} is {state}, and should be {known.state}")

@@ -1,0 +1,394 @@
+"""One run: workers, producers, faults, and the drain; all that the seed decides is decided here."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+from signal import SIGTERM
+from typing import Any, Final, cast
+
+from jobq.errors import BackendUnavailable, JobqError, PushUnknown
+from jobq.events import Event, Events
+from jobq.journal.store import KeepsJournal
+from jobq.run.attempt.checkpoints import Checkpoints
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
+from jobq.run.stopping import Stopping
+from jobq.run.worker.worker import Worker
+from jobq.testing.simulation import menu
+from jobq.testing.simulation.broker import Broker, MakeBackend
+from jobq.testing.simulation.host import Handle, NoSampler, SimulatedHost
+from jobq.testing.simulation.loop import Loop, Machine, Node
+from jobq.testing.simulation.monitor import Monitor
+from jobq.testing.simulation.network import Client, Link
+from jobq.testing.simulation.processes import Guardian, Plan, Tree
+from jobq.testing.simulation.scenario import Scenario
+
+MOST_STEPS: Final = 400_000  # while faults strike, and as many for the drain
+_BLOWS_A_LEASE: Final = 2.5
+
+
+@dataclass(eq=False)
+class Crew:
+    """One place where a worker runs, and is started again when it has ended.
+
+    Attributes:
+        excused_until: the true time until which the machine stands still or has just stood still.
+        trouble_until: until which its clocks may have looked so.
+        told_to_stop: the nodes of it that somebody told to stop.
+    """
+
+    number: int
+    machine: Machine
+    link: Link
+    chance: Random
+    stands_still: bool = False
+    excused_until: float = -1.0
+    trouble_until: float = -1.0
+    starts: int = 0
+    told_to_stop: set[Node] = field(default_factory=set)
+    stoppings: dict[Node, Stopping] = field(default_factory=dict)
+    _running: tuple[Node, Guardian] | None = None
+
+    @property
+    def lives(self) -> bool:
+        """Whether a worker runs there."""
+        return self._running is not None and not self._running[0].dead
+
+    @property
+    def node(self) -> Node:
+        """The worker's."""
+        assert self._running is not None
+        return self._running[0]
+
+    @property
+    def guardian(self) -> Guardian:
+        """The worker's."""
+        assert self._running is not None
+        return self._running[1]
+
+    def begin(self, node: Node, guardian: Guardian) -> None:
+        """Have another worker run there."""
+        self._running = node, guardian
+
+
+class World:
+    """A run of one seed.
+
+    Args:
+        seed: decides everything.
+        make_backend: makes what is simulated on the server's clock.
+        keeps_trace: whether lines are kept.
+        skip: numbers of blows that are left out, for shrinking; the others stay as they are.
+    """
+
+    def __init__(
+        self, seed: int, make_backend: MakeBackend, *, keeps_trace: bool = False, skip: frozenset[int] = frozenset()
+    ) -> None:
+        self.seed = seed
+        self.loop = Loop()
+        self.loop.on_error = self._fault_of_the_loop
+        self.blows = 0
+        self._skip = skip
+        self._chance = chance = Random(seed)  # noqa: S311 - the same in each replay
+        self.scenario = scenario = Scenario.draw(chance)
+        self.kinds, self.lease, self.slots = scenario.kinds, scenario.lease, scenario.slots
+        # RELIABILITY 1.3 rule 2, reckoned here, not as the product does.
+        self.hold = min(0.85 * self.lease, 0.99 * self.lease - 1.5)
+        server = Machine(self.loop, "server")
+        self.monitor = Monitor(self.loop, server, self, keeps_lines=keeps_trace)
+        self.broker = Broker(self.loop, self.monitor, server, make_backend)
+        self.broker.rotates = "rotating receipts" in self.kinds
+        self.loop.before_time_moves = self.monitor.instant
+        self._is_faulty = True
+        self._plans: dict[tuple[str, str], Plan] = {}
+        self._lines: dict[str, Checkpoints] = {}
+        self._blaming: set[Node] = set()
+        self.crews = [self._crew(number) for number in range(scenario.machines)]
+
+    def _crew(self, number: int) -> Crew:
+        chance = self._chance
+        rate = 1.0 + chance.uniform(-menu.MOST_DRIFT, menu.MOST_DRIFT)
+        machine = Machine(self.loop, f"m{number}", rate, chance.uniform(10, 100_000))
+        link = Link(self.broker, Random(chance.getrandbits(64)))  # noqa: S311
+        self.scenario.set_up(link, chance)
+        return Crew(number, machine, link, Random(chance.getrandbits(64)))  # noqa: S311
+
+    def run(self) -> "World":
+        """Let faults strike, heal, and wait for every task's end; look at `monitor` then."""
+        with _errors_to(self._fault_of_a_log):
+            self._begin()
+            self.loop.run_while(self._goes_on(self.scenario.fault_seconds), MOST_STEPS)
+            self._look()
+            self._heal()
+            until = self.loop.now + self.scenario.drain_seconds()
+            self.loop.run_while(self._goes_on(until, self._is_drained), MOST_STEPS + self.loop.steps)
+            self._look()
+            if not self.monitor.violations and not self._is_drained():
+                left = {known.id: known.state for known in self.monitor.tasks.values() if not known.has_ended}
+                self.monitor.broken("L1", f"not ended though everything healed: {left}")
+            self.loop.finish()
+        return self
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it ended at the limit of steps."""
+        return self.loop.steps >= MOST_STEPS
+
+    def later(self, seconds: float, function: Callable[..., object], *args: object) -> None:
+        """Call it after so many true seconds."""
+        self.loop.true_later(seconds, self.broker.node, function, *args)
+
+    def _goes_on(self, until: float, is_over: Callable[[], bool] = lambda: False) -> Callable[[], bool]:
+        return lambda: self.loop.now < until and not self.monitor.violations and not is_over()
+
+    def _is_drained(self) -> bool:
+        return len(self.monitor.tasks) == len(self.scenario.tasks) and self.monitor.all_ended()
+
+    def _begin(self) -> None:
+        for number, crew in enumerate(self.crews):
+            self.later(0.1 * number, self._start, crew)
+        people = Node(Machine(self.loop, "people"), "people")
+        links = [Link(self.broker, Random(self._chance.getrandbits(64))) for _ in range(2)]  # noqa: S311
+        links[0].lose_answer, links[0].double = self.crews[0].link.lose_answer, self.crews[0].link.double
+        people.run(self.loop.create_task, self._produce(links[0]))
+        people.run(self.loop.create_task, self._meddle(links[1]))
+        self.later(self.lease * 0.5, self._strike)
+
+    def _look(self) -> None:
+        """Compare the store with the model, where the backend can be asked about each task."""
+        if not isinstance(self.broker.backend, KeepsJournal) or (journal := self.broker.backend.journal) is None:
+            return
+
+        async def look() -> None:
+            self.monitor.check_store(await journal.find(list(self.monitor.tasks)))
+
+        looking = self.broker.node.run(self.loop.create_task, look())
+        self.loop.run_while(lambda: not looking.done(), MOST_STEPS + self.loop.steps)
+
+    # Workers
+
+    def _start(self, crew: Crew) -> None:
+        crew.starts += 1
+        node = Node(crew.machine, f"w{crew.number}.{crew.starts}")
+        guardian = Guardian(self.loop, self.monitor, self, node, Random(crew.chance.getrandbits(64)))  # noqa: S311
+        crew.begin(node, guardian)
+        self.monitor.note("start", node.name)
+        node.run(self.loop.create_task, self._work(crew, node, guardian))
+
+    async def _work(self, crew: Crew, node: Node, guardian: Guardian) -> None:
+        crew.stoppings[node] = stopping = Stopping()
+        worker = Worker(
+            cast("Any", Client(crew.link)),
+            self.scenario.settings,
+            events=Events(lambda event: self._hear(node, event)),
+            spawner=GuardianSpawner(cast("Any", guardian.connection), handle=Handle(guardian.signal)),
+            clock=crew.machine,
+            stopping=stopping,
+            environment={},
+            sampler=NoSampler(),
+            host=SimulatedHost(Random(crew.chance.getrandbits(64)), self._lines),  # noqa: S311
+            on_report=self.monitor.reported,
+        )
+        ended = "?"
+        try:
+            ended = str((await worker.run()).exit_code)
+        except JobqError as error:
+            ended = type(error).__name__
+            if not isinstance(error, BackendUnavailable) or self.monitor.was_served(node):
+                self.monitor.broken("L4", f"{node.name} ended: {error!r}")
+        except Exception as error:  # noqa: BLE001 - whatever ends a worker is a finding
+            self.monitor.broken("L4", f"{node.name} ended: {error!r}")
+        self.monitor.note("end", node.name, ended)
+        self.monitor.worker_ended(node)
+        self.later(crew.chance.uniform(0.5, 5), self.start_again, crew, node)
+
+    def _hear(self, node: Node, event: Event) -> None:
+        if event.name == "worker.breaker_tripped":
+            self._blaming.add(node)
+
+    def start_again(self, crew: Crew, node: Node) -> None:
+        """Start the next worker in the place of the one that ran as this node."""
+        if crew.stands_still:
+            self.later(1.0, self.start_again, crew, node)
+        elif crew.node is node:
+            self._start(crew)
+
+    # What tasks do
+
+    def plan_of(self, task: str, fencing: str) -> Plan:
+        """See `processes.Tasks`."""
+        if (task, fencing) not in self._plans:
+            chance = Random(f"{self.seed} {task} {fencing}")  # noqa: S311
+            self._plans[task, fencing] = self.scenario.plan(chance, is_faulty=self._is_faulty)
+        return self._plans[task, fencing]
+
+    def save(self, tree: Tree) -> None:
+        """See `processes.Tasks`."""
+        checkpoints = self._lines.get(tree.socket)
+        if checkpoints is None or tree.node.dead or not tree.leader:
+            return
+
+        async def save() -> None:
+            with suppress(JobqError):
+                await checkpoints.checkpoint(str(int(checkpoints.value or 0) + 1))
+
+        self.loop.true_later(0.0, tree.node, lambda: self.loop.create_task(save()))
+
+    # Producers and people
+
+    async def _produce(self, link: Link) -> None:
+        client, waiting, chance = Client(link), list(self.scenario.tasks), link.chance
+        while waiting:
+            count = chance.randint(1, 3) if "push in pieces" in self.kinds else len(waiting)
+            some, waiting = waiting[:count], waiting[count:]
+            for task in some:
+                self.monitor.pushing(task)
+            while True:
+                try:
+                    async with asyncio.timeout(10):
+                        await client.push(some)
+                    break
+                except (PushUnknown, BackendUnavailable, TimeoutError):
+                    await asyncio.sleep(chance.uniform(0.1, 2.0))
+            for task in some:
+                self.monitor.acknowledged(task.id)
+            if waiting:
+                await asyncio.sleep(chance.uniform(0, self.lease))
+
+    async def _meddle(self, link: Link) -> None:
+        """Cancel and redrive now and then."""
+        client, chance = Client(link), link.chance
+        while self._is_faulty:
+            await asyncio.sleep(chance.uniform(0.2, 2.0) * self.lease)
+            with suppress(JobqError, TimeoutError):
+                async with asyncio.timeout(5):
+                    if "cancel" in self.kinds and self.monitor.tasks and chance.random() < 0.5:  # noqa: PLR2004
+                        self.broker.fired("cancel")
+                        await client.cancel(chance.choice(sorted(self.monitor.tasks)))
+                    dead = sorted(known.id for known in self.monitor.tasks.values() if known.state == "dead")
+                    if "redrive" in self.kinds and dead:
+                        self.broker.fired("redrive")
+                        await client.redrive(dead[:2])
+
+    # Faults
+
+    def _strike(self) -> None:
+        """Let one blow of the menu fall, then the next; each draws from a generator of its own."""
+        if not self._is_faulty:
+            return
+        chance = self._chance
+        kinds = sorted(self.kinds & menu.BLOWS.keys())
+        if kinds:
+            kind, crew = chance.choice(kinds), chance.choice(self.crews)
+            seconds = self.lease * chance.choice([0.02, 0.1, 0.3, 0.9, 1.2, 2.0])
+            own = Random(chance.getrandbits(64))  # noqa: S311
+            self.blows += 1
+            if self.blows not in self._skip:
+                has_struck = menu.BLOWS[kind](self, crew, seconds, own)
+                self.monitor.note("fault", self.blows, kind, crew.machine.name, f"{seconds:.3f}", has_struck)
+                if has_struck:
+                    self.broker.fired(kind)
+        self.later(self.lease * chance.expovariate(_BLOWS_A_LEASE), self._strike)
+
+    def _heal(self) -> None:
+        """All faults end: what is left must come to its end by itself (L1)."""
+        self._is_faulty = False
+        self.monitor.note("heal")
+        self.broker.is_down = False
+        for crew in self.crews:
+            crew.link.calm()
+            if crew.lives:
+                self.call_off(crew, 0.0)
+
+    def broker_is_back(self) -> None:
+        """It takes connections again."""
+        self.broker.is_down = False
+
+    def told_to_stop(self, crew: Crew) -> None:
+        """Note that a worker has a reason to end what runs."""
+        crew.told_to_stop.add(crew.node)
+
+    def term(self, crew: Crew) -> None:
+        """Send SIGTERM to a worker."""
+        self.told_to_stop(crew)
+        self.loop.fire(crew.node.signal_handlers.get(int(SIGTERM)))
+
+    def hurry(self, crew: Crew, node: Node) -> None:
+        """Leave a worker no grace."""
+        if not node.dead:
+            self._tell_stopping(crew, node, 0.0, lambda stopping: stopping.now("interrupted twice"))
+
+    def announce(self, crew: Crew, grace: float) -> None:
+        """Announce that a machine will be taken away."""
+        self.told_to_stop(crew)
+        self._tell_stopping(crew, crew.node, 0.0, lambda stopping: stopping.pause("a notice", grace))
+
+    def call_off(self, crew: Crew, seconds: float) -> None:
+        """Call that off, so many seconds from now."""
+        self._tell_stopping(crew, crew.node, seconds, lambda stopping: stopping.resume())
+
+    def _tell_stopping(self, crew: Crew, node: Node, seconds: float, tell: Callable[[Stopping], None]) -> None:
+        stopping = crew.stoppings.get(node)
+        if stopping is not None:
+            self.loop.true_later(seconds, node, tell, stopping)
+
+    # What excuses; see `monitor.Circumstances`
+
+    def excuses(self, tree: Tree) -> bool:
+        """Tell whether its machine stands still as a whole, or has just stood still."""
+        return self.loop.now <= self._crew_of(tree.node).excused_until
+
+    def has_clock_trouble(self, node: Node) -> bool:
+        """Tell whether its clocks may have looked so."""
+        return self.loop.now <= self._crew_of(node).trouble_until
+
+    def is_stopping(self, node: Node) -> bool:
+        """Tell whether it has a reason to end what runs."""
+        crew = self._crew_of(node)
+        return node in crew.told_to_stop or (node in crew.stoppings and crew.stoppings[node].interrupted.is_set())
+
+    def blames_its_machine(self, node: Node) -> bool:
+        """Tell whether its breaker has tripped."""
+        return node in self._blaming
+
+    def _crew_of(self, node: Node) -> Crew:
+        return self.crews[int(node.name.removeprefix("w").partition(".")[0])]
+
+    # Faults of the product's own
+
+    def _fault_of_the_loop(self, context: dict[str, Any]) -> None:
+        self.monitor.broken("L4", f"{context['message']}: {context.get('exception')!r}")
+
+    def _fault_of_a_log(self, record: logging.LogRecord) -> None:
+        if record.exc_info and not self.loop.is_over:
+            self.monitor.broken("L4", f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+class _errors_to(logging.Handler):  # noqa: N801 - a context manager
+    """Pass on what the product logs as an error while entered, and nothing else; a traceback is a fault of its own."""
+
+    def __init__(self, take: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._take = take
+        self._logger = logging.getLogger("jobq")
+        self._asyncio = logging.getLogger("asyncio")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._take(record)
+
+    def __enter__(self) -> None:
+        self._before = self._logger.level, self._logger.propagate, self._asyncio.level
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.ERROR)
+        self._logger.propagate = False
+        self._asyncio.setLevel(logging.CRITICAL + 1)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        level, self._logger.propagate, others = self._before
+        self._logger.setLevel(level)
+        self._asyncio.setLevel(others)
+
+
