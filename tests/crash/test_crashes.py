@@ -47,7 +47,8 @@ for act in (Act.KILL, Act.HALVE):
         calls.append(call)
         return act if call.data[:1] == b"B" else Act.GO
     told = trace(work, folder, at)
-    print(told, (folder / "file").read_bytes().count(b"B"), [(each.name, each.offset, len(each.data)) for each in calls])
+    seen = [(each.name, each.offset, len(each.data)) for each in calls]
+    print(told, (folder / "file").read_bytes().count(b"B"), seen)
     (folder / "file").unlink()
 """
 
