@@ -1,10 +1,9 @@
 """The broker: a real backend on the server's clock, behind a door that can be shut."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobq.backend import Backend, Delivery
 from jobq.errors import LockLost
@@ -13,6 +12,9 @@ from jobq.task import Task
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.network import Link, Reset
+
+if TYPE_CHECKING:
+    import asyncio
 
 MakeBackend = Callable[[Machine], Backend]
 

@@ -220,7 +220,7 @@ class Loop(asyncio.BaseEventLoop):
         task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - asyncio's own switch for it
         node = (context or copy_context()).get(NODE)
         if node is not None:
-            if len(node.tasks) > 200:  # noqa: PLR2004
+            if len(node.tasks) > 200:
                 node.tasks = [each for each in node.tasks if not each.done()]
             node.tasks.append(task)
         return task
@@ -230,7 +230,7 @@ class Loop(asyncio.BaseEventLoop):
         if not self.is_over:
             self.on_error(context)
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """See asyncio; `fd` is any object, and who makes it readable calls `fire`."""
         self.readers[fd] = Handle(callback, args, copy_context())
 
@@ -238,14 +238,14 @@ class Loop(asyncio.BaseEventLoop):
         """See asyncio."""
         return self.readers.pop(fd, None) is not None
 
-    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Nothing here ever waits to be written."""
 
     def remove_writer(self, fd: Any) -> bool:  # noqa: ARG002 - asyncio's signature
         """See `add_writer`."""
         return False
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Have it called when the node gets the signal."""
         NODE.get().signal_handlers[sig] = Handle(callback, args, copy_context())
 
@@ -259,9 +259,9 @@ class Loop(asyncio.BaseEventLoop):
     # What the simulation asks of it
 
     def fire(self, registered: Handle | None) -> None:
-        """Run what was registered for a reader or a signal."""
+        """Run what was registered for a reader or a signal: next, as a real loop looks there before at its timers."""
         if registered is not None and not self.is_over:
-            self._due_now.append(Handle(registered.callback, registered.args, registered.context))
+            self._due_now.appendleft(Handle(registered.callback, registered.args, registered.context))
 
     def true_later(self, delay: float, node: Node | None, callback: Any, *args: Any) -> Handle:
         """Call after so many true seconds, as code of a node."""

@@ -74,7 +74,7 @@ def _blow(kind: str) -> Callable[[Blow], Blow]:
 
 def _partition(crew: "Crew", world: "World", seconds: float, chance: Random, ways: set[Way]) -> bool:
     crew.link.blocked |= ways
-    crew.link.holds = chance.random() < 0.5  # noqa: PLR2004
+    crew.link.holds = chance.random() < 0.5
     world.later(seconds, crew.link.heal)
     return True
 
@@ -161,7 +161,7 @@ def _worker_term(world: "World", crew: "Crew", seconds: float, chance: Random) -
     if not crew.lives:
         return False
     world.term(crew)
-    if chance.random() < 0.2:  # noqa: PLR2004
+    if chance.random() < 0.2:
         world.later(min(seconds, 3.0), world.hurry, crew, crew.node)
     return True
 
@@ -189,7 +189,7 @@ def _notice(world: "World", crew: "Crew", seconds: float, chance: Random) -> boo
     if not crew.lives:
         return False
     world.announce(crew, min(20.0, seconds))
-    if chance.random() < 0.5:  # noqa: PLR2004
+    if chance.random() < 0.5:
         world.call_off(crew, seconds)
     else:
         world.later(30.0, _machine_death, world, crew, 5.0, chance)
@@ -243,6 +243,6 @@ def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: 
 
 @_blow("wall step")
 def _wall_step(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
-    crew.machine.wall_ahead += seconds if chance.random() < 0.5 else -seconds  # noqa: PLR2004
+    crew.machine.wall_ahead += seconds if chance.random() < 0.5 else -seconds
     crew.trouble_until = world.loop.now + THAW_SECONDS
     return True

@@ -183,7 +183,9 @@ class Monitor(TaskRules):
         super()._settled(known, verb, told, fencing)
         for tree in self.trees:  # it may start elsewhere at once
             if tree.task == known.id and tree.fencing == fencing and tree.lives:
-                self.broken("P1", f"{verb} of {known.id} {fencing} while its tree lives ({tree.others} beside its leader)")
+                self.broken(
+                    "P1", f"{verb} of {known.id} {fencing} while its tree lives ({tree.others} beside its leader)"
+                )
 
     def _may_be_forgiven(self, node: Node) -> bool:
         return self._around.blames_its_machine(node) or self._around.is_stopping(node)

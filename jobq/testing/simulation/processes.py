@@ -5,6 +5,7 @@ deadline by its own clock and when its two clocks part, it kills all when its wo
 nothing of the tree is left, and what it leaves when it dies itself, others kill.
 """
 
+import asyncio
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -128,11 +129,10 @@ class Guardian:
         self._trees: dict[int, Tree] = {}
         self._pids = 1000
         self._is_connected = True
+        self._nothing_lives = asyncio.Event()
         self._timer: Any = None
         self.connection = Connection(loop, self._hear, self.worker_is_gone)
-        self._seen = self._machine.boottime(), self._machine.wall()
         self._tell(op="hello", version=protocol.VERSION, pid=1, group="", namespaces=False, why="")
-        self.node.run(loop.call_later, _TICK_SECONDS, self._look_at_clocks)
 
     # What befalls it
 
@@ -153,6 +153,10 @@ class Guardian:
             self.node.kill()
             self.connection.hang_up()
             self._leave(self.kernel)
+
+    async def nothing_lives(self) -> None:
+        """Return once it has died and all that it left is dead."""
+        await self._nothing_lives.wait()
 
     def power_is_gone(self) -> None:
         """So is every process, in this instant."""
@@ -213,6 +217,9 @@ class Guardian:
         if tree.deadline is not None and tree.deadline <= self._machine.boottime():
             self._tell(op="failed", id=tree.number, errno=errno.ECANCELED, at="program")
             return
+        if not self._trees:
+            self._seen = self._machine.boottime(), self._machine.wall()
+            self.node.run(self._loop.call_later, _TICK_SECONDS, self._look_at_clocks)
         self._trees[tree.number] = tree
         if tree.plan.fails:
             self._later(tree, tree.plan.start, self._fail, tree)
@@ -273,6 +280,7 @@ class Guardian:
             timer.cancel()
         self._monitor.tree_ended(tree)
         self._trees.pop(tree.number, None)
+        self._end_if_nothing_lives()
         if not tree.is_told:
             self._tell_start(tree)
         self._tell(
@@ -305,6 +313,12 @@ class Guardian:
     def _kill_all(self) -> None:
         for tree in list(self._trees.values()):
             self._kill(tree, "asked")
+        self._end_if_nothing_lives()
+
+    def _end_if_nothing_lives(self) -> None:
+        if not self._is_connected and not self._trees:
+            self._nothing_lives.set()
+            self.node.kill()
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -328,4 +342,5 @@ class Guardian:
             for tree in list(self._trees.values()):
                 self._kill(tree, "deadline")
         self._seen = boottime, wall
-        self.node.run(self._loop.call_later, _TICK_SECONDS, self._look_at_clocks)
+        if self._trees:
+            self.node.run(self._loop.call_later, _TICK_SECONDS, self._look_at_clocks)

@@ -7,12 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from signal import SIGTERM
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
 from jobq.events import Event, Events
 from jobq.journal.store import KeepsJournal
-from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
@@ -24,6 +23,9 @@ from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.network import Client, Link
 from jobq.testing.simulation.processes import Guardian, Plan, Tree
 from jobq.testing.simulation.scenario import Scenario
+
+if TYPE_CHECKING:
+    from jobq.run.attempt.checkpoints import Checkpoints
 
 MOST_STEPS: Final = 400_000  # while faults strike, and as many for the drain
 _BLOWS_A_LEASE: Final = 2.5
@@ -124,8 +126,9 @@ class World:
             self._heal()
             until = self.loop.now + self.scenario.drain_seconds()
             self.loop.run_while(self._goes_on(until, self._is_drained), MOST_STEPS + self.loop.steps)
+            is_drained = self._is_drained()  # somebody's redrive may still arrive
             self._look()
-            if not self.monitor.violations and not self._is_drained():
+            if not self.monitor.violations and not is_drained:
                 left = {known.id: known.state for known in self.monitor.tasks.values() if not known.has_ended}
                 self.monitor.broken("L1", f"not ended though everything healed: {left}")
             self.loop.finish()
@@ -183,7 +186,9 @@ class World:
             cast("Any", Client(crew.link)),
             self.scenario.settings,
             events=Events(lambda event: self._hear(node, event)),
-            spawner=GuardianSpawner(cast("Any", guardian.connection), handle=Handle(guardian.signal)),
+            spawner=GuardianSpawner(
+                cast("Any", guardian.connection), handle=Handle(guardian.signal, guardian.nothing_lives)
+            ),
             clock=crew.machine,
             stopping=stopping,
             environment={},
@@ -264,7 +269,7 @@ class World:
             await asyncio.sleep(chance.uniform(0.2, 2.0) * self.lease)
             with suppress(JobqError, TimeoutError):
                 async with asyncio.timeout(5):
-                    if "cancel" in self.kinds and self.monitor.tasks and chance.random() < 0.5:  # noqa: PLR2004
+                    if "cancel" in self.kinds and self.monitor.tasks and chance.random() < 0.5:
                         self.broker.fired("cancel")
                         await client.cancel(chance.choice(sorted(self.monitor.tasks)))
                     dead = sorted(known.id for known in self.monitor.tasks.values() if known.state == "dead")
@@ -390,5 +395,3 @@ class _errors_to(logging.Handler):  # noqa: N801 - a context manager
         level, self._logger.propagate, others = self._before
         self._logger.setLevel(level)
         self._asyncio.setLevel(others)
-
-
