@@ -26,7 +26,7 @@ SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants soak clean
+.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -126,6 +126,12 @@ bench-http: $(STAMP) ## measure the HTTP service against the bare SQL backend be
 
 mutants: $(STAMP) $(SERVICES) ## replay small faults of the product; the test of each must fail
 	@$(BIN)/python -m tests.mutants
+
+simulation: $(STAMP) ## run the worker on virtual time under faults: CI's share, other seeds each day
+	@$(BIN)/python -m jobq.testing.simulation --first $$(( $$(date +%s) / 86400 * 2000 + 1 )) --seeds 2000 --floors
+
+lab: $(STAMP) ## replay one run of the simulation: make lab SEED=17 [TRACE=1]
+	@$(BIN)/python -m jobq.testing.simulation --replay $(SEED) $(if $(TRACE),--trace)
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

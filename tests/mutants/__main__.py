@@ -1,4 +1,4 @@
-"""Replay the bank of mutants: `python -m tests.mutants [PART OF A NAME]`.
+"""Replay the bank of mutants: `python -m tests.mutants [PART OF A NAME OR OF ITS TEST]`.
 
 Each mutant is made in a copy of what git knows, below an environment that finds the copy before this checkout, and its
 test runs there, two mutants at a time. The exit code is 1 when one survived, and 2 when one could not be tried.
@@ -15,7 +15,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from tests.mutants.bank import BANK, Mutant
+from tests.mutants.bank import BANK
+from tests.mutants.mutant import Mutant
 
 ROOT: Final = Path(__file__).parent.parent.parent
 _AT_ONCE: Final = 2
@@ -25,8 +26,8 @@ _INSTALLED: Final = ("tests/azure/azurite/node_modules", ".peer")  # not known t
 
 
 def main(words: list[str]) -> int:
-    """Replay those whose names hold a word, all without one; print a line for each."""
-    chosen = [mutant for mutant in BANK if not words or any(word in mutant.name for word in words)]
+    """Replay those whose names or tests hold a word, all without one; print a line for each."""
+    chosen = [mutant for mutant in BANK if not words or any(word in f"{mutant.name} {mutant.test}" for word in words)]
     with tempfile.TemporaryDirectory(prefix="jobq-mutants-") as folder:
         copies = SimpleQueue[Path]()
         for number in range(_AT_ONCE):
