@@ -25,6 +25,8 @@ PG_PEERS_STAMP := $(PG_PEERS)/.installed
 SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab soak clean
 
@@ -128,10 +130,11 @@ mutants: $(STAMP) $(SERVICES) ## replay small faults of the product; the test of
 	@$(BIN)/python -m tests.mutants
 
 simulation: $(STAMP) ## run the worker on virtual time under faults: CI's share, other seeds each day
-	@$(BIN)/python -m jobq.testing.simulation --first $$(( $$(date +%s) / 86400 * 2000 + 1 )) --seeds 2000 --floors
+	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 2000 --floors
+	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 200 --store sqlite
 
-lab: $(STAMP) ## replay one run of the simulation: make lab SEED=17 [TRACE=1]
-	@$(BIN)/python -m jobq.testing.simulation --replay $(SEED) $(if $(TRACE),--trace)
+lab: $(STAMP) ## replay one run of the simulation: make lab SEED=17 [TRACE=1] [STORE=sqlite]
+	@$(BIN)/python -m jobq.testing.simulation --replay $(SEED) $(if $(TRACE),--trace) $(if $(STORE),--store $(STORE))
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

@@ -83,7 +83,8 @@ def _many(arguments: argparse.Namespace) -> int:
     else:
         _print(totals, missed)
     for failure in totals.failures:
-        print(f"replay it: make lab SEED={failure.seed} TRACE=1", file=sys.stderr)
+        store = "" if arguments.store == "memory" else f" STORE={arguments.store}"
+        print(f"replay it: make lab SEED={failure.seed}{store} TRACE=1", file=sys.stderr)
     return 1 if totals.failures else 3 if missed else 0
 
 

@@ -40,6 +40,7 @@ class Known:
     is_acknowledged: bool = False
     state: str = "waiting"
     fencing: FencingNumber | None = None
+    least_epoch: int = 0
     expires: float = 0.0
     granted_at: float = 0.0
     deliveries: int = 0
@@ -83,6 +84,7 @@ class TaskRules(Trace):
         self.leases = 0
         self._server = server
         self._served: set[str] = set()
+        self._abandoned = 0  # receives
 
     # What producers and workers know
 
@@ -148,7 +150,10 @@ class TaskRules(Trace):
             self.broken("S3", f"{known.id} is handed out while it is {known.state}{left}")
         if known.fencing is not None and not delivery.fencing > known.fencing:
             self.broken("S3", f"the fencing number of {known.id} went from {known.fencing} to {delivery.fencing}")
-        if delivery.deliveries != known.deliveries + 1:
+        if delivery.fencing.epoch < known.least_epoch:
+            self.broken("S3", f"{known.id} was redriven, and its epoch is {delivery.fencing.epoch} as before")
+        given_back = delivery.deliveries - known.deliveries - 1  # by the broker, of receives that were given up
+        if not 0 <= given_back <= self._abandoned:
             self.broken("S7", f"{known.id}: delivery {delivery.deliveries} came after {known.deliveries}")
         found = delivery.checkpoint_value
         if known.saved is not None and (found is None or int(found) < int(known.saved)):
@@ -168,6 +173,10 @@ class TaskRules(Trace):
             self.broken(
                 "S7", f"{known.id}: {crashes} crashes are counted, {known.silent_ends} deliveries ended silently"
             )
+
+    def abandoned(self) -> None:
+        """A receive was given up; the broker gives back what it granted meanwhile, if it did (S7)."""
+        self._abandoned += 1
 
     def cancel_asked(self, task_id: str) -> None:
         """Somebody's wish to cancel it has arrived."""
@@ -200,6 +209,7 @@ class TaskRules(Trace):
             if known.state != "dead":
                 self.broken("S1", f"{task_id} was redriven while it is {known.state}")
             known.state = "waiting"
+            known.least_epoch = 0 if known.fencing is None else known.fencing.epoch + 1
             known.silent_ends = known.starts = 0
             known.task = known.task.redriven(deliveries=known.deliveries)
             known.is_cancel_asked = known.is_stopping = known.is_cancel_repeated = False

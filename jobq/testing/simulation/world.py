@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from random import Random
 from signal import SIGTERM
@@ -100,7 +100,8 @@ class World:
         self.hold = min(0.85 * self.lease, 0.99 * self.lease - 1.5)
         server = Machine(self.loop, "server")
         self.monitor = Monitor(self.loop, server, self, keeps_lines=keeps_trace)
-        self.broker = Broker(self.loop, self.monitor, server, make_backend)
+        self._open = ExitStack()
+        self.broker = Broker(self.loop, self.monitor, server, self._open.enter_context(make_backend(server)))
         self.broker.rotates = "rotating receipts" in self.kinds
         self.loop.before_time_moves = self.monitor.instant
         self._is_faulty = True
@@ -119,7 +120,9 @@ class World:
 
     def run(self) -> "World":
         """Let faults strike, heal, and wait for every task's end; look at `monitor` then."""
-        with _errors_to(self._fault_of_a_log):
+        with self._open, _errors_to(self._fault_of_a_log):
+            self._do(self.broker.backend.__aenter__())
+            self._do(self.broker.backend.create())
             self._begin()
             self.loop.run_while(self._goes_on(self.scenario.fault_seconds), MOST_STEPS)
             self._look()
@@ -131,6 +134,7 @@ class World:
             if not self.monitor.violations and not is_drained:
                 left = {known.id: known.state for known in self.monitor.tasks.values() if not known.has_ended}
                 self.monitor.broken("L1", f"not ended though everything healed: {left}")
+            self._do(self.broker.backend.__aexit__(None, None, None))
             self.loop.finish()
         return self
 
@@ -167,8 +171,13 @@ class World:
         async def look() -> None:
             self.monitor.check_store(await journal.find(list(self.monitor.tasks)))
 
-        looking = self.broker.node.run(self.loop.create_task, look())
-        self.loop.run_while(lambda: not looking.done(), MOST_STEPS + self.loop.steps)
+        self._do(look())
+
+    def _do(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run it on the broker, to its end."""
+        working = self.broker.node.run(self.loop.create_task, work)
+        self.loop.run_while(lambda: not working.done(), MOST_STEPS + self.loop.steps)
+        working.result()
 
     # Workers
 
