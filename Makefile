@@ -28,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab soak clean
+.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -135,6 +135,12 @@ simulation: $(STAMP) ## run the worker on virtual time under faults: CI's share,
 
 lab: $(STAMP) ## replay one run of the simulation: make lab SEED=17 [TRACE=1] [STORE=sqlite]
 	@$(BIN)/python -m jobq.testing.simulation --replay $(SEED) $(if $(TRACE),--trace) $(if $(STORE),--store $(STORE))
+
+night: $(STAMP) $(SERVICES) ## run the reliability lab and keep its records: make night [HOURS=8]
+	@$(BIN)/python -m tests.reliability night --hours $(or $(HOURS),8)
+
+report: $(STAMP) ## write docs/reliability.md from the records of the last night
+	@$(BIN)/python -m tests.reliability report
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

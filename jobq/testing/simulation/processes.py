@@ -132,7 +132,7 @@ class Guardian:
         self._nothing_lives = asyncio.Event()
         self._timer: Any = None
         self.connection = Connection(loop, self._hear, self.worker_is_gone)
-        self._tell(op="hello", version=protocol.VERSION, pid=1, group="", namespaces=False, why="")
+        loop.true_later(chance.uniform(0.02, 0.5), self.node, self._say_hello)
 
     # What befalls it
 
@@ -178,6 +178,9 @@ class Guardian:
     def _hear(self, message: Message) -> None:
         if self._is_connected:
             self._loop.true_later(_SIGNAL_SECONDS, self.node, self._obey, message)
+
+    def _say_hello(self) -> None:
+        self._tell(op="hello", version=protocol.VERSION, pid=1, group="", namespaces=False, why="")
 
     def _tell(self, **message: object) -> None:
         if self._is_connected:

@@ -210,7 +210,8 @@ class World:
             ended = str((await worker.run()).exit_code)
         except JobqError as error:
             ended = type(error).__name__
-            if not isinstance(error, BackendUnavailable) or self.monitor.was_served(node):
+            was_killed = guardian.node.dead  # before its first word
+            if not was_killed and (not isinstance(error, BackendUnavailable) or self.monitor.was_served(node)):
                 self.monitor.broken("L4", f"{node.name} ended: {error!r}")
         except Exception as error:  # noqa: BLE001 - whatever ends a worker is a finding
             self.monitor.broken("L4", f"{node.name} ended: {error!r}")
