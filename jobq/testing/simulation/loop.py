@@ -31,6 +31,7 @@ class Machine:
         self.loop, self.name, self.rate = loop, name, rate
         self._since, self._base = loop.now, boottime
         self.wall_ahead = 1_700_000_000.0 - boottime
+        self._lost: list[tuple[float, float]] = []  # when it had stood still, and for how long
 
     def boottime(self) -> float:
         """Return seconds since boot."""
@@ -52,6 +53,11 @@ class Machine:
         """Take in that the host froze it: its boottime stood still so long, and its wall clock is set right now."""
         self._since += seconds
         self.wall_ahead += seconds * self.rate
+        self._lost.append((self.loop.now, seconds))
+
+    def lost_since(self, true: float, most: float) -> float:
+        """Return for how long it has stood still since then, without what was longer than `most` seconds at once."""
+        return sum(seconds for thawed, seconds in self._lost if thawed >= true and seconds <= most)
 
     async def sleep_until(self, boottime: float) -> None:
         """Return once `boottime()` has reached the given value."""

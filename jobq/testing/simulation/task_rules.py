@@ -278,7 +278,7 @@ class TaskRules(Trace):
         node = known.unfailed.get(fencing)
         if node is not None and step[0] != 1 and not self._may_be_forgiven(node):
             self.broken("S7", f"{known.id} {fencing} failed by itself, and no retry was counted")
-        if node is None and step[0] == 1 and task.timeout is None:
+        if node is None and step[0] == 1 and task.timeout is None and not is_given_up:
             self.broken("S7", f"{known.id} {fencing} did not fail by itself, and costs a retry")
         if task.generation <= known.task.generation or task.epoch != known.task.epoch:
             self.broken("S3", f"generation of {known.id}: {known.task.generation} before, {task.generation} after")
