@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
+from jobq.clock import SLICE_SECONDS
+
 NODE: Final[ContextVar["Node"]] = ContextVar("node")
 _GRAIN_SECONDS: Final = 1e-7  # by which a timer may fire early: clocks that run at other rates do not round alike
 _ROUNDING_SECONDS: Final = 1e-9  # more than one step of a boottime of years
@@ -32,6 +34,8 @@ class Machine:
         self._since, self._base = loop.now, boottime
         self.wall_ahead = 1_700_000_000.0 - boottime
         self._lost: list[tuple[float, float]] = []  # when it had stood still, and for how long
+        self._suspended = 0.0  # seconds that CLOCK_MONOTONIC is behind for suspends
+        self._sleepers: dict[asyncio.Future[None], Node] = {}
 
     def boottime(self) -> float:
         """Return seconds since boot."""
@@ -44,6 +48,24 @@ class Machine:
     def true_at(self, boottime: float) -> float:
         """Return the true time of its boottime."""
         return self._since + (boottime - self._base) / self.rate
+
+    def monotonic(self) -> float:
+        """Return CLOCK_MONOTONIC, by which asyncio waits: it stands while the machine is suspended."""
+        return self.boottime() - self._suspended
+
+    def true_at_monotonic(self, monotonic: float) -> float:
+        """Return the true time of its CLOCK_MONOTONIC, unless it is suspended before."""
+        return self.true_at(monotonic + self._suspended)
+
+    def was_suspended(self, seconds: float) -> None:
+        """Take in that it was suspended for so many true seconds, which its boottime has counted."""
+        self._suspended += seconds * self.rate
+        for woken, node in self._sleepers.items():  # as `SystemClock` does, which sleeps in slices
+            self.loop.true_later(SLICE_SECONDS, node, _wake, woken)
+
+    def monotonic_at(self, boottime: float) -> float:
+        """Return its CLOCK_MONOTONIC at a boottime, unless it is suspended before."""
+        return boottime - self._suspended
 
     def wall(self) -> float:
         """Return seconds since the epoch."""
@@ -65,11 +87,13 @@ class Machine:
             await asyncio.sleep(0)
         while boottime > self.boottime():
             woken = self.loop.create_future()
-            timer = self.loop.call_at(boottime + _ROUNDING_SECONDS, _wake, woken)
+            self._sleepers[woken] = NODE.get()
+            timer = self.loop.call_at(self.monotonic_at(boottime) + _ROUNDING_SECONDS, _wake, woken)
             try:
                 await woken
             finally:
                 timer.cancel()
+                del self._sleepers[woken]
 
 
 def _wake(future: "asyncio.Future[None]") -> None:
@@ -113,7 +137,7 @@ class Node:
 
 
 class Handle:
-    """What asyncio calls a handle; knows its node. `due` is the boottime of its node's machine; None = true time."""
+    """What asyncio calls a handle; knows its node. `due` is its machine's monotonic time; None = true time."""
 
     __slots__ = ("args", "callback", "context", "due", "is_canceled", "node")
 
@@ -193,9 +217,9 @@ class Loop(asyncio.BaseEventLoop):
     # What asyncio asks of a loop
 
     def time(self) -> float:
-        """Return the boottime of whose code asks."""
+        """Return the monotonic time of whose code asks."""
         node = NODE.get(None)
-        return self.now if node is None else node.machine.boottime()
+        return self.now if node is None else node.machine.monotonic()
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
         """See asyncio."""
@@ -280,7 +304,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def again(self, handle: Handle) -> None:
         """Run what fell due while its node was paused; later, if its clock has stood still meanwhile."""
-        if handle.due is not None and handle.due - self._boottime_of(handle) > _GRAIN_SECONDS:
+        if handle.due is not None and handle.due - self._time_of(handle) > _GRAIN_SECONDS:
             self._arm(handle)
         else:
             self._due_now.append(handle)
@@ -341,12 +365,12 @@ class Loop(asyncio.BaseEventLoop):
                 self.again(handle)
         return True
 
-    def _boottime_of(self, handle: Handle) -> float:
-        return self.now if handle.node is None else handle.node.machine.boottime()
+    def _time_of(self, handle: Handle) -> float:
+        return self.now if handle.node is None else handle.node.machine.monotonic()
 
     def _arm(self, handle: Handle) -> None:
         due = handle.due or 0.0
-        self._push(due if handle.node is None else handle.node.machine.true_at(due), handle)
+        self._push(due if handle.node is None else handle.node.machine.true_at_monotonic(due), handle)
 
     def _push(self, when: float, handle: Handle) -> None:
         self._sequence += 1

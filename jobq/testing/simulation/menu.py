@@ -41,6 +41,9 @@ SHARES: Final[dict[str, float]] = {
     "wall step": 0.15,
     "notice": 0.3,
     "rotating receipts": 0.15,
+    "named leases": 0.3,
+    "holder kill": 0.3,
+    "holder stop": 0.3,
     "cancel": 0.3,
     "redrive": 0.3,
     "failing": 0.5,
@@ -155,6 +158,25 @@ def _worker_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) 
     return True
 
 
+@_blow("holder kill")
+def _holder_kill(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    if crew.holder is None or crew.holder.dead or crew.stands_still:
+        return False
+    crew.holder.kill()
+    world.later(min(seconds, world.lease), world.contend, crew)
+    return True
+
+
+@_blow("holder stop")
+def _holder_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    holder = crew.holder
+    if holder is None or holder.dead or holder.pauses:
+        return False
+    holder.pause()
+    world.later(seconds, holder.resume)
+    return True
+
+
 @_blow("worker term")
 def _worker_term(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
     """SIGTERM; for some, an interrupt that leaves no grace follows."""
@@ -203,6 +225,8 @@ def _machine_death(world: "World", crew: "Crew", seconds: float, _chance: Random
     node = crew.node
     node.kill()
     crew.guardian.power_is_gone()
+    if crew.holder is not None:
+        crew.holder.kill()
     crew.machine = Machine(world.loop, crew.machine.name, 1.0 + crew.chance.uniform(-MOST_DRIFT, MOST_DRIFT), 5.0)
     world.later(min(seconds, world.lease), world.start_again, crew, node)
     return True
@@ -223,15 +247,14 @@ def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: 
     if not crew.lives or node.pauses or crew.stands_still:
         return False
     crew.stands_still = True
-    still = [node, guardian.node, guardian.kernel]
+    still = [node, guardian.node, guardian.kernel, *([] if crew.holder is None else [crew.holder])]
     for each in still:
         each.pause()
     crew.excused_until = crew.trouble_until = math.inf
 
     def go_on() -> None:
         crew.stands_still = False
-        if clock_stands:
-            machine.lose_time(seconds)
+        machine.lose_time(seconds) if clock_stands else machine.was_suspended(seconds)
         for each in still:
             each.resume()
         crew.excused_until = world.loop.now + THAW_SECONDS

@@ -329,7 +329,8 @@ class Guardian:
         moments = [tree.deadline for tree in self._trees.values() if tree.deadline is not None and not tree.killed]
         if moments:
             late = min(self._chance.expovariate(1.0) * 0.002, self.lateness)
-            self._timer = self.node.run(self._loop.call_at, min(moments) + late, self._kill_overdue)
+            due = self._machine.monotonic_at(min(moments) + late)
+            self._timer = self.node.run(self._loop.call_at, due, self._kill_overdue)
 
     def _kill_overdue(self) -> None:
         now = self._machine.boottime()
@@ -345,5 +346,6 @@ class Guardian:
             for tree in list(self._trees.values()):
                 self._kill(tree, "deadline")
         self._seen = boottime, wall
+        self._kill_overdue()  # its timer has stood still in a suspend
         if self._trees:
             self.node.run(self._loop.call_later, _TICK_SECONDS, self._look_at_clocks)

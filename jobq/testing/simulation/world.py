@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
 from jobq.events import Event, Events
 from jobq.journal.store import KeepsJournal
+from jobq.lease.store import KeepsLeases
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
@@ -20,6 +21,7 @@ from jobq.testing.simulation.broker import Broker, MakeBackend
 from jobq.testing.simulation.host import Handle, NoSampler, SimulatedHost
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.monitor import Monitor
+from jobq.testing.simulation.named import NamedRules, contend
 from jobq.testing.simulation.network import Client, Link
 from jobq.testing.simulation.processes import Guardian, Plan, Tree
 from jobq.testing.simulation.scenario import Scenario
@@ -38,6 +40,7 @@ class Crew:
     Attributes:
         excused_until: the true time until which the machine stands still or has just stood still.
         trouble_until: until which its clocks may have looked so.
+        holder: the process there that contends for a name.
         told_to_stop: the nodes of it that somebody told to stop.
     """
 
@@ -49,6 +52,7 @@ class Crew:
     excused_until: float = -1.0
     trouble_until: float = -1.0
     starts: int = 0
+    holder: Node | None = None
     told_to_stop: set[Node] = field(default_factory=set)
     stoppings: dict[Node, Stopping] = field(default_factory=dict)
     _running: tuple[Node, Guardian] | None = None
@@ -103,12 +107,24 @@ class World:
         self._open = ExitStack()
         self.broker = Broker(self.loop, self.monitor, server, self._open.enter_context(make_backend(server)))
         self.broker.rotates = "rotating receipts" in self.kinds
-        self.loop.before_time_moves = self.monitor.instant
+        self.loop.before_time_moves = self._instant
+        self.named = self._named_rules(server)
         self._is_faulty = True
         self._plans: dict[tuple[str, str], Plan] = {}
         self._lines: dict[str, Checkpoints] = {}
         self._blaming: set[Node] = set()
         self.crews = [self._crew(number) for number in range(scenario.machines)]
+
+    def _named_rules(self, server: Machine) -> NamedRules | None:
+        backend = self.broker.backend
+        if "named leases" not in self.kinds or not isinstance(backend, KeepsLeases):
+            return None
+        return NamedRules(self.loop, self.monitor, server, backend.leases, self._is_excused)
+
+    def _instant(self) -> None:
+        self.monitor.instant()
+        if self.named is not None:
+            self.named.instant()
 
     def _crew(self, number: int) -> Crew:
         chance = self._chance
@@ -156,6 +172,7 @@ class World:
     def _begin(self) -> None:
         for number, crew in enumerate(self.crews):
             self.later(0.1 * number, self._start, crew)
+            self.later(0.1 * number, self.contend, crew)
         people = Node(Machine(self.loop, "people"), "people")
         links = [Link(self.broker, Random(self._chance.getrandbits(64))) for _ in range(2)]  # noqa: S311
         links[0].lose_answer, links[0].double = self.crews[0].link.lose_answer, self.crews[0].link.double
@@ -188,6 +205,15 @@ class World:
         crew.begin(node, guardian)
         self.monitor.note("start", node.name)
         node.run(self.loop.create_task, self._work(crew, node, guardian))
+
+    def contend(self, crew: Crew) -> None:
+        """Start the process of a place that contends for a name, where there is one."""
+        if self.named is not None and self._is_faulty:
+            crew.starts += 1
+            crew.holder = holder = Node(crew.machine, f"h{crew.number}.{crew.starts}")
+            chance = Random(crew.chance.getrandbits(64))  # noqa: S311
+            work = contend(crew.link, self.named, holder, self.lease, self.scenario.settings, chance)
+            holder.run(self.loop.create_task, work)
 
     async def _work(self, crew: Crew, node: Node, guardian: Guardian) -> None:
         crew.stoppings[node] = stopping = Stopping()
@@ -229,6 +255,8 @@ class World:
             self.later(1.0, self.start_again, crew, node)
         elif crew.node is node:
             self._start(crew)
+            if crew.holder is not None and crew.holder.dead:
+                self.contend(crew)
 
     # What tasks do
 
@@ -314,6 +342,8 @@ class World:
         self.broker.is_down = False
         for crew in self.crews:
             crew.link.calm()
+            if crew.holder is not None:
+                crew.holder.kill()
             if crew.lives:
                 self.call_off(crew, 0.0)
 
@@ -353,7 +383,10 @@ class World:
 
     def excuses(self, tree: Tree) -> bool:
         """Tell whether its machine stands still as a whole, or has just stood still."""
-        return self.loop.now <= self._crew_of(tree.node).excused_until
+        return self._is_excused(tree.node)
+
+    def _is_excused(self, node: Node) -> bool:
+        return self.loop.now <= self._crew_of(node).excused_until
 
     def has_clock_trouble(self, node: Node) -> bool:
         """Tell whether its clocks may have looked so."""
@@ -369,7 +402,7 @@ class World:
         return node in self._blaming
 
     def _crew_of(self, node: Node) -> Crew:
-        return self.crews[int(node.name.removeprefix("w").partition(".")[0])]
+        return self.crews[int(node.name[1:].partition(".")[0])]  # w0.3, h0.4
 
     # Faults of the product's own
 
