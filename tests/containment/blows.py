@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -89,10 +88,6 @@ class Processes:
     def resume(self) -> None:
         """Continue whoever is stopped."""
         self.send(signal.SIGCONT, *self._pidfds)
-
-    def handles(self, targets: Sequence[str] = THREE) -> list[int]:
-        """Return the handles of some; each becomes readable when its process is dead."""
-        return [pidfd for target in targets for pidfd in self._pidfds.get(target, ())]
 
     def close(self) -> None:
         """Let the handles go."""

@@ -9,6 +9,7 @@ lost or came late is there if, and only if, the store committed it.
 import sqlite3
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,16 +56,24 @@ def record_from_now_on(path: Path) -> None:
 
 
 def leases(path: Path) -> dict[Attempt, Lease]:
-    found: dict[Attempt, Lease] = defaultdict(Lease)
     ahead = wall_ahead_of_boottime()
-    for task, number, state, expires_at, was_settled, wall in _ask(
-        path, "SELECT id, deliveries, state, expires_at, was_settled, wall FROM overlap_record ORDER BY rowid"
-    ):
+    return leases_of(
+        (*changed, wall - ahead)
+        for *changed, wall in _ask(
+            path, "SELECT id, deliveries, state, expires_at, was_settled, wall FROM overlap_record ORDER BY rowid"
+        )
+    )
+
+
+def leases_of(changes: Iterable[Any]) -> dict[Attempt, Lease]:
+    """Return the leases that a store's changes tell of: (task, delivery, state, expiry, was settled, moment)."""
+    found: dict[Attempt, Lease] = defaultdict(Lease)
+    for task, number, state, expires_at, was_settled, moment in changes:
         lease = found[Attempt(task, number)]
         if state == "leased":
             lease.expiries.append(expires_at)
         elif lease.ended is None:
-            lease.ended = wall - ahead
+            lease.ended = moment
         if was_settled:
             lease.settlements.append(state)
     return dict(found)
