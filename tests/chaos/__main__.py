@@ -7,14 +7,16 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.chaos.campaign import Campaign, Plan
 from tests.chaos.record import Record, of_campaign, table
 from tests.chaos.stores import STORES, why_not
+from tests.chaos.trees import kill_trees
 from tests.fork_server import forked
 
 VIOLATED: Final = 1
@@ -42,11 +44,9 @@ def main(words: Sequence[str] | None = None) -> int:
         if reason := why_not(store):
             print(reason, file=sys.stderr)
             return 2
-    with ExitStack() as stack:
-        out = stack.enter_context(asked.json.open("a")) if asked.json else None
-        records = []
-        for store in stores:
-            record = campaign(store, asked.seconds, asked.seed, partitions_only=asked.only == "partitions")
+    records = []
+    with asked.json.open("a") if asked.json else nullcontext() as out:
+        for record in _records(stores, asked):
             print(*table(record), sep="\n", flush=True)
             records.append(record)
             if out:
@@ -56,11 +56,23 @@ def main(words: Sequence[str] | None = None) -> int:
     return VOID if any(record["void"] for record in records) else 0
 
 
-def campaign(store: str, seconds: float, seed: int, *, partitions_only: bool) -> Record:
-    """Run one campaign in a folder of its own, which stays when a rule was violated."""
-    folder = Path(tempfile.mkdtemp(prefix=f"jobq-chaos-{store}-"))
-    plan = Plan(seconds, seed, partitions_only=partitions_only)
-    record = asyncio.run(_campaign(store, folder, plan, _progress(f"{store}: ")))
+def _records(stores: Sequence[str], asked: argparse.Namespace) -> Iterator[Record]:
+    if asked.only != "trees":
+        for store in stores:
+            plan = Plan(asked.seconds, asked.seed, partitions_only=asked.only == "partitions")
+            yield _run(store, partial(_campaign, store, plan))
+    if asked.only == "trees" or not (asked.only or asked.store):
+        yield _run("trees", kill_trees)
+
+
+def _run(name: str, test: Callable[[Path, Callable[[str], None]], Coroutine[Any, Any, Record]]) -> Record:
+    """Run a test in a folder of its own, which stays when a rule was violated."""
+    folder = Path(tempfile.mkdtemp(prefix=f"jobq-chaos-{name}-"))
+    progress = _progress(f"{name}: ")
+    try:
+        record = asyncio.run(test(folder, progress))
+    finally:
+        progress("")
     if record["violations"]:
         print(f"what it has left is in {folder}; again: {_again(record)}", file=sys.stderr)
     else:
@@ -68,7 +80,7 @@ def campaign(store: str, seconds: float, seed: int, *, partitions_only: bool) ->
     return record
 
 
-async def _campaign(name: str, folder: Path, plan: Plan, progress: Callable[[str], None]) -> Record:
+async def _campaign(name: str, plan: Plan, folder: Path, progress: Callable[[str], None]) -> Record:
     progress("starts")
     store = STORES[name](folder)
     try:
@@ -76,11 +88,12 @@ async def _campaign(name: str, folder: Path, plan: Plan, progress: Callable[[str
         outcome = await Campaign(folder, store, plan, progress).run()
     finally:
         await store.stop()
-        progress("")
     return of_campaign(name, plan, outcome, has_network=bool(store.port), can_be_killed=store.can_be_killed)
 
 
 def _again(record: Record) -> str:
+    if record["test"] == "T6":
+        return f"python -m tests.chaos --only trees  # at {record['commit']}"
     only = " --only partitions" if record["test"] == "T5" else ""
     words = f"--store {record['store']} --seconds {record['seconds']:g} --seed {record['seed']}{only}"
     return f"python -m tests.chaos {words}  # at {record['commit']}"
@@ -96,8 +109,8 @@ def _progress(prefix: str) -> Callable[[str], None]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos",
-        description="Real workers over real stores, and blows: kills, stops, partitions, store restarts. What the tasks\n"
-        "wrote is then compared with what the store wrote (RELIABILITY T4, T5, T6).",
+        description="Real workers over real stores, and blows: kills, stops, partitions, restarts of the store. What\n"
+        "the tasks wrote is then compared with what the store wrote (RELIABILITY T4, T5, T6).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -111,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _seconds(text: str) -> float:
     seconds = float(text)
-    if not 0 < seconds < 10**6:
+    if not 0 < seconds < 10**6:  # also not a number
         raise argparse.ArgumentTypeError("must be above 0")
     return seconds
 

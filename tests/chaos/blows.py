@@ -48,26 +48,26 @@ _LAST: Final = frozenset({"stop", "stop and continue", "starve"})
 _PAIRS_WITH_WATCHER: Final[list[Case]] = [
     (Hit(verb, "watcher"), Hit(other, "worker")) for verb, other in product(("kill", "stop and continue"), repeat=2)
 ]
-# How often each comes before all come again.
-_OF_PROCESSES: Final = {
-    Kind.KILL_WORKER: 4,
-    Kind.KILL_GUARDIAN: 2,
-    Kind.KILL_WATCHER: 1,
-    Kind.STOP_WORKER: 2,
-    Kind.STOP_GUARDIAN: 1,
-    Kind.STOP_WATCHER: 1,
-    Kind.PAIR: 3,
-}
-_OF_NETWORK: Final = dict.fromkeys(PARTITIONS, 2)
+# Of each class in every hand, so that a short campaign has all of them; those that come by turns are below.
+_HAND: Final = (Kind.KILL_WORKER, Kind.KILL_WORKER, Kind.KILL_GUARDIAN, Kind.PAIR)
+_PARTITIONS_IN_HAND: Final = 3
 
 
 def deck(store: Store, choose: random.Random, *, partitions_only: bool = False) -> Iterator[Kind]:
-    """Yield for ever what is to befall next: shuffled, each kind as often as its share."""
-    share = {**({} if partitions_only else _OF_PROCESSES), **(_OF_NETWORK if store.port else {})}
+    """Yield for ever what is to befall next: hand after hand, each shuffled."""
+    stops, rare = _by_turns(_STOPS, choose), _by_turns((Kind.KILL_WATCHER, Kind.PAIR), choose)
+    partitions = _by_turns(PARTITIONS, choose)
     while True:
-        kinds = [kind for kind, count in share.items() for _ in range(count)]
-        choose.shuffle(kinds)
-        yield from kinds
+        hand = [] if partitions_only else [*_HAND, next(stops), next(rare)]
+        hand += [next(partitions) for _ in range(_PARTITIONS_IN_HAND) if store.port]
+        choose.shuffle(hand)
+        yield from hand
+
+
+def _by_turns(kinds: Sequence[Kind], choose: random.Random) -> Iterator[Kind]:
+    """Yield all of them for ever, each time in another order."""
+    while True:
+        yield from choose.sample(kinds, len(kinds))
 
 
 @dataclass

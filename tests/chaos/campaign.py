@@ -32,13 +32,13 @@ _WAITING: Final = 12  # tasks that wait at the most: enough that no slot is idle
 _BUDGETS: Final = Budgets(retries=1, preemptions=10**6, crashes=10**6)
 # Share, seconds from and to, how the task ends, how often it starts when nothing interrupts it.
 _MIX: Final = (
-    (0.62, 0.2, 2.0, "ok", 1),
-    (0.15, 2.0, 4.0, "ok", 1),
-    (0.08, LEASE_SECONDS, 2 * LEASE_SECONDS, "ok", 1),
-    (0.08, 0.2, 1.0, "fail-first", 2),
-    (0.07, 0.2, 1.0, "fail", 2),
+    (0.66, 0.1, 1.0, "ok", 1),
+    (0.12, 1.0, 4.0, "ok", 1),
+    (0.06, LEASE_SECONDS, 2 * LEASE_SECONDS, "ok", 1),
+    (0.08, 0.1, 0.5, "fail-first", 2),
+    (0.08, 0.1, 0.5, "fail", 2),
 )
-_CANCELED: Final = 0.04  # of those that were pushed
+_CANCELED: Final = 0.1  # of those that were pushed
 
 
 @dataclass(frozen=True)

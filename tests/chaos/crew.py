@@ -43,11 +43,14 @@ class Member:
         was_struck: whether a blow hit its processes: then it may end.
     """
 
-    def __init__(self, popen: "subprocess.Popen[bytes]", processes: Processes, proxy: TcpProxy | None) -> None:
+    def __init__(
+        self, popen: "subprocess.Popen[bytes]", processes: Processes, proxy: TcpProxy | None, log: Path
+    ) -> None:
         self.processes = processes
         self.proxy = proxy
         self.was_struck = False
         self._popen = popen
+        self._log = log
         self._handles = [os.pidfd_open(getattr(processes, name)) for name in THREE]
 
     @classmethod
@@ -72,7 +75,7 @@ class Member:
                 start_new_session=True,
             )
         try:
-            return cls(popen, await asyncio.to_thread(Processes, popen.pid), proxy)
+            return cls(popen, await asyncio.to_thread(Processes, popen.pid), proxy, store.folder / "workers.log")
         except BaseException:
             popen.kill()
             popen.wait()
@@ -94,6 +97,8 @@ class Member:
             return all(select.select([handle], [], [], ENDING_SECONDS)[0] for handle in self._handles)
 
         have_ended = await asyncio.to_thread(wait)
+        if not have_ended:
+            self._say_who_lives()
         for handle in self._handles:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -102,6 +107,17 @@ class Member:
         await asyncio.to_thread(self._popen.wait)
         self.processes.close()
         return have_ended
+
+    def _say_who_lives(self) -> None:
+        """Note in the workers' log what the kernel says of those that do not end."""
+        with self._log.open("a") as log:
+            for name in THREE:
+                for path in Path(f"/proc/{getattr(self.processes, name)}").glob("task/*"):
+                    with suppress(OSError):
+                        status = (path / "status").read_text().split("\n")
+                        wanted = ("State", "PPid", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
+                        print(name, path, *(line for line in status if line.startswith(wanted)), file=log)
+                        print((path / "wchan").read_text(), file=log)
 
     async def dismissed(self) -> bool:
         """Ask it to stop, as a service manager would, and wait for that; False when it had to be killed."""

@@ -86,7 +86,20 @@ def head(test: str, store: str) -> Record:
 
 
 def table(record: Record) -> Iterator[str]:
-    """Show a campaign's record to people."""
+    """Show a record to people."""
+    yield from _trees(record) if record["test"] == "T6" else _campaign(record)
+    yield from (f"  VIOLATED {text}" for text in record["violations"][:_MOST_SHOWN])
+    if more := record["violations"][_MOST_SHOWN:]:
+        yield f"  and {len(more)} more"
+    yield from (f"  VOID {text}" for text in record["void"])
+
+
+def _trees(record: Record) -> Iterator[str]:
+    killed, ways = sum(record["killed"].values()), ", ".join(record["killed"])
+    yield f"T6: {killed} hostile trees killed ({ways}); {record['failing']['survivors']} survived"
+
+
+def _campaign(record: Record) -> Iterator[str]:
     figures = record["figures"]
     ends = ", ".join(f"{figures[end]} {end}" for end in sorted(ENDED))
     yield (
@@ -98,10 +111,6 @@ def table(record: Record) -> Iterator[str]:
     for kind, each in record["margins"].items():
         figures = f"smallest {each['p0']:.3f}, 1st percentile {each['p1']:.3f}, median {each['p50']:.3f}"
         yield f"  {kind:<16} {each['trees']:>4} trees dead before their expiry by, s: {figures}"
-    yield from (f"  VIOLATED {text}" for text in record["violations"][:_MOST_SHOWN])
-    if more := record["violations"][_MOST_SHOWN:]:
-        yield f"  and {len(more)} more"
-    yield from (f"  VOID {text}" for text in record["void"])
 
 
 def _floors(plan: Plan, *, has_network: bool, can_be_killed: bool) -> dict[str, int]:
