@@ -26,7 +26,7 @@ SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants soak clean
+.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants chaos soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -126,6 +126,9 @@ bench-http: $(STAMP) ## measure the HTTP service against the bare SQL backend be
 
 mutants: $(STAMP) $(SERVICES) ## replay small faults of the product; the test of each must fail
 	@$(BIN)/python -m tests.mutants
+
+chaos: $(STAMP) $(AZURITE_STAMP) ## strike real workers on each store for half a minute; not part of check
+	@$(BIN)/python -m tests.chaos $(CHAOS)
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

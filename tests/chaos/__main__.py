@@ -5,10 +5,12 @@ import asyncio
 import json
 import secrets
 import shutil
+import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +21,7 @@ from tests.chaos.stores import STORES, why_not
 from tests.chaos.trees import kill_trees
 from tests.fork_server import forked
 
+_ROOT: Final = Path(__file__).parents[2]
 VIOLATED: Final = 1
 VOID: Final = 3
 _EPILOG: Final = """\
@@ -31,6 +34,7 @@ examples:
   python -m tests.chaos --store sqlite --seed 7           with the blows and tasks of a run before
   python -m tests.chaos --only partitions --seconds 600   T5: margins from the dead tree to its lease's expiry
   python -m tests.chaos --only trees                      T6: hostile trees, killed in each of five ways
+  python -m tests.chaos --store service --older HEAD~50   two versions of jobq on one queue
   python -m tests.chaos --json chaos.jsonl                append a record of each campaign, one line each
 """
 
@@ -59,10 +63,25 @@ def main(words: Sequence[str] | None = None) -> int:
 def _records(stores: Sequence[str], asked: argparse.Namespace) -> Iterator[Record]:
     if asked.only != "trees":
         for store in stores:
-            plan = Plan(asked.seconds, asked.seed, partitions_only=asked.only == "partitions")
-            yield _run(store, partial(_campaign, store, plan))
+            with _checkout(asked.older) as older:
+                plan = Plan(asked.seconds, asked.seed, partitions_only=asked.only == "partitions", older=older)
+                yield _run(store, partial(_campaign, store, plan))
     if asked.only == "trees" or not (asked.only or asked.store):
         yield _run("trees", kill_trees)
+
+
+@contextmanager
+def _checkout(commit: str | None) -> Iterator[Path | None]:
+    """Another version of jobq from this repository's history, in a folder that is named for it."""
+    if commit is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="jobq-older-") as place:
+        archive = Path(place) / "archive.tar"
+        subprocess.run(["git", "-C", _ROOT, "archive", "-o", archive, commit, "jobq", "backends"], check=True)
+        with tarfile.open(archive) as tar:
+            tar.extractall(Path(place) / commit, filter="data")
+        yield Path(place) / commit
 
 
 def _run(name: str, test: Callable[[Path, Callable[[str], None]], Coroutine[Any, Any, Record]]) -> Record:
@@ -95,6 +114,7 @@ def _again(record: Record) -> str:
     if record["test"] == "T6":
         return f"python -m tests.chaos --only trees  # at {record['commit']}"
     only = " --only partitions" if record["test"] == "T5" else ""
+    only += f" --older {record['older']}" if record["older"] else ""
     words = f"--store {record['store']} --seconds {record['seconds']:g} --seed {record['seed']}{only}"
     return f"python -m tests.chaos {words}  # at {record['commit']}"
 
@@ -118,6 +138,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=_seconds, default=30.0, metavar="N", help="for how long blows fall; 30")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), metavar="N", help="random by default")
     parser.add_argument("--only", choices=["partitions", "trees"], help="partitions: T5; trees: T6")
+    parser.add_argument(
+        "--older", type=_commit, metavar="COMMIT", help="one of the workers is of this commit; no checkout is changed"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to append a record of each campaign")
     return parser
 
@@ -127,6 +150,14 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 10**6:  # also not a number
         raise argparse.ArgumentTypeError("must be above 0")
     return seconds
+
+
+def _commit(text: str) -> str:
+    asked = ["git", "-C", str(_ROOT), "rev-parse", "--quiet", "--short=12", "--verify", f"{text}^{{commit}}"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text} is no commit of this clone")
+    return found
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ class Plan:
         workers: how many there are at a time.
         slots: how many tasks each runs at once.
         partitions_only: T5 instead of T4.
+        older: another checkout of jobq, which the first of the workers is of; None = all are of this one.
     """
 
     seconds: float
@@ -58,6 +59,7 @@ class Plan:
     workers: int = 4
     slots: int = 3
     partitions_only: bool = False
+    older: Path | None = None
 
 
 @dataclass
@@ -156,7 +158,8 @@ class Campaign:
     async def _lane(self, number: int, proxy: TcpProxy | None) -> None:
         """Strike one worker again and again, and its successors."""
         choose = random.Random(f"{self.plan.seed} {number}")
-        member = await self._hired(proxy)
+        older = None if number else self.plan.older
+        member = await self._hired(proxy, older)
         while await self._has_prey(member):
             await asyncio.sleep(choose.uniform(0, PERIOD_SECONDS))  # the moment is the draw; nothing is waited for
             if not member.has_ended:
@@ -165,11 +168,11 @@ class Campaign:
                 self._members.remove(member)
                 self._ended_unasked += not member.was_struck
                 self._stuck += not await member.ended()
-                member = await self._hired(proxy)
+                member = await self._hired(proxy, older)
             self.progress(self._standing())
 
-    async def _hired(self, proxy: TcpProxy | None) -> Member:
-        member = await Member.hired(self.store, self.plan.slots, proxy)
+    async def _hired(self, proxy: TcpProxy | None, older: Path | None) -> Member:
+        member = await Member.hired(self.store, self.plan.slots, proxy, older)
         self._members.append(member)
         return member
 

@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -54,19 +54,21 @@ class Member:
         self._handles = [os.pidfd_open(getattr(processes, name)) for name in THREE]
 
     @classmethod
-    async def hired(cls, store: Store, slots: int, proxy: TcpProxy | None, python: Sequence[str] = ()) -> Self:
+    async def hired(cls, store: Store, slots: int, proxy: TcpProxy | None, older: Path | None = None) -> Self:
         """Start one; return once its three processes are there.
 
         Args:
             store: whose queue it works on.
             slots: how many tasks it runs at once.
             proxy: which it is to speak through.
-            python: what runs jobq; this checkout's when empty.
+            older: another checkout of jobq that it is to be; None = this one.
         """
         spec, more = store.reached(proxy.port if proxy else 0)
+        if older:
+            more = {**more, "PYTHONPATH": f"{older}{os.pathsep}{older / 'backends'}"}
         with (store.folder / "workers.log").open("ab") as log:
             popen = subprocess.Popen(
-                [*(python or (sys.executable,)), "-m", "jobq", spec, "worker", "-n", str(slots), *_OPTIONS],
+                [sys.executable, "-m", "jobq", spec, "worker", "-n", str(slots), *_OPTIONS],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -63,6 +63,7 @@ def of_campaign(store: str, plan: Plan, outcome: Outcome, *, has_network: bool, 
         "lease_seconds": LEASE_SECONDS,
         "workers": plan.workers,
         "slots": plan.slots,
+        "older": plan.older.name if plan.older else None,
         "figures": figures,
         "floors": floors,
         "blows": _blows(outcome),
@@ -106,6 +107,8 @@ def _campaign(record: Record) -> Iterator[str]:
         f"{record['test']} {record['store']}, seed {record['seed']}: {figures['tasks']} tasks ({ends}),"
         f" {figures['starts']} starts under {figures['leases']} leases, in {record['took_seconds']:.0f} s"
     )
+    if record["older"]:
+        yield f"  one of the workers was of {record['older']}"
     struck = ", ".join(f"{kind} {each['struck']}" for kind, each in record["blows"].items())
     yield f"  struck: {struck or 'nothing'}; {sum(each['missed'] for each in record['blows'].values())} struck nothing"
     for kind, each in record["margins"].items():

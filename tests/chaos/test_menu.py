@@ -57,7 +57,9 @@ def test_a_wall_clock_that_was_set_makes_a_campaign_void() -> None:
     assert any("wall clock" in text for text in record["void"])
 
 
-@pytest.mark.parametrize("words", [["--store", "redis"], ["--seconds", "0"], ["--seconds", "nan"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "words", [["--store", "redis"], ["--seconds", "0"], ["--seconds", "nan"], ["--older", "no-such"], ["--nonsense"]]
+)
 def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         command.main(words)
