@@ -104,17 +104,18 @@ def check(evidence: Evidence) -> list[Violation]:
 def margins(evidence: Evidence) -> dict[str, list[float]]:
     """Return how long before the last expiry that the store granted each tree was dead that a partition cost its lease.
 
-    By kind of partition, smallest first, in seconds. A tree dies at most a beat after its last line: that beat is
-    taken off, so the true margins are larger.
+    By kind of partition, smallest first, in seconds. Those that ended by themselves do not count, nor those that died
+    while something else had struck, too. A tree dies at most a beat after its last line: that beat is taken off, so
+    the true margins are larger.
     """
     found: dict[str, list[float]] = defaultdict(list)
     for attempt, life in evidence.history.lives.items():
-        lease = evidence.leases.get(attempt)
-        if lease is None or lease.settlements or not lease.expiries:
+        lease = evidence.leases.get(attempt, Lease())
+        if lease.settlements or not lease.expiries or life.has_ended:
             continue
-        hits = [each for each in evidence.interruptions if _touches(each, life, lease, evidence.lease_seconds)]
-        if hits and hits[0].is_partition:
-            found[hits[0].kind].append(lease.expiries[-1] - life.last - BEAT_SECONDS)
+        causes = [each for each in evidence.interruptions if _is_of(each, life) and each.at <= life.last <= each.until]
+        if causes and all(each.is_partition for each in causes):
+            found[causes[0].kind].append(lease.expiries[-1] - life.last - BEAT_SECONDS)
     return {kind: sorted(each) for kind, each in sorted(found.items())}
 
 
@@ -213,8 +214,11 @@ def _was_interrupted(evidence: Evidence, life: Life) -> bool:
 def _touches(blow: Interruption, life: Life, lease: Lease, seconds: float) -> bool:
     """Tell whether an attempt lived, or was not settled yet, while a blow or what it left could hit it."""
     unsettled_until = life.last + seconds if lease.ended is None else max(life.last, lease.ended)
-    is_its = blow.keeper is None or blow.keeper == life.keeper
-    return is_its and life.first <= blow.until + seconds and unsettled_until >= blow.at
+    return _is_of(blow, life) and life.first <= blow.until + seconds and unsettled_until >= blow.at
+
+
+def _is_of(blow: Interruption, life: Life) -> bool:
+    return blow.keeper is None or blow.keeper == life.keeper
 
 
 def counts(violations: Sequence[Violation]) -> dict[str, int]:

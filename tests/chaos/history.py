@@ -25,12 +25,13 @@ class Line(NamedTuple):
 
 @dataclass
 class Life:
-    """One attempt as its own processes told it: surely alive from `first` to `last`."""
+    """One attempt as its own processes told it: surely alive from `first` to `last`; `has_ended` = by itself."""
 
     attempt: Attempt
     keeper: int
     first: float
     last: float
+    has_ended: bool = False
     starts: list[Line] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
     pids: dict[int, float] = field(default_factory=dict)
@@ -75,5 +76,6 @@ class History:
         life.first, life.last = min(life.first, line.at), max(life.last, line.at)
         life.tokens.add(line.token)
         life.pids[line.pid] = line.at
+        life.has_ended |= line.what == "end"
         if line.what == "start":
             life.starts.append(line)

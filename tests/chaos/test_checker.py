@@ -241,6 +241,20 @@ def test_a_completion_whose_answer_was_lost_explains_another_start(forgery: Forg
 
 
 def test_margins_are_of_trees_that_a_partition_cost_their_lease(forgery: Forgery) -> None:
-    forgery.blows.append(Interruption("kill worker", GUARDIAN, 104.5, 104.6))
+    forgery.blows.append(Interruption("kill worker", GUARDIAN, 104.5, 105.5))
     forgery.leases[Attempt("c", 1)] = Lease([109.0])
     assert margins(forgery.evidence()) == {"blackhole": [pytest.approx(2.0 - BEAT_SECONDS)]}
+
+
+@pytest.mark.parametrize("what", ["ended by itself", "killed as well", "killed before", "settled"])
+def test_no_margin_is_taken_where_a_partition_did_not_cost_the_lease(forgery: Forgery, what: str) -> None:
+    match what:
+        case "ended by itself":
+            forgery.lines.append(f"a 0.0.1 10 {int(14e9)} end {GUARDIAN}\n")
+        case "killed as well":
+            forgery.blows.append(Interruption("kill broker", None, 13.0, 15.0))
+        case "killed before":
+            forgery.blows[0] = Interruption("blackhole", GUARDIAN, 14.5, 20.0, is_partition=True)
+        case "settled":
+            forgery.leases[Attempt("a", 1)].settlements.append("ready")
+    assert margins(forgery.evidence()) == {}
