@@ -28,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report soak clean
+.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -141,6 +141,9 @@ night: $(STAMP) $(SERVICES) ## run the reliability lab and keep its records: mak
 
 report: $(STAMP) ## write docs/reliability.md from the records of the last night
 	@$(BIN)/python -m tests.reliability report
+
+chaos: $(STAMP) $(AZURITE_STAMP) ## strike real workers on each store for half a minute; not part of check
+	@$(BIN)/python -m tests.chaos $(CHAOS)
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600
