@@ -129,7 +129,7 @@ bench-http: $(STAMP) ## measure the HTTP service against the bare SQL backend be
 mutants: $(STAMP) $(SERVICES) ## replay small faults of the product; the test of each must fail
 	@$(BIN)/python -m tests.mutants
 
-simulation: $(STAMP) ## run the worker on virtual time under faults: CI's share, other seeds each day
+simulation: $(STAMP) ## run the worker on virtual time under faults, as much as CI does; other seeds each day
 	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 2000 --floors
 	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 200 --store sqlite
 
