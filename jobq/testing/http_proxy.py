@@ -72,7 +72,7 @@ class Request:
         query: each parameter's first value.
         body: as sent.
         strike: what befell it.
-        status: the service's answer, once it is there; also where the client never saw it.
+        status, answer: the service's, once it is there; also where the client never saw it.
         began, ended: boottime in seconds at which it was read, and at which the answer was there.
     """
 
@@ -82,6 +82,7 @@ class Request:
     body: bytes
     strike: Strike | None = None
     status: int | None = None
+    answer: bytes = b""
     began: float = 0.0
     ended: float | None = None
 
@@ -212,7 +213,7 @@ class HttpProxy:
             if not (answer := await _head(answers)):
                 return  # the service has gone
             request.status = int(answer.split(b" ", 2)[1])
-            raw_answer, _ = (b"", b"") if request.status in _BODILESS else await _body(answers, answer)
+            raw_answer, request.answer = (b"", b"") if request.status in _BODILESS else await _body(answers, answer)
             request.ended = _CLOCK.boottime()
             self._changed.set()
             if request.strike is Strike.SWALLOW_ANSWER:

@@ -1,4 +1,4 @@
-"""A proxy before any TCP service that loses answers, breaks connections, goes silent or away.
+"""A proxy before any TCP service that loses answers, breaks connections, goes silent, slow or away.
 
 Lives in the loop of the test; clients may be in other processes. It knows no protocol: a strike is aimed by the bytes
 that a client sends in one go.
@@ -26,6 +26,14 @@ class Strike(StrEnum):
     HANG = "hang"  # not passed on; no answer, the connection stays: a black hole
 
 
+class Way(StrEnum):
+    """Which direction is silent."""
+
+    BOTH = "both"
+    REQUESTS = "requests"  # what clients send never arrives
+    ANSWERS = "answers"  # what clients send arrives and is done; they never hear of it
+
+
 @dataclass
 class _Plan:
     strike: Strike
@@ -40,7 +48,7 @@ class TcpProxy:
     Attributes:
         target: the service's port.
         port: its own, once it is entered.
-        struck: how many strikes have hit.
+        struck: how many strikes have hit: pieces that were lost, held or aimed at, connections that were broken.
         accepted: how many connections were taken.
     """
 
@@ -49,7 +57,8 @@ class TcpProxy:
     struck: int = 0
     accepted: int = 0
     _plans: list[_Plan] = field(default_factory=list)
-    _silent: bool = False
+    _silent: Way | None = None
+    _late_seconds: float = 0.0
     _server: asyncio.Server | None = None
     _connections: set[asyncio.StreamWriter] = field(default_factory=set)
     _serving: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -72,15 +81,20 @@ class TcpProxy:
         """Let something befall the next bytes that match, `count` times."""
         self._plans.append(_Plan(strike, matches, count))
 
-    def silence(self) -> None:
-        """Pass nothing on any more, in either direction, also of new connections: a black hole, until `heal`."""
-        self._silent = True
+    def silence(self, way: Way = Way.BOTH) -> None:
+        """Pass nothing on any more, also of new connections: a black hole, or half of one, until `heal`."""
+        self._silent = way
+
+    def delay(self, seconds: float) -> None:
+        """Hold each piece for so long, in either direction, until `heal`."""
+        self._late_seconds = seconds
 
     async def refuse(self) -> None:
         """Refuse connections, and break those that are open."""
         if self._server is not None:
             self._server.close()
             self._server = None
+        self.hit(len(self._connections))
         self.break_all()
 
     def break_all(self) -> None:
@@ -91,8 +105,9 @@ class TcpProxy:
     async def heal(self) -> None:
         """Pass everything on again; connections that were struck, or silent, are broken."""
         self._plans.clear()
+        self._late_seconds = 0.0
         if self._silent:
-            self._silent = False
+            self._silent = None
             self.break_all()
         if self._server is None:
             await self._listen()
@@ -129,20 +144,33 @@ class TcpProxy:
 
     def strike_of(self, sent: bytes) -> Strike | None:
         """Return what befalls these bytes; for the passages."""
-        if self._silent:
+        if self._silent is Way.BOTH or self._silent is Way.REQUESTS:
+            self.hit()
             return Strike.HANG
+        if self._silent is Way.ANSWERS:
+            self.hit()
+            return Strike.SWALLOW_ANSWER
         for plan in self._plans:
             if plan.left > 0 and plan.matches(sent):
                 plan.left -= 1
-                self.struck += 1
-                self._changed.set()
+                self.hit()
                 return plan.strike
         return None
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether nothing is passed on."""
-        return self._silent
+    def hit(self, count: int = 1) -> None:
+        """Note that something was struck; for the passages."""
+        self.struck += count
+        self._changed.set()
+
+    def swallows_answers(self) -> bool:
+        """Tell whether no answer is passed on; for the passages."""
+        return self._silent in (Way.BOTH, Way.ANSWERS)
+
+    async def hold(self) -> None:
+        """Return when a piece may be passed on; for the passages."""
+        if self._late_seconds:
+            self.hit()
+            await asyncio.sleep(self._late_seconds)
 
 
 @dataclass
@@ -172,6 +200,7 @@ class _Passage:
                 self.strike = self.strike or self.proxy.strike_of(sent)
                 if self.strike is Strike.BREAK:
                     return
+                await self.proxy.hold()
                 if self.strike is not Strike.HANG:
                     self.to_service.write(sent)
                     await self.to_service.drain()
@@ -181,7 +210,8 @@ class _Passage:
             while answer := await self.service.read(_CHUNK):
                 if self.strike is Strike.LOSE_ANSWER:
                     return
-                if self.strike is None and not self.proxy.is_silent:
+                await self.proxy.hold()
+                if self.strike is None and not self.proxy.swallows_answers():
                     self.to_client.write(answer)
                     await self.to_client.drain()
         if self.strike in (Strike.SWALLOW_ANSWER, Strike.HANG):

@@ -1,10 +1,8 @@
 """Strikes real workers, below their watchers, and reads from the store and the tasks' own records what came of it."""
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,11 +10,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from jobq.run.spawn.dead_workers import kill_what_dead_workers_left
 from tests.containment import stamping
-from tests.guardian.stage import children, guardian_below, state, until, worker_below
+from tests.containment.blows import THREE, Blow, Case, Processes
+from tests.guardian.stage import state, until, worker_below
 from tests.overlap import store_truth
 
 LEASE_SECONDS: Final = 2.0
@@ -31,21 +30,7 @@ TREES: Final = {
     "escapee that scrubbed its environment": "env -i setsid " + f"{_STAMPING} & {_STAMPING}; true",
 }
 TARGETS: Final = ("worker", "guardian", "leader")
-THREE: Final = ("worker", "guardian", "watcher")
 VERBS: Final = ("kill", "stop", "stop and continue", "starve")
-
-
-class Blow(NamedTuple):
-    """What befalls one of a worker's processes."""
-
-    verb: str
-    target: str
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.target}"
-
-
-Case = tuple[Blow, ...]
 SINGLES: Final[list[Case]] = [(Blow(*blow),) for blow in product(VERBS, TARGETS)]
 PAIRS: Final[list[Case]] = [
     (first, second) for (first,), (second,) in product(SINGLES, SINGLES) if first.target != second.target
@@ -86,54 +71,13 @@ class Victim:
     def __init__(self, case: Case, queue: "Queue") -> None:
         self.case = case
         self.process = queue.worker(len(TREES))
-        self.guardian = guardian_below(self.process.pid)
-        self.worker = worker_below(self.process.pid)
+        self.processes = Processes(self.process.pid)
         self.tasks: set[str] = set()
-        self._pidfds: dict[str, list[int]] = {}
 
     def is_ready(self) -> bool:
         """Tell whether all its trees live; note who they are."""
-        leaders = [pid for pid in children(self.guardian) if pid != self.worker]
-        self.tasks = {task for pid in leaders if (task := _variable(pid, "JOBQ_TASK_ID"))}
+        self.tasks = {task for pid in self.processes.leaders() if (task := _variable(pid, "JOBQ_TASK_ID"))}
         return len(self.tasks) == len(TREES)
-
-    def aim(self) -> None:
-        leaders = [pid for pid in children(self.guardian) if pid != self.worker]
-        numbers = {"worker": [self.worker], "guardian": [self.guardian], "leader": leaders}
-        numbers["watcher"] = [self.process.pid]
-        self._pidfds = {name: [os.pidfd_open(pid) for pid in pids] for name, pids in numbers.items()}
-
-    def strike(self) -> list[threading.Thread]:
-        """Strike one after the other, at once; the threads that are returned end with the blows that last."""
-        threads = []
-        for verb, target in self.case:
-            if verb in ("kill", "stop"):
-                self.send(signal.SIGKILL if verb == "kill" else signal.SIGSTOP, target)
-            else:
-                threads.append(threading.Thread(target=self._last, args=(verb, target)))
-                self.send(signal.SIGSTOP, target)
-                threads[-1].start()
-        return threads
-
-    def _last(self, verb: str, target: str) -> None:
-        end = time.monotonic() + BLOW_SECONDS
-        if verb == "stop and continue":
-            time.sleep(BLOW_SECONDS)  # the time itself is the blow
-        while time.monotonic() < end:  # starved: it gets a tenth of the time
-            self.send(signal.SIGSTOP, target)
-            time.sleep(0.09)
-            self.send(signal.SIGCONT, target)
-            time.sleep(0.01)
-        self.send(signal.SIGCONT, target)
-
-    def send(self, number: signal.Signals, target: str) -> None:
-        for pidfd in self._pidfds.get(target, []):
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, number)
-
-    def resume(self) -> None:
-        for target in self._pidfds:
-            self.send(signal.SIGCONT, target)
 
     def is_alone(self) -> bool:
         """Tell whether nobody is left who could see to what it left."""
@@ -141,19 +85,17 @@ class Victim:
 
     def guards(self) -> bool:
         """Tell whether somebody can still keep its trees' leases."""
-        return state(self.guardian) not in "ZX" and state(self.worker) not in "ZXT"
+        return state(self.processes.guardian) not in "ZX" and state(self.processes.worker) not in "ZXT"
 
     def end(self) -> None:
-        self.resume()
+        self.processes.resume()
         self.process.terminate()
         try:
             self.process.wait(FINISH_SECONDS)
         finally:
             self.process.kill()
             self.process.wait()
-            for pidfd in (pidfd for pidfds in self._pidfds.values() for pidfd in pidfds):
-                os.close(pidfd)
-            self._pidfds = {}
+            self.processes.close()
 
 
 class Queue:
@@ -222,13 +164,13 @@ def strike(folder: Path, cases: Sequence[Case], **settings: str) -> list[Outcome
         queue.run("push", *commands * len(cases))
         for victim in victims:
             until(victim.is_ready, FINISH_SECONDS)
-            victim.aim()
+            victim.processes.aim()
         rival = queue.worker(len(cases) * len(TREES))
         stack.callback(rival.wait, FINISH_SECONDS)
         stack.callback(rival.terminate)
         worker_below(rival.pid)
         until(lambda: all(len(queue.lives()[task][1]) == 2 for victim in victims for task in victim.tasks))
-        threads = [thread for victim in victims for thread in victim.strike()]
+        threads = [thread for victim in victims for thread in victim.processes.strike(victim.case, BLOW_SECONDS)]
         struck = time.monotonic()
         if any(victim.is_alone() for victim in victims) and not queue.has_namespaces:
             queue.start_elsewhere()
@@ -240,7 +182,7 @@ def strike(folder: Path, cases: Sequence[Case], **settings: str) -> list[Outcome
         time.sleep(max(0.0, struck + BLOW_SECONDS - time.monotonic()))  # what lives on unseen gets its time
         for victim in victims:
             outcomes[id(victim)].survivors = len(_unguarded(queue, victim))
-            victim.resume()
+            victim.processes.resume()
         (folder / "end").touch()
         with suppress(AssertionError):  # those that are unfinished are counted
             until(lambda: set(store_truth.states(queue.store).values()) == {"done"}, FINISH_SECONDS)

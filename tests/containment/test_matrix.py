@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from jobq.run.spawn.containment import Asked, try_here
-from tests.containment.matrix import PAIRS, SINGLES, Blow, Case, Outcome, strike
+from tests.containment.blows import Blow, Case
+from tests.containment.matrix import PAIRS, SINGLES, Outcome, strike
 
 AT_ONCE = 6
 SOAK_ROUNDS = 5

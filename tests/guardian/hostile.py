@@ -73,6 +73,12 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def traced() -> None:
+    """Stop in the hands of a tracer, the parent, that never lets go on."""
+    LIBC.ptrace(0, 0, 0, 0)  # PTRACE_TRACEME
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def close() -> None:
     os.closerange(0, 100)
     os.setsid()
@@ -98,6 +104,7 @@ TREES: dict[str, tuple[Callable[[], object], int]] = {  # how it starts; how man
     "closed_stdio": (lambda: child(close), 2),
     "holds_pipe": (lambda: child(idle), 2),
     "stopped": (lambda: child(stop), 2),
+    "traced": (lambda: child(traced), 2),
     "renamed": (lambda: child(rename), 2),
     "exec_a": (background("bash", "-c", 'exec -a innocent "$@"', "bash"), 2),
     "reparenting": (lambda: child(reparent), 2),

@@ -18,6 +18,7 @@ from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
 from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
 from jobq.run.spawn import containment
+from jobq.run.spawn.dead_workers import holder_of
 from jobq.run.spawn.guarded_process import GuardedProcess, unsendable_in
 from jobq.run.spawn.guardian_handle import GuardianHandle, finished
 from jobq.run.spawn.pings import Pings
@@ -86,6 +87,11 @@ class GuardianSpawner:
         """What its tasks carry, once it is entered; see `dead_workers`."""
         return self._handle.worker_id
 
+    @property
+    def holder(self) -> str:
+        """Who holds the leases, for others to judge; empty where nothing holds the tasks together."""
+        return "" if self.contained_by == containment.NONE else holder_of(self.worker_id)
+
     async def __aenter__(self) -> Self:
         if not hasattr(os, "pidfd_open"):
             raise ConfigurationError("the guardian needs Linux 5.3 or newer; use the asyncio spawner")
@@ -105,14 +111,14 @@ class GuardianSpawner:
         self._open = True
         try:
             self._handle.watch(self._connection, self._on_guardian_lost)
-            async with asyncio.timeout(HELLO_SECONDS):
-                await self._hello
+            # `asyncio.timeout` would drop a word that came while this process was stopped or the loop was blocked.
+            await asyncio.wait([self._hello], timeout=HELLO_SECONDS)
+            if not self._hello.done():
+                raise ConfigurationError(
+                    f"the guardian said nothing for {HELLO_SECONDS:g} s; is the machine overloaded?"
+                )
+            self._hello.result()
             self._pings.start()
-        except TimeoutError:
-            await self.__aexit__()
-            raise ConfigurationError(
-                f"the guardian said nothing for {HELLO_SECONDS:g} s; is the machine overloaded?"
-            ) from None
         except BaseException:
             await self.__aexit__()
             raise

@@ -1,0 +1,187 @@
+"""The menu: what befalls one worker, or the store, and how it is known to have struck."""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import product
+from typing import Final
+
+from jobq.testing.tcp_proxy import TcpProxy, Way
+from tests.chaos.checker import Interruption
+from tests.chaos.crew import LEASE_SECONDS, Member
+from tests.chaos.stores import Store
+from tests.containment.blows import Blow as Hit
+from tests.containment.blows import Case
+from tests.containment.matrix import PAIRS
+
+LONGER_THAN_THE_LEASE: Final = (1.05 * LEASE_SECONDS, 2 * LEASE_SECONDS)
+PARTITION: Final = (0.5 * LEASE_SECONDS, 2 * LEASE_SECONDS)
+BROKER_AWAY: Final = (0.0, LEASE_SECONDS)
+DELAY: Final = (0.1, 0.8 * LEASE_SECONDS)
+
+
+class Kind(StrEnum):
+    """What may befall."""
+
+    KILL_WORKER = "kill worker"
+    KILL_GUARDIAN = "kill guardian"
+    KILL_WATCHER = "kill watcher"
+    STOP_WORKER = "stop worker"
+    STOP_GUARDIAN = "stop guardian"
+    STOP_WATCHER = "stop watcher"
+    PAIR = "pair"
+    REFUSE = "refuse"
+    BLACKHOLE = "blackhole"
+    REQUESTS_LOST = "requests lost"
+    ANSWERS_LOST = "answers lost"
+    DELAY = "delay"
+    KILL_BROKER = "kill broker"
+
+
+PARTITIONS: Final = (Kind.REFUSE, Kind.BLACKHOLE, Kind.REQUESTS_LOST, Kind.ANSWERS_LOST, Kind.DELAY)
+_STOPS: Final = (Kind.STOP_WORKER, Kind.STOP_GUARDIAN, Kind.STOP_WATCHER)
+_LAST: Final = frozenset({"stop", "stop and continue", "starve"})
+# Those that end with everybody able to guard gone at once are the stated gap of a machine without control groups.
+_PAIRS_WITH_WATCHER: Final[list[Case]] = [
+    (Hit(verb, "watcher"), Hit(other, "worker")) for verb, other in product(("kill", "stop and continue"), repeat=2)
+]
+# Of each class in every hand, so that a short campaign has all of them; those that come by turns are below.
+_HAND: Final = (Kind.KILL_WORKER, Kind.KILL_WORKER, Kind.KILL_GUARDIAN, Kind.PAIR)
+_PARTITIONS_IN_HAND: Final = 3
+
+
+def deck(store: Store, choose: random.Random, *, partitions_only: bool = False) -> Iterator[Kind]:
+    """Yield for ever what is to befall next: hand after hand, each shuffled."""
+    stops, rare = _by_turns(_STOPS, choose), _by_turns((Kind.KILL_WATCHER, Kind.PAIR), choose)
+    partitions = _by_turns(PARTITIONS, choose)
+    while True:
+        hand = [] if partitions_only else [*_HAND, next(stops), next(rare)]
+        hand += [next(partitions) for _ in range(_PARTITIONS_IN_HAND) if store.port]
+        choose.shuffle(hand)
+        yield from hand
+
+
+def _by_turns(kinds: Sequence[Kind], choose: random.Random) -> Iterator[Kind]:
+    """Yield all of them for ever, each time in another order."""
+    while True:
+        yield from choose.sample(kinds, len(kinds))
+
+
+@dataclass
+class Struck:
+    """A blow that was dealt.
+
+    Attributes:
+        kind: what.
+        detail: which pair.
+        at, until: boottime in seconds.
+        keeper: the guardian that was hit; None = the store was.
+        has_struck: whether it hit anything while a tree lived.
+    """
+
+    kind: Kind
+    at: float
+    keeper: int | None
+    detail: str = ""
+    until: float = 0.0
+    has_struck: bool = False
+
+    def interruption(self) -> Interruption:
+        """Return what the checker is told of it."""
+        return Interruption(self.kind, self.keeper, self.at, self.until, is_partition=self.kind in PARTITIONS)
+
+
+@dataclass
+class Striker:
+    """Deals blows.
+
+    Attributes:
+        store: of the campaign.
+        choose: draws lengths and pairs.
+        struck: all blows so far.
+    """
+
+    store: Store
+    choose: random.Random
+    struck: list[Struck] = field(default_factory=list)
+
+    async def strike(self, kind: Kind, member: Member) -> Struck:
+        """Strike one worker; return when the blow is over."""
+        blow = Struck(kind, boottime(), member.processes.guardian)
+        self.struck.append(blow)
+        try:
+            if kind in PARTITIONS:
+                await self._cut_off(blow, member)
+            else:
+                await self._hit(blow, member)
+        finally:
+            blow.until = boottime()
+        return blow
+
+    async def strike_store(self, members: Sequence[Member]) -> Struck:
+        """Kill the store, and start it again a while later."""
+        blow = Struck(Kind.KILL_BROKER, boottime(), None)
+        self.struck.append(blow)
+        had_trees = any(member.processes.leaders() for member in members)
+        try:
+            await self.store.kill()
+            await asyncio.sleep(self.choose.uniform(*BROKER_AWAY))  # the time itself is the blow
+        finally:
+            await self.store.restart()
+            blow.until = boottime()
+        blow.has_struck = had_trees
+        return blow
+
+    async def _hit(self, blow: Struck, member: Member) -> None:
+        case, seconds = self._case(blow.kind), self.choose.uniform(*LONGER_THAN_THE_LEASE)
+        blow.detail = ", then ".join(map(str, case)) if blow.kind is Kind.PAIR else ""
+        member.processes.aim()
+        had_trees = bool(member.processes.leaders()) and not member.has_ended
+        member.was_struck = True
+        for thread in member.processes.strike(case, seconds):
+            await asyncio.to_thread(thread.join)
+        if any(verb == "stop" for verb, _ in case):
+            await asyncio.sleep(seconds)  # the time itself is the blow
+        member.processes.resume()
+        blow.has_struck = had_trees
+        if any(verb == "kill" and target != "leader" for verb, target in case):
+            await member.until_dying()
+
+    def _case(self, kind: Kind) -> Case:
+        if kind is Kind.PAIR:
+            return self.choose.choice([*PAIRS, *_PAIRS_WITH_WATCHER])
+        verb, target = kind.split(" ")
+        return (Hit("stop and continue" if kind in _STOPS else verb, target),)
+
+    async def _cut_off(self, blow: Struck, member: Member) -> None:
+        proxy, seconds = member.proxy, self.choose.uniform(*PARTITION)
+        assert proxy is not None
+        had_trees, before = bool(member.processes.leaders()), proxy.struck
+        try:
+            await _partition(proxy, blow.kind, self.choose.uniform(*DELAY))
+            await asyncio.sleep(seconds)  # the time itself is the blow
+        finally:
+            await proxy.heal()
+        blow.has_struck = had_trees and proxy.struck > before
+
+
+async def _partition(proxy: TcpProxy, kind: Kind, seconds: float) -> None:
+    match kind:
+        case Kind.REFUSE:
+            await proxy.refuse()
+        case Kind.BLACKHOLE:
+            proxy.silence()
+        case Kind.REQUESTS_LOST:
+            proxy.silence(Way.REQUESTS)
+        case Kind.ANSWERS_LOST:
+            proxy.silence(Way.ANSWERS)
+        case Kind.DELAY:
+            proxy.delay(seconds)
+
+
+def boottime() -> float:
+    """Return CLOCK_BOOTTIME in seconds."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
