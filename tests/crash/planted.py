@@ -65,3 +65,10 @@ BUGS: Final[dict[str, tuple[Opens, Opens]]] = {
     "synchronous=OFF": (NeverSyncs, Store),
     "log deleted on open": (DropsLog, DropsLog),
 }
+FOUND_BY: Final = (
+    ("acknowledged before the commit", "kills"),
+    ("acknowledged before the commit", "power"),
+    ("synchronous=OFF", "power"),
+    ("log deleted on open", "kills"),
+    ("log deleted on open", "power"),
+)

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from tests.crash.planted import BUGS
+from tests.crash.__main__ import SKIPPED, SPARSELY
+from tests.crash.planted import BUGS, FOUND_BY
 
 
-def searched(*words: str) -> tuple[int, list[dict[str, Any]]]:
-    """Run a search; return its exit code and its lines."""
+def searched(*words: str) -> tuple[int, dict[str, Any]]:
+    """Run a search; return its exit code and its figures."""
     command = [sys.executable, "-m", "tests.crash", "--json", *words]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    lines = [json.loads(line) for line in found.stdout.splitlines()]
-    if found.returncode == 3:
-        pytest.skip(lines[0]["skipped"])
-    assert lines, f"it ended with {found.returncode}"
-    return found.returncode, lines
+    figures: dict[str, Any] = json.loads(found.stdout)
+    if found.returncode == SKIPPED:
+        pytest.skip(figures["skipped"])
+    return found.returncode, figures
 
 
 _CUT = """
@@ -56,17 +56,17 @@ for act in (Act.KILL, Act.HALVE):
 def test_a_call_is_stopped_before_it_is_done_or_with_half_of_its_bytes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _CUT, str(tmp_path)]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if found.returncode == 3:
+    if found.returncode == SKIPPED:
         pytest.skip(found.stdout)
     calls = "[('write', 0, 100), ('told', 0, 2), ('write', 100, 100)]"
     assert found.stdout.splitlines() == [f"['0'] 0 {calls}", f"['0'] 50 {calls}"]
 
 
 def nothing_wrong(words: Sequence[str], least: int) -> None:
-    code, lines = searched(*words)
-    print(lines[-1])
-    assert (code, lines[:-1]) == (0, [])
-    assert lines[-1]["points"] >= least
+    code, figures = searched(*words)
+    print(figures["parts"])
+    assert (code, figures["faults"]) == (0, [])
+    assert figures["points"] >= least
 
 
 @pytest.mark.parametrize(
@@ -85,20 +85,11 @@ def test_no_crash_loses_anything(part: str, least: int) -> None:
     nothing_wrong([part], least)
 
 
-@pytest.mark.parametrize(
-    ("bug", "part"),
-    [
-        ("acknowledged before the commit", "kills"),
-        ("acknowledged before the commit", "power"),
-        ("synchronous=OFF", "power"),
-        ("log deleted on open", "kills"),
-        ("log deleted on open", "power"),
-    ],
-)
+@pytest.mark.parametrize(("bug", "part"), FOUND_BY)
 def test_a_planted_bug_is_found(bug: str, part: str) -> None:
-    code, lines = searched("--bug", bug, "--every", "10", part)
+    code, figures = searched("--bug", bug, "--every", str(SPARSELY), part)
     assert code == 1
-    assert lines[0]["fault"]
+    assert figures["faults"][0]["fault"]
 
 
 def test_the_death_of_a_process_does_not_find_what_only_the_loss_of_power_shows() -> None:
