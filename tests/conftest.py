@@ -15,7 +15,9 @@ _HERE: Final = Path(__file__).parent
 LONGEST_FIRST: Final = (
     "docs/test_commands",
     "guardian/test_command_line",
+    "crash/test_crashes",
     "process/test_worker_faults",
+    "models/test_models",
     "journal/test_cancel",
     "service/test_conformance",
     "journal/test_reading",

@@ -33,7 +33,7 @@ _COPY: Final = [
     Case("copies, three retries", CopyModel(retries=3), least=50_000, is_long=True),
     Case("copies, beside an id that looks like one, with crashes", CopyModel(ids=_TWO), least=200_000, is_long=True),
     Case("copies, released", CopyModel(releases=True, checks_starts=False), least=500_000, is_long=True),
-    # Stated in docs/guarantees.md, not promised: an original that runs beside its copy.
+    # Stated in docs/guarantees.md, not promised: an original runs beside its copy, with budgets of its own.
     Case("copies, starts within the budgets", CopyModel(strict=True), breaks="S7"),
     Case("copies, released, starts as stated", CopyModel(releases=True), breaks="S7"),
     # Without what keeps copies apart.
@@ -52,6 +52,7 @@ _COPY: Final = [
 ]
 _NAMED: Final = [
     Case("named lease", NamedModel(ttl=3, drift=0, versions=1), least=300_000),
+    Case("named lease, two cursors", NamedModel(ttl=3, drift=0, tokens=1), least=90_000),
     Case("named lease, clocks that drift, two cursors", NamedModel(), least=1_000_000, is_long=True),
     *(
         Case(

@@ -8,13 +8,15 @@ after its sender is gone. What must hold:
     S7  starts <= 1 + retries + crashes that happened, where nothing is released, as docs/guarantees.md says. `strict`
         asks for 1 + retries + the budget of crashes, which an original that runs beside its copy exceeds.
 
-Copies are named as `jobq_azure.service_bus.message_format.copy_name` names them, by the original's sequence number,
-which no user chooses; `naming` replaces that by what loses tasks, or starts them too often.
+Copies are named by `jobq_azure.service_bus.message_format.copy_name`, by the original's sequence number, which no user
+chooses; `naming` replaces that by what loses tasks, or starts them too often.
 """
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
+
+from jobq_azure.service_bus.message_format import Held, copy_name
 
 NAMINGS: Final = {
     "origin": "the original's sequence number, generation and, of a release, its ends; as the code does",
@@ -219,11 +221,17 @@ class CopyModel:
         if does is Does.REQUEUES:
             generation, failures = generation + 1, failures + 1
         ends = original.ends + 1
-        end = f":{ends}" if does is Does.RELEASES else ""
+        parts = (generation, ends) if does is Does.RELEASES else (generation,)
         origin = original.origin or original.number
-        by = {"task": "copy", "generation": f"{generation}{end}"}.get(self._naming)
-        whose = origin if self._naming == "life" else original.number
-        name = f"~{whose}:{generation}{end}" if by is None else f"{self._ids[original.task]}:{by}"
+        match self._naming:
+            case "task":
+                name = f"{self._ids[original.task]}:copy"
+            case "generation":
+                name = ":".join(map(str, (self._ids[original.task], *parts)))
+            case "life":
+                name = copy_name(cast("Held", original._replace(number=origin)), *parts)
+            case _:
+                name = copy_name(cast("Held", original), *parts)  # which looks at its number alone
         before = original.before + original.taken
         return Message(0, name, original.task, generation, failures, ends, before, origin=origin)
 

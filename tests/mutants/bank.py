@@ -9,6 +9,8 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 from tests.mutants.simulated import SIMULATED
 
+_MODELS: Final = "tests/models/test_models.py::test_each_model_holds_or_breaks_as_it_must"
+
 BANK: Final[tuple[Mutant, ...]] = (
     *SIMULATED,
     Mutant(
@@ -365,5 +367,44 @@ BANK: Final[tuple[Mutant, ...]] = (
         text="(self._fencing, 0) if name == former else ",
         wrong="",
         test="tests/journal/test_checkpoint_files.py::test_files_that_an_older_version_has_saved_are_found_and_removed",
+    ),
+    Mutant(
+        name="copies of two messages have one name (Service Bus)",
+        file="backends/jobq_azure/service_bus/message_format.py",
+        text='":".join(map(str, (original.number, *parts)))',
+        wrong='":".join(map(str, parts))',
+        test=f"{_MODELS}[copies, beside an id that looks like one]",
+    ),
+    Mutant(
+        name="a late save undoes a newer cursor",
+        file="jobq/lease/rules.py",
+        text="    if version <= row.version:",
+        wrong="    if version < 0:",
+        test=f"{_MODELS}[named lease, two cursors]",
+    ),
+    Mutant(
+        name="a stale token changes a named lease",
+        file="jobq/lease/rules.py",
+        text="    if row is None or row.token != token or row.state != HELD or now >= row.expires_at:",
+        wrong="    if row is None or row.state != HELD or now >= row.expires_at:",
+        test=f"{_MODELS}[named lease]",
+    ),
+    Mutant(
+        name="SQLite syncs its log at checkpoints only",
+        file="backends/jobq_sqlite/open_file.py",
+        text='"PRAGMA synchronous = FULL"',
+        wrong='"PRAGMA synchronous = NORMAL"',
+        test="tests/crash/test_crashes.py::test_some_crashes_lose_nothing",
+    ),
+    Mutant(
+        name="a migration of several versions is several transactions (SQLite)",
+        file="backends/jobq_sqlite/open_file.py",
+        text="                    database.execute(statement)\n",
+        wrong=(
+            "                    database.execute(statement)\n"
+            '                database.execute("COMMIT")\n'
+            '                database.execute("BEGIN IMMEDIATE")\n'
+        ),
+        test="tests/crash/test_crashes.py::test_some_crashes_lose_nothing",
     ),
 )

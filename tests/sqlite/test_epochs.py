@@ -8,8 +8,7 @@ import pytest
 from jobq.backend import FencingNumber
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import SqliteBackend
-from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, tasks, virtual_file
-from tests.sqlite.test_leases import older_file
+from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, older_file, tasks, virtual_file
 
 MONTH = 30 * 86400
 

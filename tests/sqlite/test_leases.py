@@ -1,11 +1,8 @@
 """Named leases in the file: another boot, a file of an older version, and a commit that nobody can vouch for."""
 
 import asyncio
-import sqlite3
 import uuid
-from contextlib import closing
 from datetime import timedelta
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -14,8 +11,8 @@ from jobq.errors import LockLost, SettlementUnknown
 from jobq.lease.store import Busy, Grant, LeaseState, Request
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite.host import Host
-from jobq_sqlite.open_file import ADDED_BY, SCHEMA_VERSION
-from tests.sqlite.support import HOST, NOW, ask, backend, intact, tasks, virtual_file
+from jobq_sqlite.open_file import SCHEMA_VERSION
+from tests.sqlite.support import HOST, NOW, ask, backend, intact, older_file, tasks, virtual_file
 from tests.sqlite.test_unknown import Failing
 
 REBOOTED = Host(HOST.machine_id, "boot-2")
@@ -54,23 +51,6 @@ async def test_reboot_ends_named_leases_in_time_and_keeps_tokens_cursors_and_con
             assert isinstance(await after.leases.acquire(request("delayed")), Busy), "its delay counts from the boot"
             await clock.advance(31)
             assert isinstance(await after.leases.acquire(request("delayed")), Grant)
-
-
-def older_file(path: Path, version: int = 1) -> None:
-    """Make a file as an older version made it, with a task in it."""
-    with closing(sqlite3.connect(path)) as database:
-        for number in range(1, version + 1):
-            database.executescript(files("jobq_sqlite").joinpath(ADDED_BY[number]).read_text())
-        database.executescript(
-            f"PRAGMA application_id = 1785684593; PRAGMA user_version = {version};"
-            "INSERT INTO host (only_row, machine_id, boot_id, boottime, wall)"
-            f" VALUES (1, '{HOST.machine_id}', '{HOST.boot_id}', 0, 0);"
-            "INSERT INTO queue VALUES (1, 'q', 0);"
-            "INSERT INTO task (queue_id, id, state, available_at, body) VALUES (1, 't', 'ready', 0, x'00');"
-        )
-        if version >= 5:
-            database.execute("UPDATE host SET identity = lower(hex(randomblob(16)))")
-            database.commit()
 
 
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
