@@ -25,8 +25,10 @@ PG_PEERS_STAMP := $(PG_PEERS)/.installed
 SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants chaos soak clean
+.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants chaos simulation lab night report soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -129,6 +131,19 @@ mutants: $(STAMP) $(SERVICES) ## replay small faults of the product; the test of
 
 chaos: $(STAMP) $(AZURITE_STAMP) ## strike real workers on each store for half a minute; not part of check
 	@$(BIN)/python -m tests.chaos $(CHAOS)
+
+simulation: $(STAMP) ## run the worker on virtual time under faults: CI's share, other seeds each day
+	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 2000 --floors
+	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 200 --store sqlite
+
+lab: $(STAMP) ## replay one run of the simulation: make lab SEED=17 [TRACE=1] [STORE=sqlite]
+	@$(BIN)/python -m jobq.testing.simulation --replay $(SEED) $(if $(TRACE),--trace) $(if $(STORE),--store $(STORE))
+
+night: $(STAMP) $(SERVICES) ## run the reliability lab and keep its records: make night [HOURS=8]
+	@$(BIN)/python -m tests.reliability night --hours $(or $(HOURS),8)
+
+report: $(STAMP) ## write docs/reliability.md from the records of the last night
+	@$(BIN)/python -m tests.reliability report
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

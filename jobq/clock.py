@@ -9,7 +9,7 @@ import time
 from typing import Final, NamedTuple, Protocol
 
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: monotonic, said in the docs
-_SLICE_SECONDS: Final = 1.0  # the longest that a wait may oversleep after a suspend
+SLICE_SECONDS: Final = 1.0  # the longest that a wait may oversleep after a suspend
 
 
 class Clock(Protocol):
@@ -58,4 +58,4 @@ class SystemClock:
     async def sleep_until(self, boottime: float) -> None:
         """Wait in slices, so that a suspend delays the return by one slice at most."""
         while (left := boottime - self.boottime()) > 0:  # noqa: ASYNC110 - the event awaited is the time itself
-            await asyncio.sleep(min(left, _SLICE_SECONDS))
+            await asyncio.sleep(min(left, SLICE_SECONDS))

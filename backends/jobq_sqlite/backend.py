@@ -72,6 +72,7 @@ class SqliteBackend:
         name: the queue's name.
         keep: for how long the journal keeps what has ended; None = no journal is kept.
         most_bytes: how much it may hold.
+        connect: makes what runs statements; a simulation has one without a thread.
     """
 
     def __init__(
@@ -81,10 +82,12 @@ class SqliteBackend:
         *,
         keep: timedelta | None = timedelta(seconds=task_sql.RETENTION_SECONDS),
         most_bytes: int = 1024**3,
+        connect: type[Connection] = Connection,
     ) -> None:
         self.name = name
         self._keep = None if keep is None else keep.total_seconds()
         self._file = file
+        self._connect = connect
         self._trimming = Trimming(most_bytes)
         self._forget_at = 0.0  # boottime in seconds
         self._epoch = 0  # of the last push: that of the next, as a rule
@@ -415,7 +418,7 @@ class SqliteBackend:
             if self._closed:
                 raise BackendUnavailable(f"{self._file.path} is closed: queue {self.name!r} was left before this call")
             if self._connection is None:
-                connection = Connection(OpenFile(self._file, create=create), self._wake)
+                connection = self._connect(OpenFile(self._file, create=create), self._wake)
                 await connection.start()
                 self._connection = connection
             return self._connection
@@ -426,7 +429,7 @@ class SqliteBackend:
             if self._closed:
                 raise BackendUnavailable(f"{self._file.path} is closed: queue {self.name!r} was left before this call")
             if self._reader is None:
-                reader = Connection(OpenFile(self._file, reads_beside=writer.file), self._wake)
+                reader = self._connect(OpenFile(self._file, reads_beside=writer.file), self._wake)
                 await reader.start()
                 self._reader = reader
             return self._reader

@@ -194,7 +194,7 @@ class Connection:
             _refuse(wanted, f"the thread that writes {self._path} has failed")
             raise
         finally:
-            self._tell(_deliver, wanted)
+            self._tell(deliver, wanted)
 
     def _look_for_foreign_writes(self, database: sqlite3.Connection, seen: int | None) -> int | None:
         try:
@@ -216,7 +216,7 @@ class Connection:
             while True:
                 rest = rest + self._waiting.get_nowait()
         _refuse(rest, f"the thread that writes {self._path} has ended")
-        self._tell(_deliver, rest)
+        self._tell(deliver, rest)
 
     def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -243,7 +243,8 @@ def _refuse(operations: list[Operation], text: str) -> None:
         operation.error = BackendUnavailable(text)
 
 
-def _deliver(operations: list[Operation]) -> None:
+def deliver(operations: list[Operation]) -> None:
+    """Give each its answer, on the event loop."""
     for operation in operations:
         answer, error = operation.answer, operation.error
         if answer.done():  # cancelled while it ran

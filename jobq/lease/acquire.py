@@ -37,6 +37,7 @@ class Acquirer:
         holder: str,
         clock: Clock,
         on_busy: Callable[[str, int], None] | None,
+        chance: random.Random,
     ) -> None:
         self._store = store
         self._name = name
@@ -47,6 +48,7 @@ class Acquirer:
         self._holder = holder
         self._clock = clock
         self._on_busy = on_busy
+        self._chance = chance
         self._may_be_granted = False  # what is being asked for
 
     async def acquire(self, begin: Begin) -> None:
@@ -133,7 +135,7 @@ class Acquirer:
             raise LeaseHeld(_told(self._name, busy))
         if self._on_busy is not None:
             self._on_busy(_told(self._name, busy), busy.token)
-        poll = self._store.limits.poll.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 - no secret
+        poll = self._store.limits.poll.total_seconds() * self._chance.uniform(0.5, 1)
         wait = poll if busy.remaining is None else min(poll, max(_LEAST_POLL_SECONDS, busy.remaining))
         await self._clock.sleep_until(now + wait if until is None else min(now + wait, until))
 

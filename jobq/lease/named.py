@@ -7,6 +7,7 @@ first time; so are a release, a confirmation and a save. What stays unknown is s
 import asyncio
 import logging
 import os
+import random
 import socket
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -45,6 +46,7 @@ class NamedLease:
         clock: the machine's, but for tests.
         on_extended: called with each new deadline (boottime, seconds), for whoever else enforces it (rule 7).
         on_busy: told in plain words who has it, and under which token, each time that it is not to be had.
+        chance: spreads the looks of all who wait, and keeps no secret.
 
     Attributes:
         token: rises with every grant of this name and is never used again (S3): show it to whatever you write to, and
@@ -65,6 +67,7 @@ class NamedLease:
         clock: Clock | None = None,
         on_extended: Callable[[float], None] | None = None,
         on_busy: Callable[[str, int], None] | None = None,
+        chance: random.Random | None = None,
     ) -> None:
         self.name: Final = checked_name(name)
         self.lost = asyncio.Event()
@@ -81,6 +84,7 @@ class NamedLease:
             holder=_checked_text(holder or this_holder(), "a holder's name"),
             clock=self._clock,
             on_busy=on_busy,
+            chance=chance or random.Random(),  # noqa: S311
         )
         self._grant: Grant | None = None
         self._keeper: LeaseKeeper | None = None

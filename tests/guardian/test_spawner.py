@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from jobq.errors import ConfigurationError
 from jobq.run.process.spawner import Deadline, Launch, StartFailed
+from jobq.run.spawn import guardian_spawner
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.spawning import descriptors, guardian_of, start
 from tests.guardian.stage import (
@@ -28,6 +30,14 @@ from tests.guardian.stage import (
 async def spawner() -> AsyncIterator[GuardianSpawner]:
     async with GuardianSpawner() as spawner:
         yield spawner
+
+
+async def test_l4_a_worker_that_was_stopped_while_it_started_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guardian's first word lay in its socket all the while; the simulation found that it was taken for silence."""
+    monkeypatch.setattr(guardian_spawner, "HELLO_SECONDS", 0.5)
+    asyncio.get_running_loop().call_soon(time.sleep, 1.0)  # as by SIGSTOP: nothing of this process runs meanwhile
+    async with GuardianSpawner() as spawner:
+        assert spawner.worker_id
 
 
 @pytest.mark.parametrize("code", [0, 1, 255])

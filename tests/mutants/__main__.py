@@ -1,9 +1,10 @@
-"""Replay the bank of mutants: `python -m tests.mutants [PART OF A NAME]`.
+"""Replay the bank of mutants: `python -m tests.mutants [--json] [PART OF A NAME OR OF ITS TEST]`.
 
 Each mutant is made in a copy of what git knows, below an environment that finds the copy before this checkout, and its
 test runs there, two mutants at a time. The exit code is 1 when one survived, and 2 when one could not be tried.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from tests.mutants.bank import BANK, Mutant
+from tests.mutants.bank import BANK
+from tests.mutants.mutant import Mutant
 
 ROOT: Final = Path(__file__).parent.parent.parent
 _AT_ONCE: Final = 2
@@ -25,14 +27,16 @@ _INSTALLED: Final = ("tests/azure/azurite/node_modules", ".peer")  # not known t
 
 
 def main(words: list[str]) -> int:
-    """Replay those whose names hold a word, all without one; print a line for each."""
-    chosen = [mutant for mutant in BANK if not words or any(word in mutant.name for word in words)]
+    """Replay those whose names or tests hold a word, all without one; print a line for each."""
+    as_json = "--json" in words
+    words = [word for word in words if word != "--json"]
+    chosen = [mutant for mutant in BANK if not words or any(word in f"{mutant.name} {mutant.test}" for word in words)]
     with tempfile.TemporaryDirectory(prefix="jobq-mutants-") as folder:
         copies = SimpleQueue[Path]()
         for number in range(_AT_ONCE):
             copies.put(_copy(Path(folder) / str(number)))
 
-        def replay(mutant: Mutant) -> int:
+        def replay(mutant: Mutant) -> tuple[int, float]:
             copy = copies.get()
             try:
                 return _replay(mutant, copy)
@@ -40,9 +44,17 @@ def main(words: list[str]) -> int:
                 copies.put(copy)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            codes = list(pool.map(replay, chosen))
+            replayed = list(pool.map(replay, chosen))
+    codes = [code for code, _ in replayed]
     caught = codes.count(0)
-    print(f"{caught} of {len(chosen)} mutants caught")
+    if as_json:
+        rows = [
+            {"mutant": mutant.name, "caught": code == 0, "seconds": round(seconds, 1)}
+            for mutant, (code, seconds) in zip(chosen, replayed, strict=True)
+        ]
+        print(json.dumps({"mutants": len(chosen), "caught": caught, "each": rows}))
+    else:
+        print(f"{caught} of {len(chosen)} mutants caught")
     return max(codes, default=2)
 
 
@@ -71,8 +83,8 @@ def _packages(python: Path) -> str:
     return subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def _replay(mutant: Mutant, copy: Path) -> int:
-    """Return 0 when its test fails, 1 when it passes, 2 when that could not be found out."""
+def _replay(mutant: Mutant, copy: Path) -> tuple[int, float]:
+    """Return 0 when its test fails, 1 when it passes, 2 when that could not be found out; and the seconds it took."""
     file = copy / mutant.file
     right = file.read_text()
     began = time.monotonic()
@@ -83,13 +95,15 @@ def _replay(mutant: Mutant, copy: Path) -> int:
         file.write_text(right)
     took = time.monotonic() - began
     if code == _FAILED:
-        print(f"caught    {took:6.1f} s  {mutant.name}", flush=True)
-        return 0
+        print(f"caught    {took:6.1f} s  {mutant.name}", file=sys.stderr, flush=True)
+        return 0, took
     if code == 0:
-        print(f"SURVIVED  {took:6.1f} s  {mutant.name}: {mutant.test} passed", flush=True)
-        return 1
-    print(f"NOT TRIED {took:6.1f} s  {mutant.name}: {mutant.test} ended with {code}\n{said}", flush=True)
-    return 2
+        print(f"SURVIVED  {took:6.1f} s  {mutant.name}: {mutant.test} passed", file=sys.stderr, flush=True)
+        return 1, took
+    print(
+        f"NOT TRIED {took:6.1f} s  {mutant.name}: {mutant.test} ended with {code}\n{said}", file=sys.stderr, flush=True
+    )
+    return 2, took
 
 
 def _run_test(mutant: Mutant, copy: Path) -> tuple[int, str]:

@@ -4,30 +4,13 @@ Each stands for a fault that tests once let pass, or for a line on which a rule 
 is gone, `tests/unit/test_mutants.py` fails: a mutant follows the code that it wrongs.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True)
-class Mutant:
-    """One fault.
-
-    Attributes:
-        name: what goes wrong, in a few words.
-        file: below the project.
-        text: stands in the file exactly once.
-        wrong: what replaces it.
-        test: what must fail, as pytest names it.
-    """
-
-    name: str
-    file: str
-    text: str
-    wrong: str
-    test: str
-
+from tests.mutants.mutant import Mutant
+from tests.mutants.simulated import SIMULATED
 
 BANK: Final[tuple[Mutant, ...]] = (
+    *SIMULATED,
     Mutant(
         name="SQLite reads the time before it has the lock",
         file="backends/jobq_sqlite/transaction.py",

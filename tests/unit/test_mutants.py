@@ -5,7 +5,8 @@ import ast
 import pytest
 
 from tests.mutants.__main__ import ROOT
-from tests.mutants.bank import BANK, Mutant
+from tests.mutants.bank import BANK
+from tests.mutants.mutant import Mutant
 
 
 @pytest.mark.parametrize("mutant", BANK, ids=lambda mutant: mutant.name)

@@ -105,14 +105,14 @@ class GuardianSpawner:
         self._open = True
         try:
             self._handle.watch(self._connection, self._on_guardian_lost)
-            async with asyncio.timeout(HELLO_SECONDS):
-                await self._hello
+            # `asyncio.timeout` would drop a word that came while this process was stopped or the loop was blocked.
+            await asyncio.wait([self._hello], timeout=HELLO_SECONDS)
+            if not self._hello.done():
+                raise ConfigurationError(
+                    f"the guardian said nothing for {HELLO_SECONDS:g} s; is the machine overloaded?"
+                )
+            self._hello.result()
             self._pings.start()
-        except TimeoutError:
-            await self.__aexit__()
-            raise ConfigurationError(
-                f"the guardian said nothing for {HELLO_SECONDS:g} s; is the machine overloaded?"
-            ) from None
         except BaseException:
             await self.__aexit__()
             raise

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.network import Link, Reset
 
-MakeBackend = Callable[[Machine], Backend]
+MakeBackend = Callable[[Machine], AbstractContextManager[Backend]]
 
 
 class Broker:
@@ -24,7 +25,7 @@ class Broker:
         loop: the run's.
         monitor: sees each request before and after it is done.
         machine: the server's.
-        make_backend: makes the backend on the server's clock; all of its work is done within one instant.
+        backend: on the server's clock; all of its work is done within one instant.
 
     Attributes:
         is_down: whether connections are refused.
@@ -33,14 +34,14 @@ class Broker:
         faults: how often each kind has struck.
     """
 
-    def __init__(self, loop: Loop, monitor: Monitor, machine: Machine, make_backend: MakeBackend) -> None:
+    def __init__(self, loop: Loop, monitor: Monitor, machine: Machine, backend: Backend) -> None:
         self.loop, self.monitor = loop, monitor
         self.node = Node(machine, "broker")
-        self.backend = make_backend(machine)
+        self.backend = backend
         self.is_down = self.rotates = False
         self.faults: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()  # of each receipt
-        self._serving: dict[asyncio.Task[Any], None] = {}
+        self._receiving: dict[asyncio.Task[Any], None] = {}
 
     def fired(self, fault: str) -> None:
         """Count a fault that has struck."""
@@ -68,16 +69,13 @@ class Broker:
                 result, failed = error, True
             link.answered(number, result, failed=failed)
 
-        task = self.node.run(self.loop.create_task, work())
-        serving.append(task)
-        self._serving[task] = None
-        task.add_done_callback(lambda done: self._serving.pop(done, None))
+        serving.append(self.node.run(self.loop.create_task, work()))
 
     def crash(self, links: Iterable[Link]) -> None:
         """End it, as by SIGKILL: what was committed stays, of what was on its way nobody knows."""
         self.is_down = True
-        for task in list(self._serving):
-            task.cancel()
+        for waiting in list(self._receiving):
+            waiting.cancel()  # anything else that has arrived is done by now: only its answer is lost
         for link in links:
             link.reset()
 
@@ -91,7 +89,16 @@ class Broker:
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lease tasks."""
-        found = await self.backend.receive(max_tasks, lease, wait)
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._receiving[serving] = None
+        try:
+            found = await self.backend.receive(max_tasks, lease, wait)
+        except asyncio.CancelledError:
+            self.monitor.abandoned()
+            raise
+        finally:
+            del self._receiving[serving]
         for each in found:
             self.monitor.granted(each)
         return found

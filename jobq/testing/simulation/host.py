@@ -1,6 +1,6 @@
 """A worker's machine without a kernel: what takes the place of sockets, pipes, folders and handles to processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
@@ -51,7 +51,7 @@ class Connection:
 
     # What the spawner asks of a socket
 
-    def setblocking(self, flag: bool) -> None:  # noqa: FBT001 - the socket's signature
+    def setblocking(self, flag: bool) -> None:
         """It never blocks."""
 
     def recvmsg(self, size: int, *_: int) -> tuple[bytes, list[Any], int, None]:
@@ -84,11 +84,15 @@ class Handle(GuardianHandle):
 
     Args:
         signal_guardian: gives it one.
+        nothing_lives: returns once it has died, and all that it left.
     """
 
-    def __init__(self, signal_guardian: Callable[[int], None]) -> None:
+    def __init__(
+        self, signal_guardian: Callable[[int], None], nothing_lives: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
         super().__init__()
         self._signal_guardian = signal_guardian
+        self._nothing_lives = nothing_lives
 
     async def kill_what_dead_workers_left(self) -> int:
         """Nothing is left: what falls to the watcher is killed by it."""
@@ -107,6 +111,10 @@ class Handle(GuardianHandle):
 
     def watch(self, connection: object, on_lost: Callable[[], None] | None) -> None:
         """What it leaves is killed by the watcher."""
+
+    async def wait_until_nothing_is_left(self) -> None:
+        """Wait for that."""
+        await self._nothing_lives()
 
 
 class SimulatedHost(Host):

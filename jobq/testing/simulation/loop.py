@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
+from jobq.clock import SLICE_SECONDS
+
 NODE: Final[ContextVar["Node"]] = ContextVar("node")
 _GRAIN_SECONDS: Final = 1e-7  # by which a timer may fire early: clocks that run at other rates do not round alike
 _ROUNDING_SECONDS: Final = 1e-9  # more than one step of a boottime of years
@@ -31,6 +33,9 @@ class Machine:
         self.loop, self.name, self.rate = loop, name, rate
         self._since, self._base = loop.now, boottime
         self.wall_ahead = 1_700_000_000.0 - boottime
+        self._lost: list[tuple[float, float]] = []  # when it had stood still, and for how long
+        self._suspended = 0.0  # seconds that CLOCK_MONOTONIC is behind for suspends
+        self._sleepers: dict[asyncio.Future[None], Node] = {}
 
     def boottime(self) -> float:
         """Return seconds since boot."""
@@ -44,6 +49,24 @@ class Machine:
         """Return the true time of its boottime."""
         return self._since + (boottime - self._base) / self.rate
 
+    def monotonic(self) -> float:
+        """Return CLOCK_MONOTONIC, by which asyncio waits: it stands while the machine is suspended."""
+        return self.boottime() - self._suspended
+
+    def true_at_monotonic(self, monotonic: float) -> float:
+        """Return the true time of its CLOCK_MONOTONIC, unless it is suspended before."""
+        return self.true_at(monotonic + self._suspended)
+
+    def was_suspended(self, seconds: float) -> None:
+        """Take in that it was suspended for so many true seconds, which its boottime has counted."""
+        self._suspended += seconds * self.rate
+        for woken, node in self._sleepers.items():  # as `SystemClock` does, which sleeps in slices
+            self.loop.true_later(SLICE_SECONDS, node, _wake, woken)
+
+    def monotonic_at(self, boottime: float) -> float:
+        """Return its CLOCK_MONOTONIC at a boottime, unless it is suspended before."""
+        return boottime - self._suspended
+
     def wall(self) -> float:
         """Return seconds since the epoch."""
         return self.boottime() + self.wall_ahead
@@ -52,6 +75,11 @@ class Machine:
         """Take in that the host froze it: its boottime stood still so long, and its wall clock is set right now."""
         self._since += seconds
         self.wall_ahead += seconds * self.rate
+        self._lost.append((self.loop.now, seconds))
+
+    def lost_since(self, true: float, most: float) -> float:
+        """Return for how long it has stood still since then, without what was longer than `most` seconds at once."""
+        return sum(seconds for thawed, seconds in self._lost if thawed >= true and seconds <= most)
 
     async def sleep_until(self, boottime: float) -> None:
         """Return once `boottime()` has reached the given value."""
@@ -59,11 +87,13 @@ class Machine:
             await asyncio.sleep(0)
         while boottime > self.boottime():
             woken = self.loop.create_future()
-            timer = self.loop.call_at(boottime + _ROUNDING_SECONDS, _wake, woken)
+            self._sleepers[woken] = NODE.get()
+            timer = self.loop.call_at(self.monotonic_at(boottime) + _ROUNDING_SECONDS, _wake, woken)
             try:
                 await woken
             finally:
                 timer.cancel()
+                del self._sleepers[woken]
 
 
 def _wake(future: "asyncio.Future[None]") -> None:
@@ -107,7 +137,7 @@ class Node:
 
 
 class Handle:
-    """What asyncio calls a handle; knows its node. `due` is the boottime of its node's machine; None = true time."""
+    """What asyncio calls a handle; knows its node. `due` is its machine's monotonic time; None = true time."""
 
     __slots__ = ("args", "callback", "context", "due", "is_canceled", "node")
 
@@ -187,9 +217,9 @@ class Loop(asyncio.BaseEventLoop):
     # What asyncio asks of a loop
 
     def time(self) -> float:
-        """Return the boottime of whose code asks."""
+        """Return the monotonic time of whose code asks."""
         node = NODE.get(None)
-        return self.now if node is None else node.machine.boottime()
+        return self.now if node is None else node.machine.monotonic()
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
         """See asyncio."""
@@ -220,7 +250,7 @@ class Loop(asyncio.BaseEventLoop):
         task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - asyncio's own switch for it
         node = (context or copy_context()).get(NODE)
         if node is not None:
-            if len(node.tasks) > 200:  # noqa: PLR2004
+            if len(node.tasks) > 200:
                 node.tasks = [each for each in node.tasks if not each.done()]
             node.tasks.append(task)
         return task
@@ -230,7 +260,7 @@ class Loop(asyncio.BaseEventLoop):
         if not self.is_over:
             self.on_error(context)
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """See asyncio; `fd` is any object, and who makes it readable calls `fire`."""
         self.readers[fd] = Handle(callback, args, copy_context())
 
@@ -238,14 +268,14 @@ class Loop(asyncio.BaseEventLoop):
         """See asyncio."""
         return self.readers.pop(fd, None) is not None
 
-    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Nothing here ever waits to be written."""
 
     def remove_writer(self, fd: Any) -> bool:  # noqa: ARG002 - asyncio's signature
         """See `add_writer`."""
         return False
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Have it called when the node gets the signal."""
         NODE.get().signal_handlers[sig] = Handle(callback, args, copy_context())
 
@@ -259,9 +289,9 @@ class Loop(asyncio.BaseEventLoop):
     # What the simulation asks of it
 
     def fire(self, registered: Handle | None) -> None:
-        """Run what was registered for a reader or a signal."""
+        """Run what was registered for a reader or a signal: next, as a real loop looks there before at its timers."""
         if registered is not None and not self.is_over:
-            self._due_now.append(Handle(registered.callback, registered.args, registered.context))
+            self._due_now.appendleft(Handle(registered.callback, registered.args, registered.context))
 
     def true_later(self, delay: float, node: Node | None, callback: Any, *args: Any) -> Handle:
         """Call after so many true seconds, as code of a node."""
@@ -274,7 +304,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def again(self, handle: Handle) -> None:
         """Run what fell due while its node was paused; later, if its clock has stood still meanwhile."""
-        if handle.due is not None and handle.due - self._boottime_of(handle) > _GRAIN_SECONDS:
+        if handle.due is not None and handle.due - self._time_of(handle) > _GRAIN_SECONDS:
             self._arm(handle)
         else:
             self._due_now.append(handle)
@@ -335,12 +365,12 @@ class Loop(asyncio.BaseEventLoop):
                 self.again(handle)
         return True
 
-    def _boottime_of(self, handle: Handle) -> float:
-        return self.now if handle.node is None else handle.node.machine.boottime()
+    def _time_of(self, handle: Handle) -> float:
+        return self.now if handle.node is None else handle.node.machine.monotonic()
 
     def _arm(self, handle: Handle) -> None:
         due = handle.due or 0.0
-        self._push(due if handle.node is None else handle.node.machine.true_at(due), handle)
+        self._push(due if handle.node is None else handle.node.machine.true_at_monotonic(due), handle)
 
     def _push(self, when: float, handle: Handle) -> None:
         self._sequence += 1

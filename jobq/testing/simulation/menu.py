@@ -41,6 +41,9 @@ SHARES: Final[dict[str, float]] = {
     "wall step": 0.15,
     "notice": 0.3,
     "rotating receipts": 0.15,
+    "named leases": 0.3,
+    "holder kill": 0.3,
+    "holder stop": 0.3,
     "cancel": 0.3,
     "redrive": 0.3,
     "failing": 0.5,
@@ -74,7 +77,7 @@ def _blow(kind: str) -> Callable[[Blow], Blow]:
 
 def _partition(crew: "Crew", world: "World", seconds: float, chance: Random, ways: set[Way]) -> bool:
     crew.link.blocked |= ways
-    crew.link.holds = chance.random() < 0.5  # noqa: PLR2004
+    crew.link.holds = chance.random() < 0.5
     world.later(seconds, crew.link.heal)
     return True
 
@@ -155,13 +158,32 @@ def _worker_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) 
     return True
 
 
+@_blow("holder kill")
+def _holder_kill(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    if crew.holder is None or crew.holder.dead or crew.stands_still:
+        return False
+    crew.holder.kill()
+    world.later(min(seconds, world.lease), world.contend, crew)
+    return True
+
+
+@_blow("holder stop")
+def _holder_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    holder = crew.holder
+    if holder is None or holder.dead or holder.pauses:
+        return False
+    holder.pause()
+    world.later(seconds, holder.resume)
+    return True
+
+
 @_blow("worker term")
 def _worker_term(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
     """SIGTERM; for some, an interrupt that leaves no grace follows."""
     if not crew.lives:
         return False
     world.term(crew)
-    if chance.random() < 0.2:  # noqa: PLR2004
+    if chance.random() < 0.2:
         world.later(min(seconds, 3.0), world.hurry, crew, crew.node)
     return True
 
@@ -189,7 +211,7 @@ def _notice(world: "World", crew: "Crew", seconds: float, chance: Random) -> boo
     if not crew.lives:
         return False
     world.announce(crew, min(20.0, seconds))
-    if chance.random() < 0.5:  # noqa: PLR2004
+    if chance.random() < 0.5:
         world.call_off(crew, seconds)
     else:
         world.later(30.0, _machine_death, world, crew, 5.0, chance)
@@ -203,6 +225,8 @@ def _machine_death(world: "World", crew: "Crew", seconds: float, _chance: Random
     node = crew.node
     node.kill()
     crew.guardian.power_is_gone()
+    if crew.holder is not None:
+        crew.holder.kill()
     crew.machine = Machine(world.loop, crew.machine.name, 1.0 + crew.chance.uniform(-MOST_DRIFT, MOST_DRIFT), 5.0)
     world.later(min(seconds, world.lease), world.start_again, crew, node)
     return True
@@ -223,15 +247,14 @@ def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: 
     if not crew.lives or node.pauses or crew.stands_still:
         return False
     crew.stands_still = True
-    still = [node, guardian.node, guardian.kernel]
+    still = [node, guardian.node, guardian.kernel, *([] if crew.holder is None else [crew.holder])]
     for each in still:
         each.pause()
     crew.excused_until = crew.trouble_until = math.inf
 
     def go_on() -> None:
         crew.stands_still = False
-        if clock_stands:
-            machine.lose_time(seconds)
+        machine.lose_time(seconds) if clock_stands else machine.was_suspended(seconds)
         for each in still:
             each.resume()
         crew.excused_until = world.loop.now + THAW_SECONDS
@@ -243,6 +266,6 @@ def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: 
 
 @_blow("wall step")
 def _wall_step(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
-    crew.machine.wall_ahead += seconds if chance.random() < 0.5 else -seconds  # noqa: PLR2004
+    crew.machine.wall_ahead += seconds if chance.random() < 0.5 else -seconds
     crew.trouble_until = world.loop.now + THAW_SECONDS
     return True

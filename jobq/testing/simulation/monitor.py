@@ -3,6 +3,7 @@
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from jobq.lease.keeper import FREEZE_SECONDS
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
 from jobq.testing.simulation.loop import Loop, Machine, Node
@@ -86,7 +87,9 @@ class Monitor(TaskRules):
         kept = self.tasks[tree.task].extended_at.get(tree.fencing)
         if kept is None or tree.deadline is None or self._around.excuses(tree):
             return
-        most = tree.machine.boottime_at(kept) + self._around.hold
+        # The margins make up for freezes that are too short to be seen (rule 8); then P1 tells whether they do.
+        unseen = tree.machine.lost_since(kept, FREEZE_SECONDS)
+        most = tree.machine.boottime_at(kept) + unseen + self._around.hold
         if tree.deadline > most + _GRAIN_SECONDS:
             over = tree.deadline - most
             self.broken("1.3", f"{tree.task} {tree.fencing} may live {over:.3f} s longer than its lease lets it")
@@ -183,7 +186,9 @@ class Monitor(TaskRules):
         super()._settled(known, verb, told, fencing)
         for tree in self.trees:  # it may start elsewhere at once
             if tree.task == known.id and tree.fencing == fencing and tree.lives:
-                self.broken("P1", f"{verb} of {known.id} {fencing} while its tree lives ({tree.others} beside its leader)")
+                self.broken(
+                    "P1", f"{verb} of {known.id} {fencing} while its tree lives ({tree.others} beside its leader)"
+                )
 
     def _may_be_forgiven(self, node: Node) -> bool:
         return self._around.blames_its_machine(node) or self._around.is_stopping(node)

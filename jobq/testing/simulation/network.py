@@ -99,7 +99,7 @@ class Link:
         try:
             return await answer
         except asyncio.CancelledError:
-            if aborts and not self.blocked and self.chance.random() < 0.7:  # noqa: PLR2004
+            if aborts and not self.blocked and self.chance.random() < 0.7:
                 node = self.broker.node
                 self._loop.true_later(self._delay(), node, lambda: [each.cancel() for each in serving])
             raise
@@ -189,7 +189,8 @@ class Client:
 
     async def stats(self) -> QueueStats:
         """See `Backend`."""
-        return await self._asked(self._broker.backend.stats)
+        answer: QueueStats = await self._asked(self._broker.backend.stats)
+        return answer
 
     async def cancel(self, task_id: str) -> None:
         """Cancel a task, as people do."""
@@ -197,7 +198,8 @@ class Client:
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """See `Backend`."""
-        return await self._asked(lambda: self._broker.redrive(ids))
+        answer: list[str] = await self._asked(lambda: self._broker.redrive(ids))
+        return answer
 
     async def _asked(self, handler: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -245,7 +247,7 @@ class _RemoteDelivery:
     async def dead_letter(self, reason: str, description: str) -> None:
         await self._do("dead_letter", lambda: self._near.dead_letter(reason, description), reason, description)
 
-    async def checkpoint(self, value: str, number: int) -> None:
+    async def checkpoint(self, value: str, number: int = 0) -> None:
         await self._do("checkpoint", lambda: self._near.checkpoint(value, number), value, number)
         self._monitor.checkpoint_acknowledged(self.id, value)
 

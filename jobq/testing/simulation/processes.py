@@ -5,6 +5,7 @@ deadline by its own clock and when its two clocks part, it kills all when its wo
 nothing of the tree is left, and what it leaves when it dies itself, others kill.
 """
 
+import asyncio
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -128,11 +129,10 @@ class Guardian:
         self._trees: dict[int, Tree] = {}
         self._pids = 1000
         self._is_connected = True
+        self._nothing_lives = asyncio.Event()
         self._timer: Any = None
         self.connection = Connection(loop, self._hear, self.worker_is_gone)
-        self._seen = self._machine.boottime(), self._machine.wall()
-        self._tell(op="hello", version=protocol.VERSION, pid=1, group="", namespaces=False, why="")
-        self.node.run(loop.call_later, _TICK_SECONDS, self._look_at_clocks)
+        loop.true_later(chance.uniform(0.02, 0.5), self.node, self._say_hello)
 
     # What befalls it
 
@@ -154,6 +154,10 @@ class Guardian:
             self.connection.hang_up()
             self._leave(self.kernel)
 
+    async def nothing_lives(self) -> None:
+        """Return once it has died and all that it left is dead."""
+        await self._nothing_lives.wait()
+
     def power_is_gone(self) -> None:
         """So is every process, in this instant."""
         self._is_connected = False
@@ -174,6 +178,9 @@ class Guardian:
     def _hear(self, message: Message) -> None:
         if self._is_connected:
             self._loop.true_later(_SIGNAL_SECONDS, self.node, self._obey, message)
+
+    def _say_hello(self) -> None:
+        self._tell(op="hello", version=protocol.VERSION, pid=1, group="", namespaces=False, why="")
 
     def _tell(self, **message: object) -> None:
         if self._is_connected:
@@ -213,6 +220,9 @@ class Guardian:
         if tree.deadline is not None and tree.deadline <= self._machine.boottime():
             self._tell(op="failed", id=tree.number, errno=errno.ECANCELED, at="program")
             return
+        if not self._trees:
+            self._seen = self._machine.boottime(), self._machine.wall()
+            self.node.run(self._loop.call_later, _TICK_SECONDS, self._look_at_clocks)
         self._trees[tree.number] = tree
         if tree.plan.fails:
             self._later(tree, tree.plan.start, self._fail, tree)
@@ -273,6 +283,7 @@ class Guardian:
             timer.cancel()
         self._monitor.tree_ended(tree)
         self._trees.pop(tree.number, None)
+        self._end_if_nothing_lives()
         if not tree.is_told:
             self._tell_start(tree)
         self._tell(
@@ -305,6 +316,12 @@ class Guardian:
     def _kill_all(self) -> None:
         for tree in list(self._trees.values()):
             self._kill(tree, "asked")
+        self._end_if_nothing_lives()
+
+    def _end_if_nothing_lives(self) -> None:
+        if not self._is_connected and not self._trees:
+            self._nothing_lives.set()
+            self.node.kill()
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -312,7 +329,8 @@ class Guardian:
         moments = [tree.deadline for tree in self._trees.values() if tree.deadline is not None and not tree.killed]
         if moments:
             late = min(self._chance.expovariate(1.0) * 0.002, self.lateness)
-            self._timer = self.node.run(self._loop.call_at, min(moments) + late, self._kill_overdue)
+            due = self._machine.monotonic_at(min(moments) + late)
+            self._timer = self.node.run(self._loop.call_at, due, self._kill_overdue)
 
     def _kill_overdue(self) -> None:
         now = self._machine.boottime()
@@ -328,4 +346,6 @@ class Guardian:
             for tree in list(self._trees.values()):
                 self._kill(tree, "deadline")
         self._seen = boottime, wall
-        self.node.run(self._loop.call_later, _TICK_SECONDS, self._look_at_clocks)
+        self._kill_overdue()  # its timer has stood still in a suspend
+        if self._trees:
+            self.node.run(self._loop.call_later, _TICK_SECONDS, self._look_at_clocks)

@@ -42,8 +42,8 @@ class Scenario:
     def draw(cls, chance: Random) -> "Scenario":
         """Return one by chance."""
         kinds = menu.choose(chance)
-        lease = float(chance.choice([10, 10, 12, 20, 60]))
-        slots, machines = chance.choice([1, 1, 2, 3]), chance.choice([1, 2, 2, 3])
+        lease = float(chance.choice([10, 12, 20, 60, 120]))
+        slots, machines = chance.choice([1, 2, 3]), chance.choice([1, 2, 2, 3])
         return cls(
             kinds=kinds,
             machines=machines,
@@ -51,7 +51,7 @@ class Scenario:
             slots=slots,
             fault_seconds=lease * chance.uniform(6, 25),
             settings=_settings(chance, kinds, lease, slots),
-            tasks=tuple(_task(chance, kinds, lease, number) for number in range(chance.randint(2, 4 + 3 * machines))),
+            tasks=tuple(_task(chance, kinds, lease, number) for number in range(chance.randint(2, 8 + 9 * machines))),
         )
 
     def set_up(self, link: Link, chance: Random) -> None:
@@ -68,7 +68,9 @@ class Scenario:
     def plan(self, chance: Random, *, is_faulty: bool) -> Plan:
         """Return what one attempt does; once everything has healed, every start succeeds."""
         kinds = self.kinds
-        longest = 0.3 * self.lease if "short runs" in kinds else 2.5 * self.lease if "long runs" in kinds else self.lease
+        longest = (
+            0.3 * self.lease if "short runs" in kinds else 2.5 * self.lease if "long runs" in kinds else self.lease
+        )
         run = chance.uniform(0.01, longest)
         fails = is_faulty and "failed start" in kinds and chance.random() < 0.2
         plan = Plan(

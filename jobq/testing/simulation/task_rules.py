@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from jobq.backend import Capabilities
 from jobq.errors import MalformedTask
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Canceled, TaskRecord, TaskState
@@ -15,8 +14,8 @@ GRAIN_SECONDS: Final = 1e-6
 # What one requeue may add to (failures, preemptions, ends): a failure, a preemption, given back uncharged, a crash.
 _STEPS: Final = ((1, 0, 1), (0, 1, 1), (0, 0, 1), (0, 0, 0))
 _STATES: Final = {
-    "waiting": {TaskState.READY, TaskState.SCHEDULED},
-    "leased": {TaskState.RUNNING, TaskState.EXPIRED, TaskState.READY},  # its expiry may have taken effect
+    "waiting": {TaskState.READY, TaskState.SCHEDULED, TaskState.EXPIRED},
+    "leased": {TaskState.RUNNING},
     "done": {TaskState.SUCCEEDED, TaskState.CANCELED},
     "dead": {TaskState.DEAD},
 }
@@ -41,14 +40,17 @@ class Known:
     is_acknowledged: bool = False
     state: str = "waiting"
     fencing: FencingNumber | None = None
+    least_epoch: int = 0
     expires: float = 0.0
     granted_at: float = 0.0
     deliveries: int = 0
     silent_ends: int = 0
     starts: int = 0
     saved: str | None = None  # the last checkpoint that was acknowledged
+    checkpoint_order: tuple[int, int] = (0, 0)  # of the last one that the broker accepted: delivery and number
     is_cancel_asked: bool = False
     is_stopping: bool = False  # it ran when it was canceled
+    is_cancel_repeated: bool = False
     unfailed: dict[str, Node] = field(default_factory=dict)
     settled: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     expires_of: dict[str, float] = field(default_factory=dict)
@@ -67,7 +69,6 @@ class TaskRules(Trace):
     Args:
         loop: the run's.
         server: the clocks of the broker.
-        capabilities: what the backend promises.
         keeps_lines: see `Trace`.
 
     Attributes:
@@ -81,9 +82,9 @@ class TaskRules(Trace):
         self.tasks: dict[str, Known] = {}
         self.lease_seconds = 0.0
         self.leases = 0
-        self.capabilities: Capabilities | None = None
         self._server = server
         self._served: set[str] = set()
+        self._abandoned = 0  # receives
 
     # What producers and workers know
 
@@ -120,6 +121,9 @@ class TaskRules(Trace):
 
     def all_ended(self) -> bool:
         """Tell whether nothing that was acknowledged is left to do."""
+        now = self._server.boottime()
+        for known in self.tasks.values():
+            self._end_if_expired(known, now)
         return all(known.has_ended for known in self.tasks.values() if known.is_acknowledged)
 
     # The broker's answers
@@ -146,7 +150,10 @@ class TaskRules(Trace):
             self.broken("S3", f"{known.id} is handed out while it is {known.state}{left}")
         if known.fencing is not None and not delivery.fencing > known.fencing:
             self.broken("S3", f"the fencing number of {known.id} went from {known.fencing} to {delivery.fencing}")
-        if delivery.deliveries != known.deliveries + 1:
+        if delivery.fencing.epoch < known.least_epoch:
+            self.broken("S3", f"{known.id} was redriven, and its epoch is {delivery.fencing.epoch} as before")
+        given_back = delivery.deliveries - known.deliveries - 1  # by the broker, of receives that were given up
+        if not 0 <= given_back <= self._abandoned:
             self.broken("S7", f"{known.id}: delivery {delivery.deliveries} came after {known.deliveries}")
         found = delivery.checkpoint_value
         if known.saved is not None and (found is None or int(found) < int(known.saved)):
@@ -155,13 +162,21 @@ class TaskRules(Trace):
         known.granted_at, known.expires = now, now + delivery.lease.total_seconds()
         fencing = str(delivery.fencing)
         known.expires_of[fencing] = known.expires
-        known.extended_at[fencing] = self._loop.now - delivery.lease.total_seconds() / 8  # rule 5; its answer tells more
+        known.extended_at[fencing] = (
+            self._loop.now - delivery.lease.total_seconds() / 8
+        )  # rule 5; its answer tells more
         try:
             crashes = max(0, delivery.deliveries - 1 - Task.decode(delivery.body).counters.ends)
         except MalformedTask:
             return
         if crashes != known.silent_ends:
-            self.broken("S7", f"{known.id}: {crashes} crashes are counted, {known.silent_ends} deliveries ended silently")
+            self.broken(
+                "S7", f"{known.id}: {crashes} crashes are counted, {known.silent_ends} deliveries ended silently"
+            )
+
+    def abandoned(self) -> None:
+        """A receive was given up; the broker gives back what it granted meanwhile, if it did (S7)."""
+        self._abandoned += 1
 
     def cancel_asked(self, task_id: str) -> None:
         """Somebody's wish to cancel it has arrived."""
@@ -169,15 +184,22 @@ class TaskRules(Trace):
 
     def canceled(self, task_id: str, answer: Canceled) -> None:
         """The broker has answered it (S1)."""
+        self.note("cancel of", task_id, answer)
         known = self.tasks[task_id]
         self._end_if_expired(known, self._server.boottime())
-        expected = {"waiting": Canceled.CANCELED, "leased": Canceled.STOPPING}.get(known.state, Canceled.ENDED)
-        if answer is not (expected if known.is_pushed else Canceled.UNKNOWN):
+        expected = {
+            "waiting": {Canceled.CANCELED},
+            "leased": {Canceled.STOPPING},
+            "done": {Canceled.CANCELED, Canceled.ENDED} if known.is_cancel_repeated else {Canceled.ENDED},
+            "dead": {Canceled.ENDED},
+        }
+        if answer not in (expected[known.state] if known.is_pushed else {Canceled.UNKNOWN}):
             self.broken("S1", f"a cancel of {task_id}, which is {known.state}, was answered with {answer}")
         if answer is Canceled.CANCELED:
             known.state = "done"
         elif answer is Canceled.STOPPING:
             known.is_stopping = True
+        known.is_cancel_repeated = True
 
     def redriven(self, ids: list[str]) -> None:
         """The broker has put these dead letters back, in a new epoch."""
@@ -187,15 +209,18 @@ class TaskRules(Trace):
             if known.state != "dead":
                 self.broken("S1", f"{task_id} was redriven while it is {known.state}")
             known.state = "waiting"
+            known.least_epoch = 0 if known.fencing is None else known.fencing.epoch + 1
             known.silent_ends = known.starts = 0
             known.task = known.task.redriven(deliveries=known.deliveries)
-            known.is_cancel_asked = known.is_stopping = False
+            known.is_cancel_asked = known.is_stopping = known.is_cancel_repeated = False
 
     def expects(self, delivery: Any, verb: str, told: tuple[Any, ...]) -> str:
         """Return what must become of a verb that is about to be done: "yes", "no", or "again" for a repetition."""
         known, fencing = self.tasks[delivery.id], str(delivery.fencing)
         if known.settled.get(fencing) == (verb, *told):
             return "again"
+        if verb == "checkpoint" and (delivery.deliveries, told[1]) < known.checkpoint_order:
+            return "no"  # a newer one overtook it (S9)
         is_held = known.state == "leased" and known.fencing == delivery.fencing
         return "yes" if is_held and known.expires > self._server.boottime() else "no"
 
@@ -205,9 +230,9 @@ class TaskRules(Trace):
         known, fencing = self.tasks[delivery.id], str(delivery.fencing)
         self.counts[f"{verb} {'accepted' if is_accepted else 'refused'}"] += 1
         self.note(verb, "accepted" if is_accepted else "refused", delivery.id, fencing)
-        if is_accepted and expected == "no" and not self._is_late_and_lawful(known, verb, told):
+        if is_accepted and expected == "no":
             self.broken("S4", f"a stale {verb} of {delivery.id} under {fencing} was accepted")
-        if not is_accepted and expected == "yes" and not self._is_late_and_lawful(known, verb, told):
+        if not is_accepted and expected == "yes":
             self.broken("S4", f"{verb} of {delivery.id} was refused under a valid lease")
         if not is_accepted and expected == "again" and fencing == list(known.settled)[-1]:
             self.broken("S5", f"the repetition of {verb} of {delivery.id} was refused")
@@ -220,9 +245,7 @@ class TaskRules(Trace):
             (lease,) = told
             known.expires = known.expires_of[fencing] = now + lease.total_seconds()
         elif verb == "checkpoint":
-            value = told[0]
-            if known.saved is not None and int(value) < int(known.saved):
-                self.broken("S9", f"a late checkpoint of {known.id} put {value} in the place of {known.saved}")
+            known.checkpoint_order = max(known.checkpoint_order, (delivery.deliveries, told[1]))
         else:
             if fencing in known.settled:
                 self.broken("S5", f"{known.id} was settled twice under {fencing}: {known.settled[fencing][0]}, {verb}")
@@ -230,10 +253,6 @@ class TaskRules(Trace):
             self.lease_seconds += now - known.granted_at
             known.expires_of[fencing] = now
             self._settled(known, verb, told, fencing)
-
-    def _is_late_and_lawful(self, known: Known, verb: str, told: tuple[Any, ...]) -> bool:
-        """Tell whether it is a checkpoint that a newer one overtook, which is to be refused (S9)."""
-        return verb == "checkpoint" and known.saved is not None and int(told[0]) < int(known.saved)
 
     def _settled(self, known: Known, verb: str, told: tuple[Any, ...], fencing: str) -> None:
         match verb:
@@ -253,12 +272,13 @@ class TaskRules(Trace):
         """Exactly one counter moves, and the right one (S7); the generation rises (S3)."""
         now, former = task.counters, known.task.counters
         step = (now.failures - former.failures, now.preemptions - former.preemptions, now.ends - former.ends)
-        if step not in _STEPS:
+        is_given_up = step[2] == 1 and now.failures > task.budgets.retries  # it could not be buried; only that is left
+        if step not in _STEPS and not is_given_up:
             self.broken("S7", f"a requeue of {known.id} changed (failures, preemptions, ends) by {step}")
         node = known.unfailed.get(fencing)
         if node is not None and step[0] != 1 and not self._may_be_forgiven(node):
             self.broken("S7", f"{known.id} {fencing} failed by itself, and no retry was counted")
-        if node is None and step[0] == 1 and task.timeout is None:
+        if node is None and step[0] == 1 and task.timeout is None and not is_given_up:
             self.broken("S7", f"{known.id} {fencing} did not fail by itself, and costs a retry")
         if task.generation <= known.task.generation or task.epoch != known.task.epoch:
             self.broken("S3", f"generation of {known.id}: {known.task.generation} before, {task.generation} after")
@@ -277,7 +297,7 @@ class TaskRules(Trace):
             self.counts["expired"] += 1
 
     def check_store(self, records: list[TaskRecord]) -> None:
-        """Compare all that the broker has with the model: every acknowledged task is in one state, the right one (S1)."""
+        """Compare what the broker has with the model: every acknowledged task is there, in the right state (S1)."""
         self.checks += 1
         found = {record.id: record.state for record in records}
         now = self._server.boottime()
@@ -288,5 +308,5 @@ class TaskRules(Trace):
             state = found.get(known.id)
             if state is None:
                 self.broken("S1", f"{known.id} was acknowledged, and is gone")
-            elif state not in _STATES[known.state]:
+            elif state not in _STATES[known.state] and not (known.is_stopping and state is TaskState.EXPIRED):
                 self.broken("S1", f"{known.id} is {state}, and should be {known.state}")

@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from random import Random
 from signal import SIGTERM
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
 from jobq.events import Event, Events
 from jobq.journal.store import KeepsJournal
-from jobq.run.attempt.checkpoints import Checkpoints
+from jobq.lease.store import KeepsLeases
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
@@ -21,9 +21,13 @@ from jobq.testing.simulation.broker import Broker, MakeBackend
 from jobq.testing.simulation.host import Handle, NoSampler, SimulatedHost
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.monitor import Monitor
+from jobq.testing.simulation.named import NamedRules, contend
 from jobq.testing.simulation.network import Client, Link
 from jobq.testing.simulation.processes import Guardian, Plan, Tree
 from jobq.testing.simulation.scenario import Scenario
+
+if TYPE_CHECKING:
+    from jobq.run.attempt.checkpoints import Checkpoints
 
 MOST_STEPS: Final = 400_000  # while faults strike, and as many for the drain
 _BLOWS_A_LEASE: Final = 2.5
@@ -36,6 +40,7 @@ class Crew:
     Attributes:
         excused_until: the true time until which the machine stands still or has just stood still.
         trouble_until: until which its clocks may have looked so.
+        holder: the process there that contends for a name.
         told_to_stop: the nodes of it that somebody told to stop.
     """
 
@@ -47,6 +52,7 @@ class Crew:
     excused_until: float = -1.0
     trouble_until: float = -1.0
     starts: int = 0
+    holder: Node | None = None
     told_to_stop: set[Node] = field(default_factory=set)
     stoppings: dict[Node, Stopping] = field(default_factory=dict)
     _running: tuple[Node, Guardian] | None = None
@@ -98,14 +104,27 @@ class World:
         self.hold = min(0.85 * self.lease, 0.99 * self.lease - 1.5)
         server = Machine(self.loop, "server")
         self.monitor = Monitor(self.loop, server, self, keeps_lines=keeps_trace)
-        self.broker = Broker(self.loop, self.monitor, server, make_backend)
+        self._open = ExitStack()
+        self.broker = Broker(self.loop, self.monitor, server, self._open.enter_context(make_backend(server)))
         self.broker.rotates = "rotating receipts" in self.kinds
-        self.loop.before_time_moves = self.monitor.instant
+        self.loop.before_time_moves = self._instant
+        self.named = self._named_rules(server)
         self._is_faulty = True
         self._plans: dict[tuple[str, str], Plan] = {}
         self._lines: dict[str, Checkpoints] = {}
         self._blaming: set[Node] = set()
         self.crews = [self._crew(number) for number in range(scenario.machines)]
+
+    def _named_rules(self, server: Machine) -> NamedRules | None:
+        backend = self.broker.backend
+        if "named leases" not in self.kinds or not isinstance(backend, KeepsLeases):
+            return None
+        return NamedRules(self.loop, self.monitor, server, backend.leases, self._is_excused)
+
+    def _instant(self) -> None:
+        self.monitor.instant()
+        if self.named is not None:
+            self.named.instant()
 
     def _crew(self, number: int) -> Crew:
         chance = self._chance
@@ -117,17 +136,21 @@ class World:
 
     def run(self) -> "World":
         """Let faults strike, heal, and wait for every task's end; look at `monitor` then."""
-        with _errors_to(self._fault_of_a_log):
+        with self._open, _errors_to(self._fault_of_a_log):
+            self._do(self.broker.backend.__aenter__())
+            self._do(self.broker.backend.create())
             self._begin()
             self.loop.run_while(self._goes_on(self.scenario.fault_seconds), MOST_STEPS)
             self._look()
             self._heal()
             until = self.loop.now + self.scenario.drain_seconds()
             self.loop.run_while(self._goes_on(until, self._is_drained), MOST_STEPS + self.loop.steps)
+            is_drained = self._is_drained()  # somebody's redrive may still arrive
             self._look()
-            if not self.monitor.violations and not self._is_drained():
+            if not self.monitor.violations and not is_drained:
                 left = {known.id: known.state for known in self.monitor.tasks.values() if not known.has_ended}
                 self.monitor.broken("L1", f"not ended though everything healed: {left}")
+            self._do(self.broker.backend.__aexit__(None, None, None))
             self.loop.finish()
         return self
 
@@ -149,6 +172,7 @@ class World:
     def _begin(self) -> None:
         for number, crew in enumerate(self.crews):
             self.later(0.1 * number, self._start, crew)
+            self.later(0.1 * number, self.contend, crew)
         people = Node(Machine(self.loop, "people"), "people")
         links = [Link(self.broker, Random(self._chance.getrandbits(64))) for _ in range(2)]  # noqa: S311
         links[0].lose_answer, links[0].double = self.crews[0].link.lose_answer, self.crews[0].link.double
@@ -164,8 +188,13 @@ class World:
         async def look() -> None:
             self.monitor.check_store(await journal.find(list(self.monitor.tasks)))
 
-        looking = self.broker.node.run(self.loop.create_task, look())
-        self.loop.run_while(lambda: not looking.done(), MOST_STEPS + self.loop.steps)
+        self._do(look())
+
+    def _do(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run it on the broker, to its end."""
+        working = self.broker.node.run(self.loop.create_task, work)
+        self.loop.run_while(lambda: not working.done(), MOST_STEPS + self.loop.steps)
+        working.result()
 
     # Workers
 
@@ -177,13 +206,24 @@ class World:
         self.monitor.note("start", node.name)
         node.run(self.loop.create_task, self._work(crew, node, guardian))
 
+    def contend(self, crew: Crew) -> None:
+        """Start the process of a place that contends for a name, where there is one."""
+        if self.named is not None and self._is_faulty:
+            crew.starts += 1
+            crew.holder = holder = Node(crew.machine, f"h{crew.number}.{crew.starts}")
+            chance = Random(crew.chance.getrandbits(64))  # noqa: S311
+            work = contend(crew.link, self.named, holder, self.lease, self.scenario.settings, chance)
+            holder.run(self.loop.create_task, work)
+
     async def _work(self, crew: Crew, node: Node, guardian: Guardian) -> None:
         crew.stoppings[node] = stopping = Stopping()
         worker = Worker(
             cast("Any", Client(crew.link)),
             self.scenario.settings,
             events=Events(lambda event: self._hear(node, event)),
-            spawner=GuardianSpawner(cast("Any", guardian.connection), handle=Handle(guardian.signal)),
+            spawner=GuardianSpawner(
+                cast("Any", guardian.connection), handle=Handle(guardian.signal, guardian.nothing_lives)
+            ),
             clock=crew.machine,
             stopping=stopping,
             environment={},
@@ -196,7 +236,8 @@ class World:
             ended = str((await worker.run()).exit_code)
         except JobqError as error:
             ended = type(error).__name__
-            if not isinstance(error, BackendUnavailable) or self.monitor.was_served(node):
+            was_killed = guardian.node.dead  # before its first word
+            if not was_killed and (not isinstance(error, BackendUnavailable) or self.monitor.was_served(node)):
                 self.monitor.broken("L4", f"{node.name} ended: {error!r}")
         except Exception as error:  # noqa: BLE001 - whatever ends a worker is a finding
             self.monitor.broken("L4", f"{node.name} ended: {error!r}")
@@ -214,6 +255,8 @@ class World:
             self.later(1.0, self.start_again, crew, node)
         elif crew.node is node:
             self._start(crew)
+            if crew.holder is not None and crew.holder.dead:
+                self.contend(crew)
 
     # What tasks do
 
@@ -264,7 +307,7 @@ class World:
             await asyncio.sleep(chance.uniform(0.2, 2.0) * self.lease)
             with suppress(JobqError, TimeoutError):
                 async with asyncio.timeout(5):
-                    if "cancel" in self.kinds and self.monitor.tasks and chance.random() < 0.5:  # noqa: PLR2004
+                    if "cancel" in self.kinds and self.monitor.tasks and chance.random() < 0.5:
                         self.broker.fired("cancel")
                         await client.cancel(chance.choice(sorted(self.monitor.tasks)))
                     dead = sorted(known.id for known in self.monitor.tasks.values() if known.state == "dead")
@@ -299,6 +342,8 @@ class World:
         self.broker.is_down = False
         for crew in self.crews:
             crew.link.calm()
+            if crew.holder is not None:
+                crew.holder.kill()
             if crew.lives:
                 self.call_off(crew, 0.0)
 
@@ -338,7 +383,10 @@ class World:
 
     def excuses(self, tree: Tree) -> bool:
         """Tell whether its machine stands still as a whole, or has just stood still."""
-        return self.loop.now <= self._crew_of(tree.node).excused_until
+        return self._is_excused(tree.node)
+
+    def _is_excused(self, node: Node) -> bool:
+        return self.loop.now <= self._crew_of(node).excused_until
 
     def has_clock_trouble(self, node: Node) -> bool:
         """Tell whether its clocks may have looked so."""
@@ -354,7 +402,7 @@ class World:
         return node in self._blaming
 
     def _crew_of(self, node: Node) -> Crew:
-        return self.crews[int(node.name.removeprefix("w").partition(".")[0])]
+        return self.crews[int(node.name[1:].partition(".")[0])]  # w0.3, h0.4
 
     # Faults of the product's own
 
@@ -390,5 +438,3 @@ class _errors_to(logging.Handler):  # noqa: N801 - a context manager
         level, self._logger.propagate, others = self._before
         self._logger.setLevel(level)
         self._asyncio.setLevel(others)
-
-

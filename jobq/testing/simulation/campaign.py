@@ -1,0 +1,200 @@
+"""Runs many seeds and adds up what was seen; a share that saw too little is void, not passed."""
+
+import gc
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from jobq.testing.simulation.broker import MakeBackend
+from jobq.testing.simulation.menu import BLOWS
+from jobq.testing.simulation.world import World
+
+SEEDS_A_PROCESS: Final = 25  # nothing of a run is freed before its process ends, as `run_one` says
+_MOST_CUT_SHORT: Final = 0.02  # of the runs
+_LEAST_INTERRUPTED: Final = 0.05  # of the starts
+_NEVER_ABSENT: Final = ("complete refused", "settle repeated", "reported unknown", "expired", "checkpoint accepted")
+# Faults that befall messages and requests, beside the blows.
+_ON_THE_WAY: Final = (
+    "slow message",
+    "lost request",
+    "lost answer",
+    "doubled request",
+    "held message",
+    "lost to a partition",
+    "refused connection",
+    "receipt that has rotated",
+    "cancel",
+    "redrive",
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that broke a rule."""
+
+    seed: int
+    rule: str
+    text: str
+
+
+@dataclass
+class Totals:
+    """What was seen in many runs.
+
+    Attributes:
+        steps: callbacks of the product, the simulated guardians and the network that were run.
+        checks: how often rules were looked at.
+        lease_hours: of all leases, in simulated time.
+        cut_short: runs that ended at the limit of steps.
+        interrupted: starts that did not end by themselves.
+        faults: how often each kind struck.
+        counts: how often each thing happened.
+    """
+
+    seeds: int = 0
+    steps: int = 0
+    checks: int = 0
+    leases: int = 0
+    lease_hours: float = 0.0
+    cut_short: int = 0
+    interrupted: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, other: "Totals") -> None:
+        """Add what other runs saw, except the time they took."""
+        self.seeds += other.seeds
+        self.steps += other.steps
+        self.checks += other.checks
+        self.leases += other.leases
+        self.lease_hours += other.lease_hours
+        self.cut_short += other.cut_short
+        self.interrupted += other.interrupted
+        self.faults.update(other.faults)
+        self.counts.update(other.counts)
+        self.failures += other.failures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floors:
+    """What a share must have seen to count; see `Totals`."""
+
+    seeds: int
+    steps: int
+    leases: int
+    lease_hours: float
+    each_fault: int
+
+    def missed(self, totals: Totals) -> list[str]:
+        """Return what there was too little of, in words; nothing = the share counts."""
+        too_few = [
+            f"{name}: {getattr(totals, name):,.0f} of {getattr(self, name):,.0f}"
+            for name in ("seeds", "steps", "leases", "lease_hours")
+            if getattr(totals, name) < getattr(self, name)
+        ]
+        too_few += [
+            f"{kind}: struck {totals.faults[kind]} times, {self.each_fault} are asked for"
+            for kind in sorted({*BLOWS, *_ON_THE_WAY})
+            if totals.faults[kind] < self.each_fault
+        ]
+        too_few += [f"{what}: never" for what in _NEVER_ABSENT if not totals.counts[what]]
+        if totals.interrupted < _LEAST_INTERRUPTED * totals.counts["starts"]:
+            too_few.append(f"starts that were interrupted: {totals.interrupted} of {totals.counts['starts']}")
+        if totals.cut_short > _MOST_CUT_SHORT * totals.seeds:
+            too_few.append(f"{totals.cut_short} runs ended at the limit of steps")
+        return too_few
+
+
+# The CI share (RELIABILITY section 2, T1, as issue 19 states it).
+SHARE: Final = Floors(seeds=2_000, steps=6_000_000, leases=50_000, lease_hours=500.0, each_fault=200)
+
+
+def run_one(
+    seed: int, make_backend: MakeBackend, *, skip: frozenset[int] = frozenset(), keeps_trace: bool = False
+) -> World:
+    """Run one seed to its end.
+
+    Nothing is ever freed: what the tasks of killed workers would do as they are destroyed is no part of a run, and when
+    that happened would depend on other runs. So the process must end soon, by `os._exit`.
+    """
+    gc.disable()
+    world = World(seed, make_backend, keeps_trace=keeps_trace, skip=skip)
+    _kept.append(world)
+    return world.run()
+
+
+def totals_of(world: World) -> Totals:
+    """Return what one run saw."""
+    monitor = world.monitor
+    return Totals(
+        seeds=1,
+        steps=world.loop.steps,
+        checks=monitor.checks,
+        leases=monitor.leases,
+        lease_hours=monitor.lease_seconds / 3600,
+        cut_short=int(world.is_cut_short),
+        interrupted=monitor.interrupted,
+        faults=world.broker.faults,
+        counts=monitor.counts,
+        failures=[Failure(world.seed, broken.rule, broken.text) for broken in monitor.violations[:1]],
+    )
+
+
+def run_many(
+    seeds: Iterable[int],
+    make_backend: MakeBackend,
+    *,
+    processes: int | None = None,
+    stop_at: Callable[[Totals], bool] = lambda _totals: False,
+    on_progress: Callable[[Totals], None] = lambda _totals: None,
+) -> Totals:
+    """Run seeds side by side.
+
+    Args:
+        seeds: which.
+        make_backend: importable by name, for other processes.
+        processes: how many at once; None = one a processor.
+        stop_at: told what was seen so far; True = begin no more.
+        on_progress: told likewise.
+    """
+    began, totals = time.monotonic(), Totals()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    count = processes or len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(count, mp_context=context, max_tasks_per_child=1) as pool:
+        waiting = iter(_chunks(seeds))
+        running = [
+            pool.submit(_run_chunk, chunk, make_backend) for _, chunk in zip(range(2 * count), waiting, strict=False)
+        ]
+        while running:
+            totals.add(running.pop(0).result())
+            totals.seconds = time.monotonic() - began
+            on_progress(totals)
+            if not stop_at(totals) and (chunk := next(waiting, None)) is not None:
+                running.append(pool.submit(_run_chunk, chunk, make_backend))
+    return totals
+
+
+_kept: Final[list[World]] = []
+
+
+def _run_chunk(seeds: list[int], make_backend: MakeBackend) -> Totals:
+    totals = Totals()
+    for seed in seeds:
+        totals.add(totals_of(run_one(seed, make_backend)))
+    return totals
+
+
+def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
+    waiting = iter(seeds)
+    take = partial(next, waiting, None)
+    while some := [seed for seed in (take() for _ in range(SEEDS_A_PROCESS)) if seed is not None]:
+        yield some
