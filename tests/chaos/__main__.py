@@ -90,11 +90,14 @@ def _checkout(commit: str | None) -> Iterator[Path | None]:
 
 
 def _run(name: str, test: Callable[[Path, Callable[[str], None]], Coroutine[Any, Any, Record]]) -> Record:
-    """Run a test in a folder of its own, which stays when a rule was violated."""
+    """Run a test in a folder of its own, which stays when a rule was violated, or the test itself failed."""
     folder = Path(tempfile.mkdtemp(prefix=f"jobq-chaos-{name}-"))
     progress = _progress(f"{name}: ")
     try:
         record = asyncio.run(test(folder, progress))
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     finally:
         progress("")
     if record["violations"]:
@@ -168,4 +171,7 @@ def _commit(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

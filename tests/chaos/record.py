@@ -25,6 +25,7 @@ _FLOORS_A_MINUTE: Final = {
     "partitions": 8.0,
     "kill broker": 1.6,
 }
+_T5_FLOORS_A_MINUTE: Final = {"starts": 20.0, "partitions": 20.0}
 _CLASSES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "kill worker": (Kind.KILL_WORKER,),
     "kill guardian": (Kind.KILL_GUARDIAN,),
@@ -123,7 +124,8 @@ def _floors(plan: Plan, *, has_network: bool, can_be_killed: bool) -> dict[str, 
     if not can_be_killed:
         wanted -= {"kill broker"}
     share = plan.seconds / 60 * plan.workers / 4
-    return {name: max(1, int(floor * share)) for name, floor in _FLOORS_A_MINUTE.items() if name in wanted}
+    floors = _FLOORS_A_MINUTE | (_T5_FLOORS_A_MINUTE if plan.partitions_only else {})
+    return {name: max(1, int(floor * share)) for name, floor in floors.items() if name in wanted}
 
 
 def _blows(dealt: Sequence[tuple[str, bool]]) -> list[dict[str, Any]]:
