@@ -28,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants chaos simulation lab night report soak clean
+.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -129,10 +129,7 @@ bench-http: $(STAMP) ## measure the HTTP service against the bare SQL backend be
 mutants: $(STAMP) $(SERVICES) ## replay small faults of the product; the test of each must fail
 	@$(BIN)/python -m tests.mutants
 
-chaos: $(STAMP) $(AZURITE_STAMP) ## strike real workers on each store for half a minute; not part of check
-	@$(BIN)/python -m tests.chaos $(CHAOS)
-
-simulation: $(STAMP) ## run the worker on virtual time under faults: CI's share, other seeds each day
+simulation: $(STAMP) ## run the worker on virtual time under faults, as much as CI does; other seeds each day
 	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 2000 --floors
 	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 200 --store sqlite
 
@@ -144,6 +141,9 @@ night: $(STAMP) $(SERVICES) ## run the reliability lab and keep its records: mak
 
 report: $(STAMP) ## write docs/reliability.md from the records of the last night
 	@$(BIN)/python -m tests.reliability report
+
+chaos: $(STAMP) $(AZURITE_STAMP) ## strike real workers on each store for half a minute; not part of check
+	@$(BIN)/python -m tests.chaos $(CHAOS)
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

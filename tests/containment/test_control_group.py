@@ -15,7 +15,7 @@ from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.process.spawner import Launch
 from jobq.run.spawn.containment import try_here
 from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members, own_group
-from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_id, without_survivors
+from jobq.run.spawn.dead_workers import holder_of, kill_what_dead_workers_left, new_id, without_survivors
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.containment.test_watcher import kill_all
 from tests.guardian.stage import (
@@ -338,11 +338,11 @@ def test_s3_a_worker_that_left_what_cannot_be_killed_is_not_taken_for_dead(monke
     try:
         command = [sys.executable, "-c", LEAVES_ONE, str(frozen)]
         worker_id, pid = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-        pidfd = os.pidfd_open(int(pid))
-        assert (without_survivors([worker_id]), is_dead(pidfd, 0)) == ([], False)
+        pidfd, holder = os.pidfd_open(int(pid)), holder_of(worker_id)
+        assert (without_survivors([holder]), is_dead(pidfd, 0)) == ([], False)
         (frozen / "freezer.state").write_text("THAWED")
         assert is_dead(pidfd, 5)
-        until(lambda: without_survivors([worker_id]) == [worker_id])
+        until(lambda: without_survivors([holder]) == [holder])
     finally:
         (frozen / "freezer.state").write_text("THAWED")
         for left in (frozen / "cgroup.procs").read_text().split():

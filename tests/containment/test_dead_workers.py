@@ -15,7 +15,9 @@ import pytest
 
 import jobq
 from jobq.backend import SharesMachine
-from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id, without_survivors
+from jobq.run.guardian.init_name import init_name
+from jobq.run.spawn.containment import Asked, try_here
+from jobq.run.spawn.dead_workers import holder_of, kill_what_dead_workers_left, new_worker_id, without_survivors
 from jobq.run.spawn.survivors import kill_all_of
 from jobq.settings import Settings
 from tests.guardian.stage import (
@@ -129,6 +131,8 @@ def test_a_zombie_is_dead(tmp_path: Path) -> None:
     guardian.wait()
 
 
+KINDS: tuple[Asked, ...] = ("cgroup", "pidns")
+CONTAINED: Asked = next((kind for kind in KINDS if try_here(kind, is_guarded=True).kind == kind), "off")
 PROGRAM = """
 import os, subprocess
 from jobq.run.spawn.dead_workers import new_worker_id
@@ -150,14 +154,16 @@ def test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead() -> N
     number, started = str(os.getpid()), new_worker_id(os.getpid()).split("-")[3]
     lives = "-".join([random, where, *guards[:2], number, started])
     others = ["-".join([random, "0" * 12, *guards]), "-".join([random, where, *guards[:2]]), random, "", "a-b-c-d-e-f"]
-    assert without_survivors([lives, dead, dead_guardian_id(), *others]) == [dead]
+    holders = [holder_of(each) for each in (lives, dead, dead_guardian_id(), *others)]
+    assert without_survivors([*holders, dead, f"{dead}-held-1"]) == [holder_of(dead)]
+    dead_holder = holder_of(dead)
     script = "import subprocess, sys; subprocess.run(['sleep', '1000'], env={'JOBQ_WORKER_ID': sys.argv[1]})"
     with subprocess.Popen([*PYTHON, "-c", script, dead]) as another:  # what adopted it is no worker of ours
         until(lambda: [pid for pid in children(another.pid) if f"JOBQ_WORKER_ID={dead}" in environment_of(pid)])
         (adopted,) = children(another.pid)
-        found = without_survivors([dead])
+        found = without_survivors([dead_holder])
         os.kill(adopted, signal.SIGKILL)
-    assert (found, without_survivors([dead])) == ([], [dead])
+    assert (found, without_survivors([dead_holder])) == ([], [dead_holder])
 
 
 @pytest.mark.parametrize("kind", ["reparenting", "reparenting_in_new_sessions"])
@@ -170,16 +176,17 @@ def test_s3_what_forks_and_ends_again_and_again_is_no_dead_worker(kind: str) -> 
             until(lambda: trace.exists() and trace.stat().st_size > 5)
             leader.kill()  # as its guardian's death does
             leader.wait()
-            until(lambda: without_survivors([dead]) == [dead])
+            until(lambda: without_survivors([holder_of(dead)]) == [holder_of(dead)])
             assert kill_all_of(dead) == 0
         finally:
             kill_all_of(dead)
             trace.unlink()
 
 
+@pytest.mark.skipif(CONTAINED == "off", reason="no control group and no PID namespaces can be made here")
 async def test_s3_each_lease_of_a_program_names_those_who_guard_it(tmp_path: Path) -> None:
     """All named the guardian of the program's latest worker: what another one guarded could live when that was dead."""
-    settings = Settings(home=tmp_path, **QUICK)
+    settings = Settings(home=tmp_path, containment=CONTAINED, **QUICK)
     async with jobq.connect("demo", settings=settings) as queue:
         store = queue.backend
         assert isinstance(store, SharesMachine)
@@ -207,7 +214,34 @@ def test_s3_who_has_fewer_rights_cannot_tell_that_nothing_is_left() -> None:
     """As a service with a bounding set beside a root shell: it cannot read the environment of what is left."""
     dead = dead_worker_id()
     with subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"], "JOBQ_WORKER_ID": dead}) as left:
-        command = [*LESS, sys.executable, "-c", JUDGE, dead]
+        command = [*LESS, sys.executable, "-c", JUDGE, holder_of(dead)]
         judged = subprocess.run(command, check=False, capture_output=True, text=True)
         left.kill()
     assert judged.stdout == "0\n"
+
+
+def can_have_mounts() -> bool:
+    try:
+        return subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not can_have_mounts(), reason="needs the right to make a mount namespace, and unshare")
+def test_s3_who_sees_other_mounts_cannot_tell_that_nothing_is_left() -> None:
+    """The control group of the dead worker may be mounted nowhere in there: what lives in it was taken for nothing."""
+    holder = holder_of(dead_worker_id())
+    judge = [sys.executable, "-c", JUDGE, holder]
+    judged = subprocess.run(["unshare", "--mount", *judge], check=True, capture_output=True, text=True)
+    assert (judged.stdout, without_survivors([holder])) == ("0\n", [holder])
+
+
+def test_s3_a_worker_whose_tasks_namespace_is_not_yet_gone_is_not_taken_for_dead() -> None:
+    """Its init is there as long as anything in it is, also what cannot be killed, and nothing else tells of that."""
+    holder = holder_of(dead_worker_id())
+    name = init_name(int(holder.split("-")[2]))
+    with subprocess.Popen(["bash", "-c", f"printf {name} > /proc/self/comm; read"], stdin=subprocess.PIPE) as init:
+        until(lambda: Path(f"/proc/{init.pid}/comm").read_text() == f"{name}\n")
+        found = without_survivors([holder])
+        init.kill()
+    assert (found, without_survivors([holder])) == ([], [holder])

@@ -8,20 +8,29 @@ import subprocess
 import pytest
 
 from jobq.run.spawn.choose_spawner import is_possible
+from jobq.run.spawn.containment import Asked, try_here
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
-from tests.guardian.stage import guardian_below, state, until, worker_below
+from tests.guardian.stage import guardian_below, living, marker, state, until, worker_below
+from tests.guardian.three import SCRUBBED
 
 LONG = ("demo", "worker", "--visibility-timeout", "10m", "--stop-grace", "0s")
 
 
-@pytest.mark.skipif(not is_possible(), reason="only who has a guardian is known to be dead")
-@pytest.mark.parametrize("journal", ["auto", "off"])
+KINDS: tuple[Asked, ...] = ("cgroup", "pidns")
+HELD = [kind for kind in KINDS if try_here(kind, is_guarded=True).kind == kind]
+
+
+@pytest.mark.skipif(not HELD, reason="only of tasks that the kernel holds together nothing lives, surely")
+@pytest.mark.parametrize(  # a namespace is gone once PID 1 has reaped its last, and only a journal tells what is leased
+    ("containment", "journal"), [(kind, "auto") for kind in HELD] + [("cgroup", "off")] * ("cgroup" in HELD)
+)
 @pytest.mark.parametrize("whom", [("watcher",), ("watcher", "guardian", "worker")], ids="+".join)
 def test_l6_what_a_killed_worker_of_this_machine_held_comes_back_at_once(
-    jobq: Jobq, whom: tuple[str, ...], journal: str
+    jobq: Jobq, whom: tuple[str, ...], journal: str, containment: str
 ) -> None:
     """Its lease is of ten minutes, but nothing lives that it could protect."""
+    jobq.environment["JOBQ_CONTAINMENT"] = containment
     spreads = "(setsid sleep 1000 &); touch begun; sleep 1000"
     (id_,) = jobq.fill(Task.new(command=f"[ $JOBQ_ATTEMPT -gt 1 ] || {{ {spreads}; }}"))
     killed = jobq.start(*LONG, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -37,3 +46,27 @@ def test_l6_what_a_killed_worker_of_this_machine_held_comes_back_at_once(
     if journal == "off":
         return
     assert [each["outcome"] for each in jobq("demo", "history", id_, "--json").objects] == ["lock_lost", "succeeded"]
+
+
+@pytest.mark.skipif(not is_possible(), reason="only who has a guardian is known to be dead")
+def test_s3_what_may_live_on_keeps_its_lease(jobq: Jobq) -> None:
+    """Nothing held the tasks together: one that scrubbed its environment lived, and its next attempt beside it."""
+    mark = marker()
+    spreads = f"{SCRUBBED.format(mark=mark)} & sleep 1000"
+    jobq.fill(Task.new(command=f"echo >> attempts; [ $JOBQ_ATTEMPT -gt 1 ] || {{ {spreads}; }}"))
+    jobq.environment["JOBQ_CONTAINMENT"] = "off"
+    killed = jobq.start(*LONG, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: len(living(mark)) >= 1)
+        pids = [killed.pid, guardian_below(killed.pid), worker_below(killed.pid)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, number)
+        until(lambda: all(state(pid) in "ZX" for pid in pids))
+        jobq.environment["JOBQ_CONTAINMENT"] = "auto"
+        jobq("demo", "worker", "--time-limit", "0.5s")  # it looks at the dead first
+        assert living(mark), "nothing outlived the blow, so nothing is shown"
+        assert (jobq.folder / "attempts").read_text() == "\n"
+    finally:
+        for pid in living(mark):
+            os.kill(pid, signal.SIGKILL)

@@ -250,9 +250,23 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a worker of which something lives on is taken for dead",
         file="jobq/run/spawn/dead_workers.py",
-        text="for each in dead if each not in carried",
-        wrong="for each in dead",
+        text="if worker_id not in carried",
+        wrong="if worker_id",
         test="tests/containment/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
+    ),
+    Mutant(
+        name="leases are ended of who may have left what no look finds",
+        file="jobq/run/spawn/guardian_spawner.py",
+        text='return "" if self.contained_by == containment.NONE else holder_of(self.worker_id)',
+        wrong="return holder_of(self.worker_id)",
+        test="tests/containment/test_leases_of_the_dead.py::test_s3_what_may_live_on_keeps_its_lease",
+    ),
+    Mutant(
+        name="who sees other mounts judges whether something is left",
+        file="jobq/run/spawn/dead_workers.py",
+        text="if holder_of(worker_id) == each and",
+        wrong="if worker_id != each and",
+        test="tests/containment/test_dead_workers.py::test_s3_who_sees_other_mounts_cannot_tell_that_nothing_is_left",
     ),
     Mutant(
         name="the mark of a former lease counts for the one that an older jobq took",

@@ -4,14 +4,19 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from jobq.task import Task
 from jobq.testing.simulation.campaign import SHARE, Floors, Totals, run_many
+from jobq.testing.simulation.loop import Machine
 from jobq.testing.simulation.shrink import shrink
 from jobq.testing.simulation.stores import STORES
 from jobq.testing.simulation.trace import Violation
+from jobq_memory import MemoryBackend, Router
 
 SEEDS = range(1, 121)  # the mutants of `tests.mutants` that are the simulation's to find are found by these
 ROOT = Path(__file__).parent.parent.parent
@@ -26,6 +31,24 @@ def test_no_rule_is_broken() -> None:
 def test_no_rule_is_broken_on_the_real_sql() -> None:
     totals = _run(range(1001, 1026), "sqlite")
     assert totals.leases > 600
+
+
+class _Forgetful(MemoryBackend):
+    """A third party's, with a fault: of a push of several, the last is acknowledged and not kept."""
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        await super().push(tasks[: max(1, len(tasks) - 1)])
+        return [task.id for task in tasks]
+
+
+@contextmanager
+def forgetful(server: Machine) -> Iterator[MemoryBackend]:
+    yield _Forgetful(Router(clock=server), "theirs")
+
+
+def test_a_third_partys_backend_can_be_simulated() -> None:
+    totals = run_many(range(1, 26), forgetful, processes=1, stop_at=lambda seen: bool(seen.failures))
+    assert totals.failures[0].rule == "S1"
 
 
 def _run(seeds: range, store: str) -> Totals:

@@ -83,8 +83,13 @@ def rename(title: str) -> None:
     ctypes.memset(start, 0, end - start)
     ctypes.memmove(start, shown, min(len(shown), end - start - 2))
     ctypes.memset(end - 1, 1, 1)  # no zero at the end: the kernel then shows what comes before the first
-    name = ctypes.create_string_buffer(shown)
-    _call(_PR_SET_NAME, ctypes.addressof(name))
+    set_name(title)
+
+
+def set_name(name: str) -> None:
+    """Set what `ps` and `pkill` take for the name of this process: 15 characters of it (prctl(2))."""
+    shown = ctypes.create_string_buffer(name.encode("ascii"))
+    _call(_PR_SET_NAME, ctypes.addressof(shown))
 
 
 def hide_from_same_user() -> None:

@@ -12,6 +12,7 @@ import signal
 from typing import NoReturn
 
 from jobq.run.guardian import kernel
+from jobq.run.guardian.init_name import init_name
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWPID = 0x20000000
@@ -30,17 +31,19 @@ class PidNamespaces:
     def enter(self) -> int:
         """Have what is forked from now on be in a new namespace; return the number of its init. Raises OSError."""
         _call(_libc.unshare(_CLONE_NEWPID))
+        name = init_name(os.getpid())
         pid = kernel.fork()
         if pid == 0:
-            self._be_init()
+            self._be_init(name)
         return pid
 
     def leave(self) -> None:
         """Have what is forked from now on be in ours again."""
         _call(_libc.setns(self._own, _CLONE_NEWPID))
 
-    def _be_init(self) -> NoReturn:
+    def _be_init(self, name: str) -> NoReturn:
         try:
+            kernel.set_name(name)  # before anything else is in there
             os.setsid()
             kernel.die_with_parent()
             kernel.default_signals()

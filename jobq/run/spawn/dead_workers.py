@@ -3,6 +3,9 @@
 The id that a worker gives to its tasks says who guards them, in a form that no later process can have: so a task whose
 guardian is dead is known by its environment alone, without a file that may be missing or stale. What is not surely of
 this user, this boot of this machine and this PID namespace is left alone; so is what another service has adopted.
+
+A task may have scrubbed its environment, or be another user's by now. So only a worker whose tasks the kernel holds
+together tells others, with its leases, that they may judge it: what is left of its tasks shows, whatever they did.
 """
 
 import contextlib
@@ -15,11 +18,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from jobq.run.guardian.control_group import ControlGroup
+from jobq.run.guardian.init_name import init_name
 from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members
 from jobq.run.spawn.survivors import LOOKS_WITHOUT, WORKER_ID_VARIABLE, kill_all_of, newest_numbers
 
 _MARK: Final = f"{WORKER_ID_VARIABLE}=".encode("ascii")
 _TOO_LONG: Final = 10  # characters of a number that no process has
+_HELD: Final = "held"
 _GROUP_SECONDS: Final = 1.0  # for what was killed to be gone
 _STATE, _PARENT, _STARTED = 0, 1, 19  # among what follows the name in /proc/PID/stat (proc(5))
 
@@ -51,20 +56,41 @@ def new_id(*guards: int) -> str:
     return "-".join((secrets.token_hex(16), _where(), *told))
 
 
-def without_survivors(worker_ids: Iterable[str]) -> list[str]:
+def holder_of(worker_id: str) -> str:
+    """Return what the leases of a worker say whose tasks a control group, or PID namespaces, hold together.
+
+    Control groups can be mounted, or not, in each mount namespace: who is in another one may see nothing of ours.
+    """
+    return f"{worker_id}-{_HELD}-{Path('/proc/self/ns/mnt').stat().st_ino}" if worker_id else ""
+
+
+def without_survivors(holders: Iterable[str]) -> list[str]:
     """Return those workers of which nothing lives: guardian, watcher, worker, and what they ran, which is killed first.
 
-    Who cannot be judged from here, and of whom something carries the id yet, or could not be killed in the control
-    group, is not among them.
+    Who cannot be judged from here, and of whom something carries the id yet, or could not be killed in its control
+    group or namespaces, is not among them.
+
+    Args:
+        holders: what their leases say.
     """
-    dead = [each for each in worker_ids if _are_dead(each)]
+    told = {each: each.partition(f"-{_HELD}-")[0] for each in holders}
+    dead = {
+        each: worker_id for each, worker_id in told.items() if holder_of(worker_id) == each and _are_dead(worker_id)
+    }
     if not dead:
         return []
     _end_groups()
     _kill_carriers(_all_seen())
     carried = {found.worker_id for found in _all_seen().values()}
-    in_groups = {guard for group in made_by_jobq() for guard in _guards(group.name.removeprefix(PREFIX))}
-    return [each for each in dead if each not in carried and in_groups.isdisjoint(_guards(each))]
+    left = {guard for group in made_by_jobq() for guard in _guards(group.name.removeprefix(PREFIX))}
+    names = {_name(number) for number in _numbers()}  # an init is there until all of its namespace is gone
+    return [
+        holder
+        for holder, worker_id in dead.items()
+        if worker_id not in carried
+        and left.isdisjoint(_guards(worker_id))
+        and names.isdisjoint(init_name(int(number)) for number, _ in _guards(worker_id)[:1])
+    ]
 
 
 def kill_what_dead_workers_left() -> int:
@@ -191,6 +217,14 @@ def _seen(number: int) -> _Seen | None:
 
 def _stat(number: int) -> list[str]:
     return Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+
+
+def _name(number: int) -> str:
+    """Return the name of a process; nothing for one that has ended, and is a zombie at the most."""
+    with contextlib.suppress(OSError):
+        if _stat(number)[_STATE] not in "ZX":
+            return Path(f"/proc/{number}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+    return ""
 
 
 def _numbers() -> list[int]:

@@ -18,6 +18,7 @@ from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
 from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
 from jobq.run.spawn import containment
+from jobq.run.spawn.dead_workers import holder_of
 from jobq.run.spawn.guarded_process import GuardedProcess, unsendable_in
 from jobq.run.spawn.guardian_handle import GuardianHandle, finished
 from jobq.run.spawn.pings import Pings
@@ -85,6 +86,11 @@ class GuardianSpawner:
     def worker_id(self) -> str:
         """What its tasks carry, once it is entered; see `dead_workers`."""
         return self._handle.worker_id
+
+    @property
+    def holder(self) -> str:
+        """Who holds the leases, for others to judge; empty where nothing holds the tasks together."""
+        return "" if self.contained_by == containment.NONE else holder_of(self.worker_id)
 
     async def __aenter__(self) -> Self:
         if not hasattr(os, "pidfd_open"):

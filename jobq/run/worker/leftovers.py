@@ -40,20 +40,24 @@ class Leftovers:
         self._expiries: dict[str, float] = {}  # boottime in seconds, by the former look
         self._renewed: set[str] = set()
         self._shares: SharesMachine | None = None
-        self._worker_id = ""
+        self._holder = ""
         self._looks = True
 
-    def hold_as(self, worker_id: str) -> bool:
-        """Have this worker's leases carry its id, where others can judge it by that; tell whether it is so."""
-        self._worker_id = worker_id
-        self._shares = self._backend if worker_id and isinstance(self._backend, SharesMachine) else None
+    def hold_as(self, holder: str | None) -> bool:
+        """Have this worker's leases say who holds them; tell whether others' leases are to be looked at.
+
+        Args:
+            holder: by which others can judge it; empty where they cannot, None where it cannot judge them either.
+        """
+        self._holder = holder or ""
+        self._shares = self._backend if holder is not None and isinstance(self._backend, SharesMachine) else None
         return self._shares is not None
 
     async def receive(self, max_tasks: int, lease: timedelta, wait: timedelta) -> list[Delivery]:
         """Receive, with leases that `hold_as` speaks of."""
-        if self._shares is None:
+        if self._shares is None or not self._holder:
             return await self._backend.receive(max_tasks, lease, wait)
-        return await self._shares.receive_as(self._worker_id, max_tasks, lease, wait)
+        return await self._shares.receive_as(self._holder, max_tasks, lease, wait)
 
     async def take_from_the_dead(self) -> None:
         """Have the tasks of dead workers come back at once, again and again."""
@@ -66,7 +70,7 @@ class Leftovers:
         if self._shares is None or not self._looks:
             return
         try:
-            holders = [each for each in await self._shares.holders() if each != self._worker_id]
+            holders = [each for each in await self._shares.holders() if each != self._holder]
             dead = await asyncio.to_thread(without_survivors, holders) if holders else []
             count = await self._shares.end_leases(dead) if dead else 0
         except (JobqError, OSError) as error:

@@ -164,7 +164,7 @@ class Worker:
                 ]
                 if isinstance(self._backend, Prepares):
                     helpers.append(group.create_task(self._prepare(self._backend), name="prepare"))
-                if self._leftovers.hold_as(getattr(self._spawner, "worker_id", "")):
+                if self._leftovers.hold_as(getattr(self._spawner, "holder", None)):
                     helpers.append(group.create_task(self._leftovers.take_from_the_dead(), name="dead workers"))
                 if (lost := getattr(self._spawner, "lost", None)) is not None:
                     helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))

@@ -244,7 +244,8 @@ def _machine_suspend(world: "World", crew: "Crew", seconds: float, _chance: Rand
 
 def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: bool) -> bool:
     node, guardian, machine = crew.node, crew.guardian, crew.machine
-    if not crew.lives or node.pauses or crew.stands_still:
+    has_just_stepped = world.loop.now <= crew.stepped_at + THAW_SECONDS  # see `_wall_step`
+    if not crew.lives or node.pauses or crew.stands_still or has_just_stepped:
         return False
     crew.stands_still = True
     still = [node, guardian.node, guardian.kernel, *([] if crew.holder is None else [crew.holder])]
@@ -266,6 +267,9 @@ def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: 
 
 @_blow("wall step")
 def _wall_step(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
+    if crew.stands_still:
+        return False  # a step back hides the freeze from everybody: only fencing protects then, as the docs say
+    crew.stepped_at = world.loop.now
     crew.machine.wall_ahead += seconds if chance.random() < 0.5 else -seconds
     crew.trouble_until = world.loop.now + THAW_SECONDS
     return True

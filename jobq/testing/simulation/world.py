@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class Crew:
     Attributes:
         excused_until: the true time until which the machine stands still or has just stood still.
         trouble_until: until which its clocks may have looked so.
+        stepped_at: the true time at which its wall clock was last stepped.
         holder: the process there that contends for a name.
         told_to_stop: the nodes of it that somebody told to stop.
     """
@@ -51,6 +53,7 @@ class Crew:
     stands_still: bool = False
     excused_until: float = -1.0
     trouble_until: float = -1.0
+    stepped_at: float = -math.inf
     starts: int = 0
     holder: Node | None = None
     told_to_stop: set[Node] = field(default_factory=set)
