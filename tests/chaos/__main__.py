@@ -10,10 +10,10 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from tests.chaos.campaign import Campaign, Plan
 from tests.chaos.record import Record, of_campaign, table
@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(reason, file=sys.stderr)
             return 2
     records = []
-    with asked.json.open("a") if asked.json else nullcontext() as out:
+    with _out(asked.json) as out:
         for record in _records(stores, asked):
             print(*table(record), sep="\n", flush=True)
             records.append(record)
@@ -58,6 +58,11 @@ def main(words: Sequence[str] | None = None) -> int:
     if any(record["violations"] for record in records):
         return VIOLATED
     return VOID if any(record["void"] for record in records) else 0
+
+
+def _out(name: str | None) -> AbstractContextManager[TextIO | None]:
+    """Return where records go: `-` is standard output."""
+    return nullcontext(sys.stdout) if name == "-" else Path(name).open("a") if name else nullcontext()
 
 
 def _records(stores: Sequence[str], asked: argparse.Namespace) -> Iterator[Record]:
@@ -85,11 +90,14 @@ def _checkout(commit: str | None) -> Iterator[Path | None]:
 
 
 def _run(name: str, test: Callable[[Path, Callable[[str], None]], Coroutine[Any, Any, Record]]) -> Record:
-    """Run a test in a folder of its own, which stays when a rule was violated."""
+    """Run a test in a folder of its own, which stays when a rule was violated, or the test itself failed."""
     folder = Path(tempfile.mkdtemp(prefix=f"jobq-chaos-{name}-"))
     progress = _progress(f"{name}: ")
     try:
         record = asyncio.run(test(folder, progress))
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     finally:
         progress("")
     if record["violations"]:
@@ -141,7 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--older", type=_commit, metavar="COMMIT", help="one of the workers is of this commit; no checkout is changed"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to append a record of each campaign")
+    parser.add_argument(
+        "--json", metavar="FILE", help="where to append a record of each campaign; - is standard output"
+    )
     return parser
 
 
@@ -161,4 +171,7 @@ def _commit(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -38,6 +38,8 @@ _MIX: Final = (
     (0.08, 0.1, 0.5, "fail-first", 2),
     (0.08, 0.1, 0.5, "fail", 2),
 )
+# T5 is about trees that live when their worker is cut off.
+_LONG: Final = ((1.0, 2 * LEASE_SECONDS, 4 * LEASE_SECONDS, "ok", 1),)
 _CANCELED: Final = 0.1  # of those that were pushed
 
 
@@ -194,7 +196,8 @@ class Campaign:
     async def _feed(self) -> None:
         """Push while blows fall, so that a little always waits; cancel some."""
         while boottime() < self._until:
-            wanted = _WAITING + self.plan.workers * self.plan.slots - await self._open()
+            slots = self.plan.workers * self.plan.slots
+            wanted = slots + (0 if self.plan.partitions_only else _WAITING) - await self._open()
             if wanted > 0:
                 await self._push(self._queue, wanted)
             await asyncio.sleep(FEED_SECONDS)  # what is done meanwhile is not told to us
@@ -202,8 +205,9 @@ class Campaign:
 
     async def _push(self, queue: Queue, count: int) -> None:
         tasks = {}
+        mix = _LONG if self.plan.partitions_only else _MIX
         for _ in range(count):
-            _, least, most, ending, starts = self._choose.choices(_MIX, [share for share, *_ in _MIX])[0]
+            _, least, most, ending, starts = self._choose.choices(mix, [share for share, *_ in mix])[0]
             seconds = f"{self._choose.uniform(least, most):.2f}"
             program = (sys.executable, "-I", "-S", task_program.__file__, str(self._history), seconds, ending)
             task = Task.new(argv=program, budgets=_BUDGETS)

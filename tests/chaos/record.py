@@ -25,6 +25,7 @@ _FLOORS_A_MINUTE: Final = {
     "partitions": 8.0,
     "kill broker": 1.6,
 }
+_T5_FLOORS_A_MINUTE: Final = {"starts": 20.0, "partitions": 20.0}
 _CLASSES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "kill worker": (Kind.KILL_WORKER,),
     "kill guardian": (Kind.KILL_GUARDIAN,),
@@ -41,7 +42,7 @@ def of_campaign(store: str, plan: Plan, outcome: Outcome, *, has_network: bool, 
     """Return all that is told of a campaign, as JSON holds it."""
     evidence = outcome.evidence
     violations = check(evidence)
-    struck = Counter(blow.kind.value for blow in outcome.blows if blow.has_struck)
+    struck = Counter(blow.kind for blow in outcome.blows if blow.has_struck)
     figures = {
         "tasks": len(evidence.acknowledged),
         "pushes unknown": len(evidence.unknown),
@@ -66,9 +67,9 @@ def of_campaign(store: str, plan: Plan, outcome: Outcome, *, has_network: bool, 
         "older": plan.older.name if plan.older else None,
         "figures": figures,
         "floors": floors,
-        "blows": _blows(outcome),
-        "pairs": sorted(blow.detail for blow in outcome.blows if blow.has_struck and blow.detail),
-        "margins": {kind: _percentiles(each) for kind, each in _with_all(margins(evidence)).items()},
+        "blows": _blows([(blow.kind, blow.has_struck) for blow in outcome.blows]),
+        "pairs": _blows([(blow.detail, blow.has_struck) for blow in outcome.blows if blow.kind is Kind.PAIR]),
+        "margins": [{"partition": kind, **_percentiles(each)} for kind, each in _with_all(margins(evidence)).items()],
         "failing": counts(violations),
         "violations": [f"{each.rule}: {each.what}" for each in violations],
         "void": void,
@@ -109,11 +110,11 @@ def _campaign(record: Record) -> Iterator[str]:
     )
     if record["older"]:
         yield f"  one of the workers was of {record['older']}"
-    struck = ", ".join(f"{kind} {each['struck']}" for kind, each in record["blows"].items())
-    yield f"  struck: {struck or 'nothing'}; {sum(each['missed'] for each in record['blows'].values())} struck nothing"
-    for kind, each in record["margins"].items():
+    struck = ", ".join(f"{each['blow']} {each['struck']}" for each in record["blows"])
+    yield f"  struck: {struck or 'nothing'}; {sum(each['missed'] for each in record['blows'])} struck nothing"
+    for each in record["margins"]:
         figures = f"smallest {each['p0']:.3f}, 1st percentile {each['p1']:.3f}, median {each['p50']:.3f}"
-        yield f"  {kind:<16} {each['trees']:>4} trees dead before their expiry by, s: {figures}"
+        yield f"  {each['partition']:<16} {each['trees']:>4} trees dead before their expiry by, s: {figures}"
 
 
 def _floors(plan: Plan, *, has_network: bool, can_be_killed: bool) -> dict[str, int]:
@@ -123,15 +124,15 @@ def _floors(plan: Plan, *, has_network: bool, can_be_killed: bool) -> dict[str, 
     if not can_be_killed:
         wanted -= {"kill broker"}
     share = plan.seconds / 60 * plan.workers / 4
-    return {name: max(1, int(floor * share)) for name, floor in _FLOORS_A_MINUTE.items() if name in wanted}
+    floors = _FLOORS_A_MINUTE | (_T5_FLOORS_A_MINUTE if plan.partitions_only else {})
+    return {name: max(1, int(floor * share)) for name, floor in floors.items() if name in wanted}
 
 
-def _blows(outcome: Outcome) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for blow in sorted(outcome.blows, key=lambda blow: blow.kind):
-        each = found.setdefault(blow.kind, {"struck": 0, "missed": 0})
-        each["struck" if blow.has_struck else "missed"] += 1
-    return found
+def _blows(dealt: Sequence[tuple[str, bool]]) -> list[dict[str, Any]]:
+    """Count by name, a row each: what struck, and what hit nothing."""
+    found = Counter(dealt)
+    names = sorted({name for name, _ in dealt})
+    return [{"blow": name, "struck": found[name, True], "missed": found[name, False]} for name in names]
 
 
 def _with_all(found: Mapping[str, list[float]]) -> dict[str, list[float]]:

@@ -1,5 +1,6 @@
 """What a seed decides, what makes a campaign void, and what the command line says."""
 
+import json
 import random
 from collections import Counter
 from itertools import islice
@@ -43,7 +44,7 @@ def test_a_blow_that_struck_nothing_is_not_counted_and_below_its_floors_a_campai
     outcome = Outcome(Evidence(History(), {}, {}, {}), blows, clock_stepped=0.0, seconds=1.0)
     record = of_campaign("sqlite", Plan(30, 7), outcome, has_network=False, can_be_killed=False)
     assert record["figures"]["kill worker"] == 2
-    assert record["blows"] == {"kill worker": {"struck": 2, "missed": 3}}
+    assert record["blows"] == [{"blow": "kill worker", "struck": 2, "missed": 3}]
     assert record["violations"] == []
     assert {text.partition(":")[0] for text in record["void"]} == {
         *("starts", "kill guardian", "stops longer than the lease", "pairs")
@@ -85,3 +86,12 @@ def test_void_is_not_passed(
     monkeypatch.setattr(command, "_records", lambda *_: [record])
     assert command.main(["--store", "sqlite", "--json", str(tmp_path / "out")]) == code
     assert (tmp_path / "out").read_text().count("\n") == 1
+
+
+def test_the_record_can_be_the_last_line_for_whoever_keeps_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"test": "T6", "killed": {}, "failing": {"survivors": 0}, "violations": [], "void": []}
+    monkeypatch.setattr(command, "_records", lambda *_: [record])
+    assert command.main(["--only", "trees", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == record

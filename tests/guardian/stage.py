@@ -77,9 +77,10 @@ def worker_below(watcher: int) -> int:
     """Return the number of its worker: the one that the guardian was started beside, or a later one."""
     guardian = guardian_below(watcher)
     words = Path(f"/proc/{guardian}/cmdline").read_bytes().split(b"\0")
-    first = int(words[words.index(b"--worker") + 1])
-    if first in children(guardian) and state(first) not in "ZX":
-        return first
+    if b"--worker" in words:  # an older jobq's guardian starts each worker itself
+        first = int(words[words.index(b"--worker") + 1])
+        if first in children(guardian) and state(first) not in "ZX":
+            return first
     return _below(guardian, b"-m\0jobq\0")
 
 

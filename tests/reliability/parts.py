@@ -23,6 +23,7 @@ class Part:
     share: float = 0.0
 
 
+_CHAOS: Final = ("-m", "tests.chaos", "--json", "-")
 _SIMULATION: Final = ("-m", "jobq.testing.simulation", "--first", "{first}", "--seconds", "{seconds}", "--json")
 
 PARTS: Final = (
@@ -41,6 +42,36 @@ PARTS: Final = (
         shows="The same, over the SQL of the embedded queue, on a real file.",
         command=(*_SIMULATION, "--store", "sqlite"),
         share=0.2,
+    ),
+    *(
+        Part(
+            name=f"chaos-{store}",
+            title=f"Chaos with real processes: {title}",
+            shows="Real workers are killed and stopped, one process or two at once, cut off from their store, and the"
+            " store is killed where it promises to live through that. What the tasks wrote is compared with what the"
+            " store wrote. A tree's margin is the time from its death to the expiry of its lease, in seconds.",
+            command=(*_CHAOS, "--store", store, "--seed", "{first}", "--seconds", "{seconds}"),
+            share=0.05,
+        )
+        for store, title in (
+            ("sqlite", "the embedded queue"),
+            ("service", "the HTTP service"),
+            ("postgres", "PostgreSQL"),
+            ("azurite", "Storage Queue, on Azurite"),
+        )
+    ),
+    Part(
+        name="chaos-partitions",
+        title="Chaos with real processes: partitions alone",
+        shows="The same on the service, with workers that are cut off at a uniform moment of the renewal period.",
+        command=(*_CHAOS, "--only", "partitions", "--store", "service", "--seed", "{first}", "--seconds", "{seconds}"),
+        share=0.05,
+    ),
+    Part(
+        name="chaos-trees",
+        title="Hostile trees",
+        shows="Eight kinds of trees that try to outlive their task, below a real worker, killed in each of five ways.",
+        command=(*_CHAOS, "--only", "trees"),
     ),
     Part(
         name="models",

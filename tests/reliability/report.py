@@ -40,9 +40,9 @@ _NOT_PROVEN: Final = """\
 Simulated are the guardian, the kernel, the network and the clocks: what a real kernel does is left to the tests with
 real processes. A machine that stands still as a whole is excused, and 2.5 s after it: only fencing protects there
 ([guarantees](guarantees.md)), as where somebody sets the wall clock back just then, and so hides it. Clocks that drift
-by more than 1 % are outside the timing rule. Azure's services are simulated only in that receipts rotate; output, results
-and files of tasks are not simulated. A search finds no more than its model holds. Seeds change their meaning when the
-menu changes: a seed is replayed on the commit that is named beside it.
+by more than 1 % are outside the timing rule. Azure's services are simulated only in that receipts rotate; output,
+results and files of tasks are not simulated. A search finds no more than its model holds. Seeds change their meaning
+when the menu changes: a seed is replayed on the commit that is named beside it.
 """
 
 

@@ -41,7 +41,7 @@ SHARES: Final[dict[str, float]] = {
     "wall step": 0.15,
     "notice": 0.3,
     "rotating receipts": 0.15,
-    "named leases": 0.3,
+    "named leases": 0.15,
     "holder kill": 0.3,
     "holder stop": 0.3,
     "cancel": 0.3,

@@ -210,8 +210,8 @@ class World:
         node.run(self.loop.create_task, self._work(crew, node, guardian))
 
     def contend(self, crew: Crew) -> None:
-        """Start the process of a place that contends for a name, where there is one."""
-        if self.named is not None and self._is_faulty:
+        """Start the process of a place that contends for a name, where there is one and it does not run."""
+        if self.named is not None and self._is_faulty and (crew.holder is None or crew.holder.dead):
             crew.starts += 1
             crew.holder = holder = Node(crew.machine, f"h{crew.number}.{crew.starts}")
             chance = Random(crew.chance.getrandbits(64))  # noqa: S311
@@ -258,7 +258,7 @@ class World:
             self.later(1.0, self.start_again, crew, node)
         elif crew.node is node:
             self._start(crew)
-            if crew.holder is not None and crew.holder.dead:
+            if crew.holder is not None:
                 self.contend(crew)
 
     # What tasks do
