@@ -78,6 +78,7 @@ class NamedRules:
     async def withdraw(self, name: str, key: str) -> None:
         """Release what a request was granted."""
         await self.store.withdraw(name, key)
+        self.trace.note("a named lease is withdrawn")
         for term in self._terms.values():
             term.is_over |= term.key == key
 
@@ -85,6 +86,7 @@ class NamedRules:
         """Extend it, if it is held (S4)."""
         await self._fenced("renew", grant.token, lambda: self.store.renew(grant, ttl))
         self._terms[grant.token].expires = self.server.boottime() + ttl.total_seconds()
+        self.trace.note("named lease", grant.token, "is renewed")
 
     async def save(self, grant: Grant, cursor: str, version: int) -> None:
         """Save the cursor, if it is held and this is the newest (S4, S9)."""
@@ -96,6 +98,7 @@ class NamedRules:
     async def release(self, name: str, token: int) -> None:
         """Give it back."""
         await self.store.release(name, token)
+        self.trace.note("named lease", token, "is released")
         self._terms[token].is_over = True
 
     async def _fenced(self, verb: str, token: int, do: Callable[[], Awaitable[None]], *, is_late: bool = False) -> None:

@@ -211,7 +211,9 @@ class World:
 
     def contend(self, crew: Crew) -> None:
         """Start the process of a place that contends for a name, where there is one and it does not run."""
-        if self.named is not None and self._is_faulty and (crew.holder is None or crew.holder.dead):
+        if crew.stands_still:
+            self.later(1.0, self.contend, crew)
+        elif self.named is not None and self._is_faulty and (crew.holder is None or crew.holder.dead):
             crew.starts += 1
             crew.holder = holder = Node(crew.machine, f"h{crew.number}.{crew.starts}")
             chance = Random(crew.chance.getrandbits(64))  # noqa: S311
