@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ async def test_s11_lock_loss_of_one_of_eight_leaves_seven_undisturbed(stage: Sta
         f' until [ -e {finish} ] || [ $JOBQ_ATTEMPT -gt 1 ]; do sleep 0.05; done; echo "end $JOBQ_ATTEMPT"'
     )
     ids = await stage.push(*[command] * SLOTS)
-    grace = {"lock_lost_behavior": behavior, "lock_lost_grace": timedelta(seconds=0.2)}
+    grace: dict[str, Any] = {"lock_lost_behavior": behavior, "lock_lost_grace": timedelta(seconds=0.2)}
     worker = asyncio.create_task(stage.work(num_workers=SLOTS, idle_timeout=timedelta(seconds=3), **grace))
     await stage.until(lambda: len(pids(stage)) == SLOTS)
     before = pids(stage)

@@ -16,6 +16,7 @@ import pytest
 from jobq.run.process.oom import OomCounter
 from jobq.run.process.usage import UsageSampler
 from jobq.run.stopping import Stopping
+from jobq.run.worker.host import Host
 from jobq.run.worker.worker import Worker
 from jobq.task import Task
 from tests.process.stage import Stage, alive, stage_in, until_measured, until_true
@@ -223,18 +224,20 @@ while True: time.sleep(1000)
 
 
 @pytest.mark.parametrize(("rises", "others"), [(True, False), (True, True), (False, False)])
-async def test_a_kill_by_the_kernel_is_told_apart(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, rises: bool, others: bool
-) -> None:
+async def test_a_kill_by_the_kernel_is_told_apart(stage: Stage, rises: bool, others: bool) -> None:
     """P7: a FAKE counter file and a `kill -9` play the kernel; the kind stays a crash, the detail says why."""
     counter = stage.folder / "fake-memory.events"
     counter.write_text("oom_kill 3\n")
-    monkeypatch.setattr("jobq.run.attempt.runner.oom_counter", lambda: OomCounter(counter))
+
+    class FakeHost(Host):
+        def oom_counter(self) -> OomCounter:
+            return OomCounter(counter)
+
     if others:
         await push(stage, "wait()")
     rise = f"echo oom_kill 4 > {counter};" if rises else ""
     await stage.push(f"{rise} kill -KILL $$", budgets={"crashes": 0})
-    async with working(stage.worker(num_workers=2)):
+    async with working(stage.worker(host=FakeHost(), num_workers=2)):
         await stage.until(lambda: stage.told("task.crashed"))
         enough(stage)
     (told,) = stage.told("task.crashed")

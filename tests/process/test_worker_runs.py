@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,8 @@ from jobq.clock import Moment
 from jobq.lease.timing import timing_for
 from jobq.run.attempt.supervisor import Supervisor
 from jobq.run.neighbours import Place
-from jobq.run.process.output import OutputReader
+from jobq.run.process.output import OutputReader, StreamName
+from jobq.run.worker.host import Host
 from jobq.settings import Settings
 from jobq.task import Task
 from tests.process.stage import QUICK, Stage, alive, stage_in
@@ -219,20 +219,20 @@ def test_quick_settings_can_be_kept() -> None:
     timing_for(timedelta(seconds=2), Settings(**QUICK)).check(allow_short=True)
 
 
-async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(stage: Stage) -> None:
     """S11, S7: no descriptors left for a moment; neither a retry nor a crash is charged, and it runs later."""
     left = [OSError(errno.EMFILE, "no descriptors")] * 3
 
-    def reader(on_line: Callable[[str, str], None], **more: Any) -> OutputReader:
-        if left:
-            raise left.pop()
-        return OutputReader(on_line, **more)
+    class FullHost(Host):
+        def output_reader(
+            self, on_line: Callable[[StreamName, str], None], sink: Callable[[bytes], None]
+        ) -> OutputReader:
+            if left:
+                raise left.pop()
+            return super().output_reader(on_line, sink)
 
-    monkeypatch.setattr("jobq.run.attempt.runner.OutputReader", reader)
     await stage.push("true", budgets={"retries": 0, "crashes": 0})
-    report = await stage.work()
+    report = await stage.work(host=FullHost())
     assert (report.succeeded, report.dead_lettered) == (1, 0)
     assert len(stage.told("task.preempted")) == 3
 
