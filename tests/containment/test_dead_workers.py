@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import jobq
 from jobq.backend import SharesMachine
 from jobq.run.guardian.init_name import init_name
+from jobq.run.spawn import dead_workers
 from jobq.run.spawn.containment import Asked, try_here
 from jobq.run.spawn.dead_workers import holder_of, kill_what_dead_workers_left, new_worker_id, without_survivors
 from jobq.run.spawn.survivors import kill_all_of
@@ -245,3 +247,20 @@ def test_s3_a_worker_whose_tasks_namespace_is_not_yet_gone_is_not_taken_for_dead
         found = without_survivors([holder])
         init.kill()
     assert (found, without_survivors([holder])) == ([], [holder])
+
+
+def test_s3_who_is_short_of_descriptors_cannot_tell_that_nothing_is_left() -> None:
+    """A name that could not be read was taken for the name of nobody."""
+    holder = holder_of(dead_worker_id())
+    free = os.dup(0)
+    os.close(free)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            dead_workers._name(os.getpid())
+        with pytest.raises(OSError, match="Too many open files"):
+            dead_workers._seen(os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert without_survivors([holder]) == [holder]

@@ -190,4 +190,19 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found("S9: a late cursor undoes a newer one", _RULES, "if version <= row.version:", "if False:"),
     _found("S3: a name's token is given twice", _RULES, "token=row.token + 1,", "token=max(1, row.token),"),
     _found("S4: no fencing of a named lease by time", _RULES, " or row.state != HELD or now >= row.expires_at:", ":"),
+    _found(
+        "S5: what failed is told as done",
+        _RETRY,
+        "            if counters.failures >= budgets.retries:\n"
+        "                return DeadLetter(_failure(outcome), _told",
+        "            if counters.failures < budgets.retries:\n                return Complete()\n"
+        "            if True:\n                return DeadLetter(_failure(outcome), _told",
+    ),
+    _found(
+        "S7: the first failure is the last",
+        _RETRY,
+        "            if counters.failures >= budgets.retries:\n"
+        "                return DeadLetter(_failure(outcome), _told",
+        "            if counters.failures >= 0:\n                return DeadLetter(_failure(outcome), _told",
+    ),
 )

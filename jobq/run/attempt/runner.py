@@ -105,7 +105,7 @@ class CommandRunner:
         line: TaskLine,
         archives: Archives | None = None,
         sinks: Sinks = lambda _id, _attempt: nowhere(),
-        oom: OomCounter = OomCounter(),  # noqa: B008 - frozen; counts nothing
+        oom: OomCounter,
         output_reader: MakeReader = lambda on_line, sink: OutputReader(on_line, sink=sink),
     ) -> None:
         self._spawner = spawner

@@ -1,5 +1,6 @@
 """Where this process is among the control groups (cgroups(7), v2), and which groups a jobq has made."""
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Final
 
 PREFIX: Final = "jobq-"
 _LIMITS: Final = ("memory.max", "memory.high", "cpu.max")
+_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -55,10 +57,16 @@ def what_tasks_would_notice(group: Path) -> str:
 def made_by_jobq(proc: Path = Path("/proc")) -> Iterator[Path]:
     """Yield the folders of this user's groups that a jobq has made, outer ones first."""
     for _, mount in _mounts(proc):
-        for folder, below, _ in os.walk(mount):
+        for folder, below, _ in os.walk(mount, onerror=raise_if_short):
             for name in below:
                 if name.startswith(PREFIX) and _is_ours(path := Path(folder, name)):
                     yield path
+
+
+def raise_if_short(error: OSError) -> None:
+    """Raise an error that says that this process is short of something: it does not tell that a thing is not there."""
+    if error.errno in _SHORT:
+        raise error
 
 
 def members(group: Path) -> set[str]:
@@ -84,7 +92,8 @@ def _mounts(proc: Path) -> Iterator[tuple[str, Path]]:
     """Yield what each mount of version 2 shows, as a path among the groups, and where it is."""
     try:
         lines = (proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
+    except OSError as error:
+        raise_if_short(error)
         return
     for line in lines:
         ours, _, theirs = line.partition(" - ")
@@ -96,7 +105,8 @@ def _mounts(proc: Path) -> Iterator[tuple[str, Path]]:
 def _is_ours(path: Path) -> bool:
     try:
         return path.stat().st_uid == os.geteuid()
-    except OSError:  # it is gone
+    except OSError as error:  # it is gone
+        raise_if_short(error)
         return False
 
 

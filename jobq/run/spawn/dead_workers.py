@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.init_name import init_name
-from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members
+from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members, raise_if_short
 from jobq.run.spawn.survivors import LOOKS_WITHOUT, WORKER_ID_VARIABLE, kill_all_of, newest_numbers
 
 _MARK: Final = f"{WORKER_ID_VARIABLE}=".encode("ascii")
@@ -59,9 +59,12 @@ def new_id(*guards: int) -> str:
 def holder_of(worker_id: str) -> str:
     """Return what the leases of a worker say whose tasks a control group, or PID namespaces, hold together.
 
-    Control groups can be mounted, or not, in each mount namespace: who is in another one may see nothing of ours.
+    Control groups can be mounted, or not, in each mount namespace, and are not all below each root: who has others may
+    see nothing of ours.
     """
-    return f"{worker_id}-{_HELD}-{Path('/proc/self/ns/mnt').stat().st_ino}" if worker_id else ""
+    root = Path("/").stat()
+    seen = f"{Path('/proc/self/ns/mnt').stat().st_ino}.{root.st_dev}.{root.st_ino}"
+    return f"{worker_id}-{_HELD}-{seen}" if worker_id else ""
 
 
 def without_survivors(holders: Iterable[str]) -> list[str]:
@@ -72,6 +75,9 @@ def without_survivors(holders: Iterable[str]) -> list[str]:
 
     Args:
         holders: what their leases say.
+
+    Raises:
+        OSError: this process is short of something, and cannot tell.
     """
     told = {each: each.partition(f"-{_HELD}-")[0] for each in holders}
     dead = {
@@ -210,8 +216,8 @@ def _seen(number: int) -> _Seen | None:
         for variable in Path(f"/proc/{number}/environ").read_bytes().split(b"\0"):
             if variable.startswith(_MARK):
                 return _Seen(int(_stat(number)[_PARENT]), variable.removeprefix(_MARK).decode("ascii", "replace"))
-    except OSError:  # it has ended meanwhile, or is another user's
-        pass
+    except OSError as error:  # it has ended meanwhile, or is another user's
+        raise_if_short(error)
     return None
 
 
@@ -221,9 +227,11 @@ def _stat(number: int) -> list[str]:
 
 def _name(number: int) -> str:
     """Return the name of a process; nothing for one that has ended, and is a zombie at the most."""
-    with contextlib.suppress(OSError):
+    try:
         if _stat(number)[_STATE] not in "ZX":
             return Path(f"/proc/{number}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+    except OSError as error:
+        raise_if_short(error)
     return ""
 
 

@@ -40,8 +40,9 @@ class GuardianHandle:
 
     def signal(self, number: int) -> None:
         """Send a signal to the guardian, if it is there."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, number)
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def watch(self, connection: socket.socket, on_lost: Callable[[], None] | None) -> None:
         """Kill what the guardian leaves when it dies, without waiting for the event loop; then call `on_lost`."""

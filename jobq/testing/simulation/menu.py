@@ -12,7 +12,8 @@ from jobq.testing.simulation.loop import Machine
 from jobq.testing.simulation.network import Way
 
 if TYPE_CHECKING:
-    from jobq.testing.simulation.world import Crew, World
+    from jobq.testing.simulation.crew import Crew
+    from jobq.testing.simulation.world import World
 
 MOST_DRIFT: Final = 0.009  # of a clock's rate; the timing rule allows 1 %
 THAW_SECONDS: Final = 2.5  # after a freeze: one tick to notice it and the time to deliver one kill (1.3 (11))
@@ -182,17 +183,17 @@ def _worker_term(world: "World", crew: "Crew", seconds: float, chance: Random) -
     """SIGTERM; for some, an interrupt that leaves no grace follows."""
     if not crew.lives:
         return False
-    world.term(crew)
+    crew.term()
     if chance.random() < 0.2:
-        world.later(min(seconds, 3.0), world.hurry, crew, crew.node)
+        world.later(min(seconds, 3.0), crew.hurry, crew.node)
     return True
 
 
 @_blow("guardian kill")
-def _guardian_kill(world: "World", crew: "Crew", _seconds: float, _chance: Random) -> bool:
+def _guardian_kill(_world: "World", crew: "Crew", _seconds: float, _chance: Random) -> bool:
     if not crew.lives or crew.stands_still:
         return False
-    world.told_to_stop(crew)
+    crew.told_to_stop.add(crew.node)
     crew.guardian.die()
     return True
 
@@ -210,9 +211,9 @@ def _notice(world: "World", crew: "Crew", seconds: float, chance: Random) -> boo
     """A preemption is announced, and called off or carried out."""
     if not crew.lives:
         return False
-    world.announce(crew, min(20.0, seconds))
+    crew.announce(min(20.0, seconds))
     if chance.random() < 0.5:
-        world.call_off(crew, seconds)
+        crew.call_off(seconds)
     else:
         world.later(30.0, _machine_death, world, crew, 5.0, chance)
     return True

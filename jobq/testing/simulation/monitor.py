@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _CANCEL_SECONDS: Final = 2.0  # from the answer that tells of it to the task's end
 _GRAIN_SECONDS: Final = 1e-3
+_NEARLY: Final = 0.98  # of a time limit, by a clock that may be quick
+_VERBS: Final = {"Complete": "complete", "Cancel": "complete", "Requeue": "requeue", "DeadLetter": "dead_letter"}
 
 
 class Circumstances(Protocol):
@@ -96,8 +98,13 @@ class Monitor(TaskRules):
 
     def tree_ended(self, tree: "Tree") -> None:
         """Nothing of it is left, and all of it is reaped."""
+        known = self.tasks[tree.task]
         if tree.ended_by_itself and tree.plan.code and not tree.plan.signal:
-            self.tasks[tree.task].unfailed[tree.fencing] = tree.node
+            known.failed[tree.fencing] = tree.node
+        if tree.ended_by_itself and not tree.plan.code and not tree.plan.signal:
+            known.succeeded.add(tree.fencing)
+        if known.task.timeout is not None and self._loop.now - tree.started >= _NEARLY * known.task.timeout:
+            known.overtime.add(tree.fencing)
         self.interrupted += not tree.ended_by_itself
         self.note("tree", tree.task, tree.fencing, "is gone")
         if tree in self.trees:
@@ -145,7 +152,7 @@ class Monitor(TaskRules):
             or around.is_stopping(tree.node)
             or left < 0.5 * around.lease
             or str(known.fencing) != fencing
-            or (limit is not None and self._loop.now - tree.started >= 0.98 * limit)  # by a clock that may be quick
+            or (limit is not None and self._loop.now - tree.started >= _NEARLY * limit)
             or around.has_clock_trouble(tree.node)
             or not tree.is_told
             or not tree.leader
@@ -158,8 +165,12 @@ class Monitor(TaskRules):
     def reported(self, delivery: Any, report: Report) -> None:
         """A worker says what became of a delivery: it must not claim what was not accepted (S5)."""
         self.counts[f"reported {report.settled.name.lower()}"] += 1
-        if report.settled is Settled.YES and str(delivery.fencing) not in self.tasks[delivery.id].settled:
-            self.broken("S5", f"{delivery.id} is reported as settled, and the broker knows nothing of it")
+        if report.settled is not Settled.YES:
+            return
+        verb = "release" if report.verdict is None else _VERBS[type(report.verdict).__name__]
+        found = self.tasks[delivery.id].settled.get(str(delivery.fencing), ("nothing",))[0]
+        if found != verb:
+            self.broken("S5", f"{verb} of {delivery.id} is reported as settled, and the broker knows of {found}")
 
     def worker_ended(self, node: Node) -> None:
         """A worker has ended by itself: nothing that it ran lives (P5)."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 from jobq.errors import MalformedTask
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Canceled, TaskRecord, TaskState
+from jobq.run.attempt.retry import Reason
 from jobq.task import Task
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.trace import Trace
@@ -27,7 +28,8 @@ class Known:
 
     Attributes:
         silent_ends: deliveries of this epoch that ended without a record.
-        unfailed: attempts of this task that ended by themselves with a failure, and on which node.
+        failed: attempts that ended by themselves with a failure, and on which node.
+        succeeded, overtime: attempts that ended by themselves without one, and that ran to their time limit.
         settled: the settlement that was accepted, by fencing number.
         expires_of: when each lease ends or ended, by fencing number.
         extended_at: the true time before the last request that its worker knows to have extended it, likewise.
@@ -51,7 +53,9 @@ class Known:
     is_cancel_asked: bool = False
     is_stopping: bool = False  # it ran when it was canceled
     is_cancel_repeated: bool = False
-    unfailed: dict[str, Node] = field(default_factory=dict)
+    failed: dict[str, Node] = field(default_factory=dict)
+    succeeded: set[str] = field(default_factory=set)
+    overtime: set[str] = field(default_factory=set)
     settled: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     expires_of: dict[str, float] = field(default_factory=dict)
     extended_at: dict[str, float] = field(default_factory=dict)
@@ -257,8 +261,11 @@ class TaskRules(Trace):
     def _settled(self, known: Known, verb: str, told: tuple[Any, ...], fencing: str) -> None:
         match verb:
             case "complete":
+                if fencing not in known.succeeded and not known.is_cancel_asked:
+                    self.broken("S5", f"{known.id} {fencing} is told as done, and did not succeed")
                 known.state = "done"
             case "dead_letter":
+                self._check_burial(known, told[0])
                 known.state = "dead"
             case "release":
                 known.task = known.task.released()
@@ -268,6 +275,18 @@ class TaskRules(Trace):
                 known.task = told[0]
                 known.state = "done" if known.is_stopping else "waiting"
 
+    def _check_burial(self, known: Known, reason: str) -> None:
+        """Nothing is given up before its budget is spent (S7)."""
+        counters, budgets = known.task.counters, known.task.budgets
+        is_spent = {
+            Reason.FAILED: counters.failures >= budgets.retries,
+            Reason.TIMED_OUT: counters.failures >= budgets.retries,
+            Reason.PREEMPTED: counters.preemptions >= budgets.preemptions,
+            Reason.CRASHED: known.silent_ends >= budgets.crashes,
+        }
+        if not is_spent.get(Reason(reason), False):
+            self.broken("S7", f"{known.id} is given up as {reason}, with {counters} and {known.silent_ends} crashes")
+
     def _check_requeue(self, known: Known, task: Task, fencing: str) -> None:
         """Exactly one counter moves, and the right one (S7); the generation rises (S3)."""
         now, former = task.counters, known.task.counters
@@ -275,10 +294,10 @@ class TaskRules(Trace):
         is_given_up = step[2] == 1 and now.failures > task.budgets.retries  # it could not be buried; only that is left
         if step not in _STEPS and not is_given_up:
             self.broken("S7", f"a requeue of {known.id} changed (failures, preemptions, ends) by {step}")
-        node = known.unfailed.get(fencing)
+        node = known.failed.get(fencing)
         if node is not None and step[0] != 1 and not self._may_be_forgiven(node):
             self.broken("S7", f"{known.id} {fencing} failed by itself, and no retry was counted")
-        if node is None and step[0] == 1 and task.timeout is None and not is_given_up:
+        if node is None and step[0] == 1 and fencing not in known.overtime and not is_given_up:
             self.broken("S7", f"{known.id} {fencing} did not fail by itself, and costs a retry")
         if task.generation <= known.task.generation or task.epoch != known.task.epoch:
             self.broken("S3", f"generation of {known.id}: {known.task.generation} before, {task.generation} after")

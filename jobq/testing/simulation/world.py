@@ -1,16 +1,12 @@
 """One run: workers, producers, faults, and the drain; all that the seed decides is decided here."""
 
-import asyncio
 import logging
-import math
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from random import Random
-from signal import SIGTERM
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from jobq.errors import BackendUnavailable, JobqError, PushUnknown
+from jobq.errors import BackendUnavailable, JobqError
 from jobq.events import Event, Events
 from jobq.journal.store import KeepsJournal
 from jobq.lease.store import KeepsLeases
@@ -19,11 +15,14 @@ from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
 from jobq.testing.simulation import menu
 from jobq.testing.simulation.broker import Broker, MakeBackend
+from jobq.testing.simulation.crew import Crew
 from jobq.testing.simulation.host import Handle, NoSampler, SimulatedHost
+from jobq.testing.simulation.logs import ErrorsTo
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.named import NamedRules, contend
 from jobq.testing.simulation.network import Client, Link
+from jobq.testing.simulation.people import meddle, produce
 from jobq.testing.simulation.processes import Guardian, Plan, Tree
 from jobq.testing.simulation.scenario import Scenario
 
@@ -32,54 +31,6 @@ if TYPE_CHECKING:
 
 MOST_STEPS: Final = 400_000  # while faults strike, and as many for the drain
 _BLOWS_A_LEASE: Final = 2.5
-
-
-@dataclass(eq=False)
-class Crew:
-    """One place where a worker runs, and is started again when it has ended.
-
-    Attributes:
-        excused_until: the true time until which the machine stands still or has just stood still.
-        trouble_until: until which its clocks may have looked so.
-        stepped_at: the true time at which its wall clock was last stepped.
-        holder: the process there that contends for a name.
-        told_to_stop: the nodes of it that somebody told to stop.
-    """
-
-    number: int
-    machine: Machine
-    link: Link
-    chance: Random
-    stands_still: bool = False
-    excused_until: float = -1.0
-    trouble_until: float = -1.0
-    stepped_at: float = -math.inf
-    starts: int = 0
-    holder: Node | None = None
-    told_to_stop: set[Node] = field(default_factory=set)
-    stoppings: dict[Node, Stopping] = field(default_factory=dict)
-    _running: tuple[Node, Guardian] | None = None
-
-    @property
-    def lives(self) -> bool:
-        """Whether a worker runs there."""
-        return self._running is not None and not self._running[0].dead
-
-    @property
-    def node(self) -> Node:
-        """The worker's."""
-        assert self._running is not None
-        return self._running[0]
-
-    @property
-    def guardian(self) -> Guardian:
-        """The worker's."""
-        assert self._running is not None
-        return self._running[1]
-
-    def begin(self, node: Node, guardian: Guardian) -> None:
-        """Have another worker run there."""
-        self._running = node, guardian
 
 
 class World:
@@ -139,7 +90,7 @@ class World:
 
     def run(self) -> "World":
         """Let faults strike, heal, and wait for every task's end; look at `monitor` then."""
-        with self._open, _errors_to(self._fault_of_a_log):
+        with self._open, ErrorsTo(self._fault_of_a_log):
             self._do(self.broker.backend.__aenter__())
             self._do(self.broker.backend.create())
             self._begin()
@@ -179,8 +130,9 @@ class World:
         people = Node(Machine(self.loop, "people"), "people")
         links = [Link(self.broker, Random(self._chance.getrandbits(64))) for _ in range(2)]  # noqa: S311
         links[0].lose_answer, links[0].double = self.crews[0].link.lose_answer, self.crews[0].link.double
-        people.run(self.loop.create_task, self._produce(links[0]))
-        people.run(self.loop.create_task, self._meddle(links[1]))
+        people.run(self.loop.create_task, produce(links[0], self.scenario, self.monitor))
+        goes_on = lambda: self._is_faulty  # noqa: E731
+        people.run(self.loop.create_task, meddle(links[1], self.scenario, self.monitor, goes_on))
         self.later(self.lease * 0.5, self._strike)
 
     def _look(self) -> None:
@@ -284,42 +236,6 @@ class World:
 
         self.loop.true_later(0.0, tree.node, lambda: self.loop.create_task(save()))
 
-    # Producers and people
-
-    async def _produce(self, link: Link) -> None:
-        client, waiting, chance = Client(link), list(self.scenario.tasks), link.chance
-        while waiting:
-            count = chance.randint(1, 3) if "push in pieces" in self.kinds else len(waiting)
-            some, waiting = waiting[:count], waiting[count:]
-            for task in some:
-                self.monitor.pushing(task)
-            while True:
-                try:
-                    async with asyncio.timeout(10):
-                        await client.push(some)
-                    break
-                except (PushUnknown, BackendUnavailable, TimeoutError):
-                    await asyncio.sleep(chance.uniform(0.1, 2.0))
-            for task in some:
-                self.monitor.acknowledged(task.id)
-            if waiting:
-                await asyncio.sleep(chance.uniform(0, self.lease))
-
-    async def _meddle(self, link: Link) -> None:
-        """Cancel and redrive now and then."""
-        client, chance = Client(link), link.chance
-        while self._is_faulty:
-            await asyncio.sleep(chance.uniform(0.2, 2.0) * self.lease)
-            with suppress(JobqError, TimeoutError):
-                async with asyncio.timeout(5):
-                    if "cancel" in self.kinds and self.monitor.tasks and chance.random() < 0.5:
-                        self.broker.fired("cancel")
-                        await client.cancel(chance.choice(sorted(self.monitor.tasks)))
-                    dead = sorted(known.id for known in self.monitor.tasks.values() if known.state == "dead")
-                    if "redrive" in self.kinds and dead:
-                        self.broker.fired("redrive")
-                        await client.redrive(dead[:2])
-
     # Faults
 
     def _strike(self) -> None:
@@ -350,39 +266,11 @@ class World:
             if crew.holder is not None:
                 crew.holder.kill()
             if crew.lives:
-                self.call_off(crew, 0.0)
+                crew.call_off(0.0)
 
     def broker_is_back(self) -> None:
         """It takes connections again."""
         self.broker.is_down = False
-
-    def told_to_stop(self, crew: Crew) -> None:
-        """Note that a worker has a reason to end what runs."""
-        crew.told_to_stop.add(crew.node)
-
-    def term(self, crew: Crew) -> None:
-        """Send SIGTERM to a worker."""
-        self.told_to_stop(crew)
-        self.loop.fire(crew.node.signal_handlers.get(int(SIGTERM)))
-
-    def hurry(self, crew: Crew, node: Node) -> None:
-        """Leave a worker no grace."""
-        if not node.dead:
-            self._tell_stopping(crew, node, 0.0, lambda stopping: stopping.now("interrupted twice"))
-
-    def announce(self, crew: Crew, grace: float) -> None:
-        """Announce that a machine will be taken away."""
-        self.told_to_stop(crew)
-        self._tell_stopping(crew, crew.node, 0.0, lambda stopping: stopping.pause("a notice", grace))
-
-    def call_off(self, crew: Crew, seconds: float) -> None:
-        """Call that off, so many seconds from now."""
-        self._tell_stopping(crew, crew.node, seconds, lambda stopping: stopping.resume())
-
-    def _tell_stopping(self, crew: Crew, node: Node, seconds: float, tell: Callable[[Stopping], None]) -> None:
-        stopping = crew.stoppings.get(node)
-        if stopping is not None:
-            self.loop.true_later(seconds, node, tell, stopping)
 
     # What excuses; see `monitor.Circumstances`
 
@@ -399,8 +287,7 @@ class World:
 
     def is_stopping(self, node: Node) -> bool:
         """Tell whether it has a reason to end what runs."""
-        crew = self._crew_of(node)
-        return node in crew.told_to_stop or (node in crew.stoppings and crew.stoppings[node].interrupted.is_set())
+        return self._crew_of(node).is_stopping(node)
 
     def blames_its_machine(self, node: Node) -> bool:
         """Tell whether its breaker has tripped."""
@@ -417,29 +304,3 @@ class World:
     def _fault_of_a_log(self, record: logging.LogRecord) -> None:
         if record.exc_info and not self.loop.is_over:
             self.monitor.broken("L4", f"{record.getMessage()}: {record.exc_info[1]!r}")
-
-
-class _errors_to(logging.Handler):  # noqa: N801 - a context manager
-    """Pass on what the product logs as an error while entered, and nothing else; a traceback is a fault of its own."""
-
-    def __init__(self, take: Callable[[logging.LogRecord], None]) -> None:
-        super().__init__(logging.ERROR)
-        self._take = take
-        self._logger = logging.getLogger("jobq")
-        self._asyncio = logging.getLogger("asyncio")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._take(record)
-
-    def __enter__(self) -> None:
-        self._before = self._logger.level, self._logger.propagate, self._asyncio.level
-        self._logger.addHandler(self)
-        self._logger.setLevel(logging.ERROR)
-        self._logger.propagate = False
-        self._asyncio.setLevel(logging.CRITICAL + 1)
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self)
-        level, self._logger.propagate, others = self._before
-        self._logger.setLevel(level)
-        self._asyncio.setLevel(others)

@@ -1,0 +1,86 @@
+"""One place of a run: its machine, the worker that runs there, and what that worker was told."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from signal import SIGTERM
+
+from jobq.run.stopping import Stopping
+from jobq.testing.simulation.loop import Machine, Node
+from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.processes import Guardian
+
+
+@dataclass(eq=False)
+class Crew:
+    """One place where a worker runs, and is started again when it has ended.
+
+    Attributes:
+        excused_until: the true time until which the machine stands still or has just stood still.
+        trouble_until: until which its clocks may have looked so.
+        stepped_at: the true time at which its wall clock was last stepped.
+        holder: the process there that contends for a name.
+        told_to_stop: the nodes of it that somebody told to stop.
+    """
+
+    number: int
+    machine: Machine
+    link: Link
+    chance: Random
+    stands_still: bool = False
+    excused_until: float = -1.0
+    trouble_until: float = -1.0
+    stepped_at: float = -math.inf
+    starts: int = 0
+    holder: Node | None = None
+    told_to_stop: set[Node] = field(default_factory=set)
+    stoppings: dict[Node, Stopping] = field(default_factory=dict)
+    _running: tuple[Node, Guardian] | None = None
+
+    @property
+    def lives(self) -> bool:
+        """Whether a worker runs there."""
+        return self._running is not None and not self._running[0].dead
+
+    @property
+    def node(self) -> Node:
+        """The worker's."""
+        assert self._running is not None
+        return self._running[0]
+
+    @property
+    def guardian(self) -> Guardian:
+        """The worker's."""
+        assert self._running is not None
+        return self._running[1]
+
+    def begin(self, node: Node, guardian: Guardian) -> None:
+        """Have another worker run there."""
+        self._running = node, guardian
+
+    def is_stopping(self, node: Node) -> bool:
+        """Tell whether a worker of it has a reason to end what runs."""
+        return node in self.told_to_stop or (node in self.stoppings and self.stoppings[node].interrupted.is_set())
+
+    def term(self) -> None:
+        """Send SIGTERM to its worker."""
+        self.told_to_stop.add(self.node)
+        self.node.machine.loop.fire(self.node.signal_handlers.get(int(SIGTERM)))
+
+    def hurry(self, node: Node) -> None:
+        """Leave a worker of it no grace."""
+        self._tell(node, 0.0, lambda stopping: stopping.now("interrupted twice"))
+
+    def announce(self, grace: float) -> None:
+        """Announce that the machine will be taken away."""
+        self.told_to_stop.add(self.node)
+        self._tell(self.node, 0.0, lambda stopping: stopping.pause("a notice", grace))
+
+    def call_off(self, seconds: float) -> None:
+        """Call that off, so many seconds from now."""
+        self._tell(self.node, seconds, lambda stopping: stopping.resume())
+
+    def _tell(self, node: Node, seconds: float, tell: Callable[[Stopping], None]) -> None:
+        if not node.dead and node in self.stoppings:
+            node.machine.loop.true_later(seconds, node, tell, self.stoppings[node])
