@@ -1,7 +1,7 @@
 """The report tells what was recorded, failures first of all."""
 
 import json
-from dataclasses import asdict
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -25,8 +25,8 @@ def _record(part: str, figures: Any, exit_code: int = 0) -> dict[str, Any]:
 
 
 def _simulated(**changes: Any) -> dict[str, Any]:
-    totals = Totals(seeds=250_000, steps=10**9, **changes)
-    return dict(json.loads(json.dumps(asdict(totals))))
+    totals = Totals(seeds=250_000, steps=10**9, faults=Counter({"worker kill": 4650}), **changes)
+    return dict(json.loads(json.dumps(totals.figures())))
 
 
 def test_a_part_that_was_not_run_is_told_as_that() -> None:
@@ -37,6 +37,7 @@ def test_runs_that_broke_a_rule_are_shown_with_their_seeds() -> None:
     shown = report([_record("simulation", _simulated(failures=[Failure(17, "P1", "t1 | lives")]), exit_code=1)])
     assert "**It ended with 1.**" in shown
     assert "| runs that broke a rule | 1 |" in shown
+    assert "| worker kill | 4,650 |" in shown
     assert "| 17 | P1 | t1 \\| lives |" in shown
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
 from typing import Any
 
 from jobq.testing.simulation.campaign import SHARE, Failure, Totals, run_many, run_one
@@ -79,7 +78,7 @@ def _many(arguments: argparse.Namespace) -> int:
         print(file=sys.stderr)
     missed = SHARE.missed(totals) if arguments.floors else []
     if arguments.json:
-        print(json.dumps({**asdict(totals), "void": missed}, sort_keys=True))
+        print(json.dumps({**totals.figures(), "void": missed}, sort_keys=True))
     else:
         _print(totals, missed)
     for failure in totals.failures:

@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from jobq.testing.simulation.broker import MakeBackend
 from jobq.testing.simulation.menu import BLOWS
@@ -81,6 +81,12 @@ class Totals:
         self.faults.update(other.faults)
         self.counts.update(other.counts)
         self.failures += other.failures
+
+    def figures(self) -> dict[str, Any]:
+        """Return all as JSON has it."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        failures = [asdict(failure) for failure in self.failures]
+        return {**plain, "faults": dict(self.faults), "counts": dict(self.counts), "failures": failures}
 
 
 @dataclass(frozen=True, kw_only=True)
