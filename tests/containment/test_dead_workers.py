@@ -1,6 +1,7 @@
 """What a worker left that was killed with watcher and guardian: the next start ends it, and nothing else (P2)."""
 
 import asyncio
+import errno
 import os
 import resource
 import shutil
@@ -20,6 +21,7 @@ from jobq.run.guardian.init_name import init_name
 from jobq.run.spawn import dead_workers
 from jobq.run.spawn.containment import Asked, try_here
 from jobq.run.spawn.dead_workers import holder_of, kill_what_dead_workers_left, new_worker_id, without_survivors
+from jobq.run.spawn.guardian_handle import GuardianHandle
 from jobq.run.spawn.survivors import kill_all_of
 from jobq.settings import Settings
 from tests.guardian.stage import (
@@ -264,3 +266,16 @@ def test_s3_who_is_short_of_descriptors_cannot_tell_that_nothing_is_left() -> No
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert without_survivors([holder]) == [holder]
+
+
+async def test_l4_a_worker_starts_though_nobody_can_look_for_what_the_dead_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the machine is short of descriptors."""
+
+    def short() -> int:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    monkeypatch.setattr("jobq.run.spawn.guardian_handle.kill_what_dead_workers_left", short)
+    assert await GuardianHandle().kill_what_dead_workers_left() == 0
+    assert "not looked for" in caplog.text

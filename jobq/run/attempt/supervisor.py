@@ -394,10 +394,11 @@ class _Attempt:
             except (SettlementUnknown, BackendUnavailable) as error:
                 settled = Settled.UNKNOWN
                 if patience.is_over():
-                    _log.info("task %s may not be given back, its lease will run out: %s", self._delivery.id, error)
+                    _log.info("task %s may not have been given back: %s", self._delivery.id, error)
                     return settled
             except JobqError as error:
-                _log.info("task %s was not given back, its lease will run out: %s", self._delivery.id, error)
+                was = "was not" if settled is Settled.LOST else "may have been"  # by what was not answered before
+                _log.info("task %s %s given back: %s", self._delivery.id, was, error)
                 return settled
             else:
                 return Settled.YES

@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 from collections.abc import Callable
+from typing import Final
 
 from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id
 from jobq.run.spawn.survivors import SECONDS, Lifeline, kill_all_of
+
+_log: Final = logging.getLogger(__name__)
 
 
 class GuardianHandle:
@@ -28,7 +32,11 @@ class GuardianHandle:
 
     async def kill_what_dead_workers_left(self) -> int:
         """Kill what other workers left when they died with their watchers; return how many."""
-        return await asyncio.to_thread(kill_what_dead_workers_left)
+        try:
+            return await asyncio.to_thread(kill_what_dead_workers_left)
+        except OSError as error:  # what others left is no reason not to start: the next worker looks again
+            _log.warning("what dead workers may have left here is not looked for: %s", error)
+            return 0
 
     def name_worker(self, guardian: int) -> None:
         """Give this worker its id; `guardian` is the process number of who guards it."""
