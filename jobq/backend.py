@@ -203,7 +203,10 @@ class Delivery(Protocol):
         ...
 
     async def release(self) -> None:
-        """Put it back untouched and at once; only for a delivery that was never started, consumes no budget."""
+        """Put it back at once; only for a delivery that was never started, consumes no budget.
+
+        Untouched but for one recorded end; a copy that may run beside its original is of the next generation (S3).
+        """
         ...
 
     async def dead_letter(self, reason: str, description: str) -> None:

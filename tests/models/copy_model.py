@@ -5,8 +5,9 @@ A requeue and a release are a copy, sent under a name of its own, then the compl
 after its sender is gone. What must hold:
 
     S1  a task that has not ended has a message in the queue, or on its way there
-    S7  starts <= 1 + retries + crashes that happened, where nothing is released, as docs/guarantees.md says. `strict`
-        asks for 1 + retries + the budget of crashes, which an original that runs beside its copy exceeds.
+    S3  no two starts of a task have one fencing number; looked at where `tokens` says so
+    S7  starts <= 1 + retries + crashes that happened, as docs/guarantees.md says. `strict` asks for 1 + retries + the
+        budget of crashes, which an original that runs beside its copy exceeds.
 
 Copies are named by `jobq_azure.service_bus.message_format.copy_name`, by the original's sequence number, which no user
 chooses; `naming` replaces that by what loses tasks, or starts them too often.
@@ -19,8 +20,8 @@ from typing import Final, NamedTuple, cast
 from jobq_azure.service_bus.message_format import Held, copy_name
 
 NAMINGS: Final = {
-    "origin": "the original's sequence number, generation and, of a release, its ends; as the code does",
-    "life": "the sequence number of the message as which the task was pushed, generation and, of a release, its ends",
+    "origin": "the original's sequence number and generation; as the code does",
+    "life": "the sequence number of the message as which the task was pushed, and generation",
     "task": "the task's id alone",
     "generation": "the task's id and generation, joined by a colon",
     "none": "by nothing: the broker knows no names",
@@ -94,6 +95,8 @@ class State(NamedTuple):
     starts: tuple[int, ...]
     crashes: tuple[int, ...]
     workers: tuple[Worker, ...]
+    tokens: frozenset[tuple[int, int, int]] = frozenset()  # task, generation, delivery of each start
+    repeated: str = ""  # the first of them that was shown twice
 
 
 class CopyModel:
@@ -105,6 +108,8 @@ class CopyModel:
             forgotten the first push.
         retries, crashes: the budgets of each task.
         releases: whether a worker may give a task back unstarted.
+        raises: whether such a copy is of the next generation, as one of a requeue is; as the code does.
+        tokens: whether S3 is looked at.
         forgets: whether the broker's window may end for any name.
         strict: see above.
         late: copies on their way at once, at most.
@@ -119,6 +124,8 @@ class CopyModel:
         retries: int = 1,
         crashes: int = 1,
         releases: bool = False,
+        raises: bool = True,
+        tokens: bool = False,
         forgets: bool = False,
         strict: bool = False,
         late: int = 1,
@@ -127,7 +134,7 @@ class CopyModel:
         assert naming in NAMINGS
         self._naming, self._ids, self._retries, self._crashes = naming, ids, retries, crashes
         self._releases, self._forgets, self._strict, self._late = releases, forgets, strict, late
-        self._checks_starts = checks_starts
+        self._checks_starts, self._raises, self._tokens = checks_starts, raises, tokens
 
     def first(self) -> State:
         """Nothing was pushed."""
@@ -155,7 +162,9 @@ class CopyModel:
                 yield f"the broker forgets {name}", state._replace(names=state.names - {name})
 
     def broken(self, state: State) -> str:
-        """S1 and S7."""
+        """S1, S3 and S7."""
+        if state.repeated:
+            return f"S3: two starts show {state.repeated}"
         for task in range(len(self._ids) - state.to_push):
             if not state.ended[task] and not any(each.task == task for each in (*state.messages, *state.late)):
                 return f"S1: task {self._ids[task]} of push {task + 1} is lost"
@@ -208,7 +217,7 @@ class CopyModel:
             yield f"{_named(message)} is buried: it crashed {crashed} times", _ended(state, message)
             return
         locked = _swapped(state, message._replace(taken=taken, is_locked=True))
-        running = _changed(locked, _IDLE, Worker(Does.RUNS, message.number, holds=True))
+        running = self._shown(_changed(locked, _IDLE, Worker(Does.RUNS, message.number, holds=True)), message)
         yield f"{_named(message)} starts", running._replace(starts=self._counted(state.starts, message.task))
         if self._releases and message.ends < _MOST_ENDS:
             yield (
@@ -216,22 +225,29 @@ class CopyModel:
                 _changed(locked, _IDLE, Worker(Does.RELEASES, message.number, holds=True)),
             )
 
+    def _shown(self, state: State, message: Message) -> State:
+        if not self._tokens:
+            return state
+        token = (message.task, message.generation, message.before + message.taken + 1)
+        if token in state.tokens:
+            return state._replace(repeated=f"0.{message.generation}.{token[-1]}")
+        return state._replace(tokens=state.tokens | {token})
+
     def _copy(self, original: Message, does: Does) -> Message:
-        generation, failures = original.generation, original.failures
-        if does is Does.REQUEUES:
-            generation, failures = generation + 1, failures + 1
+        failures = original.failures + (does is Does.REQUEUES)
         ends = original.ends + 1
-        parts = (generation, ends) if does is Does.RELEASES else (generation,)
+        generation = original.generation + (self._raises or does is Does.REQUEUES)
+        steps = (generation,) if generation > original.generation else (generation, ends)
         origin = original.origin or original.number
         match self._naming:
             case "task":
                 name = f"{self._ids[original.task]}:copy"
             case "generation":
-                name = ":".join(map(str, (self._ids[original.task], *parts)))
+                name = ":".join(map(str, (self._ids[original.task], *steps)))
             case "life":
-                name = copy_name(cast("Held", original._replace(number=origin)), *parts)
+                name = copy_name(cast("Held", original._replace(number=origin)), *steps)
             case _:
-                name = copy_name(cast("Held", original), *parts)  # which looks at its number alone
+                name = copy_name(cast("Held", original), *steps)  # which looks at its number alone
         before = original.before + original.taken
         return Message(0, name, original.task, generation, failures, ends, before, origin=origin)
 

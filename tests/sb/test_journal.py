@@ -82,8 +82,9 @@ async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite
     assert await queue._wire.get(queue._wire.place.queue, f"c!{task.id}") is None, "nothing of it is left"
 
 
+@pytest.mark.parametrize("way_back", ["requeue", "release"])
 async def test_what_is_back_beside_its_copy_is_not_run(
-    stage: Stage, azurite: Azurite, caplog: pytest.LogCaptureFixture
+    stage: Stage, azurite: Azurite, caplog: pytest.LogCaptureFixture, way_back: str
 ) -> None:
     """S6: the copy was received, so that the original, whose completion was lost, is completed and not started."""
     queue, _ = await _journaled(stage, azurite)
@@ -92,7 +93,7 @@ async def test_what_is_back_beside_its_copy_is_not_run(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue._inner._wire, "complete", _lost)  # type: ignore[attr-defined]
         with pytest.raises(Exception, match="lost"):
-            await original.requeue(task.requeued(failures=1), NOW)
+            await (original.release() if way_back == "release" else original.requeue(task.requeued(failures=1), NOW))
     (copy,) = await queue.receive(1, None, timedelta(seconds=2))
     assert copy.fencing.generation == 1
     await written(queue)

@@ -45,6 +45,31 @@ async def test_a_crash_between_clone_and_completion_loses_nothing(tmp_path: Path
             await first.complete(DONE)
 
 
+async def test_s3_s7_a_crash_between_the_steps_of_a_give_back_makes_no_second_task(tmp_path: Path) -> None:
+    """Its copy is of the next generation: other fencing numbers, and the name of the one that the original sends."""
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock, dedup_window=600.0) as stage:
+        await stage.pushed()
+        first = await stage.take()
+        stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
+        with pytest.raises(BackendUnavailable):
+            await first.release()
+        copy = await stage.take()
+        await clock.advance(LOCK_SECONDS + 1)
+        original, again = [await stage.take() for _ in range(2)]
+        if original.fencing.generation:
+            original, again = again, original
+        epoch = first.fencing.epoch
+        shown = [first.fencing, copy.fencing, original.fencing, again.fencing]
+        assert shown == [(epoch, 0, 1), (epoch, 1, 2), (epoch, 0, 2), (epoch, 1, 3)]
+        assert crashes_before(copy.task, copy.deliveries) == 0
+        await original.requeue(original.task.requeued(failures=1), NOW)
+        (left,) = stage.queue.messages()
+        assert left.content.message_id == f"~1:{epoch}:1"
+        await again.complete(DONE)
+        assert stage.queue.messages() == []
+
+
 async def test_a_requeue_that_is_repeated_sends_one_clone(stage: Stage) -> None:
     # Its completion was refused, so the caller asks again: without dedup a second clone would be a second task.
     await stage.pushed()

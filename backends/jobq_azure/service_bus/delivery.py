@@ -26,7 +26,6 @@ from jobq_azure.service_bus.message_format import (
     cut,
     id_in,
     origin_of,
-    released,
     task_in,
 )
 from jobq_azure.service_bus.rest_client import Locked, Outgoing, ServiceBusWire
@@ -54,7 +53,7 @@ class ServiceBusDelivery:
         length: of the queue's locks.
 
     Attributes:
-        on_requeued: called once the service has the clone of a requeue, before the original is completed.
+        on_requeued: called once the service has the clone, before the original is completed.
     """
 
     def __init__(
@@ -137,23 +136,22 @@ class ServiceBusDelivery:
             now, _ = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
             at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
             in_epoch = task.in_epoch(max(task.epoch, self.fencing.epoch))  # a caller may hold the task as it was pushed
-            await self._replace(clone(self._locked, in_epoch, self.deliveries, at), self.on_requeued)
+            await self._replace(clone(self._locked, in_epoch, self.deliveries, at))
 
         await self._settle(put_back)
 
     async def release(self) -> None:
-        """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
+        """Put it back unstarted, with one more end recorded, so that it is no crash (S7).
 
-        async def put_back() -> None:
-            try:
-                task = self.task.released()
-            except MalformedTask:
-                await self._wire.unlock(self._locked)
-                return
-            await self._wire.renew(self._locked)
-            await self._replace(released(self._locked, task, self.deliveries))
-
-        await self._settle(put_back)
+        As a requeue, so the clone is of the next generation: its fencing numbers are none of the original's (S3), and
+        the clone that an original sends which runs beside it is dropped (S7).
+        """
+        try:
+            task = self.task.requeued()
+        except MalformedTask:
+            await self._settle(lambda: self._wire.unlock(self._locked))
+        else:
+            await self.requeue(task, timedelta(0))
 
     async def dead_letter(self, reason: str, description: str) -> None:
         """Move it to the queue's own dead-letter place, in one step."""
@@ -177,7 +175,7 @@ class ServiceBusDelivery:
             " save it where the task keeps its data, under its JOBQ_TASK_ID"
         )
 
-    async def _replace(self, message: Outgoing, on_sent: Callable[[], None] = lambda: None) -> None:
+    async def _replace(self, message: Outgoing) -> None:
         """Send a clone, unless it was sent, and complete the original."""
         if self._sent is None or self._sent.message_id != message.message_id:
             self._in_doubt = True
@@ -188,7 +186,7 @@ class ServiceBusDelivery:
                 raise
             self._in_doubt = False
             self._sent = message
-            on_sent()
+            self.on_requeued()
         try:
             await self._wire.complete(self._locked)
         except LockLost as error:

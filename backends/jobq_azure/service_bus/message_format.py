@@ -75,25 +75,18 @@ def pushed(task: Task) -> Outgoing:
 
 
 def clone(original: "Held", task: Task, before: int, at: float | None) -> Outgoing:
-    """Return the message of a task that was requeued; one generation has one name, so one clone."""
-    return _copy(original, task, before, at, copy_name(original, task.epoch, task.generation), {EPOCH: task.epoch})
+    """Return the message of a task that goes back; one generation has one name, so one clone."""
+    return _copy(original, task, before, at, {EPOCH: task.epoch})
 
 
 def redriven(original: "Held", task: Task, before: int) -> Outgoing:
     """Return the message of a dead letter that is put back, in an epoch of its own; one epoch has one name."""
-    return _copy(original, task, before, None, copy_name(original, task.epoch, task.generation), {})
+    return _copy(original, task, before, None, {})
 
 
-def released(original: "Held", task: Task, before: int) -> Outgoing:
-    """Return the message of a task that was let go unstarted: of the same generation, with one more end."""
-    name = copy_name(original, task.epoch, task.generation, task.counters.ends)
-    return _copy(original, task, before, None, name, {EPOCH: task.epoch})
-
-
-def _copy(
-    original: "Held", task: Task, before: int, at: float | None, name: str, beside: Mapping[str, str | int]
-) -> Outgoing:
+def _copy(original: "Held", task: Task, before: int, at: float | None, beside: Mapping[str, str | int]) -> Outgoing:
     properties: dict[str, str | int] = {BEFORE: before, ORIGIN: origin_of(original), **beside}
+    name = copy_name(original, task.epoch, task.generation)
     return Outgoing(body=task.encode(), message_id=name, at=at, properties=properties)
 
 

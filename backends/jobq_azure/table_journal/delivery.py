@@ -141,10 +141,6 @@ class JournaledDelivery:
         def after() -> After:
             return After(fencing=fencing, due=time.time() + max(0.0, delay.total_seconds()))
 
-        def tell_of_copy() -> None:
-            self._is_replaced = True
-            self._safely(lambda: self._notebook.replaced(self._held(), after()))
-
         def tell() -> None:
             attempt = self.page.attempt or Attempt(
                 attempt=self.deliveries, outcome=OutcomeKind.FAILED, then="retry", ended=time.time()
@@ -152,15 +148,19 @@ class JournaledDelivery:
             self._tell_ended(replace(attempt, then="retry"), after())
 
         if isinstance(self._inner, _Copying):
-            self._inner.on_requeued = tell_of_copy
+            self._inner.on_requeued = lambda: self._tell_of_copy(after())
         await self._settle(self._inner.requeue(task, delay), tell)
 
     async def release(self) -> None:
         """Put it back unstarted."""
+        fencing = self.fencing
+        if isinstance(self._inner, _Copying):  # its clone is of the next generation
+            fencing = fencing._replace(generation=fencing.generation + 1)
+            self._inner.on_requeued = lambda: self._tell_of_copy(After(fencing=fencing, due=time.time()))
 
         def tell() -> None:
             attempt = Attempt(attempt=self.deliveries, outcome=RELEASED, then="retry", ended=time.time())
-            self._tell_ended(attempt, After(fencing=self.fencing, due=time.time()))
+            self._tell_ended(attempt, After(fencing=fencing, due=time.time()))
 
         await self._settle(self._inner.release(), tell)
 
@@ -185,6 +185,10 @@ class JournaledDelivery:
             await self._checkpoints.save(claim_of(self._inner), value, number)
             self._checkpoint = value
         self._tell_held()
+
+    def _tell_of_copy(self, after: After) -> None:
+        self._is_replaced = True
+        self._safely(lambda: self._notebook.replaced(self._held(), after))
 
     def _tell_held(self) -> None:
         if self._is_replaced:

@@ -27,6 +27,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 STOPPING_SECONDS: Final = 5.0  # for the repetitions once the worker has to stop
 AT_ONCE_SECONDS: Final = 2.0  # and once it has to stop without grace
+GIVE_BACK_SECONDS: Final = 5.0  # for those of giving back what was never started
 _TAIL_CHARACTERS: Final = 4096  # of the output, in a dead letter (DESIGN section 11)
 
 
@@ -85,6 +86,32 @@ async def settle(
         return settled
     await _record(delivery, verdict, lambda record: told(record, Patience(clock, AT_ONCE_SECONDS, stopping)))
     return settled
+
+
+async def give_back(
+    delivery: Delivery, keeper: LeaseKeeper, *, capabilities: Capabilities, clock: Clock, stopping: Stopping
+) -> Settled:
+    """Give back what was never started, and say what is known of it.
+
+    Repeated like a settle, for some seconds: done by half, it would go on beside its copy (S6).
+
+    Args:
+        delivery: whose.
+        keeper: keeps its lease meanwhile.
+        capabilities: the backend's.
+        clock: spaces the repetitions.
+        stopping: what shortens the repetitions.
+    """
+    patience = Patience(clock, GIVE_BACK_SECONDS, stopping)
+
+    async def send() -> None:
+        await keeper.settle(delivery.release)
+
+    try:
+        return await _repeated(delivery, send, patience, keeper, repeats_doubt=capabilities.idempotent_settle)
+    except MalformedTask as fault:  # it has no room for one more count
+        _log.error("task %s cannot be given back: it %s", delivery.id, fault)
+        return Settled.LOST
 
 
 async def _record(delivery: Delivery, verdict: DeadLetter, tell: Callable[[Verdict], Awaitable[Settled]]) -> None:

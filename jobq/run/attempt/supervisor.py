@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jobq import durations
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, Moment
-from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, MalformedTask, SettlementUnknown
+from jobq.errors import ConfigurationError, JobqError, MalformedTask
 from jobq.events import Events
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
@@ -23,7 +23,7 @@ from jobq.run.attempt.forward import sent_on
 from jobq.run.attempt.result import fit_to_keep
 from jobq.run.attempt.retry import Backoff, Cancel, Complete, DeadLetter, Judge, Leave, Reason, Requeue, SendOn, Verdict
 from jobq.run.attempt.runner import Runner, Running
-from jobq.run.attempt.settle import Patience, Settled, settle
+from jobq.run.attempt.settle import Patience, Settled, give_back, settle
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.neighbours import Admission, Place
 from jobq.run.process.spawner import Deadline, StartFailed, StatusLost
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SAVE_SECONDS = 3.0  # after the grace, for the files of a task that was stopped: all within 30 s (P8)
-LET_GO_SECONDS = 5.0  # for the repetitions of giving back what was never started
-LET_GO_PAUSE_SECONDS = 0.5
 START_SECONDS = 3.0  # how long a start may still take once the worker has to stop
 
 
@@ -379,30 +377,16 @@ class _Attempt:
 
     async def _let_go(self) -> Report:
         """Give an unstarted delivery back, if it is still ours; else it comes back by itself."""
-        settled = await self._given_back()
+        settled = await give_back(
+            self._delivery,
+            self._keeper,
+            capabilities=self._with.backend.capabilities,
+            clock=self._with.clock,
+            stopping=self._with.stopping,
+        )
         if settled is Settled.YES:
             self._telling.released()
         return Report(task_id=self._delivery.id, verdict=None, settled=settled)
-
-    async def _given_back(self) -> Settled:
-        """Give it back, and again for a while where that was not answered: done by half it would go on as two tasks."""
-        patience = Patience(self._with.clock, LET_GO_SECONDS, self._with.stopping)
-        settled = Settled.LOST
-        while True:
-            try:
-                await self._keeper.settle(self._delivery.release)
-            except (SettlementUnknown, BackendUnavailable) as error:
-                settled = Settled.UNKNOWN
-                if patience.is_over():
-                    _log.info("task %s may not have been given back: %s", self._delivery.id, error)
-                    return settled
-            except JobqError as error:
-                was = "was not" if settled is Settled.LOST else "may have been"  # by what was not answered before
-                _log.info("task %s %s given back: %s", self._delivery.id, was, error)
-                return settled
-            else:
-                return Settled.YES
-            await patience.pause(LET_GO_PAUSE_SECONDS, self._keeper)
 
     def _backoff(self) -> Backoff:
         settings = self._with.settings

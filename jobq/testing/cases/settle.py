@@ -77,7 +77,7 @@ async def longest_delay_is_taken(bench: Bench) -> None:
 @case()
 async def release_consumes_no_budget(bench: Bench) -> None:
     """S7: a delivery that was never started is recorded as an end, at once visible, and is no crash."""
-    (pushed,) = await bench.pushed()
+    await bench.pushed()
     before = await bench.take()
     for number in (1, 2, 3):
         await before.release()
@@ -85,7 +85,7 @@ async def release_consumes_no_budget(bench: Bench) -> None:
         after = await bench.take()
         assert after.task.counters.failures == after.task.counters.preemptions == 0
         assert after.task.counters.ends == number, "a release is one recorded end"
-        assert after.task.generation == pushed.generation
+        assert after.task.generation == (0 if bench.capabilities.atomic_requeue else number), "a copy is of the next"
         if bench.capabilities.counts_deliveries:
             assert after.deliveries == before.deliveries + 1
             assert crashes(after) == crashes(before) == 0
