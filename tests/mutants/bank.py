@@ -203,9 +203,23 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="of a copy on Service Bus the journal hears only when its original is gone",
         file="backends/jobq_azure/service_bus/delivery.py",
-        text="            on_sent()",
+        text="            self.on_requeued()",
         wrong="            pass",
         test="tests/sb/test_journal.py::test_what_is_back_before_its_copy_is_due_is_not_run",
+    ),
+    Mutant(
+        name="what is given back goes on in its generation (Service Bus)",
+        file="backends/jobq_azure/service_bus/delivery.py",
+        text="            task = self.task.requeued()",
+        wrong="            task = self.task.released()",
+        test="tests/sb/test_requeues.py::test_s3_s7_a_crash_between_the_steps_of_a_give_back_makes_no_second_task",
+    ),
+    Mutant(
+        name="a give-back in doubt is repeated where nothing drops a second copy",
+        file="jobq/run/attempt/settle.py",
+        text="repeats_doubt=capabilities.idempotent_settle)\n    except MalformedTask as fault:  # it has no",
+        wrong="repeats_doubt=True)\n    except MalformedTask as fault:  # it has no",
+        test="tests/unit/test_giving_back.py::test_s7_a_give_back_in_doubt_makes_no_second_copy",
     ),
     Mutant(
         name="what could not be buried starts again",
