@@ -27,8 +27,6 @@ from jobq_azure.service_bus.receive import Polls
 from jobq_azure.service_bus.rest_client import Locked, ServiceBusWire
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from jobq_azure.service_bus.amqp_client import Amqp
 
 LONGEST_LOCK: Final = timedelta(minutes=5)  # by the service
@@ -37,10 +35,25 @@ _DELIVERIES_TO_SPARE: Final = 10
 _DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its queue
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
 _REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
-# Half a second to import, which the loop must not stand still for when a first task is given up under its lease.
 _SDK: Final = "jobq_azure.service_bus.amqp_client"
 _T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)
+
+
+class Sdk:
+    """Gives what speaks AMQP, which few commands need, and which takes half a second to import."""
+
+    async def load(self) -> None:
+        """Import it: the loop must not stand still for that when a first task is given up under its lease."""
+        await asyncio.to_thread(import_module, _SDK)
+
+    def connect(self, namespace: Namespace, *, websocket: bool) -> "Amqp":
+        """Return a client of the namespace's queue; it connects when it is first needed."""
+        from jobq_azure.service_bus.amqp_client import Amqp  # noqa: PLC0415 - see above
+
+        # Its log tells each link that the service closes; what matters of it is raised.
+        logging.getLogger("azure.servicebus").setLevel(logging.CRITICAL)
+        return Amqp(namespace, websocket=websocket)
 
 
 class ServiceBusBackend:
@@ -50,9 +63,16 @@ class ServiceBusBackend:
         namespace: not yet entered; this enters and leaves it.
         options: what the settings say.
         now: seconds by a clock that the service's long polls go by, too.
+        sdk: gives what speaks AMQP.
     """
 
-    def __init__(self, namespace: Namespace, options: Options, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        options: Options,
+        now: Callable[[], float] = time.monotonic,
+        sdk: Sdk = Sdk(),  # noqa: B008 - it has no state
+    ) -> None:
         self._namespace = namespace
         self._place = namespace.place
         self._options = options
@@ -63,10 +83,11 @@ class ServiceBusBackend:
         self._described = 0.0  # when
         self._first_count = 1  # the DeliveryCount of a first delivery: 1 until a 0 was seen
         self._is_warned = self._is_warm = False
-        self._loading: asyncio.Future[ModuleType] | None = None
-        self._memory = Memory()
+        self._loading: asyncio.Future[None] | None = None
+        self._memory = Memory(now)
         self._length = LockLength(self._look_at_lock, now)
-        self._sdk: Amqp | None = None
+        self._sdk = sdk
+        self._connected: Amqp | None = None
         self._admin: Admin
         self._wire: ServiceBusWire
         self._polls: Polls
@@ -126,19 +147,14 @@ class ServiceBusBackend:
             await asyncio.wait(self._on_their_way, timeout=_LEAVE_SECONDS)
         for sent in self._on_their_way:
             sent.cancel()
-        if self._sdk is not None:
-            await self._sdk.aclose()
+        if self._connected is not None:
+            await self._connected.aclose()
         await self._stack.aclose()
 
     def _amqp(self) -> "Amqp":
-        """Return the SDK, which few commands need, and which takes half a second to import."""
-        if self._sdk is None:
-            from jobq_azure.service_bus.amqp_client import Amqp  # noqa: PLC0415 - see above
-
-            # Its log tells each link that the service closes; what matters of it is raised.
-            logging.getLogger("azure.servicebus").setLevel(logging.CRITICAL)
-            self._sdk = Amqp(self._namespace, websocket=self._options.websocket)
-        return self._sdk
+        if self._connected is None:
+            self._connected = self._sdk.connect(self._namespace, websocket=self._options.websocket)
+        return self._connected
 
     async def _look(self) -> None:
         """Learn what the queue was made with, where rights and the network allow it; nothing depends on it."""
@@ -162,7 +178,7 @@ class ServiceBusBackend:
 
     async def prepare(self) -> None:
         """Warn where AMQP is closed, without which no task is given up."""
-        await asyncio.to_thread(import_module, _SDK)
+        await self._sdk.load()
         try:
             await self._amqp().reach()
         except NoAnswer as error:
@@ -193,7 +209,7 @@ class ServiceBusBackend:
             raise BackendUnavailable(str(error)) from None  # what is locked comes again, one delivery older
         if found and not self._is_warm:
             self._is_warm = True
-            self._loading = asyncio.ensure_future(asyncio.to_thread(import_module, _SDK))
+            self._loading = asyncio.ensure_future(self._sdk.load())
         return [self._delivery(locked, lease) for locked in found]
 
     def _delivery(self, locked: Locked, lease: timedelta | None) -> ServiceBusDelivery:
@@ -262,7 +278,7 @@ class ServiceBusBackend:
     async def clear(self) -> int:
         """Delete what waits; what is leased stays its worker's, for the service lets nobody else touch it."""
         count = await _certain(cleared(self._amqp(), self._wire))
-        self._memory = Memory()
+        self._memory = Memory(self._now)
         return count
 
     async def dead_letters(self, limit: int) -> list[Dead]:

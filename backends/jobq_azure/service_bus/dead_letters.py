@@ -29,7 +29,8 @@ from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES
 from jobq_azure.service_bus.rest_client import Outgoing, ServiceBusWire
 
 if TYPE_CHECKING:
-    from jobq_azure.service_bus.amqp_client import Amqp, Seen
+    from jobq_azure.service_bus.amqp_client import Amqp
+    from jobq_azure.service_bus.seen import Seen
 
 T = TypeVar("T")
 _AT_ONCE: Final = 200  # letters that one request locks, renews or settles

@@ -9,7 +9,7 @@ from jobq.task import Task
 from jobq_azure.service_bus.message_format import id_in, origin_of
 
 if TYPE_CHECKING:
-    from jobq_azure.service_bus.amqp_client import Seen
+    from jobq_azure.service_bus.seen import Seen
 
 _MOST_TIMES: Final = 3  # that letters are locked on the average: locks that run out bring them again
 Origin = tuple[str, str]  # a task's id, and the message as which it was pushed

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,13 +23,18 @@ _REMEMBERED_SECONDS: Final = 600.0
 
 @dataclass
 class Memory:
-    """What one handle has pushed lately: the broker drops a known id without a word, whatever its payload (S8)."""
+    """What one handle has pushed lately: the broker drops a known id without a word, whatever its payload (S8).
 
+    Attributes:
+        now: seconds by any clock that only goes on.
+    """
+
+    now: Callable[[], float] = time.monotonic
     _known: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict)
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Raise DuplicateTask for an id that is known with another payload."""
-        now, here = time.monotonic(), dict[str, bytes]()
+        now, here = self.now(), dict[str, bytes]()
         for task in tasks:
             work = task.fingerprint()
             when, former = self._known.get(task.id, (now, work))
@@ -38,7 +43,7 @@ class Memory:
 
     def add(self, tasks: Sequence[Task]) -> None:
         """Remember what was pushed."""
-        now = time.monotonic()
+        now = self.now()
         for task in tasks:
             self._known[task.id] = now, task.fingerprint()
         while len(self._known) > _MOST_REMEMBERED:
