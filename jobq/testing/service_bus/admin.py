@@ -68,11 +68,11 @@ class Admin:
         if name == "$namespaceinfo":
             raise Unsupported("The properties of the namespace are not emulated.")
         if name == _ALL:
-            return _answer(_feed(list(broker.queues.values())[int(asked.query.get("$skip", 0)) :]))
+            return _answer(feed(list(broker.queues.values())[int(asked.query.get("$skip", 0)) :]))
         try:
             return _answer(_entry(broker.queue(name)))
         except EntityMissing:
-            return _answer(_feed([]))
+            return _answer(feed([]))
 
     async def put(self, asked: web.Request, _: Request) -> web.Response:
         """Make a queue; with `If-Match`, change one."""
@@ -191,11 +191,12 @@ def _entry(queue: Queue) -> ET.Element:
     return entry
 
 
-def _feed(queues: Sequence[Queue]) -> ET.Element:
-    feed = ET.Element(f"{{{_ATOM}}}feed")
-    ET.SubElement(feed, f"{{{_ATOM}}}title", type="text").text = "Publicly Listed Services"
-    feed.extend(_entry(queue) for queue in queues)
-    return feed
+def feed(queues: Sequence[Queue]) -> ET.Element:
+    """Return what describes queues."""
+    found = ET.Element(f"{{{_ATOM}}}feed")
+    ET.SubElement(found, f"{{{_ATOM}}}title", type="text").text = "Publicly Listed Services"
+    found.extend(_entry(queue) for queue in queues)
+    return found
 
 
 def _answer(element: ET.Element, status: HTTPStatus = HTTPStatus.OK) -> web.Response:

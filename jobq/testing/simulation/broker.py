@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from jobq.backend import Backend, Delivery
 from jobq.errors import LockLost
@@ -15,6 +15,7 @@ from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.network import Link, Reset
 
+T = TypeVar("T")
 MakeBackend = Callable[[Machine], AbstractContextManager[Backend]]
 
 
@@ -79,6 +80,16 @@ class Broker:
         for link in links:
             link.reset()
 
+    async def unless_it_crashes(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do what may take time; a crash ends it."""
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._receiving[serving] = None
+        try:
+            return await work
+        finally:
+            del self._receiving[serving]
+
     # Requests
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
@@ -89,16 +100,11 @@ class Broker:
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lease tasks."""
-        serving = asyncio.current_task()
-        assert serving is not None
-        self._receiving[serving] = None
         try:
-            found = await self.backend.receive(max_tasks, lease, wait)
+            found = await self.unless_it_crashes(self.backend.receive(max_tasks, lease, wait))
         except asyncio.CancelledError:
             self.monitor.abandoned()
             raise
-        finally:
-            del self._receiving[serving]
         for each in found:
             self.monitor.granted(each)
         return found

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from jobq.testing.simulation.broker import MakeBackend
 from jobq.testing.simulation.menu import BLOWS
+from jobq.testing.simulation.store import Store
 from jobq.testing.simulation.world import World
 
 SEEDS_A_PROCESS: Final = 25  # nothing of a run is freed before its process ends, as `run_one` says
@@ -124,7 +125,7 @@ SHARE: Final = Floors(seeds=2_000, steps=6_000_000, leases=50_000, lease_hours=5
 
 
 def run_one(
-    seed: int, make_backend: MakeBackend, *, skip: frozenset[int] = frozenset(), keeps_trace: bool = False
+    seed: int, make_backend: Store | MakeBackend, *, skip: frozenset[int] = frozenset(), keeps_trace: bool = False
 ) -> World:
     """Run one seed to its end.
 
@@ -156,7 +157,7 @@ def totals_of(world: World) -> Totals:
 
 def run_many(
     seeds: Iterable[int],
-    make_backend: MakeBackend,
+    make_backend: Store | MakeBackend,
     *,
     processes: int | None = None,
     stop_at: Callable[[Totals], bool] = lambda _totals: False,
@@ -192,7 +193,7 @@ def run_many(
 _kept: Final[list[World]] = []
 
 
-def _run_chunk(seeds: list[int], make_backend: MakeBackend) -> Totals:
+def _run_chunk(seeds: list[int], make_backend: Store | MakeBackend) -> Totals:
     totals = Totals()
     for seed in seeds:
         totals.add(totals_of(run_one(seed, make_backend)))

@@ -10,7 +10,7 @@ class ErrorsTo(logging.Handler):
     def __init__(self, take: Callable[[logging.LogRecord], None]) -> None:
         super().__init__(logging.ERROR)
         self._take = take
-        self._logger = logging.getLogger("jobq")
+        self._loggers = [logging.getLogger(name) for name in ("jobq", "jobq_azure")]
         self._asyncio = logging.getLogger("asyncio")
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -18,14 +18,17 @@ class ErrorsTo(logging.Handler):
         self._take(record)
 
     def __enter__(self) -> None:
-        self._before = self._logger.level, self._logger.propagate, self._asyncio.level
-        self._logger.addHandler(self)
-        self._logger.setLevel(logging.ERROR)
-        self._logger.propagate = False
+        self._before = [(each.level, each.propagate) for each in self._loggers], self._asyncio.level
+        for logger in self._loggers:
+            logger.addHandler(self)
+            logger.setLevel(logging.ERROR)
+            logger.propagate = False
         self._asyncio.setLevel(logging.CRITICAL + 1)
 
     def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self)
-        level, self._logger.propagate, others = self._before
-        self._logger.setLevel(level)
+        before, others = self._before
+        for logger, (level, propagates) in zip(self._loggers, before, strict=True):
+            logger.removeHandler(self)
+            logger.setLevel(level)
+            logger.propagate = propagates
         self._asyncio.setLevel(others)

@@ -262,7 +262,8 @@ class Loop(asyncio.BaseEventLoop):
 
     def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """See asyncio; `fd` is any object, and who makes it readable calls `fire`."""
-        self.readers[fd] = Handle(callback, args, copy_context())
+        self.readers[fd] = handle = Handle(callback, args, copy_context())
+        self._due_now.append(Handle(callback, args, handle.context))  # what has come before is there to be read
 
     def remove_reader(self, fd: Any) -> bool:
         """See asyncio."""

@@ -72,13 +72,20 @@ class Monitor(TaskRules):
         known.starts += 1
         for other in self.trees:
             is_excused = around.excuses(other) or around.excuses(tree)
-            if other.task == tree.task and other.lives and not is_excused:
+            if other.task == tree.task and other.lives and not is_excused and not self._may_live_beside(tree, other):
                 places = f"{other.fencing} on {other.node.name}, {tree.fencing} on {tree.node.name}"
                 self.broken("P1", f"{tree.task} runs twice: {places}")
         self.trees.append(tree)
         here = sum(each.node is tree.node for each in self.trees)
         if here > around.slots:
             self.broken("slots", f"{here} trees live on {tree.node.name}, which has {around.slots} slots")
+        self._check_starts(known, tree)
+
+    def _may_live_beside(self, tree: "Tree", other: "Tree") -> bool:  # noqa: ARG002 - for queues that send copies
+        """Tell whether two trees of one task may live at once."""
+        return False
+
+    def _check_starts(self, known: Known, tree: "Tree") -> None:  # noqa: ARG002 - as above
         budgets = known.task.budgets
         most = 1 + budgets.retries + budgets.preemptions + budgets.crashes
         if known.starts > most:

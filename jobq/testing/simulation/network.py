@@ -72,12 +72,13 @@ class Link:
         for number in list(self._open):
             self._answer(number, Reset("connection reset by peer"), failed=True)
 
-    async def ask(self, handler: Callable[[], Awaitable[Any]], *, aborts: bool = False) -> Any:
+    async def ask(self, handler: Callable[[], Awaitable[Any]], *, aborts: bool = False, may_double: bool = True) -> Any:
         """Send a request that the broker does, and return its answer.
 
         Args:
             handler: what the broker does.
             aborts: a client that gives up closes its connection, which the broker may see.
+            may_double: somebody on the way may repeat it.
 
         Raises:
             BackendUnavailable: the connection was refused.
@@ -93,7 +94,7 @@ class Link:
         self._open[number] = answer, NODE.get()
         serving: list[asyncio.Task[Any]] = []
         self._send("out", lambda: self.broker.serve(handler, self, number, serving), self.lose_request)
-        if self.double and self.chance.random() < self.double:
+        if may_double and self.double and self.chance.random() < self.double:
             self.broker.fired("doubled request")
             self._send("out", lambda: self.broker.serve(handler, self, -number, []), 0.0)
         try:

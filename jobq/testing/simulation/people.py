@@ -3,37 +3,42 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from random import Random
+from typing import Any
 
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
 from jobq.testing.simulation.monitor import Monitor
-from jobq.testing.simulation.network import Client, Link
+from jobq.testing.simulation.network import Link
 from jobq.testing.simulation.scenario import Scenario
 
 
-async def produce(link: Link, scenario: Scenario, monitor: Monitor) -> None:
-    """Push all tasks, some at a time, and repeat what is unknown."""
-    client, waiting, chance = Client(link), list(scenario.tasks), link.chance
+async def produce(client: Any, chance: Random, scenario: Scenario, monitor: Monitor) -> None:
+    """Push all tasks, some at a time, and repeat what is unknown where that is safe."""
+    waiting = list(scenario.tasks)
     while waiting:
         count = chance.randint(1, 3) if "push in pieces" in scenario.kinds else len(waiting)
         some, waiting = waiting[:count], waiting[count:]
         for task in some:
             monitor.pushing(task)
-        while True:
+        is_known = False
+        while not is_known:
             try:
                 async with asyncio.timeout(10):
                     await client.push(some)
-                break
-            except (PushUnknown, BackendUnavailable, TimeoutError):
+                is_known = True
+            except (PushUnknown, BackendUnavailable, TimeoutError) as error:
+                if not isinstance(error, BackendUnavailable) and not client.capabilities.idempotent_push:
+                    break
                 await asyncio.sleep(chance.uniform(0.1, 2.0))
-        for task in some:
+        for task in some if is_known else ():
             monitor.acknowledged(task.id)
         if waiting:
             await asyncio.sleep(chance.uniform(0, scenario.lease))
 
 
-async def meddle(link: Link, scenario: Scenario, monitor: Monitor, goes_on: Callable[[], bool]) -> None:
+async def meddle(client: Any, link: Link, scenario: Scenario, monitor: Monitor, goes_on: Callable[[], bool]) -> None:
     """Cancel and redrive now and then, as long as faults strike."""
-    client, chance = Client(link), link.chance
+    chance = link.chance
     while goes_on():
         await asyncio.sleep(chance.uniform(0.2, 2.0) * scenario.lease)
         with suppress(JobqError, TimeoutError):

@@ -39,9 +39,9 @@ class Scenario:
     tasks: tuple[Task, ...]
 
     @classmethod
-    def draw(cls, chance: Random) -> "Scenario":
-        """Return one by chance."""
-        kinds = menu.choose(chance)
+    def draw(cls, chance: Random, without: frozenset[str] = frozenset()) -> "Scenario":
+        """Return one by chance; kinds that the store does not know are left out."""
+        kinds = menu.choose(chance) - without
         lease = float(chance.choice([10, 12, 20, 60, 120]))
         slots, machines = chance.choice([1, 2, 3]), chance.choice([1, 2, 2, 3])
         return cls(

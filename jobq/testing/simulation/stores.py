@@ -1,14 +1,18 @@
 """The backends of this project on a simulated server's clock; the core imports none of them before one is asked for."""
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final
+from random import Random
+from typing import Any, Final
 
 from jobq.backend import Backend
-from jobq.testing.simulation.broker import MakeBackend
+from jobq.testing.simulation.copy_rules import CopyRules
 from jobq.testing.simulation.loop import Machine
+from jobq.testing.simulation.monitor import Monitor
+from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.store import Store
 
 QUEUE: Final = "queue"
 _TRACE_LENGTH: Final = 16  # of the store's own
@@ -36,4 +40,36 @@ def sqlite(server: Machine) -> Iterator[Backend]:
         yield SqliteBackend(file, QUEUE, connect=LoopConnection)
 
 
-STORES: Final[dict[str, MakeBackend]] = {"memory": memory, "sqlite": sqlite}
+@contextmanager
+def service_bus(server: Machine) -> Iterator[Any]:
+    """Lend the far side of Service Bus."""
+    from jobq.testing.simulation.bus import Bus  # noqa: PLC0415
+
+    yield Bus(server)
+
+
+@asynccontextmanager
+async def _connected(link: Link, machine: Machine) -> AsyncIterator[Any]:
+    from jobq.testing.simulation.bus_client import connected  # noqa: PLC0415
+
+    async with connected(link, machine) as backend:
+        yield backend
+
+
+def _finish(bus: Any, monitor: Monitor, lease: float, chance: Random) -> None:
+    bus.make(monitor, lease, chance)
+
+
+STORES: Final[dict[str, Store]] = {
+    "memory": Store(make=memory),
+    "sqlite": Store(make=sqlite),
+    # Its protocol of several requests a verb, each of them over the network.
+    "service-bus": Store(
+        make=service_bus,
+        finish=_finish,
+        connect=_connected,
+        monitor=CopyRules,
+        grain=1.0,
+        without=frozenset({"rotating receipts", "named leases", "holder kill", "holder stop", "cancel", "checkpoints"}),
+    ),
+}

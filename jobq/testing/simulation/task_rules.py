@@ -130,6 +130,10 @@ class TaskRules(Trace):
             self._end_if_expired(known, now)
         return all(known.has_ended for known in self.tasks.values() if known.is_acknowledged)
 
+    def healed(self) -> None:
+        """The last fault has ended."""
+        self.note("heal")
+
     # The broker's answers
 
     def pushed(self, ids: list[str]) -> None:

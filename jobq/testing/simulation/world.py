@@ -19,12 +19,12 @@ from jobq.testing.simulation.crew import Crew
 from jobq.testing.simulation.host import Handle, NoSampler, SimulatedHost
 from jobq.testing.simulation.logs import ErrorsTo
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.named import NamedRules, contend
-from jobq.testing.simulation.network import Client, Link
+from jobq.testing.simulation.network import Link
 from jobq.testing.simulation.people import meddle, produce
 from jobq.testing.simulation.processes import Guardian, Plan, Tree
 from jobq.testing.simulation.scenario import Scenario
+from jobq.testing.simulation.store import Store, store_of
 
 if TYPE_CHECKING:
     from jobq.run.attempt.checkpoints import Checkpoints
@@ -38,13 +38,18 @@ class World:
 
     Args:
         seed: decides everything.
-        make_backend: makes what is simulated on the server's clock.
+        made: what is simulated: a store, or what lends a backend on the server's clock.
         keeps_trace: whether lines are kept.
         skip: numbers of blows that are left out, for shrinking; the others stay as they are.
     """
 
     def __init__(
-        self, seed: int, make_backend: MakeBackend, *, keeps_trace: bool = False, skip: frozenset[int] = frozenset()
+        self,
+        seed: int,
+        made: Store | MakeBackend,
+        *,
+        keeps_trace: bool = False,
+        skip: frozenset[int] = frozenset(),
     ) -> None:
         self.seed = seed
         self.loop = Loop()
@@ -52,14 +57,17 @@ class World:
         self.blows = 0
         self._skip = skip
         self._chance = chance = Random(seed)  # noqa: S311 - the same in each replay
-        self.scenario = scenario = Scenario.draw(chance)
+        self._store = store = store_of(made)
+        self.scenario = scenario = Scenario.draw(chance, store.without)
         self.kinds, self.lease, self.slots = scenario.kinds, scenario.lease, scenario.slots
         # RELIABILITY 1.3 rule 2, reckoned here, not as the product does.
-        self.hold = min(0.85 * self.lease, 0.99 * self.lease - 1.5)
+        granted = self.lease - store.grain
+        self.hold = min(0.85 * granted, 0.99 * granted - 1.5)
         server = Machine(self.loop, "server")
-        self.monitor = Monitor(self.loop, server, self, keeps_lines=keeps_trace)
+        self.monitor = store.monitor(self.loop, server, self, keeps_lines=keeps_trace)
         self._open = ExitStack()
-        self.broker = Broker(self.loop, self.monitor, server, self._open.enter_context(make_backend(server)))
+        self.broker = Broker(self.loop, self.monitor, server, self._open.enter_context(store.make(server)))
+        store.finish(self.broker.backend, self.monitor, self.lease, Random(f"{seed} store"))  # noqa: S311
         self.broker.rotates = "rotating receipts" in self.kinds
         self.loop.before_time_moves = self._instant
         self.named = self._named_rules(server)
@@ -130,10 +138,17 @@ class World:
         people = Node(Machine(self.loop, "people"), "people")
         links = [Link(self.broker, Random(self._chance.getrandbits(64))) for _ in range(2)]  # noqa: S311
         links[0].lose_answer, links[0].double = self.crews[0].link.lose_answer, self.crews[0].link.double
-        people.run(self.loop.create_task, produce(links[0], self.scenario, self.monitor))
-        goes_on = lambda: self._is_faulty  # noqa: E731
-        people.run(self.loop.create_task, meddle(links[1], self.scenario, self.monitor, goes_on))
+        people.run(self.loop.create_task, self._produce(links[0], people.machine))
+        people.run(self.loop.create_task, self._meddle(links[1], people.machine))
         self.later(self.lease * 0.5, self._strike)
+
+    async def _produce(self, link: Link, machine: Machine) -> None:
+        async with self._store.connect(link, machine) as client:
+            await produce(client, link.chance, self.scenario, self.monitor)
+
+    async def _meddle(self, link: Link, machine: Machine) -> None:
+        async with self._store.connect(link, machine) as client:
+            await meddle(client, link, self.scenario, self.monitor, lambda: self._is_faulty)
 
     def _look(self) -> None:
         """Compare the store with the model, where the backend can be asked about each task."""
@@ -174,8 +189,13 @@ class World:
 
     async def _work(self, crew: Crew, node: Node, guardian: Guardian) -> None:
         crew.stoppings[node] = stopping = Stopping()
+        async with self._store.connect(crew.link, crew.machine) as backend:
+            await self._work_at(backend, crew, node, guardian, stopping)
+        self.later(crew.chance.uniform(0.5, 5), self.start_again, crew, node)
+
+    async def _work_at(self, backend: Any, crew: Crew, node: Node, guardian: Guardian, stopping: Stopping) -> None:
         worker = Worker(
-            cast("Any", Client(crew.link)),
+            backend,
             self.scenario.settings,
             events=Events(lambda event: self._hear(node, event)),
             spawner=GuardianSpawner(
@@ -200,7 +220,6 @@ class World:
             self.monitor.broken("L4", f"{node.name} ended: {error!r}")
         self.monitor.note("end", node.name, ended)
         self.monitor.worker_ended(node)
-        self.later(crew.chance.uniform(0.5, 5), self.start_again, crew, node)
 
     def _hear(self, node: Node, event: Event) -> None:
         if event.name == "worker.breaker_tripped":
@@ -259,7 +278,7 @@ class World:
     def _heal(self) -> None:
         """All faults end: what is left must come to its end by itself (L1)."""
         self._is_faulty = False
-        self.monitor.note("heal")
+        self.monitor.healed()
         self.broker.is_down = False
         for crew in self.crews:
             crew.link.calm()

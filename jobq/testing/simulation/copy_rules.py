@@ -1,0 +1,404 @@
+"""The rules of a queue whose messages cannot be changed (Service Bus), looked at with each change of the queue.
+
+A lease is a message's there: what goes back is a copy, and an original that was not completed runs beside it. So P1, S4
+and S5 hold for each message, and for each task what docs/guarantees.md and `tests/models/copy_model.py` say:
+
+    S1  a task that has not ended has a message in the queue or among the dead letters; one is completed when its
+        attempt succeeded, or when a copy of it was taken
+    S3  with duplicate detection, no fencing number is given twice
+    S5  one delivery sends one copy; with duplicate detection one message does
+    S7  starts <= 1 + retries + preemptions + deliveries that ended without a record; a copy's counters are its
+        original's, with one step
+    L2  once everything has healed, no lock of a worker that lives runs out
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from jobq.errors import MalformedTask
+from jobq.fencing import FencingNumber
+from jobq.run.attempt.retry import Cancel, Complete, DeadLetter
+from jobq.run.attempt.settle import Settled
+from jobq.run.attempt.supervisor import Report
+from jobq.task import Task
+from jobq.testing.service_bus.message import Content, Message
+from jobq.testing.simulation.loop import Node
+from jobq.testing.simulation.monitor import Monitor
+from jobq.testing.simulation.task_rules import Known
+
+if TYPE_CHECKING:
+    from jobq.testing.simulation.processes import Tree
+
+_BEFORE: Final = "jobq-before"  # the wire format, as docs/wire-format.md has it
+_EPOCH: Final = "jobq-epoch"
+
+
+@dataclass(eq=False)
+class Copy:
+    """A message as it should be.
+
+    Attributes:
+        task: in it, in the epoch in which it was pushed or redriven.
+        before: deliveries in messages before this one.
+        silent: deliveries of this chain that ended without a record.
+        place: queue, dead or gone.
+        copies: of it, that the queue has taken.
+        deliveries: that it had when it became a dead letter.
+    """
+
+    known: Known
+    task: Task
+    before: int
+    silent: int
+    place: str = "queue"
+    copies: int = 0
+    deliveries: int = 0
+    locks: "list[Lock]" = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Lock:
+    """One delivery of a message.
+
+    Attributes:
+        number: of the delivery, of all of the task.
+        silent: as the message's, when it was granted.
+        expires: wall time of the broker's.
+        granted_at: boottime of the broker's.
+        node: whose it is, once the answer has arrived there.
+        asked, extended: true times before the request that granted it, and the last that surely extended it.
+    """
+
+    copy: Copy
+    number: int
+    fencing: str
+    silent: int
+    expires: float
+    granted_at: float
+    node: Node | None = None
+    asked: float = 0.0
+    extended: float = 0.0
+    copies: int = 0
+    is_put_back: bool = False  # its copy has arrived, and was taken or dropped
+
+    def reached(self, node: Node, sent: float) -> None:
+        """An answer that tells of it has arrived."""
+        if self.node is None:
+            self.node, self.asked = node, sent
+        self.extended = max(self.extended, sent)
+
+
+class CopyRules(Monitor):
+    """Sees each change of one queue, beside what `Monitor` sees of processes.
+
+    Attributes:
+        deduplicates: whether the queue drops names that it knows.
+        healed_at: the true time at which the last fault ended.
+    """
+
+    deduplicates = True
+    healed_at = float("inf")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._copies: dict[Message, Copy] = {}
+        self._live: dict[Copy, Lock] = {}
+        self._granted: dict[tuple[str, str], Lock] = {}  # by task and fencing number
+        self._twins: set[tuple[str, str]] = set()  # that two messages have: without duplicate detection
+        self._started: Counter[tuple[str, int]] = Counter()  # of a task in an epoch, like the next
+        self._unrecorded: Counter[tuple[str, int]] = Counter()
+        self._shown: set[tuple[str, str]] = set()
+
+    # The queue's changes
+
+    def sent(self, content: Content, message: Message | None) -> None:
+        """It was sent a message; None = it has dropped it, since it knows the name."""
+        self._expire()
+        self.checks += 1
+        task = Task.decode(content.body)
+        known = self.tasks.get(task.id)
+        if known is None:
+            self.broken("S2", f"{task.id} is sent, and nobody has pushed it")
+            return
+        self.note("sent" if message else "dropped", content.message_id, task.id, task.epoch, task.generation)
+        if _BEFORE not in content.properties:
+            self._pushed(known, task, message)
+        elif _EPOCH in content.properties:
+            self._put_back(known, task, int(content.properties[_BEFORE]), message)
+        else:
+            self._redriven(known, task, int(content.properties[_BEFORE]), message)
+
+    def _pushed(self, known: Known, task: Task, message: Message | None) -> None:
+        if message is None:
+            self.counts["push dropped by name"] += 1
+        elif known.is_pushed and self.deduplicates:
+            self.broken("S8", f"{known.id} is added a second time")
+        else:
+            self._copies[message] = Copy(known, task.in_epoch(int(message.enqueued)), 0, 0)
+        known.is_pushed = True
+
+    def _put_back(self, known: Known, task: Task, before: int, message: Message | None) -> None:
+        lock = self._parent(known, task, before)
+        if lock is None:
+            self.broken("S7", f"a copy of {known.id} in generation {task.generation} is of no delivery {before}")
+            return
+        lock.is_put_back = True
+        if message is None:
+            self.counts["copy dropped by name"] += 1
+            return
+        self._is_dead_already(known, lock, "is put back")
+        if self._copied_before(lock):
+            self.broken("S5", f"{known.id} {lock.fencing} is put back twice")
+        # Rules of one requeue, looked at on the message that it replaces.
+        view = replace(known, task=lock.copy.task, silent_ends=lock.silent)
+        self._check_requeue(view, task, lock.fencing)
+        if view.silent_ends > lock.silent:
+            self._unrecorded[known.id, task.epoch] += 1
+        lock.copies += 1
+        lock.copy.copies += 1
+        self._copies[message] = Copy(known, task, before, view.silent_ends)
+
+    def _copied_before(self, lock: Lock) -> bool:
+        return bool(lock.copy.copies if self.deduplicates else lock.copies)
+
+    def _redriven(self, known: Known, task: Task, before: int, message: Message | None) -> None:
+        letters = [each for each in self._of(known) if each.place == "dead"]
+        letter = next(
+            (each for each in letters if (each.deliveries, each.task.epoch + 1) == (before, task.epoch)), None
+        )
+        if letter is None:
+            self.broken("S3", f"{known.id} is redriven to epoch {task.epoch}, and no letter asks for that")
+        elif message is None:
+            self.counts["redrive dropped by name"] += 1
+            if not letter.copies:
+                self.broken("S1", f"the redriven {known.id} is dropped, and nothing of it is in the queue")
+        else:
+            letter.copies += 1
+            self.counts["redriven"] += 1
+            fresh = task.in_epoch(max(task.epoch, int(message.enqueued)))
+            self._copies[message] = Copy(known, fresh, before, 0)
+            known.state = "waiting"
+
+    def locked(self, message: Message) -> Lock:
+        """It hands out a message (S2, S3, S7)."""
+        self._expire()
+        self.checks += 1
+        self.leases += 1
+        copy = self._copies[message]
+        known, number = copy.known, copy.before + message.delivery_count + 1
+        fencing = str(FencingNumber(copy.task.epoch, copy.task.generation, number))
+        self.note("locked", known.id, fencing)
+        lock = Lock(copy, number, fencing, copy.silent, message.locked_until, self._server.boottime())
+        if copy in self._live:
+            self.broken("S3", f"{known.id} {fencing} is handed out while its message is locked")
+        if number != copy.before + len(copy.locks) + 1:
+            self.broken("S7", f"delivery {number} of {known.id} came after {copy.before + len(copy.locks)}")
+        if max(0, number - 1 - copy.task.counters.ends) != copy.silent:
+            self.broken("S7", f"{known.id} {fencing}: {copy.silent} deliveries ended silently, another count is told")
+        if (known.id, fencing) in self._granted:
+            self._twins.add((known.id, fencing))
+            if self.deduplicates:
+                self.broken("S3", f"the fencing number {fencing} of {known.id} is given twice")
+        self.counts["original beside its copy"] += bool(copy.copies)
+        copy.locks.append(lock)
+        self._live[copy] = self._granted[known.id, fencing] = lock
+        known.fencing = FencingNumber(copy.task.epoch, copy.task.generation, number)
+        self._moved(lock, message)
+        return lock
+
+    def renewed(self, message: Message) -> Lock:
+        """It has extended a lock."""
+        lock = self._held(message, "renewal")
+        lock.expires = message.locked_until
+        self._moved(lock, message)
+        return lock
+
+    def completed(self, message: Message) -> None:
+        """It has deleted a message whose lock stood (S1, S4, S5)."""
+        lock = self._held(message, "completion")
+        known = lock.copy.known
+        if lock.is_put_back and lock.copy.copies:
+            self._end(lock, "copy")
+        elif lock.fencing in known.succeeded:
+            self._end(lock, "complete")
+            known.state = "done"
+        else:
+            self.broken("S1", f"{known.id} {lock.fencing} is deleted, did not succeed, and has no copy")
+        lock.copy.place = "gone"
+        self._check_place(known)
+
+    def buried(self, message: Message, reason: str) -> None:
+        """It has moved a message to the dead letters (S7)."""
+        lock = self._held(message, "burial")
+        known = lock.copy.known
+        self._check_burial(replace(known, task=lock.copy.task, silent_ends=lock.silent), reason)
+        self._end(lock, "dead_letter")
+        lock.copy.place, lock.copy.deliveries, lock.copy.copies = "dead", lock.number, 0
+        self._check_place(known)
+
+    def unlocked(self, message: Message) -> None:
+        """It has put a message back as it is, which counts as an end without a record."""
+        self._ended_silently(self._held(message, "unlock"))
+
+    def letter_deleted(self, message: Message) -> None:
+        """It has deleted a dead letter: the task was redriven (S1)."""
+        copy = self._copies[message]
+        copy.place = "gone"
+        self.note("letter deleted", copy.known.id)
+        if not any(each.task.epoch > copy.task.epoch for each in self._of(copy.known)):
+            self.broken("S1", f"a dead letter of {copy.known.id} is deleted before it is back")
+        self._check_place(copy.known)
+
+    # What it comes to
+
+    def _held(self, message: Message, verb: str) -> Lock:
+        """Return the lock under which something was done; it must stand (S4)."""
+        self.checks += 1
+        copy, now = self._copies[message], self._server.wall()
+        lock = copy.locks[-1]
+        self.counts[f"{verb} accepted"] += 1
+        self.note(verb, copy.known.id, lock.fencing)
+        if copy not in self._live or lock.expires <= now:
+            self.broken("S4", f"a stale {verb} of {copy.known.id} {lock.fencing} was accepted")
+        self._expire()
+        return lock
+
+    def _moved(self, lock: Lock, message: Message) -> None:
+        known, expires = lock.copy.known, self._server.boottime() + message.locked_until - self._server.wall()
+        known.expires_of[lock.fencing] = max(expires, known.expires_of.get(lock.fencing, 0.0))
+
+    def _end(self, lock: Lock, verb: str) -> None:
+        known = lock.copy.known
+        self._is_dead_already(known, lock, f"{verb} is accepted")
+        known.settled[lock.fencing] = (verb,)
+        del self._live[lock.copy]
+        self.lease_seconds += self._server.boottime() - lock.granted_at
+
+    def _is_dead_already(self, known: Known, lock: Lock, what: str) -> None:
+        if (known.id, lock.fencing) in self._twins:
+            return
+        for tree in self.trees:  # it may start elsewhere at once
+            if (tree.task, tree.fencing) == (known.id, lock.fencing) and tree.lives:
+                self.broken("P1", f"{known.id} {lock.fencing}: {what} while its tree lives")
+
+    def _expire(self) -> None:
+        now = self._server.wall()
+        for lock in [each for each in self._live.values() if each.expires <= now]:
+            self.counts["expired"] += 1
+            self.note("lock over", lock.copy.known.id, lock.fencing)
+            node = lock.node
+            if lock.asked > self.healed_at and node and not node.dead and not self._around.has_clock_trouble(node):
+                told = f"{lock.copy.known.id} {lock.fencing} ran out though all had healed and {node.name} lives"
+                self.broken("L2", told)
+            self._ended_silently(lock)
+
+    def _ended_silently(self, lock: Lock) -> None:
+        del self._live[lock.copy]
+        lock.copy.silent += 1
+        self._unrecorded[lock.copy.known.id, lock.copy.task.epoch] += 1
+        self.lease_seconds += self._server.boottime() - lock.granted_at
+
+    def _check_place(self, known: Known) -> None:
+        places = {each.place for each in self._of(known)}
+        if known.state == "done":
+            return
+        if "queue" in places:
+            known.state = "waiting"
+        elif "dead" in places:
+            known.state = "dead"
+        else:
+            self.broken("S1", f"nothing of {known.id} is left, and it has not ended")
+
+    def _of(self, known: Known) -> list[Copy]:
+        return [each for each in self._copies.values() if each.known is known]
+
+    def _parent(self, known: Known, task: Task, before: int) -> Lock | None:
+        """Return the delivery that a copy is of, by what stands in it, whatever its name is."""
+        found = [
+            lock
+            for copy in self._of(known)
+            for lock in copy.locks
+            if lock.number == before and copy.task.epoch == task.epoch
+        ]
+        exact = [lock for lock in found if lock.copy.task.generation + 1 == task.generation]
+        return next(iter(sorted(exact, key=self._copied_before) or found), None)
+
+    # What processes know and do
+
+    def leaves(self, node: Node, properties: Mapping[str, str], body: bytes) -> None:
+        """A message is about to be sent: who has lost the lock sends no copy (S4)."""
+        if _EPOCH not in properties:
+            return
+        try:
+            task = Task.decode(body)
+        except MalformedTask:
+            return
+        lock = self._parent(self.tasks[task.id], task, int(properties[_BEFORE]))
+        if lock is not None and lock.expires <= self._server.wall() and not self._around.has_clock_trouble(node):
+            self.broken("S4", f"{task.id} {lock.fencing}: a copy is sent though the lock is gone")
+
+    def received(self, task_id: str, fencing: str, asked: float) -> None:
+        """A worker has a delivery, for which it asked at this true time."""
+        lock = self._granted.get((task_id, fencing))
+        if lock is None:
+            self.broken("S3", f"{task_id} shows the fencing number {fencing}, which was not given")
+            return
+        self.counts["abandoned poll handed over"] += lock.asked < asked
+        self.extended(task_id, fencing, lock.extended)
+
+    def healed(self) -> None:
+        """The last fault has ended."""
+        super().healed()
+        self.healed_at = self._loop.now
+
+    def acknowledged(self, task_id: str) -> None:
+        """A producer knows that it was pushed (S1)."""
+        super().acknowledged(task_id)
+        if not self.tasks[task_id].is_pushed:
+            self.broken("S1", f"{task_id} is acknowledged, and was not taken")
+
+    def reported(self, delivery: Any, report: Report) -> None:
+        """A worker claims nothing that was not accepted (S5)."""
+        self.counts[f"reported {report.settled.name.lower()}"] += 1
+        if report.settled is not Settled.YES or (delivery.id, str(delivery.fencing)) in self._twins:
+            return
+        match report.verdict:
+            case Complete() | Cancel():
+                verb = "complete"
+            case DeadLetter():
+                verb = "dead_letter"
+            case _:
+                verb = "copy"
+        found = self.tasks[delivery.id].settled.get(str(delivery.fencing), ("nothing",))[0]
+        if found != verb:
+            self.broken("S5", f"{verb} of {delivery.id} is reported as settled, and the broker knows of {found}")
+
+    def all_ended(self) -> bool:
+        """Tell whether nothing is left to do: the queue is empty, and what was acknowledged done or dead."""
+        self._expire()
+        if any(copy.place == "queue" for copy in self._copies.values()):
+            return False
+        return all(known.has_ended for known in self.tasks.values() if known.is_acknowledged)
+
+    def _may_live_beside(self, tree: "Tree", other: "Tree") -> bool:
+        """An original that was not completed runs beside its copy; never twice under one lock."""
+        self.counts["trees side by side"] += 1
+        here, there = (self._granted.get((each.task, each.fencing)) for each in (tree, other))
+        is_twin = (tree.task, tree.fencing) in self._twins or (other.task, other.fencing) in self._twins
+        return is_twin or here is None or there is None or here.copy is not there.copy
+
+    def _check_starts(self, known: Known, tree: "Tree") -> None:
+        lock = self._granted.get((tree.task, tree.fencing))
+        if lock is None or not self.deduplicates:
+            return
+        if (tree.task, tree.fencing) in self._shown:
+            self.broken("S3", f"{known.id} starts twice with the fencing number {tree.fencing}")
+        self._shown.add((tree.task, tree.fencing))
+        key = known.id, lock.copy.task.epoch
+        self._started[key] += 1
+        budgets = known.task.budgets
+        most = 1 + budgets.retries + budgets.preemptions + self._unrecorded[key]
+        if self._started[key] > most:
+            self.broken("S7", f"{known.id} started {self._started[key]} times, at most {most} are allowed")
