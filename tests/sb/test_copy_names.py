@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
-from jobq_azure.service_bus.message_format import clone, copy_name, origin_of, pushed, redriven
+from jobq_azure.service_bus.message_format import clone, copy_name, letter_name, origin_of, pushed, redriven
 from jobq_azure.service_bus.rest_client import Outgoing
 from tests.sb.stage import NOW, Stage, staged
 
@@ -49,8 +49,11 @@ def test_s1_a_name_stands_for_one_original_and_one_step_and_for_no_id(
 ) -> None:
     names = [copy_name(Original(number), *parts) for number, parts in (one, other)]
     assert (names[0] == names[1]) == (one == other)
-    assert task_id not in names
-    assert all(len(name) <= 128 for name in names)  # by the service
+    letters = [letter_name(Original(number), *parts) for number, parts in (one, other)]
+    assert (letters[0] == letters[1]) == (one == other)
+    assert not {task_id, *letters} & set(names)
+    assert task_id not in letters
+    assert all(len(name) <= 128 for name in (*names, *letters))  # by the service
 
 
 @given(NUMBERS, IDS)
@@ -146,3 +149,22 @@ async def test_s6_letters_of_one_origin_are_one(tmp_path: Path) -> None:
         assert letter.description == "the copy"
         assert await stage.backend.purge_dead([letter.id]) == [letter.id]
         assert stage.dead.messages() == []
+
+
+async def test_s1_a_dead_letter_that_comes_back_is_not_taken_for_the_copy_of_a_message(tmp_path: Path) -> None:
+    """Messages and dead letters are numbered apart: the second letter is no second message."""
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock, dedup_window=WINDOW) as stage:
+        await stage.pushed(id="first")
+        await clock.advance(1)
+        await stage.pushed(id="second")
+        await _requeue(stage)
+        other = await stage.take()
+        first = await stage.take()
+        assert (other.id, first.id, first.fencing.generation) == ("second", "first", 1)
+        await stage.pushed(id="third")
+        await (await stage.take()).dead_letter("failed", "by a test")
+        await first.dead_letter("failed", "by a test")
+        await other.requeue(other.task.requeued(failures=1), NOW)
+        assert await stage.backend.redrive(["first"]) == ["first"]
+        assert sorted([(await stage.take()).id, (await stage.take()).id]) == ["first", "second"]

@@ -53,6 +53,11 @@ def copy_name(original: "Held", *parts: int) -> str:
     return "~" + ":".join(map(str, (original.number, *parts)))
 
 
+def letter_name(letter: "Held", *parts: int) -> str:
+    """Return the message id of what replaces a dead letter: as `copy_name`, for those are numbered apart."""
+    return "~dead:" + ":".join(map(str, (letter.number, *parts)))
+
+
 def origin_of(held: "Held") -> str:
     """Return the sequence number of the message as which the task was pushed: it tells two lives of one id apart."""
     origin = held.text(ORIGIN)
@@ -76,17 +81,19 @@ def pushed(task: Task) -> Outgoing:
 
 def clone(original: "Held", task: Task, before: int, at: float | None) -> Outgoing:
     """Return the message of a task that goes back; one generation has one name, so one clone."""
-    return _copy(original, task, before, at, {EPOCH: task.epoch})
-
-
-def redriven(original: "Held", task: Task, before: int) -> Outgoing:
-    """Return the message of a dead letter that is put back, in an epoch of its own; one epoch has one name."""
-    return _copy(original, task, before, None, {})
-
-
-def _copy(original: "Held", task: Task, before: int, at: float | None, beside: Mapping[str, str | int]) -> Outgoing:
-    properties: dict[str, str | int] = {BEFORE: before, ORIGIN: origin_of(original), **beside}
     name = copy_name(original, task.epoch, task.generation)
+    return _copy(original, name, task, before, at, {EPOCH: task.epoch})
+
+
+def redriven(letter: "Held", task: Task, before: int) -> Outgoing:
+    """Return the message of a dead letter that is put back, in an epoch of its own; one epoch has one name."""
+    return _copy(letter, letter_name(letter, task.epoch, task.generation), task, before, None, {})
+
+
+def _copy(
+    original: "Held", name: str, task: Task, before: int, at: float | None, beside: Mapping[str, str | int]
+) -> Outgoing:
+    properties: dict[str, str | int] = {BEFORE: before, ORIGIN: origin_of(original), **beside}
     return Outgoing(body=task.encode(), message_id=name, at=at, properties=properties)
 
 

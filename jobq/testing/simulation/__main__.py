@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from jobq.testing.simulation.campaign import SHARE, Failure, Totals, run_many, run_one
+from jobq.testing.simulation.campaign import SHARES, Failure, Totals, run_many, run_one
 from jobq.testing.simulation.shrink import shrink
 from jobq.testing.simulation.stores import STORES
 
@@ -24,7 +24,10 @@ The exit code is 1 when a rule was broken, and 3 when a share was void.
 
 def main(words: list[str]) -> int:
     """Run what the command line asks for; return the exit code."""
-    arguments = _parser().parse_args(words)
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    if arguments.floors and arguments.store not in SHARES:
+        parser.error(f"--floors: {arguments.store} has none")
     if arguments.shrink is not None:
         return _shrink(arguments.shrink, arguments)
     if arguments.replay is not None:
@@ -76,7 +79,7 @@ def _many(arguments: argparse.Namespace) -> int:
     )
     if is_terminal:
         print(file=sys.stderr)
-    missed = SHARE.missed(totals) if arguments.floors else []
+    missed = SHARES[arguments.store].missed(totals) if arguments.floors else []
     if arguments.json:
         print(json.dumps({**totals.figures(), "void": missed}, sort_keys=True))
     else:

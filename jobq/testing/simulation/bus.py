@@ -20,7 +20,8 @@ from jobq.testing.service_bus.description import Description
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.message import Message
 from jobq.testing.service_bus.queue import Queue
-from jobq.testing.simulation.copy_rules import CopyRules, Lock
+from jobq.testing.simulation.copies import Lock
+from jobq.testing.simulation.copy_rules import CopyRules
 from jobq.testing.simulation.loop import Machine
 
 T = TypeVar("T")
@@ -92,7 +93,8 @@ class Bus:
         try:
             status, told, content, lock = await self._done(method, path, body, headers)
         except errors.BrokerError as error:
-            is_lost = isinstance(error, errors.LockLost)
+            if is_lost := isinstance(error, errors.LockLost):
+                self.rules.refused(path.rpartition("/")[2])
             status = self._namespace.fidelity.rest_lost_lock_status if is_lost else errors.status_of(error)
             told, lock = {"content-type": "application/xml"}, None
             content = f"<Error><Code>{status}</Code><Detail>{error}</Detail></Error>".encode()

@@ -12,7 +12,7 @@ from jobq.errors import BackendUnavailable, LockLost
 from jobq.testing.service_bus import errors
 from jobq.testing.service_bus.message import Message, State
 from jobq.testing.simulation.bus import NAME, Bus
-from jobq.testing.simulation.copy_rules import CopyRules, Lock
+from jobq.testing.simulation.copy_monitor import CopyMonitor
 from jobq.testing.simulation.loop import NODE, Machine
 from jobq.testing.simulation.network import Link, Reset
 from jobq_azure.common.errors import NoAnswer
@@ -23,6 +23,7 @@ from jobq_azure.service_bus.responses import Answer
 from jobq_azure.service_bus.seen import Seen
 
 if TYPE_CHECKING:
+    from jobq.testing.simulation.copies import Lock
     from jobq_azure.service_bus.amqp_client import Amqp
     from jobq_azure.service_bus.namespace import Namespace
 
@@ -51,7 +52,7 @@ class _Requests:
 
     place = _PLACE
 
-    def __init__(self, link: Link, bus: Bus, rules: CopyRules) -> None:
+    def __init__(self, link: Link, bus: Bus, rules: CopyMonitor) -> None:
         self.link, self.bus, self.rules = link, bus, rules
         self._unanswered: set[str] = set()  # paths of locks
 
@@ -169,7 +170,7 @@ def _seen(message: Message) -> Seen:
 class _Watched(ServiceBusBackend):
     """The real backend; tells the rules what its worker knows."""
 
-    rules: CopyRules
+    rules: CopyMonitor
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """See `Backend`."""
@@ -186,7 +187,7 @@ class _Watched(ServiceBusBackend):
 class _Delivery:
     """A delivery; tells the rules what extended its lease as far as its worker knows."""
 
-    def __init__(self, rules: CopyRules, inner: Delivery, asked: float) -> None:
+    def __init__(self, rules: CopyMonitor, inner: Delivery, asked: float) -> None:
         self._rules, self._inner = rules, inner
         rules.received(inner.id, str(inner.fencing), asked)
 

@@ -5,21 +5,20 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any, Final
 
 from jobq.testing.simulation.broker import MakeBackend
-from jobq.testing.simulation.menu import BLOWS
+from jobq.testing.simulation.menu import BLOWS, NOT_OF_THE_BUS
 from jobq.testing.simulation.store import Store
 from jobq.testing.simulation.world import World
 
 SEEDS_A_PROCESS: Final = 25  # nothing of a run is freed before its process ends, as `run_one` says
 _MOST_CUT_SHORT: Final = 0.02  # of the runs
 _LEAST_INTERRUPTED: Final = 0.05  # of the starts
-_NEVER_ABSENT: Final = ("complete refused", "settle repeated", "reported unknown", "expired", "checkpoint accepted")
 # Faults that befall messages and requests, beside the blows.
 _ON_THE_WAY: Final = (
     "slow message",
@@ -92,13 +91,25 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class Floors:
-    """What a share must have seen to count; see `Totals`."""
+    """What a share must have seen to count; see `Totals`.
+
+    Attributes:
+        each_fault: how often each kind of fault must have struck.
+        without: kinds that the store does not know.
+        counted: what must have happened how often.
+    """
 
     seeds: int
     steps: int
     leases: int
     lease_hours: float
     each_fault: int
+    without: frozenset[str] = frozenset()
+    counted: Mapping[str, int] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("complete refused", "settle repeated", "reported unknown", "expired", "checkpoint accepted"), 1
+        )
+    )
 
     def missed(self, totals: Totals) -> list[str]:
         """Return what there was too little of, in words; nothing = the share counts."""
@@ -109,10 +120,14 @@ class Floors:
         ]
         too_few += [
             f"{kind}: struck {totals.faults[kind]} times, {self.each_fault} are asked for"
-            for kind in sorted({*BLOWS, *_ON_THE_WAY})
+            for kind in sorted({*BLOWS, *_ON_THE_WAY} - self.without)
             if totals.faults[kind] < self.each_fault
         ]
-        too_few += [f"{what}: never" for what in _NEVER_ABSENT if not totals.counts[what]]
+        too_few += [
+            f"{what}: {totals.counts[what] or 'never'}{f', {least} are asked for' if least > 1 else ''}"
+            for what, least in self.counted.items()
+            if totals.counts[what] < least
+        ]
         if totals.interrupted < _LEAST_INTERRUPTED * totals.counts["starts"]:
             too_few.append(f"starts that were interrupted: {totals.interrupted} of {totals.counts['starts']}")
         if totals.cut_short > _MOST_CUT_SHORT * totals.seeds:
@@ -122,6 +137,27 @@ class Floors:
 
 # The CI share (RELIABILITY section 2, T1, as issue 19 states it).
 SHARE: Final = Floors(seeds=2_000, steps=6_000_000, leases=50_000, lease_hours=500.0, each_fault=200)
+# The one of Service Bus: what goes back by half there, what is dropped by name, what a poll brings when nobody waits.
+BUS_SHARE: Final = Floors(
+    seeds=200,
+    steps=1_500_000,
+    leases=5_000,
+    lease_hours=50.0,
+    each_fault=40,
+    without=NOT_OF_THE_BUS | {"receipt that has rotated", "cancel"},
+    counted={
+        "original beside its copy": 100,
+        "copy dropped by name": 40,
+        "push dropped by name": 20,
+        "lock gone between the steps": 5,
+        "abandoned poll handed over": 5,
+        "abandoned poll given back": 5,
+        "redriven": 50,
+        "reported unknown": 100,
+        "expired": 500,
+    },
+)
+SHARES: Final = {"memory": SHARE, "service-bus": BUS_SHARE}
 
 
 def run_one(

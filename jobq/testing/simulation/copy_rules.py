@@ -13,85 +13,22 @@ and S5 hold for each message, and for each task what docs/guarantees.md and `tes
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import Any, Final
 
-from jobq.errors import MalformedTask
 from jobq.fencing import FencingNumber
-from jobq.run.attempt.retry import Cancel, Complete, DeadLetter
-from jobq.run.attempt.settle import Settled
-from jobq.run.attempt.supervisor import Report
 from jobq.task import Task
 from jobq.testing.service_bus.message import Content, Message
-from jobq.testing.simulation.loop import Node
+from jobq.testing.simulation.copies import Copy, Lock
 from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.task_rules import Known
 
-if TYPE_CHECKING:
-    from jobq.testing.simulation.processes import Tree
-
-_BEFORE: Final = "jobq-before"  # the wire format, as docs/wire-format.md has it
-_EPOCH: Final = "jobq-epoch"
-
-
-@dataclass(eq=False)
-class Copy:
-    """A message as it should be.
-
-    Attributes:
-        task: in it, in the epoch in which it was pushed or redriven.
-        before: deliveries in messages before this one.
-        silent: deliveries of this chain that ended without a record.
-        place: queue, dead or gone.
-        copies: of it, that the queue has taken.
-        deliveries: that it had when it became a dead letter.
-    """
-
-    known: Known
-    task: Task
-    before: int
-    silent: int
-    place: str = "queue"
-    copies: int = 0
-    deliveries: int = 0
-    locks: "list[Lock]" = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Lock:
-    """One delivery of a message.
-
-    Attributes:
-        number: of the delivery, of all of the task.
-        silent: as the message's, when it was granted.
-        expires: wall time of the broker's.
-        granted_at: boottime of the broker's.
-        node: whose it is, once the answer has arrived there.
-        asked, extended: true times before the request that granted it, and the last that surely extended it.
-    """
-
-    copy: Copy
-    number: int
-    fencing: str
-    silent: int
-    expires: float
-    granted_at: float
-    node: Node | None = None
-    asked: float = 0.0
-    extended: float = 0.0
-    copies: int = 0
-    is_put_back: bool = False  # its copy has arrived, and was taken or dropped
-
-    def reached(self, node: Node, sent: float) -> None:
-        """An answer that tells of it has arrived."""
-        if self.node is None:
-            self.node, self.asked = node, sent
-        self.extended = max(self.extended, sent)
+BEFORE: Final = "jobq-before"  # the wire format, as docs/wire-format.md has it
+EPOCH: Final = "jobq-epoch"
 
 
 class CopyRules(Monitor):
-    """Sees each change of one queue, beside what `Monitor` sees of processes.
+    """Sees each change of one queue.
 
     Attributes:
         deduplicates: whether the queue drops names that it knows.
@@ -106,6 +43,7 @@ class CopyRules(Monitor):
         self._copies: dict[Message, Copy] = {}
         self._live: dict[Copy, Lock] = {}
         self._granted: dict[tuple[str, str], Lock] = {}  # by task and fencing number
+        self._tokens: dict[str, Lock] = {}  # by the lock's
         self._twins: set[tuple[str, str]] = set()  # that two messages have: without duplicate detection
         self._started: Counter[tuple[str, int]] = Counter()  # of a task in an epoch, like the next
         self._unrecorded: Counter[tuple[str, int]] = Counter()
@@ -123,16 +61,18 @@ class CopyRules(Monitor):
             self.broken("S2", f"{task.id} is sent, and nobody has pushed it")
             return
         self.note("sent" if message else "dropped", content.message_id, task.id, task.epoch, task.generation)
-        if _BEFORE not in content.properties:
+        if BEFORE not in content.properties:
             self._pushed(known, task, message)
-        elif _EPOCH in content.properties:
-            self._put_back(known, task, int(content.properties[_BEFORE]), message)
+        elif EPOCH in content.properties:
+            self._put_back(known, task, int(content.properties[BEFORE]), message)
         else:
-            self._redriven(known, task, int(content.properties[_BEFORE]), message)
+            self._redriven(known, task, int(content.properties[BEFORE]), message)
 
     def _pushed(self, known: Known, task: Task, message: Message | None) -> None:
         if message is None:
             self.counts["push dropped by name"] += 1
+            if not known.is_pushed:
+                self.broken("S1", f"the push of {known.id} is dropped, and nothing of it was ever in the queue")
         elif known.is_pushed and self.deduplicates:
             self.broken("S8", f"{known.id} is added a second time")
         else:
@@ -145,11 +85,12 @@ class CopyRules(Monitor):
             self.broken("S7", f"a copy of {known.id} in generation {task.generation} is of no delivery {before}")
             return
         lock.is_put_back = True
+        self.counts["abandoned poll given back"] += not lock.is_received
         if message is None:
             self.counts["copy dropped by name"] += 1
             return
         self._is_dead_already(known, lock, "is put back")
-        if self._copied_before(lock):
+        if self._copied_before(lock) and not self._has_twin(lock):
             self.broken("S5", f"{known.id} {lock.fencing} is put back twice")
         # Rules of one requeue, looked at on the message that it replaces.
         view = replace(known, task=lock.copy.task, silent_ends=lock.silent)
@@ -203,7 +144,7 @@ class CopyRules(Monitor):
                 self.broken("S3", f"the fencing number {fencing} of {known.id} is given twice")
         self.counts["original beside its copy"] += bool(copy.copies)
         copy.locks.append(lock)
-        self._live[copy] = self._granted[known.id, fencing] = lock
+        self._live[copy] = self._granted[known.id, fencing] = self._tokens[str(message.lock)] = lock
         known.fencing = FencingNumber(copy.task.epoch, copy.task.generation, number)
         self._moved(lock, message)
         return lock
@@ -215,11 +156,18 @@ class CopyRules(Monitor):
         self._moved(lock, message)
         return lock
 
+    def refused(self, token: str) -> None:
+        """It has refused what was asked under a lock that is gone."""
+        lock = self._tokens.get(token)
+        self.counts["request on a lock that is gone"] += 1
+        if lock is not None and lock.is_put_back and lock.copy.known.settled.get(lock.fencing) is None:
+            self.counts["lock gone between the steps"] += 1
+
     def completed(self, message: Message) -> None:
         """It has deleted a message whose lock stood (S1, S4, S5)."""
         lock = self._held(message, "completion")
         known = lock.copy.known
-        if lock.is_put_back and lock.copy.copies:
+        if (lock.is_put_back and lock.copy.copies) or self._has_twin(lock):
             self._end(lock, "copy")
         elif lock.fencing in known.succeeded:
             self._end(lock, "complete")
@@ -276,8 +224,11 @@ class CopyRules(Monitor):
         del self._live[lock.copy]
         self.lease_seconds += self._server.boottime() - lock.granted_at
 
+    def _has_twin(self, lock: Lock) -> bool:
+        return (lock.copy.known.id, lock.fencing) in self._twins
+
     def _is_dead_already(self, known: Known, lock: Lock, what: str) -> None:
-        if (known.id, lock.fencing) in self._twins:
+        if self._has_twin(lock):
             return
         for tree in self.trees:  # it may start elsewhere at once
             if (tree.task, tree.fencing) == (known.id, lock.fencing) and tree.lives:
@@ -324,81 +275,3 @@ class CopyRules(Monitor):
         ]
         exact = [lock for lock in found if lock.copy.task.generation + 1 == task.generation]
         return next(iter(sorted(exact, key=self._copied_before) or found), None)
-
-    # What processes know and do
-
-    def leaves(self, node: Node, properties: Mapping[str, str], body: bytes) -> None:
-        """A message is about to be sent: who has lost the lock sends no copy (S4)."""
-        if _EPOCH not in properties:
-            return
-        try:
-            task = Task.decode(body)
-        except MalformedTask:
-            return
-        lock = self._parent(self.tasks[task.id], task, int(properties[_BEFORE]))
-        if lock is not None and lock.expires <= self._server.wall() and not self._around.has_clock_trouble(node):
-            self.broken("S4", f"{task.id} {lock.fencing}: a copy is sent though the lock is gone")
-
-    def received(self, task_id: str, fencing: str, asked: float) -> None:
-        """A worker has a delivery, for which it asked at this true time."""
-        lock = self._granted.get((task_id, fencing))
-        if lock is None:
-            self.broken("S3", f"{task_id} shows the fencing number {fencing}, which was not given")
-            return
-        self.counts["abandoned poll handed over"] += lock.asked < asked
-        self.extended(task_id, fencing, lock.extended)
-
-    def healed(self) -> None:
-        """The last fault has ended."""
-        super().healed()
-        self.healed_at = self._loop.now
-
-    def acknowledged(self, task_id: str) -> None:
-        """A producer knows that it was pushed (S1)."""
-        super().acknowledged(task_id)
-        if not self.tasks[task_id].is_pushed:
-            self.broken("S1", f"{task_id} is acknowledged, and was not taken")
-
-    def reported(self, delivery: Any, report: Report) -> None:
-        """A worker claims nothing that was not accepted (S5)."""
-        self.counts[f"reported {report.settled.name.lower()}"] += 1
-        if report.settled is not Settled.YES or (delivery.id, str(delivery.fencing)) in self._twins:
-            return
-        match report.verdict:
-            case Complete() | Cancel():
-                verb = "complete"
-            case DeadLetter():
-                verb = "dead_letter"
-            case _:
-                verb = "copy"
-        found = self.tasks[delivery.id].settled.get(str(delivery.fencing), ("nothing",))[0]
-        if found != verb:
-            self.broken("S5", f"{verb} of {delivery.id} is reported as settled, and the broker knows of {found}")
-
-    def all_ended(self) -> bool:
-        """Tell whether nothing is left to do: the queue is empty, and what was acknowledged done or dead."""
-        self._expire()
-        if any(copy.place == "queue" for copy in self._copies.values()):
-            return False
-        return all(known.has_ended for known in self.tasks.values() if known.is_acknowledged)
-
-    def _may_live_beside(self, tree: "Tree", other: "Tree") -> bool:
-        """An original that was not completed runs beside its copy; never twice under one lock."""
-        self.counts["trees side by side"] += 1
-        here, there = (self._granted.get((each.task, each.fencing)) for each in (tree, other))
-        is_twin = (tree.task, tree.fencing) in self._twins or (other.task, other.fencing) in self._twins
-        return is_twin or here is None or there is None or here.copy is not there.copy
-
-    def _check_starts(self, known: Known, tree: "Tree") -> None:
-        lock = self._granted.get((tree.task, tree.fencing))
-        if lock is None or not self.deduplicates:
-            return
-        if (tree.task, tree.fencing) in self._shown:
-            self.broken("S3", f"{known.id} starts twice with the fencing number {tree.fencing}")
-        self._shown.add((tree.task, tree.fencing))
-        key = known.id, lock.copy.task.epoch
-        self._started[key] += 1
-        budgets = known.task.budgets
-        most = 1 + budgets.retries + budgets.preemptions + self._unrecorded[key]
-        if self._started[key] > most:
-            self.broken("S7", f"{known.id} started {self._started[key]} times, at most {most} are allowed")

@@ -59,6 +59,11 @@ SHARES: Final[dict[str, float]] = {
     "push in pieces": 0.4,
 }
 
+# What a Service Bus has not: receipts that rotate, a place for checkpoints and names, a journal that cancels.
+NOT_OF_THE_BUS: Final = frozenset(
+    {"rotating receipts", "named leases", "holder kill", "holder stop", "cancel", "checkpoints"}
+)
+
 Blow = Callable[["World", "Crew", float, Random], bool]  # for so many seconds; returns whether it struck anything
 BLOWS: Final[dict[str, Blow]] = {}
 

@@ -8,8 +8,9 @@ from random import Random
 from typing import Any, Final
 
 from jobq.backend import Backend
-from jobq.testing.simulation.copy_rules import CopyRules
+from jobq.testing.simulation.copy_monitor import CopyMonitor
 from jobq.testing.simulation.loop import Machine
+from jobq.testing.simulation.menu import NOT_OF_THE_BUS
 from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.network import Link
 from jobq.testing.simulation.store import Store
@@ -68,8 +69,8 @@ STORES: Final[dict[str, Store]] = {
         make=service_bus,
         finish=_finish,
         connect=_connected,
-        monitor=CopyRules,
+        monitor=CopyMonitor,
         grain=1.0,
-        without=frozenset({"rotating receipts", "named leases", "holder kill", "holder stop", "cancel", "checkpoints"}),
+        without=NOT_OF_THE_BUS,
     ),
 }
