@@ -117,6 +117,23 @@ async def test_s1_ids_that_look_like_copies_are_tasks_of_their_own(tmp_path: Pat
         assert sorted([(await stage.take()).id, (await stage.take()).id]) == ["train", "train:0:1"]
 
 
+async def test_s1_a_retried_letter_takes_no_name_of_what_goes_back(tmp_path: Path) -> None:
+    """Dead letters are numbered by themselves here: the second letter and the second message have one number."""
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock, dedup_window=WINDOW) as stage:
+        await stage.pushed(id="first")
+        await clock.advance(1)
+        await stage.pushed(id="second")
+        await stage.pushed(id="third")
+        held = {each.id: each for each in [await stage.take() for _ in range(3)]}
+        await held["third"].dead_letter("failed", "the first letter")
+        await held["first"].requeue(held["first"].task.requeued(failures=1), NOW)
+        await (await stage.take()).dead_letter("failed", "the second letter")
+        await held["second"].requeue(held["second"].task.requeued(failures=1), NOW)
+        assert await stage.backend.redrive(["first"]) == ["first"]  # in the epoch of the second, by now
+        assert sorted([(await stage.take()).id, (await stage.take()).id]) == ["first", "second"]
+
+
 async def test_s1_dead_retry_and_purge_touch_no_other_life_of_an_id(tmp_path: Path) -> None:
     """Two letters of one id are two tasks where their origins differ: both are listed, and both come back."""
     clock = VirtualClock()
