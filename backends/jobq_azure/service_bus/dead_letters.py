@@ -19,8 +19,9 @@ from jobq_azure.service_bus.message_format import (
     DIED,
     ID,
     ORIGIN,
+    REDRIVEN,
+    copy_name,
     id_in,
-    letter_name,
     origin_of,
     redriven,
     task_in,
@@ -255,5 +256,6 @@ def _redriven(seen: "Seen", letter: DeadLetter) -> Outgoing:
         task = task_in(seen).redriven(deliveries=letter.deliveries)
     except MalformedTask:
         properties: dict[str, str | int] = {BEFORE: letter.deliveries, ID: letter.id, ORIGIN: origin_of(seen)}
-        return Outgoing(body=seen.body, message_id=letter_name(seen, letter.deliveries), properties=properties)
+        name = copy_name(seen, letter.deliveries, kind=REDRIVEN)
+        return Outgoing(body=seen.body, message_id=name, properties=properties)
     return redriven(seen, task, letter.deliveries)

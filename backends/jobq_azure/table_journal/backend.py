@@ -163,10 +163,10 @@ class JournaledQueue:
         try:
             claim = claim_of(inner)
             async with asyncio.timeout(seconds):
-                if await self._notebook.was_replaced(inner):
-                    _log.info("%s: %s is back beside its copy, and is done with", self.name, inner.id)
-                    await inner.complete(TaskResult())
-                    return None
+                was_replaced = await self._notebook.was_replaced(inner)
+            if was_replaced:
+                await self._end_original(inner)
+                return None
             return inner, await self._checkpoints.taken_over(claim, seconds)
         except MalformedTask:
             return inner, None  # it is no task, and goes to the dead letters
@@ -179,6 +179,15 @@ class JournaledQueue:
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
         return None
+
+    async def _end_original(self, inner: Delivery) -> None:
+        """Complete what is back beside its copy; it may only wait for its next delivery, never go back (S7)."""
+        try:
+            await inner.complete(TaskResult())
+        except JobqError as error:
+            _log.warning("%s: %s is back beside its copy, and comes again: %s", self.name, inner.id, error)
+        else:
+            _log.info("%s: %s is back beside its copy, and is done with", self.name, inner.id)
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at the first tasks."""
