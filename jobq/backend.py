@@ -7,7 +7,7 @@ entry point in the group `jobq.backends` and runs `jobq.testing.conformance`.
 What every verb may raise, beside what its own docstring names:
     BackendUnavailable: repeating is safe. A push or a verb of a delivery did definitely not happen; of any other verb
         (receive, create, clear, redrive, purge_dead) the answer may merely be lost, which a backend that can tell says
-        by AnswerLost.
+        by AnswerLost. Of a verb of a delivery AnswerLost says that it did not happen yet: its request may still land.
     QueueNotFound, AccessDenied, StoreUnusable: as they say.
 """
 

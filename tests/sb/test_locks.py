@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 from azure.core.credentials import AccessToken
 
+from jobq.clock import Moment
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
-from jobq.run.attempt.retry import crashes_before
+from jobq.lease.keeper import LeaseKeeper
+from jobq.lease.timing import timing_for
+from jobq.run.attempt.retry import Complete, crashes_before
+from jobq.run.attempt.settle import Settled, settle
+from jobq.settings import Settings
 from jobq.task import Task
+from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
 from jobq.testing.service_bus.access import ALL_RIGHTS, Claim
@@ -83,6 +89,23 @@ async def test_s5_a_completion_that_lands_after_it_was_asked_for_is_no_lost_lock
     stage.queue.complete(held.lock)
     with pytest.raises(SettlementUnknown, match="was not answered"):
         await delivery.complete(DONE)
+
+
+async def test_s5_what_may_land_late_is_told_as_unknown(tmp_path: Path) -> None:
+    """The lock stood when it was asked for, and there is no time left to send the completion again."""
+    clock, patience = VirtualClock(), VirtualClock()
+    async with staged(tmp_path, clock=clock) as stage:
+        await stage.pushed()
+        delivery = await stage.take()
+        timing = timing_for(delivery.lease, Settings())
+        keeper = LeaseKeeper(delivery, since=Moment.of(clock), timing=timing, clock=clock)
+        stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE, count=math.inf)
+        able = stage.backend.capabilities
+        settling = asyncio.create_task(settle(delivery, keeper, Complete(), None, capabilities=able, clock=patience))
+        await eventually(lambda: bool(stage.requests(Operation.COMPLETE)))
+        await patience.advance(LOCK_SECONDS)
+        assert await settling is Settled.UNKNOWN
+        assert stage.requests(Operation.RENEW, 200), "the lock stood"
 
 
 async def test_a_completion_whose_answer_was_lost_is_in_doubt(stage: Stage) -> None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from jobq.backend import FencingNumber
-from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, LockLost, MalformedTask
+from jobq.errors import AnswerLost, ConfigurationError, JobqError, LockLost, MalformedTask
 from jobq.task import Task, TaskResult
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.request_chain import Chain
@@ -207,7 +207,7 @@ class ServiceBusDelivery:
             except NoAnswer as error:
                 if not (self._in_doubt and not self._deduplicates) and await self._still_stands():
                     self._unanswered = verb
-                    raise BackendUnavailable(f"{error}; the lock still stands") from None
+                    raise AnswerLost(f"{error}; the lock still stands") from None  # it may land yet
                 raise
             except LockLost as error:
                 if self._unanswered == verb:

@@ -9,6 +9,7 @@ from typing import Final
 from jobq.backend import Capabilities, Delivery
 from jobq.clock import Clock
 from jobq.errors import (
+    AnswerLost,
     BackendUnavailable,
     JobqError,
     LockLost,
@@ -146,6 +147,7 @@ async def _repeated(
             hopeless = not repeats_doubt
         except BackendUnavailable as error:
             _log.warning("task %s is not settled yet: %s", delivery.id, error)
+            doubt = doubt or isinstance(error, AnswerLost)
         except MalformedTask:
             raise
         except JobqError as error:

@@ -40,6 +40,7 @@ _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 async def connected(link: Link, machine: Machine) -> "AsyncIterator[_Watched]":
     """Lend the real backend over a link, entered."""
     bus, rules = cast("Any", link.broker.backend), cast("Any", link.broker.monitor)
+    rules.doubles |= bool(link.double)
     requests = _Requests(link, bus, rules)
     options = Options(lock=timedelta(seconds=bus.queue.description.lock_duration))
     async with _Watched(cast("Any", requests), options, machine.monotonic, _NoSdk(requests)) as backend:

@@ -55,7 +55,7 @@ class CopyMonitor(CopyRules):
     def reported(self, delivery: Any, report: Report) -> None:
         """A worker claims nothing that was not accepted (S5)."""
         self.counts[f"reported {report.settled.name.lower()}"] += 1
-        if report.settled is not Settled.YES or (delivery.id, str(delivery.fencing)) in self._twins:
+        if report.settled is Settled.UNKNOWN or (delivery.id, str(delivery.fencing)) in self._twins:
             return
         match report.verdict:
             case Complete() | Cancel():
@@ -65,7 +65,10 @@ class CopyMonitor(CopyRules):
             case _:
                 verb = "copy"
         found = self.tasks[delivery.id].settled.get(str(delivery.fencing), ("nothing",))[0]
-        if found != verb:
+        if report.settled is Settled.LOST:
+            if found != "nothing" and not self.doubles:
+                self.broken("S5", f"{verb} of {delivery.id} is reported as lost, and the broker knows of {found}")
+        elif found != verb:
             self.broken("S5", f"{verb} of {delivery.id} is reported as settled, and the broker knows of {found}")
 
     def all_ended(self) -> bool:

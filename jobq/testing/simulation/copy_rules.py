@@ -32,10 +32,12 @@ class CopyRules(Monitor):
 
     Attributes:
         deduplicates: whether the queue drops names that it knows.
+        doubles: whether requests are doubled: the answer may be that of the second then.
         healed_at: the true time at which the last fault ended.
     """
 
     deduplicates = True
+    doubles = False
     healed_at = float("inf")
 
     def __init__(self, *args: Any, **options: Any) -> None:
