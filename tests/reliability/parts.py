@@ -34,7 +34,7 @@ PARTS: Final = (
         " virtual time, beside a simulated network, process table and guardian. A seed decides machines, clocks, tasks"
         " and which of the faults strike when; a model of its own checks every rule at every request and instant.",
         command=_SIMULATION,
-        share=0.55,
+        share=0.45,
     ),
     Part(
         name="simulation-sqlite",
@@ -42,6 +42,15 @@ PARTS: Final = (
         shows="The same, over the SQL of the embedded queue, on a real file.",
         command=(*_SIMULATION, "--store", "sqlite"),
         share=0.2,
+    ),
+    Part(
+        name="simulation-service-bus",
+        title="Simulation, Service Bus",
+        shows="The same, over the real protocol of Service Bus: each request of HTTP and AMQP goes over the simulated"
+        " network to the emulator's queue. To go back is two requests there, a receive is a long poll, the queue drops"
+        " names that it knows, and an original may run beside its copy; the rules look at each message.",
+        command=(*_SIMULATION, "--store", "service-bus"),
+        share=0.1,
     ),
     *(
         Part(

@@ -32,6 +32,15 @@ _RULES: Final = (
         "the drain; each end of a worker, each logged traceback",
     ),
 )
+# What happens only where what goes back is a copy.
+_OF_COPIES: Final = (
+    "original beside its copy",
+    "copy dropped by name",
+    "push dropped by name",
+    "lock gone between the steps",
+    "abandoned poll handed over",
+    "abandoned poll given back",
+)
 _HEAD: Final = (
     "Written by `make report` from the records in [reliability/](reliability), which `make night` leaves; failed runs"
     " leave theirs, too."
@@ -40,9 +49,10 @@ _NOT_PROVEN: Final = """\
 Simulated are the guardian, the kernel, the network and the clocks: what a real kernel does is left to the tests with
 real processes. A machine that stands still as a whole is excused, and 2.5 s after it: only fencing protects there
 ([guarantees](guarantees.md)), as where somebody sets the wall clock back just then, and so hides it. Clocks that drift
-by more than 1 % are outside the timing rule. Azure's services are simulated only in that receipts rotate; output,
-results and files of tasks are not simulated. A search finds no more than its model holds. Seeds change their meaning
-when the menu changes: a seed is replayed on the commit that is named beside it.
+by more than 1 % are outside the timing rule. Of Storage Queue is simulated only that receipts rotate; Service Bus is as
+its emulator has it, and counts a first delivery over REST as 1. Output, results and files of tasks are not simulated. A
+search finds no more than its model holds. Seeds change their meaning when the menu changes: a seed is replayed on the
+commit that is named beside it.
 """
 
 
@@ -96,6 +106,7 @@ def _simulated(figures: Mapping[str, Any]) -> list[str]:
         ("settlements repeated after a lost answer", figures["counts"].get("settle repeated", 0)),
         ("runs cut short at the limit of steps", figures["cut_short"]),
     ]
+    rows += [(name, figures["counts"][name]) for name in _OF_COPIES if name in figures["counts"]]
     lines = _table(("figure", "count"), ((name, f"{count:,}") for name, count in rows))
     if failures:
         shown = ((each["seed"], each["rule"], each["text"]) for each in failures[:20])
@@ -106,7 +117,7 @@ def _simulated(figures: Mapping[str, Any]) -> list[str]:
 
 def _refused(counts: Mapping[str, int]) -> Iterable[int]:
     verbs = ("complete", "requeue", "release", "dead_letter")
-    return (counts.get(f"{verb} refused", 0) for verb in verbs)
+    return (counts.get(name, 0) for name in (*(f"{verb} refused" for verb in verbs), "request on a lock that is gone"))
 
 
 def _plain(figures: Mapping[str, Any]) -> list[str]:

@@ -40,6 +40,7 @@ _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 async def connected(link: Link, machine: Machine) -> "AsyncIterator[_Watched]":
     """Lend the real backend over a link, entered."""
     bus, rules = cast("Any", link.broker.backend), cast("Any", link.broker.monitor)
+    rules.struck = link.broker.faults.total
     rules.doubles |= bool(link.double)
     requests = _Requests(link, bus, rules)
     options = Options(lock=timedelta(seconds=bus.queue.description.lock_duration))
@@ -97,7 +98,7 @@ class _Requests:
             self._unanswered.discard(path)
         status, told, content, date, lock = answer
         if lock is not None:
-            cast("Lock", lock).reached(node, sent)
+            cast("Lock", lock).reached(node, sent, self.rules.struck())
         return Answer(status, told, content, date)
 
 

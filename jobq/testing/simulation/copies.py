@@ -52,12 +52,13 @@ class Lock:
     node: Node | None = None
     asked: float = 0.0
     extended: float = 0.0
+    struck: int = 0  # faults, until the answer arrived
     copies: int = 0
     is_received: bool = False  # by its worker
     is_put_back: bool = False  # its copy has arrived, and was taken or dropped
 
-    def reached(self, node: Node, sent: float) -> None:
+    def reached(self, node: Node, sent: float, struck: int) -> None:
         """An answer that tells of it has arrived."""
         if self.node is None:
-            self.node, self.asked = node, sent
+            self.node, self.asked, self.struck = node, sent, struck
         self.extended = max(self.extended, sent)

@@ -9,12 +9,12 @@ and S5 hold for each message, and for each task what docs/guarantees.md and `tes
     S5  one delivery sends one copy; with duplicate detection one message does
     S7  starts <= 1 + retries + preemptions + deliveries that ended without a record; a copy's counters are its
         original's, with one step
-    L2  once everything has healed, no lock of a worker that lives runs out
+    L2  no lock of a worker that lives runs out unless a fault has struck since it came, or once everything has healed
 """
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jobq.fencing import FencingNumber
 from jobq.task import Task
@@ -22,6 +22,9 @@ from jobq.testing.service_bus.message import Content, Message
 from jobq.testing.simulation.copies import Copy, Lock
 from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.task_rules import Known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BEFORE: Final = "jobq-before"  # the wire format, as docs/wire-format.md has it
 EPOCH: Final = "jobq-epoch"
@@ -34,6 +37,7 @@ class CopyRules(Monitor):
         deduplicates: whether the queue drops names that it knows.
         doubles: whether requests are doubled: the answer may be that of the second then.
         healed_at: the true time at which the last fault ended.
+        struck: returns how many faults have struck.
     """
 
     deduplicates = True
@@ -42,6 +46,7 @@ class CopyRules(Monitor):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.struck: Callable[[], int] = lambda: 0
         self._copies: dict[Message, Copy] = {}
         self._live: dict[Copy, Lock] = {}
         self._granted: dict[tuple[str, str], Lock] = {}  # by task and fencing number
@@ -242,8 +247,9 @@ class CopyRules(Monitor):
             self.counts["expired"] += 1
             self.note("lock over", lock.copy.known.id, lock.fencing)
             node = lock.node
-            if lock.asked > self.healed_at and node and not node.dead and not self._around.has_clock_trouble(node):
-                told = f"{lock.copy.known.id} {lock.fencing} ran out though all had healed and {node.name} lives"
+            is_calm = lock.asked > self.healed_at or lock.struck == self.struck()
+            if is_calm and node and not node.dead and not self._around.has_clock_trouble(node):
+                told = f"{lock.copy.known.id} {lock.fencing} ran out though no fault struck and {node.name} lives"
                 self.broken("L2", told)
             self._ended_silently(lock)
 
