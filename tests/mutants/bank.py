@@ -8,11 +8,13 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.simulated import SIMULATED
+from tests.mutants.simulated_bus import SIMULATED_BUS
 
 _MODELS: Final = "tests/models/test_models.py::test_each_model_holds_or_breaks_as_it_must"
 
 BANK: Final[tuple[Mutant, ...]] = (
     *SIMULATED,
+    *SIMULATED_BUS,
     Mutant(
         name="SQLite reads the time before it has the lock",
         file="backends/jobq_sqlite/transaction.py",

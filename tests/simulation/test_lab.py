@@ -102,8 +102,8 @@ def test_a_share_that_saw_too_little_is_void() -> None:
 
 def test_a_share_of_service_bus_counts_only_with_what_is_its_own() -> None:
     missed = BUS_SHARE.missed(Totals(seeds=200, counts=Counter({"original beside its copy": 3})))
-    assert "original beside its copy: 3, 100 are asked for" in missed
-    assert "copy dropped by name: never, 40 are asked for" in missed
+    assert "original beside its copy: 3, 80 are asked for" in missed
+    assert "copy dropped by name: never, 20 are asked for" in missed
     assert not any("named leases" in line or "rotated" in line for line in missed)
 
 
