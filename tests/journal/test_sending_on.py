@@ -13,7 +13,7 @@ from jobq.run.exit_rules import action_for, parse
 from jobq.settings import Settings
 from jobq.spec import parse as parse_spec
 from jobq.spec import resolve
-from jobq.task import Task, new_id
+from jobq.task import Outcome, OutcomeKind, Task, new_id
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq
 
