@@ -14,6 +14,8 @@ from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import HttpProxy, Strike
 from jobq.testing.service_bus.faults import Fault, Operation
+from jobq_azure.service_bus.rest_client import Outgoing
+from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.delivery import claim_of
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
@@ -41,6 +43,12 @@ async def _journaled(
     await stage.stack.enter_async_context(found)
     await found._wire.create()
     return found, proxy
+
+
+async def _checkpoints(queue: JournaledQueue) -> list[str]:
+    first, end = rows.below("c")
+    found, _ = await queue._wire.look(queue._wire.place.queue, first, end)
+    return [row["RowKey"] for row in found]
 
 
 async def _pushed(queue: JournaledQueue) -> Task:
@@ -82,7 +90,7 @@ async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite
         await queue._checkpoints.save(claim_of(first), "late")  # type: ignore[union-attr]
     await second.complete(GOOD)
     await written(queue)
-    assert await queue._wire.get(queue._wire.place.queue, f"c!{task.id}") is None, "nothing of it is left"
+    assert await _checkpoints(queue) == [], "nothing of it is left"
 
 
 async def test_s9_the_checkpoint_of_what_has_not_ended_is_not_old(
@@ -119,7 +127,7 @@ async def test_s9_the_checkpoint_of_what_has_not_ended_is_not_old(
     monkeypatch.setattr("jobq_azure.table_journal.retention._SAVED_SECONDS", 0.0)
     await swept()
     await swept()  # what the first has left of it
-    assert await queue._wire.get(queue._wire.place.queue, f"c!{third.id}") is None, "nor is it kept for ever"
+    assert await _checkpoints(queue) == [], "nor is it kept for ever"
 
 
 async def test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_completed(
@@ -141,6 +149,29 @@ async def test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_
     names = [each.content.message_id for each in stage.queue.messages()]
     assert [str(name).startswith("~") for name in names] == [False, True], "the original under its lock, and its copy"
     await copy.complete(GOOD)
+
+
+@pytest.mark.parametrize("is_foreign", [False, True], ids=["own", "of another program"])
+async def test_s9_tasks_of_one_id_have_checkpoints_of_their_own(
+    stage: Stage, azurite: Azurite, *, is_foreign: bool
+) -> None:
+    """An id may be pushed anew while a task of it still runs: neither may lose, find or end what the other saved."""
+    queue, _ = await _journaled(stage, azurite)
+    for number in range(2):
+        task = Task.new(command=f"echo {number}", id="train")
+        body = task.model_copy(update={"created": None}) if is_foreign else task
+        await queue._inner._wire.send(Outgoing(body=body.encode(), message_id=f"m{number}"))  # type: ignore[attr-defined]
+    first, second = await queue.receive(2, None, timedelta(seconds=2))
+    await first.checkpoint("of the first")
+    await second.checkpoint("of the second")
+    await first.requeue(first.task.requeued(failures=1), NOW)
+    (again,) = await queue.receive(1, None, timedelta(seconds=2))
+    assert again.checkpoint_value == "of the first"
+    await second.complete(GOOD)
+    await written(queue)
+    await again.requeue(again.task.requeued(failures=1), NOW)
+    (last,) = await queue.receive(1, None, timedelta(seconds=2))
+    assert last.checkpoint_value == "of the first"
 
 
 @pytest.mark.parametrize("way_back", ["requeue", "release"])

@@ -232,6 +232,19 @@ async def test_a_receive_that_is_cancelled_costs_no_delivery(stage: Stage) -> No
     await delivery.complete(DONE)
 
 
+async def test_s6_what_an_abandoned_poll_brought_is_given_back_whole(stage: Stage) -> None:
+    """The copy is sent, and the completion refused: both would run."""
+    waiting = asyncio.create_task(stage.backend.receive(1, None, timedelta(seconds=20)))
+    await eventually(lambda: bool(stage.requests(Operation.RECEIVE)))
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    stage.emulator.faults.plan(Fault(503), Operation.COMPLETE, count=2)
+    await stage.pushed()
+    await eventually(lambda: len(stage.requests(Operation.COMPLETE)) == 3)
+    await eventually(lambda: len(stage.queue.messages()) == 1)
+    assert len(stage.requests(Operation.SEND, 201)) == 2, "the push, and one copy"
+
+
 async def test_s7_a_receive_that_is_cancelled_in_its_second_look_gives_back_what_the_first_brought(
     stage: Stage,
 ) -> None:

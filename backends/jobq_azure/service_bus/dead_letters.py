@@ -235,7 +235,7 @@ def _folded(seen: "Sequence[Seen]") -> "list[list[Seen]]":
     """
     found: dict[tuple[str, str], list[Seen]] = {}
     for each in seen:
-        found.setdefault((id_in(each), origin_of(each)), []).append(each)
+        found.setdefault((id_in(each), origin_of(each, REDRIVEN)), []).append(each)
     return [sorted(each, key=age, reverse=True) for each in found.values()]
 
 
@@ -255,7 +255,7 @@ def _redriven(seen: "Seen", letter: DeadLetter) -> Outgoing:
     try:
         task = task_in(seen).redriven(deliveries=letter.deliveries)
     except MalformedTask:
-        properties: dict[str, str | int] = {BEFORE: letter.deliveries, ID: letter.id, ORIGIN: origin_of(seen)}
+        properties: dict[str, str | int] = {BEFORE: letter.deliveries, ID: letter.id, ORIGIN: origin_of(seen, REDRIVEN)}
         name = copy_name(seen, letter.deliveries, kind=REDRIVEN)
         return Outgoing(body=seen.body, message_id=name, properties=properties)
     return redriven(seen, task, letter.deliveries)

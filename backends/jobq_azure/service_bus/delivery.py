@@ -106,6 +106,11 @@ class ServiceBusDelivery:
             return FencingNumber(0, 0, self.deliveries)
 
     @property
+    def origin(self) -> str:
+        """What all copies of this task have in common, and no other task of the queue."""
+        return origin_of(self._locked)
+
+    @property
     def checkpoint_value(self) -> str | None:
         """None: a message of Service Bus cannot be changed, so there is no place for one."""
         return None

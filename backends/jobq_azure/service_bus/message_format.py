@@ -60,10 +60,18 @@ def copy_name(original: "Held", *parts: int, kind: str = "") -> str:
     return f"~{kind}" + ":".join(map(str, (original.number, *parts)))
 
 
-def origin_of(held: "Held") -> str:
-    """Return the sequence number of the message as which the task was pushed: it tells two lives of one id apart."""
+def origin_of(held: "Held", kind: str = "") -> str:
+    """Return the sequence number of the message as which the task was pushed: it tells two lives of one id apart.
+
+    A letter of the service's own making has lost it, so it has that of the letter.
+
+    Args:
+        held: any message of the task.
+        kind: of its number; `REDRIVEN` for a letter's.
+    """
     origin = held.text(ORIGIN)
-    return origin if origin.isascii() and origin.isdecimal() else str(held.number)
+    number = origin.removeprefix(REDRIVEN)
+    return origin if number.isascii() and number.isdecimal() else f"{kind}{held.number}"
 
 
 def task_in(held: Held) -> Task:
@@ -90,7 +98,7 @@ def clone(original: "Held", task: Task, before: int, at: float | None) -> Outgoi
 def redriven(original: "Held", task: Task, before: int) -> Outgoing:
     """Return the message of a dead letter that is put back, in an epoch of its own; one epoch has one name."""
     name = copy_name(original, task.epoch, task.generation, kind=REDRIVEN)
-    return _copy(original, task, before, None, name, {})
+    return _copy(original, task, before, None, name, {ORIGIN: origin_of(original, REDRIVEN)})
 
 
 def _copy(

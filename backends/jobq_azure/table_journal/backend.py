@@ -69,7 +69,7 @@ class JournaledQueue:
     @property
     def capabilities(self) -> Capabilities:
         """The queue's own; and checkpoints, of one that has no place for them."""
-        return replace(self._inner.capabilities, native_checkpoint=True)
+        return replace(self._inner.capabilities, native_checkpoint=True, journal_lags=True)
 
     @property
     def journal(self) -> TableJournal:
@@ -175,7 +175,7 @@ class JournaledQueue:
         # It must not start from nothing, which would forget what was acknowledged (S9).
         _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
         try:
-            await inner.requeue(inner.task.requeued(), _PUT_OFF)
+            await inner.requeue(inner.task.requeued(), _PUT_OFF)  # MalformedTask: its counters have no room
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
         return None
