@@ -28,7 +28,9 @@ class CopyMonitor(CopyRules):
         except MalformedTask:
             return
         lock = self._parent(self.tasks[task.id], task, int(properties[BEFORE]))
-        if lock is not None and lock.expires <= self._server.wall() and not self._around.has_clock_trouble(node):
+        if lock is None or self._has_twin(lock) or self._around.has_clock_trouble(node):
+            return
+        if lock.expires <= self._server.wall():
             self.broken("S4", f"{task.id} {lock.fencing}: a copy is sent though the lock is gone")
 
     def received(self, task_id: str, fencing: str, asked: float) -> None:
