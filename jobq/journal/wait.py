@@ -30,9 +30,10 @@ async def ended(
         ids: the tasks, which were acknowledged (S1): one that is missing was cleared or purged.
         away: is told each time that the service does not answer, and the wait goes on; None = BackendUnavailable is
             raised.
-        lags: the journal may not have heard of a task yet (`Capabilities.journal_lags`), which is waited for then.
+        lags: the journal may not have heard of a task yet (`Capabilities.journal_lags`): that is waited for.
     """
     left = dict.fromkeys(ids)
+    heard = set[str]()
     pause = _FIRST_PAUSE_SECONDS
     while left:
         began = time.monotonic()
@@ -41,7 +42,10 @@ async def ended(
             found = {record.id: record for record in await patiently(lambda: journal.find(batch), away)}  # noqa: B023 - called at once
             for id_ in batch:
                 record = found.get(id_)
-                if record.state.is_final if record is not None else not lags:
+                if record is not None:
+                    heard.add(id_)
+                is_gone = record is None and (not lags or id_ in heard)
+                if is_gone or (record is not None and record.state.is_final):
                     del left[id_]
                     some = True
                     yield id_, record

@@ -154,6 +154,23 @@ async def test_s5_what_a_journal_has_not_heard_of_is_waited_for(capsys: pytest.C
     assert "cleared or purged" not in capsys.readouterr().err
 
 
+class _Cleared(_Late):
+    """The same: it has heard of the task, which somebody has cleared away then; others keep the queue busy."""
+
+    async def find(self, ids: list[str]) -> list[TaskRecord]:
+        self.looks += 1
+        return [TaskRecord(id=id_, state=TaskState.READY, attempt=0) for id_ in ids] if self.looks < 3 else []
+
+    async def stats(self) -> QueueStats:
+        return QueueStats(visible=None, leased=None, scheduled=None, dead=0, total=9)
+
+
+async def test_what_was_cleared_is_waited_for_no_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    async with asyncio.timeout(20):
+        assert await wait_for(cast("Backend", _Cleared()), ["a"], as_json=False) == 1
+    assert "cleared or purged" in capsys.readouterr().err
+
+
 async def test_s5_a_wait_for_what_nobody_recorded_ends(capsys: pytest.CaptureFixture[str]) -> None:
     """The worker died between the settle and its note; nothing can bring it any more."""
     async with asyncio.timeout(20):

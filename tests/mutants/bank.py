@@ -247,15 +247,15 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="an original that cannot be completed goes back beside its copy",
         file="backends/jobq_azure/table_journal/backend.py",
-        text="            if was_replaced:\n                await self._end_original(inner)",
-        wrong="            if was_replaced:\n                await inner.complete(TaskResult())",
+        text="                await self._end_original(inner)\n                return None",
+        wrong="                await inner.complete(TaskResult())\n                return None",
         test="tests/sb/test_journal.py::test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_completed",
     ),
     Mutant(
         name="a wish ends whoever has the id (Azure)",
         file="backends/jobq_azure/table_journal/cancel_requests.py",
-        text="    return wish is not None and (wish == born or not wish or not born)",
-        wrong="    return wish is not None",
+        text="        return float(born) <= wish.at",
+        wrong="        return True",
         test="tests/azure/test_journal_table.py::test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id",
     ),
     Mutant(
@@ -278,6 +278,20 @@ BANK: Final[tuple[Mutant, ...]] = (
         text="away=away.tell, lags=lags)",
         wrong="away=away.tell)",
         test="tests/journal/test_results.py::test_s5_what_a_journal_has_not_heard_of_is_waited_for",
+    ),
+    Mutant(
+        name="a lease that is over is waited for again and again",
+        file="jobq/run/worker/leftovers.py",
+        text="for task_id, due in dues.items() if due > 0 and task_id",
+        wrong="for task_id, due in dues.items() if task_id",
+        test="tests/sb/test_journal.py::test_l1_a_worker_ends_though_a_lease_shows_that_nobody_has",
+    ),
+    Mutant(
+        name="what was given back without a copy counts as replaced (Service Bus)",
+        file="backends/jobq_azure/table_journal/delivery.py",
+        text="generation=self.fencing.generation + self._is_replaced)",
+        wrong="generation=self.fencing.generation + 1)",
+        test="tests/sb/test_journal.py::test_s1_what_is_given_back_without_a_copy_was_not_replaced",
     ),
     Mutant(
         name="what could not be buried starts again",

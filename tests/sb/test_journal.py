@@ -9,14 +9,17 @@ from urllib.parse import unquote
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
+from jobq.journal.page import page_of
 from jobq.settings import Settings
 from jobq.spec import resolve
-from jobq.task import Task, TaskResult
+from jobq.task import Counters, Task, TaskResult
 from jobq.testing.http_proxy import HttpProxy, Strike
 from jobq.testing.service_bus.faults import Fault, Operation
+from jobq.testing.service_bus.message import State
 from jobq_azure.service_bus.rest_client import Outgoing
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
+from jobq_azure.table_journal.client import Verb, Write
 from jobq_azure.table_journal.delivery import claim_of
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
 from tests.azure.journal_stage import state, written
@@ -151,6 +154,79 @@ async def test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_
     await copy.complete(GOOD)
 
 
+async def test_l1_a_worker_ends_though_its_journal_shows_a_lease_that_nobody_has(
+    stage: Stage, azurite: Azurite
+) -> None:
+    """Its worker died between the settlement and its note: it was waited for without end, and without a pause."""
+    queue, _ = await _journaled(stage, azurite)
+    task = await _pushed(queue)
+    (held,) = await queue.receive(1, None, NOW)
+    await written(queue)
+    place = queue._wire.place.queue
+    row = await queue._wire.get(place, f"l!{task.id}")
+    assert row is not None
+    kept = {name: row[name] for name in ("State", "Fencing", "At", "Holder", "Born")}
+    await queue._inner._wire.complete(held._inner._locked)  # type: ignore[attr-defined] # it has ended
+    await queue._wire.write(place, [Write(Verb.REPLACE, f"l!{task.id}", kept | {"LeaseLeft": -1.0})])
+    signed = connection_string(1, table_port=azurite.table_port)
+    ended = await stage.run("worker", JOBQ_JOURNAL=PLACE, JOBQ_JOURNAL_CONNECTION_STRING=signed)
+    assert ended.code == 0, ended.err
+
+
+async def test_s1_what_is_given_back_without_a_copy_was_not_replaced(stage: Stage, azurite: Azurite) -> None:
+    """Its counters have no room left, so its lock is ended: the journal must not say that a copy is there."""
+    queue, _ = await _journaled(stage, azurite)
+    full = Task.new(command="true", id="full").model_copy(update={"counters": Counters(ends=2**31 - 1)})
+    await queue._inner._wire.send(Outgoing(body=full.encode(), message_id="m"))  # type: ignore[attr-defined]
+    (first,) = await queue.receive(1, None, NOW)
+    await first.release()
+    await written(queue)
+    (again,) = await queue.receive(1, None, timedelta(seconds=2))
+    assert again.id == "full"
+    await again.complete(GOOD)
+    await written(queue)
+
+
+async def test_a_wish_reaches_what_a_repeated_push_tells_of_anew(stage: Stage, azurite: Azurite) -> None:
+    """The answer to the first push was lost; the broker drops the second, and the journal has its birth."""
+    queue, _ = await _journaled(stage, azurite)
+    await queue._inner.push([Task.new(command="true", id="train")])
+    queue._notebook.pushed([Task.new(command="true", id="train")])
+    await written(queue)
+    assert [*await queue.journal.cancel(["train"])] == ["canceled"]
+    (found,) = await queue.receive(1, None, NOW)
+    page = page_of(found)
+    assert page is not None
+    assert page.cancel.is_set()
+    await found.complete(GOOD)
+    await written(queue)
+
+
+async def test_s6_s7_a_receive_that_is_cancelled_gives_back_whole_and_tells_of_it(
+    stage: Stage, azurite: Azurite
+) -> None:
+    queue, proxy = await _journaled(stage, azurite)
+    task = await _pushed(queue)
+    await written(queue)
+    proxy.strike(Strike.HANG, "GET", count=math.inf)
+    asked = len(proxy.seen("GET"))
+    receiving = asyncio.create_task(queue.receive(1, None, NOW))
+    async with asyncio.timeout(20):
+        while stage.queue.count(State.LOCKED) == 0 or len(proxy.seen("GET")) == asked:
+            await asyncio.sleep(0.02)
+    stage.emulator.faults.plan(Fault(503), Operation.COMPLETE, count=2)
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    await proxy.heal()
+    (left,) = stage.queue.messages()
+    assert str(left.content.message_id).startswith("~")
+    await written(queue)
+    row = await queue._wire.get(queue._wire.place.queue, f"l!{task.id}")
+    assert row is not None
+    assert rows.fencing_in(row["Fencing"]).generation == 1
+
+
 @pytest.mark.parametrize("is_foreign", [False, True], ids=["own", "of another program"])
 async def test_s9_tasks_of_one_id_have_checkpoints_of_their_own(
     stage: Stage, azurite: Azurite, *, is_foreign: bool
@@ -172,6 +248,8 @@ async def test_s9_tasks_of_one_id_have_checkpoints_of_their_own(
     await again.requeue(again.task.requeued(failures=1), NOW)
     (last,) = await queue.receive(1, None, timedelta(seconds=2))
     assert last.checkpoint_value == "of the first"
+    await last.complete(GOOD)
+    await written(queue)
 
 
 @pytest.mark.parametrize("way_back", ["requeue", "release"])

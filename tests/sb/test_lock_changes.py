@@ -114,3 +114,16 @@ async def test_two_tellings_of_one_length_shorten_nothing() -> None:
     for seconds, shorter in ((60.0, None), (58.0, None), (57.9, timedelta(seconds=57.9))):
         length.hear(seconds)
         assert length.shorter_than(lease) == shorter
+
+
+async def test_who_asks_for_more_hears_of_a_shorter_lock_each_time(tmp_path: Path) -> None:
+    """A checkpoint renews, too, and drops the word: the keeper, which asks next, must hear it all the same."""
+    clock = VirtualClock()
+    fidelity = Fidelity(rest_renew_returns_properties=True)
+    async with staged(tmp_path, clock=clock, fidelity=fidelity, lock_duration=LONG) as stage:
+        await stage.pushed()
+        delivery = await stage.take()
+        kept = delivery.lease
+        stage.queue.description = replace(stage.queue.description, lock_duration=SHORT)
+        told = [await delivery.renew(delivery.lease), await delivery.renew(kept), await delivery.renew(kept)]
+        assert told == [timedelta(seconds=SHORT - 1)] * 3

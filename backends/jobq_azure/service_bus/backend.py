@@ -14,6 +14,7 @@ from jobq.backend import DeadLetter as Dead
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.giving_back import give_back
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.clear_queue import cleared
 from jobq_azure.service_bus.dead_letters import Graveyard
@@ -33,8 +34,6 @@ LONGEST_LOCK: Final = timedelta(minutes=5)  # by the service
 MOST_DELIVERIES: Final = 2000  # of one message, by the service
 _DELIVERIES_TO_SPARE: Final = 10
 _DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its queue
-_GIVE_BACK_SECONDS: Final = 4.0  # for the repetitions of giving back what nobody waits for; below the next
-_GIVE_BACK_PAUSE_SECONDS: Final = 0.5
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
 _REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
 _SDK: Final = "jobq_azure.service_bus.amqp_client"
@@ -231,17 +230,7 @@ class ServiceBusBackend:
         )
 
     async def _give_back(self, locked: Locked) -> None:
-        delivery = self._delivery(locked, None)
-        end = self._now() + _GIVE_BACK_SECONDS
-        while True:
-            try:
-                await delivery.release()
-            except BackendUnavailable:  # done by half it would go on beside its copy: this delivery knows what was done
-                if self._now() >= end:
-                    raise
-            else:
-                return
-            await asyncio.sleep(_GIVE_BACK_PAUSE_SECONDS)
+        await give_back(self._delivery(locked, None))
 
     def _warn(self) -> None:
         """Say once what of the queue's own rules would take tasks away from jobq's (S1, S7)."""

@@ -127,7 +127,7 @@ class ServiceBusDelivery:
                 self._length.hear(seconds)
 
         await self._send(renew)
-        if (shorter := self._length.shorter_than(min(lease, self.lease))) is not None:
+        if (shorter := self._length.shorter_than(lease)) is not None:
             self.lease = shorter
         return shorter
 

@@ -18,6 +18,7 @@ from jobq.errors import BackendUnavailable, JobqError, MalformedTask
 from jobq.lease.store import KeepsLeases, LeaseStore
 from jobq.task import Task, TaskResult
 from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.giving_back import give_back
 from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.cancel_requests import Wishes
 from jobq_azure.table_journal.checkpoints import Checkpoints
@@ -140,12 +141,14 @@ class JournaledQueue:
             return []
         self._sweep.start()
         deliveries: list[JournaledDelivery] = []
+        seen_to: list[Delivery] = []
         try:
-            found = [each for each in await asyncio.gather(*map(self._opened, granted)) if each is not None]
-            deliveries = [self._delivery(inner, since, checkpoint) for inner, checkpoint in found]
+            opened = await asyncio.gather(*(self._opened(inner, seen_to) for inner in granted))
+            deliveries = [self._delivery(each[0], since, each[1]) for each in opened if each is not None]
             await self._wishes.hear(deliveries)
         except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
-            back = [asyncio.ensure_future(_given_back(each)) for each in deliveries or granted]
+            own = deliveries or [self._delivery(inner, since, None) for inner in granted if inner not in seen_to]
+            back = [asyncio.ensure_future(_given_back(each)) for each in own]
             await asyncio.wait(back, timeout=_LEAVE_SECONDS)
             raise
         if not deliveries:  # it was put off, or not to be run: what waits behind it must not pass for an empty queue
@@ -155,8 +158,8 @@ class JournaledQueue:
     def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
         return JournaledDelivery(inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint)
 
-    async def _opened(self, inner: Delivery) -> tuple[Delivery, str | None] | None:
-        """Return a delivery with its checkpoint; None = it is not to be run, or not now."""
+    async def _opened(self, inner: Delivery, seen_to: list[Delivery]) -> tuple[Delivery, str | None] | None:
+        """Return a delivery with its checkpoint; None = it is not to be run, or not now, and among what is seen to."""
         if self._checkpoints is None or not has_been_delivered(inner):
             return inner, None
         seconds = min(_CHECKPOINT_SECONDS, inner.lease.total_seconds() * _CHECKPOINT_SHARE)
@@ -165,6 +168,7 @@ class JournaledQueue:
             async with asyncio.timeout(seconds):
                 was_replaced = await self._notebook.was_replaced(inner)
             if was_replaced:
+                seen_to.append(inner)
                 await self._end_original(inner)
                 return None
             return inner, await self._checkpoints.taken_over(claim, seconds)
@@ -172,6 +176,7 @@ class JournaledQueue:
             return inner, None  # it is no task, and goes to the dead letters
         except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError) as error:
             why = str(error) or "no answer in time"
+        seen_to.append(inner)
         # It must not start from nothing, which would forget what was acknowledged (S9).
         _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
         try:
@@ -267,6 +272,6 @@ class JournaledStorageQueue(JournaledQueue):
 
 async def _given_back(delivery: Delivery) -> None:
     try:
-        await delivery.release()
+        await give_back(delivery)
     except JobqError as error:
         _log.debug("task %s comes when its lease is over: %s", delivery.id, error)

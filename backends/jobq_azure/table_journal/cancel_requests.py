@@ -9,13 +9,13 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from jobq.errors import JobqError
 from jobq.journal.page import Page
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.client import TableWire, Verb, Write
+from jobq_azure.table_journal.client import Row, TableWire, Verb, Write
 from jobq_azure.table_journal.errors import WriteRefused
 
 _BEFORE_START_SECONDS: Final = 1.0  # a look before a start, at most; and a share of the lease
@@ -51,9 +51,30 @@ class Stoppable(Protocol):
         ...
 
 
-def is_meant(wish: str | None, born: str) -> bool:
-    """Tell whether a wish, None for no wish, is about a task: not about another that had its id before (S11)."""
-    return wish is not None and (wish == born or not wish or not born)
+class Wish(NamedTuple):
+    """That a task ends.
+
+    Attributes:
+        at: when it was recorded, seconds since 1970.
+        born: what tells the task from another that had its id before, or gets it later; "" = unknown.
+    """
+
+    at: float
+    born: str
+
+
+def is_meant(wish: Wish | None, born: str) -> bool:
+    """Tell whether a wish, None for no wish, is about a task: not about one that got its id later (S11).
+
+    A push that is repeated may tell of another birth than that of the task which the queue has: so all are meant that
+    there were.
+    """
+    if wish is None or not wish.born or not born or wish.born == born:
+        return wish is not None
+    try:
+        return float(born) <= wish.at
+    except ValueError:  # whoever may write there may write anything
+        return True
 
 
 class Wishes:
@@ -87,12 +108,12 @@ class Wishes:
             with suppress(WriteRefused):  # it has gone meanwhile
                 await self._wire.write(self._partition, [Write(Verb.DELETE, rows.wish_key(id_), {})])
 
-    async def among(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return those that somebody wants to end, as `record` takes them; one request for up to a thousand wishes."""
+    async def among(self, ids: Iterable[str]) -> dict[str, Wish]:
+        """Return the wishes by id; one request for up to a thousand."""
         keys = {rows.wish_key(id_): id_ for id_ in ids}
         first, end = rows.below("w")
         found, more = await self._wire.look(self._partition, first, end, select="At,Born")
-        known = {row["RowKey"]: str(row.get("Born") or "") for row in found}
+        known = {row["RowKey"]: _wish(row) for row in found}
         if more is not None:
             last = found[-1]["RowKey"] if found else ""
             turn = asyncio.Semaphore(_ASKED_AT_ONCE)
@@ -100,7 +121,7 @@ class Wishes:
             async def ask(key: str) -> None:
                 async with turn:
                     if (row := await self._wire.get(self._partition, key)) is not None:
-                        known[key] = str(row.get("Born") or "")
+                        known[key] = _wish(row)
 
             await asyncio.gather(*(ask(key) for key in keys if key > last))
         return {id_: known[key] for key, id_ in keys.items() if key in known}
@@ -157,3 +178,7 @@ class Wishes:
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.wait({self._loop})
+
+
+def _wish(row: Row) -> Wish:
+    return Wish(float(row["At"]), str(row.get("Born") or ""))

@@ -166,14 +166,22 @@ class JournaledDelivery:
 
     async def release(self) -> None:
         """Put it back unstarted."""
-        fencing = self.fencing
-        if isinstance(self._inner, _Copying):  # its clone is of the next generation
-            fencing = fencing._replace(generation=fencing.generation + 1)
-            self._inner.on_requeued = lambda: self._tell_of_copy(After(fencing=fencing, due=time.time()))
+
+        def after() -> After:  # a clone is of the next generation
+            return After(
+                fencing=self.fencing._replace(generation=self.fencing.generation + self._is_replaced), due=time.time()
+            )
+
+        def copied() -> None:
+            self._is_replaced = True
+            self._tell_of_copy(after())
 
         def tell() -> None:
             attempt = Attempt(attempt=self.deliveries, outcome=RELEASED, then="retry", ended=time.time())
-            self._tell_ended(attempt, After(fencing=fencing, due=time.time()))
+            self._tell_ended(attempt, after())
+
+        if isinstance(self._inner, _Copying):
+            self._inner.on_requeued = copied
 
         await self._settle(self._inner.release(), tell)
 

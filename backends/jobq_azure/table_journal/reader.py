@@ -18,7 +18,7 @@ from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, Ta
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.cancel_requests import Wishes, is_meant
+from jobq_azure.table_journal.cancel_requests import Wish, Wishes, is_meant
 from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
 from jobq_azure.table_journal.recorder import Notebook
 
@@ -78,7 +78,7 @@ class TableJournal:
         live, wished = await asyncio.gather(self._live(ids), self._wishes.among(ids))
         return await self._records(ids, live, wished)
 
-    async def _records(self, ids: list[str], live: dict[str, Row], wished: dict[str, str]) -> list[TaskRecord]:
+    async def _records(self, ids: list[str], live: dict[str, Row], wished: dict[str, Wish]) -> list[TaskRecord]:
         async def record(id_: str) -> TaskRecord | None:
             row = live.get(id_)
             return await self._record(id_, row, wished=is_meant(wished.get(id_), self._born_of(id_, row)))
@@ -178,7 +178,7 @@ class TableJournal:
 
     async def _verified(self, found: list[Row]) -> list[TaskRecord]:
         """Return where tasks are; of a lease that is over it is looked whether the attempt has ended after all."""
-        wished = await self._wishes.among([rows.id_of(row) for row in found]) if found else dict[str, str]()
+        wished = await self._wishes.among([rows.id_of(row) for row in found]) if found else dict[str, Wish]()
         now = self._wire.now()
         records = [
             rows.live_record(row, now, wished=is_meant(wished.get(rows.id_of(row)), str(row.get("Born") or "")))

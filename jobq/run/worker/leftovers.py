@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0  # between two looks for workers of this machine that are dead
 _MOST: Final = 100  # leases that are looked at
 _ANSWER_SECONDS: Final = 3.0
+_LATE_SECONDS: Final = 2.0  # by which a queue may hand out a task after its journal has seen the lease end
 _GRAIN_SECONDS: Final = 0.5  # by which two looks may differ about one expiry
 
 
@@ -87,7 +88,8 @@ class Leftovers:
     async def abandoned(self) -> dict[str, float]:
         """Return which tasks come back by themselves, as far as is known, and in how many seconds.
 
-        A lease counts until two looks show that somebody renews it; so it is waited for once at the most.
+        A lease counts until two looks show that somebody renews it; so it is waited for once at the most. One that is
+        over counts no more: the queue has had no such task, whatever its journal has not heard.
         """
         now = self._clock.boottime()
         expiries = {each.id: now + each.lease_left for each in await self._leased() if each.lease_left is not None}
@@ -95,7 +97,8 @@ class Leftovers:
             if expiry > self._expiries.get(task_id, expiry) + _GRAIN_SECONDS:
                 self._renewed.add(task_id)
         self._expiries = expiries
-        return {task_id: max(0.0, expiry - now) for task_id, expiry in expiries.items() if task_id not in self._renewed}
+        dues = {task_id: expiry + _LATE_SECONDS - now for task_id, expiry in expiries.items()}
+        return {task_id: due for task_id, due in dues.items() if due > 0 and task_id not in self._renewed}
 
     async def described(self) -> str:
         """Return what is left in the queue, in words; empty when nothing is, or nobody can say."""

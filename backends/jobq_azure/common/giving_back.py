@@ -1,0 +1,29 @@
+"""Giving back what nobody waits for any more."""
+
+import asyncio
+from typing import Final
+
+from jobq.backend import Delivery
+from jobq.errors import BackendUnavailable
+
+_SECONDS: Final = 4.0  # below what leaving a queue may take
+_PAUSE_SECONDS: Final = 0.5
+
+
+async def give_back(delivery: Delivery) -> None:
+    """Release a delivery, and again for some seconds where that is refused: done by half it goes on beside its copy.
+
+    Raises:
+        JobqError: it was not given back, or nobody knows; its lease will run out.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + _SECONDS
+    while True:
+        try:
+            await delivery.release()
+        except BackendUnavailable:
+            if loop.time() >= end:
+                raise
+        else:
+            return
+        await asyncio.sleep(_PAUSE_SECONDS)
