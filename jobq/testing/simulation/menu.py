@@ -6,6 +6,7 @@ Most runs have few kinds (swarm testing): a fault that ends everything would hid
 import math
 from collections.abc import Callable
 from random import Random
+from signal import SIGKILL
 from typing import TYPE_CHECKING, Final
 
 from jobq.testing.simulation.loop import Machine
@@ -137,7 +138,7 @@ def _worker_kill(world: "World", crew: "Crew", seconds: float, _chance: Random) 
         return False
     node, guardian = crew.node, crew.guardian
     node.kill()
-    guardian.worker_is_gone()
+    guardian.worker_is_gone(SIGKILL)
     world.later(min(seconds, world.lease), world.start_again, crew, node)
     return True
 
@@ -202,7 +203,7 @@ def _guardian_kill(_world: "World", crew: "Crew", _seconds: float, _chance: Rand
 def _guardian_late(_world: "World", crew: "Crew", _seconds: float, _chance: Random) -> bool:
     if not crew.lives:
         return False
-    crew.guardian.lateness = 0.4
+    crew.guardian.be_late()
     return True
 
 
@@ -249,7 +250,7 @@ def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: 
     if not crew.lives or node.pauses or crew.stands_still or has_just_stepped:
         return False
     crew.stands_still = True
-    still = [node, guardian.node, guardian.kernel, *([] if crew.holder is None else [crew.holder])]
+    still = [node, *guardian.nodes, *([] if crew.holder is None else [crew.holder])]
     for each in still:
         each.pause()
     crew.excused_until = crew.trouble_until = math.inf
@@ -271,6 +272,6 @@ def _wall_step(world: "World", crew: "Crew", seconds: float, chance: Random) -> 
     if crew.stands_still:
         return False  # a step back hides the freeze from everybody: only fencing protects then, as the docs say
     crew.stepped_at = world.loop.now
-    crew.machine.wall_ahead += seconds if chance.random() < 0.5 else -seconds
+    crew.machine.step_wall(seconds if chance.random() < 0.5 else -seconds)
     crew.trouble_until = world.loop.now + THAW_SECONDS
     return True

@@ -16,6 +16,7 @@ from jobq.run.worker.worker import Worker
 from jobq.testing.simulation import menu
 from jobq.testing.simulation.broker import Broker, MakeBackend
 from jobq.testing.simulation.crew import Crew
+from jobq.testing.simulation.guardian import GuardianProcess
 from jobq.testing.simulation.host import Handle, NoSampler, SimulatedHost
 from jobq.testing.simulation.logs import ErrorsTo
 from jobq.testing.simulation.loop import Loop, Machine, Node
@@ -23,7 +24,7 @@ from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.named import NamedRules, contend
 from jobq.testing.simulation.network import Client, Link
 from jobq.testing.simulation.people import meddle, produce
-from jobq.testing.simulation.processes import Guardian, Plan, Tree
+from jobq.testing.simulation.processes import Plan, Tree
 from jobq.testing.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class World:
     def _start(self, crew: Crew) -> None:
         crew.starts += 1
         node = Node(crew.machine, f"w{crew.number}.{crew.starts}")
-        guardian = Guardian(self.loop, self.monitor, self, node, Random(crew.chance.getrandbits(64)))  # noqa: S311
+        guardian = GuardianProcess(self.loop, self.monitor, self, node, Random(crew.chance.getrandbits(64)))  # noqa: S311
         crew.begin(node, guardian)
         self.monitor.note("start", node.name)
         node.run(self.loop.create_task, self._work(crew, node, guardian))
@@ -172,7 +173,7 @@ class World:
             work = contend(crew.link, self.named, holder, self.lease, self.scenario.settings, chance)
             holder.run(self.loop.create_task, work)
 
-    async def _work(self, crew: Crew, node: Node, guardian: Guardian) -> None:
+    async def _work(self, crew: Crew, node: Node, guardian: GuardianProcess) -> None:
         crew.stoppings[node] = stopping = Stopping()
         worker = Worker(
             cast("Any", Client(crew.link)),
@@ -200,6 +201,7 @@ class World:
             self.monitor.broken("L4", f"{node.name} ended: {error!r}")
         self.monitor.note("end", node.name, ended)
         self.monitor.worker_ended(node)
+        guardian.worker_is_gone(0)
         self.later(crew.chance.uniform(0.5, 5), self.start_again, crew, node)
 
     def _hear(self, node: Node, event: Event) -> None:
