@@ -37,7 +37,7 @@ _HEAD: Final = (
     " leave theirs, too."
 )
 _NOT_PROVEN: Final = """\
-Simulated are the guardian, the kernel, the network and the clocks: what a real kernel does is left to the tests with
+Simulated are the kernel, the watcher, the network and the clocks: what a real kernel does is left to the tests with
 real processes. A machine that stands still as a whole is excused, and 2.5 s after it: only fencing protects there
 ([guarantees](guarantees.md)), as where somebody sets the wall clock back just then, and so hides it. Clocks that drift
 by more than 1 % are outside the timing rule. Azure's services are simulated only in that receipts rotate; output,

@@ -15,6 +15,7 @@ from jobq.testing.simulation.processes import Tasks, Tree
 
 GUARDIAN: Final = 1000  # the number of the guardian, which leads the session of its worker too
 WORKER: Final = 1001
+_DEAF_SECONDS: Final = 0.1  # from the end of a worker until all that ran for it is killed (P2)
 _TERM_SECONDS: Final = {"exit": 0.01, "slow": 3.0}
 
 
@@ -102,6 +103,8 @@ class Kernel:
             deadline=message["deadline"],
             socket=env.get("JOBQ_TASK_SOCKET", ""),
         )
+        if self.worker.status is not None:
+            self._monitor.broken("P2", f"{task} {fencing} is started for a worker that is dead")
         leader = self._fork(tree, self.guardian)
         descriptor = next(self._descriptors)
         self.pipes[descriptor] = pipe = Pipe(tree)
@@ -124,7 +127,9 @@ class Kernel:
                     self._monitor.deadline_told(tree)
 
     def _fork(self, tree: Tree, parent: Process, group: int = 0) -> Process:
-        number = next(free for free in count(WORKER) if free not in self.processes)  # soon used again (P4)
+        # It is used again as soon as no process and no group has it (P4), as the kernel does it after a while.
+        taken = self.processes.keys() | {each.group for each in self.processes.values()}
+        number = next(free for free in count(WORKER) if free not in taken)
         process = Process(number, parent, group or number, tree)
         if parent is not self.guardian:
             process.leader = parent.leader
@@ -196,10 +201,19 @@ class Kernel:
             for each in self.processes.values():
                 if each.parent is process:
                     each.parent = heir
+        elif process is self.worker:
+            self.node.run(self._loop.call_later, _DEAF_SECONDS, self._check_orphans)
         if process.parent is self.guardian and self.guardian.status is None:
             self._notify(SIGCHLD)
         else:
             self.reap(process)
+
+    def _check_orphans(self) -> None:
+        """What ran for a worker that is dead dies (P2)."""
+        for process in self.processes.values():
+            tree = process.tree
+            if tree is not None and process.leader is process and process.status is None and not process.is_dying:
+                self._monitor.broken("P2", f"{tree.task} {tree.fencing} lives on without its worker")
 
     def reap(self, process: Process) -> int:
         """Forget one that has ended; return its status."""

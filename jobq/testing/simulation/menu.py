@@ -245,9 +245,9 @@ def _machine_suspend(world: "World", crew: "Crew", seconds: float, _chance: Rand
 
 
 def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: bool) -> bool:
-    node, guardian, machine = crew.node, crew.guardian, crew.machine
+    node, guardian, machine = crew.node, crew.guardian, crew.machine  # also with a worker that is stopped: rule 7
     has_just_stepped = world.loop.now <= crew.stepped_at + THAW_SECONDS  # see `_wall_step`
-    if not crew.lives or node.pauses or crew.stands_still or has_just_stepped:
+    if not crew.lives or crew.stands_still or has_just_stepped:
         return False
     crew.stands_still = True
     still = [node, *guardian.nodes, *([] if crew.holder is None else [crew.holder])]
