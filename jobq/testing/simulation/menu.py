@@ -235,7 +235,9 @@ def _machine_death(world: "World", crew: "Crew", seconds: float, _chance: Random
 
 
 @_blow("machine freeze")
-def _machine_freeze(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+def _machine_freeze(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
+    if crew.lives and chance.random() < 0.3:  # nobody but the guardian sees it then
+        _worker_stop(world, crew, 2 * seconds, chance)
     return _stand_still(world, crew, seconds, clock_stands=True)
 
 
