@@ -46,7 +46,7 @@ class GuardianProcess:
         self._kernel = Kernel(loop, monitor, tasks, worker, self._notify)
         self.nodes = [self.node, self._kernel.node]
         self.connection = End(4, self._wake_worker, self._hear)
-        self._end = End(4, self._wake)
+        self._end = End(4, self._wake, self._overhear)
         pair(self.connection, self._end)
         self._system = SimulatedSystem(self._kernel, self._machine, monitor, self._end, chance)
         self._guardian: Guardian | None = None
@@ -176,6 +176,10 @@ class GuardianProcess:
     def _worker_wakes(self) -> None:
         self._is_worker_waking = False
         self._loop.fire(self._loop.readers.get(self.connection))
+
+    def _overhear(self, frame: bytes) -> None:
+        if frame.startswith(b'{"op":"ended"', protocol.HEADER_BYTES):
+            self._kernel.end_told(protocol.decode(frame[protocol.HEADER_BYTES :]))
 
     def _hear(self, frame: bytes) -> None:
         """Listen in when the worker tells of deadlines, for the monitor."""

@@ -3,6 +3,7 @@
 What happens to them is told to the monitor here, whatever the guardian believes.
 """
 
+import os
 from collections.abc import Callable
 from itertools import count
 from signal import SIGCHLD, SIGKILL, SIGTERM
@@ -76,6 +77,7 @@ class Kernel:
         self.worker = Process(WORKER, self.guardian, WORKER, None)
         self.processes: dict[int, Process] = {WORKER: self.worker}
         self.pipes: dict[int, Pipe] = {}
+        self._trees: dict[int, Tree] = {}  # by the worker's number, until it is told of their end
         self._descriptors = count(10)
 
     @property
@@ -105,6 +107,7 @@ class Kernel:
         )
         if self.worker.status is not None:
             self._monitor.broken("P2", f"{task} {fencing} is started for a worker that is dead")
+        self._trees[tree.number] = tree
         leader = self._fork(tree, self.guardian)
         descriptor = next(self._descriptors)
         self.pipes[descriptor] = pipe = Pipe(tree)
@@ -119,12 +122,20 @@ class Kernel:
 
     def deadline_told(self, number: int, deadline: float) -> None:
         """The worker told its guardian by when a tree must be dead."""
-        for process in self.processes.values():
-            tree = process.tree
-            if tree is not None and tree.number == number and process.leader is process:
-                tree.deadline = deadline
-                if tree.leader:
-                    self._monitor.deadline_told(tree)
+        if (tree := self._trees.get(number)) is not None:
+            tree.deadline = deadline
+            if tree.leader:
+                self._monitor.deadline_told(tree)
+
+    def end_told(self, message: Message) -> None:
+        """The guardian told its worker of an end: nothing may live then (P3), and all of it must be true (P7)."""
+        tree = self._trees.pop(message["id"])
+        told = -message["signal"] if message["signal"] else message["code"]
+        if tree.lives and not message["survivors"]:
+            self._monitor.broken("P3", f"{tree.task} {tree.fencing} is told to have ended, and lives")
+        if told != os.waitstatus_to_exitcode(tree.status) or (tree.killed and not message["killed"]):
+            truth = f"{os.waitstatus_to_exitcode(tree.status)}, killed: {tree.killed or 'no'}"
+            self._monitor.broken("P7", f"{tree.task} {tree.fencing} ended with {truth}, and {message} is told")
 
     def _fork(self, tree: Tree, parent: Process, group: int = 0) -> Process:
         # It is used again as soon as no process and no group has it (P4), as the kernel does it after a while.
@@ -192,7 +203,7 @@ class Kernel:
         tree = process.tree
         if tree is not None:
             if process.leader is process:
-                tree.leader = False
+                tree.leader, tree.status = False, status
                 for pipe in self.pipes.values():
                     pipe.is_closed |= pipe.tree is tree
             else:

@@ -52,6 +52,7 @@ class Tree:
         unreaped: how many the kernel still knows, dead ones too.
         killed: why; "" = it was not.
         started: the true time of its exec.
+        status: the first one's, for wait(2), once it has ended.
         is_told: whether its guardian has seen whether it started, to tell its worker.
     """
 
@@ -68,6 +69,7 @@ class Tree:
     unreaped: int = 0
     killed: str = ""
     started: float = 0.0
+    status: int = 0
     is_over: bool = False
     ended_by_itself: bool = False
     has_term: bool = False
