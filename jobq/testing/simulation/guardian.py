@@ -67,10 +67,20 @@ class GuardianProcess:
 
     def signal(self, number: int) -> None:
         """It gets a signal."""
-        if number == SIGCONT and self.node.pauses:
+        if number == SIGCONT and self._kernel.is_guardian_stopped:
+            self._kernel.is_guardian_stopped = False
             self.node.resume()
+            self._kernel.look_for_orphans()
         elif number == SIGKILL:
             self.die()
+
+    def stop(self) -> bool:
+        """It gets SIGSTOP; return whether it ran."""
+        if self.node.dead or self._kernel.is_guardian_stopped:
+            return False
+        self._kernel.is_guardian_stopped = True
+        self.node.pause()
+        return True
 
     def be_late(self) -> None:
         """From now on it lacks a processor: it wakes late, and gets little done in a turn."""

@@ -68,6 +68,7 @@ class Kernel:
         processes: all that are not reaped, by number, oldest first.
         pipes: by the guardian's descriptor.
         worker: the guardian's child that is no task.
+        is_guardian_stopped: whether it was sent SIGSTOP.
     """
 
     def __init__(self, loop: Loop, monitor: Monitor, tasks: Tasks, worker: Node, notify: Callable[[int], None]) -> None:
@@ -77,6 +78,7 @@ class Kernel:
         self.worker = Process(WORKER, self.guardian, WORKER, None)
         self.processes: dict[int, Process] = {WORKER: self.worker}
         self.pipes: dict[int, Pipe] = {}
+        self.is_guardian_stopped = False
         self._trees: dict[int, Tree] = {}  # by the worker's number, until it is told of their end
         self._descriptors = count(10)
 
@@ -213,14 +215,20 @@ class Kernel:
                 if each.parent is process:
                     each.parent = heir
         elif process is self.worker:
-            self.node.run(self._loop.call_later, _DEAF_SECONDS, self._check_orphans)
+            self.look_for_orphans()
         if process.parent is self.guardian and self.guardian.status is None:
             self._notify(SIGCHLD)
         else:
             self.reap(process)
 
+    def look_for_orphans(self) -> None:
+        """What ran for a worker that is dead dies soon, unless the guardian is stopped (P2)."""
+        if self.worker.status is not None:
+            self.node.run(self._loop.call_later, _DEAF_SECONDS, self._check_orphans)
+
     def _check_orphans(self) -> None:
-        """What ran for a worker that is dead dies (P2)."""
+        if self.is_guardian_stopped:
+            return
         for process in self.processes.values():
             tree = process.tree
             if tree is not None and process.leader is process and process.status is None and not process.is_dying:

@@ -6,7 +6,7 @@ Most runs have few kinds (swarm testing): a fault that ends everything would hid
 import math
 from collections.abc import Callable
 from random import Random
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL
 from typing import TYPE_CHECKING, Final
 
 from jobq.testing.simulation.loop import Machine
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_DRIFT: Final = 0.009  # of a clock's rate; the timing rule allows 1 %
 THAW_SECONDS: Final = 2.5  # after a freeze: one tick to notice it and the time to deliver one kill (1.3 (11))
+_STOPPED_SECONDS: Final = 4.0  # until a guardian that was stopped is continued: by its watcher, or by its second ping
 _TROUBLE_SECONDS: Final = 5.0  # for how long afterwards a worker may still give up what it holds
 
 SHARES: Final[dict[str, float]] = {
@@ -37,6 +38,7 @@ SHARES: Final[dict[str, float]] = {
     "worker term": 0.4,
     "guardian kill": 0.2,
     "guardian late": 0.2,
+    "guardian stop": 0.2,
     "machine death": 0.2,
     "machine freeze": 0.15,
     "machine suspend": 0.15,
@@ -204,6 +206,17 @@ def _guardian_late(_world: "World", crew: "Crew", _seconds: float, _chance: Rand
     if not crew.lives:
         return False
     crew.guardian.be_late()
+    return True
+
+
+@_blow("guardian stop")
+def _guardian_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    """SIGSTOP: it finds deadlines that have passed, and what was sent meanwhile, and must not kill what has a lease."""
+    if not crew.lives or crew.stands_still or not crew.guardian.stop():
+        return False
+    seconds = min(seconds, _STOPPED_SECONDS)
+    crew.excused_until = max(crew.excused_until, world.loop.now + seconds + THAW_SECONDS)
+    world.later(seconds, crew.guardian.signal, SIGCONT)
     return True
 
 
