@@ -48,6 +48,7 @@ class Capabilities:
         clears_leased: `clear` deletes leased tasks too; else those stay their workers'.
         named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
         redelivers_at: where a redelivered task queues up.
+        journal_lags: what the queue has done may be in its journal later, or never: the journal is beside it.
         counts: the fields of `QueueStats` that this service can tell.
         finds_at_once: "no such queue" is true when it is said; else a service may say so for a moment of one it has.
     """
@@ -74,6 +75,7 @@ class Capabilities:
     clears_leased: bool = True
     named_leases: bool = False
     redelivers_at: Literal["front", "back"] = "back"
+    journal_lags: bool = False
     counts: frozenset[Literal["visible", "leased", "scheduled", "dead", "total"]] = frozenset()
     finds_at_once: bool = True
 

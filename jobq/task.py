@@ -250,19 +250,18 @@ class Task(_Frozen):
         return hashlib.blake2b(work, digest_size=16).digest()
 
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
-        """Return the next generation, with its counters raised by this much (S3, S7)."""
-        counters = self.counters
-        return self.model_copy(
-            update={
-                "generation": self.generation + 1,
-                "not_before": None,
-                "counters": Counters(
-                    failures=counters.failures + failures,
-                    preemptions=counters.preemptions + preemptions,
-                    ends=counters.ends + ends,
-                ),
-            }
-        )
+        """Return the next generation, with its counters raised by this much (S3, S7).
+
+        Raises:
+            MalformedTask: one of them has no room left.
+        """
+        raised = {
+            "failures": self.counters.failures + failures,
+            "preemptions": self.counters.preemptions + preemptions,
+            "ends": self.counters.ends + ends,
+        }
+        counters = _validated(Counters, raised)
+        return self.model_copy(update={"generation": self.generation + 1, "not_before": None, "counters": counters})
 
     def released(self) -> "Task":
         """Return the same task with one more end recorded: a delivery that was never started is not a crash (S7)."""

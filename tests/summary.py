@@ -21,13 +21,24 @@ def processes_started() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("processes "))
 
 
-def lines(reports: Sequence[Path], began: float, processes: int) -> Iterator[str]:
+def failed_in(report: Path) -> list[str]:
+    """Return what failed, as pytest takes it."""
+    cases = ET.parse(report).iter("testcase")
+    return [f"{case.get('file')}::{case.get('name')}" for case in cases if _has_failed(case)]
+
+
+def _has_failed(case: ET.Element) -> bool:
+    return case.find("failure") is not None or case.find("error") is not None
+
+
+def lines(reports: Sequence[Path], began: float, processes: int, flaky: Sequence[str] = ()) -> Iterator[str]:
     """Yield what to print at the end.
 
     Args:
         reports: JUnit's XML.
         began: when it all began, by time.monotonic().
         processes: what `processes_started` was then.
+        flaky: what failed beside others, and passed by itself: no failure, but told.
     """
     seconds: defaultdict[str, float] = defaultdict(float)
     failed: set[str] = set()
@@ -36,7 +47,7 @@ def lines(reports: Sequence[Path], began: float, processes: int) -> Iterator[str
         for case in ET.parse(report).iter("testcase"):  # written by ourselves
             name = f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}"
             seconds[name] += float(case.get("time", 0))
-            if case.find("failure") is not None or case.find("error") is not None:
+            if _has_failed(case) and f"{case.get('file')}::{case.get('name')}" not in flaky:
                 failed.add(name)
             elif (skip := case.find("skipped")) is not None:
                 skipped[name] = skip.get("message", "")
@@ -45,6 +56,9 @@ def lines(reports: Sequence[Path], began: float, processes: int) -> Iterator[str
     if skipped:
         yield "\nskipped:"
         yield from (f"{count:7}    {reason}" for reason, count in Counter(skipped.values()).most_common())
+    if flaky:
+        yield "\nflaky, to be mended: failed beside others, passed each time alone:"
+        yield from (f"        {name}" for name in flaky)
     started, took = processes_started() - processes, time.monotonic() - began
     yield f"\n{started} processes and threads started on this machine in {took:.0f} s"
     yield f"{len(seconds) - len(failed) - len(skipped)} passed, {len(failed)} failed, {len(skipped)} skipped"

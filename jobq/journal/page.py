@@ -8,7 +8,6 @@ request of its own, and is never ahead of the queue (S5).
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from jobq.journal.records import MOVED, Attempt, Beat
 
@@ -36,16 +35,6 @@ class Page:
         return None if self.beat is None else self.beat().encode()
 
 
-@runtime_checkable
-class HasPage(Protocol):
-    """A delivery whose queue keeps a journal."""
-
-    @property
-    def page(self) -> Page | None:
-        """What is told of it; None = the journal is off."""
-        ...
-
-
 def final_of(page: Page | None) -> str | None:
     """Return what a task that is completed now has come to, where that is not success: `canceled` or `moved`."""
     then = None if page is None or page.attempt is None else page.attempt.then
@@ -54,4 +43,4 @@ def final_of(page: Page | None) -> str | None:
 
 def page_of(delivery: object) -> Page | None:
     """Return a delivery's page, if its queue keeps a journal."""
-    return delivery.page if isinstance(delivery, HasPage) else None
+    return getattr(delivery, "page", None)

@@ -17,7 +17,11 @@ _SHARE: Final = 5.0  # asking takes a fifth of the time at most, however many ta
 
 
 async def ended(
-    journal: Journal, ids: Iterable[str], *, away: Callable[[BackendUnavailable], None] | None = None
+    journal: Journal,
+    ids: Iterable[str],
+    *,
+    away: Callable[[BackendUnavailable], None] | None = None,
+    lags: bool = False,
 ) -> AsyncIterator[tuple[str, TaskRecord | None]]:
     """Yield each task once it has ended, with where it is; None for one that is not known any more.
 
@@ -26,6 +30,7 @@ async def ended(
         ids: the tasks, which were acknowledged (S1): one that is missing was cleared or purged.
         away: is told each time that the service does not answer, and the wait goes on; None = BackendUnavailable is
             raised.
+        lags: the journal may not have heard of a task yet (`Capabilities.journal_lags`), which is waited for then.
     """
     left = dict.fromkeys(ids)
     pause = _FIRST_PAUSE_SECONDS
@@ -36,7 +41,7 @@ async def ended(
             found = {record.id: record for record in await patiently(lambda: journal.find(batch), away)}  # noqa: B023 - called at once
             for id_ in batch:
                 record = found.get(id_)
-                if record is None or record.state.is_final:
+                if record.state.is_final if record is not None else not lags:
                     del left[id_]
                     some = True
                     yield id_, record

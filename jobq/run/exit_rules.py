@@ -94,5 +94,5 @@ def _action(then: str) -> Action:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return str(number)
+    except ValueError:  # a real-time signal: a number alone would be an exit code
+        return f"SIG{number}"

@@ -168,7 +168,7 @@ async def test_a_thousand_wishes_hide_none(stage: Stage) -> None:
     queue = await journaled(stage)
     ids = [f"wish-{number:04}" for number in range(1010)]
     for start in range(0, len(ids), MOST_ROWS):
-        await queue._wishes.record(ids[start : start + MOST_ROWS])
+        await queue._wishes.record(dict.fromkeys(ids[start : start + MOST_ROWS], ""))
     (id_,) = await queue.push([Task.new(command="true", id="wish-zzzz")])
     assert await queue.journal.cancel([id_, "nobody-s"]) == ["canceled", "unknown"]
     (delivery,) = await queue.receive(1, LEASE, NOW)
@@ -233,6 +233,36 @@ async def test_who_retries_a_task_wants_it_to_run(stage: Stage) -> None:
     assert wished == {ids[0]: False, ids[1]: True}, "what only waits is still to end"
 
 
+async def test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id(stage: Stage) -> None:
+    queue = await journaled(stage)
+    (id_,) = await queue.push([Task.new(command="true", id="train")])
+    (former,) = await queue.receive(1, LEASE, NOW)
+    await written(queue)
+    assert [*await queue.journal.cancel([id_])] == ["stopping"]
+    await former.complete(GOOD)  # before it has looked again
+    await written(queue)
+    await queue.push([Task.new(command="true", id="train")])
+    await written(queue)
+    assert not (await record(queue, id_)).cancel_requested
+    (later,) = await queue.receive(1, LEASE, NOW)
+    page = page_of(later)
+    assert page is not None
+    assert not page.cancel.is_set(), "nobody has canceled it"
+
+
+async def test_a_wish_is_heard_by_each_task_of_its_id(stage: Stage) -> None:
+    """A Storage Queue knows no ids: where nothing tells two apart, both are meant."""
+    queue = await journaled(stage)
+    task = Task.new(command="true", id="twice")
+    for _ in range(2):
+        await queue.push([task])
+    found = await queue.receive(2, LEASE, NOW)
+    await written(queue)
+    await queue.journal.cancel(["twice"])
+    await queue._wishes._tell(queue._wishes._open)
+    assert [page.cancel.is_set() for page in map(page_of, found) if page is not None] == [True, True]
+
+
 async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = await journaled(stage, keep=timedelta(0))
     task = await _done(queue)
@@ -243,11 +273,11 @@ async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.Monkey
     assert await state(queue, task.id) == "succeeded", "known for an hour, against a late word of its push"
     monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
     monkeypatch.setattr("jobq_azure.table_journal.retention._WISH_SECONDS", -1.0)
-    await queue._wishes.record([task.id, "nobody-s"])
+    await queue._wishes.record({task.id: "", "nobody-s": ""})
     await queue._sweep.once()
     await written(queue)
     assert await queue.journal.find([task.id]) == []
-    assert await queue._wishes.among([task.id, "nobody-s"]) == {"nobody-s"}, "it waits a day"
+    assert [*await queue._wishes.among([task.id, "nobody-s"])] == ["nobody-s"], "it waits a day"
 
 
 async def test_rights_and_a_missing_table_are_told_plainly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

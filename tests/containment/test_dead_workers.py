@@ -268,6 +268,17 @@ def test_s3_who_is_short_of_descriptors_cannot_tell_that_nothing_is_left() -> No
     assert without_survivors([holder]) == [holder]
 
 
+def test_l4_an_id_that_is_no_text_is_one_like_any_other() -> None:
+    """Whoever may start a process here may give it any: it must end no worker's look for what the dead left."""
+    mark = "\udcff-nobody-1-1"  # a byte that is no ASCII, as it is read
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "JOBQ_WORKER_ID": mark}) as process:
+        try:
+            until(lambda: dead_workers._seen_among([process.pid]) == {process.pid: (os.getpid(), mark)})
+            assert kill_all_of(mark) == 1
+        finally:
+            process.kill()
+
+
 async def test_l4_a_worker_starts_though_nobody_can_look_for_what_the_dead_left(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobq.run.process.spawner import Deadline, Launch, Process
+from jobq.run.spawn.guardian_handle import GuardianHandle
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.hostile import TREES
 from tests.guardian.spawning import guardian_of
@@ -108,12 +111,23 @@ async def test_p5_nothing_survives_leaving() -> None:
     assert gone(marks) == {}
 
 
-async def test_p2_who_leaves_when_the_guardian_was_killed_leaves_nothing_behind() -> None:
+async def test_p2_who_leaves_when_the_guardian_was_killed_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A worker without a guardian ends at once, and with it the thread that looks for what the guardian left."""
-    async with GuardianSpawner() as inner:
+    leaves, kill = threading.Event(), GuardianHandle.kill_what_is_left
+
+    def kill_late(handle: GuardianHandle) -> None:
+        leaves.wait()
+        time.sleep(0.2)  # as long as it may take: who does not wait is gone by then
+        kill(handle)
+
+    monkeypatch.setattr(GuardianHandle, "kill_what_is_left", kill_late)
+    async with GuardianSpawner(contained="off") as inner:  # else whoever leaves kills the control group, too
         marks = [(await grow(inner, kind)).mark for kind in KINDS if kind != "env_i_setsid"]  # the stated gap
         os.kill(guardian_of(inner), signal.SIGKILL)
         await inner.lost.wait()
+        leaves.set()
     assert gone(marks, 0) == {}
 
 

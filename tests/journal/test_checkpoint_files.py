@@ -108,10 +108,17 @@ class Held:
     """One attempt with a folder, on a clock of its own."""
 
     def __init__(
-        self, tmp_path: Path, place: FolderPlace, *, checkpoint: str | None = None, task: Task | None = None
+        self,
+        tmp_path: Path,
+        place: FolderPlace,
+        *,
+        checkpoint: str | None = None,
+        task: Task | None = None,
+        fencing: FencingNumber | None = None,
     ) -> None:
         clock = VirtualClock()
         self.delivery = ScriptedDelivery(clock, task=task)
+        self.delivery.fencing = fencing or self.delivery.fencing
         if checkpoint is not None:
             self.delivery.checkpoint_value = checkpoint
         self.keeper = LeaseKeeper(self.delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60.0), clock=clock)
@@ -138,12 +145,16 @@ async def test_a_stale_attempt_saves_nothing(tmp_path: Path) -> None:
             held.folder.close()
 
 
-async def test_tasks_of_one_id_keep_their_files_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("created", [None, 1.0])
+async def test_tasks_of_one_id_keep_their_files_apart(tmp_path: Path, created: float | None) -> None:
     """A Storage Queue knows no ids: the later task removed what the earlier one had saved (S9, S11)."""
     async with FolderPlace(tmp_path / "store") as place:
-        both = [Held(tmp_path, place, task=Task.new(command="true", id="same")) for _ in range(2)]
+        task = Task.new(command="true", id="same").model_copy(update={"created": created})
+        both = [
+            Held(tmp_path, place, task=task, fencing=number)
+            for number in (FencingNumber(0, 0, 1), FencingNumber(9, 0, 1))
+        ]
         later = both[1].checkpoints
-        later._fencing = FencingNumber(9, 0, 1)
         try:
             for held in both:
                 await held.checkpoints.restore()

@@ -131,6 +131,29 @@ class _Forgetful:
         return QueueStats(visible=None, leased=None, scheduled=None, dead=0, total=0)
 
 
+class _Late(_Forgetful):
+    """A journal beside its queue, which has not heard yet of what an earlier process has pushed."""
+
+    capabilities = Capabilities(default_lease=timedelta(seconds=60), journal_lags=True)
+    looks = 0
+
+    async def find(self, ids: list[str]) -> list[TaskRecord]:
+        self.looks += 1
+        if self.looks < 3:
+            return []
+        return [TaskRecord(id=id_, state=TaskState.SUCCEEDED, attempt=1) for id_ in ids]
+
+    async def output(self, task_id: str, attempt: int | None = None) -> None:
+        """Nothing was printed."""
+
+
+async def test_s5_what_a_journal_has_not_heard_of_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """`push --resume --wait` after a SIGKILL: queued tasks were told as cleared or purged."""
+    async with asyncio.timeout(20):
+        assert await wait_for(cast("Backend", _Late()), ["a"], as_json=False) == 0
+    assert "cleared or purged" not in capsys.readouterr().err
+
+
 async def test_s5_a_wait_for_what_nobody_recorded_ends(capsys: pytest.CaptureFixture[str]) -> None:
     """The worker died between the settle and its note; nothing can bring it any more."""
     async with asyncio.timeout(20):

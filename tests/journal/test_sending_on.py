@@ -9,11 +9,11 @@ import pytest
 from jobq.backend import Backend
 from jobq.errors import PushUnknown
 from jobq.queue import Queue
-from jobq.run.exit_rules import parse
+from jobq.run.exit_rules import action_for, parse
 from jobq.settings import Settings
 from jobq.spec import parse as parse_spec
 from jobq.spec import resolve
-from jobq.task import Task, new_id
+from jobq.task import Outcome, OutcomeKind, Task, new_id
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq
 
@@ -140,3 +140,10 @@ async def test_tasks_of_one_id_from_two_queues_both_go_on(tmp_path: Path) -> Non
             await Queue(queue, settings).push(Task.new(command="exit 9", id="sample-17", on_exit=["9=queue:big"]))
             await Queue(queue, settings).pull_and_execute()
         assert (await big.stats()).visible == 2
+
+
+def test_a_signal_without_a_name_is_no_exit_code() -> None:
+    """A real-time signal's number alone would match the rule for the exit code of that number."""
+    task = Task.new(command="true", on_exit=("50=fail",))
+    assert action_for(task, Outcome(kind=OutcomeKind.FAILED, signal=50)) is None
+    assert action_for(task, Outcome(kind=OutcomeKind.FAILED, exit_code=50)) is not None

@@ -13,7 +13,7 @@ from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
 from jobq_azure.service_bus.message_format import clone, copy_name, origin_of, pushed, redriven
 from jobq_azure.service_bus.rest_client import Outgoing
-from tests.sb.stage import NOW, Stage, staged
+from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 
 WINDOW = 600.0
 # After the window of an id's push, and inside that of what became of it.
@@ -61,7 +61,7 @@ def test_s1_each_way_back_of_one_message_has_a_name_of_its_own(number: int, task
         redriven(original, task.redriven(deliveries=1), 1),
     ]
     assert len({task_id, *(way.message_id for way in ways)}) == 3
-    assert {way.properties["jobq-origin"] for way in ways} == {str(number)}
+    assert [way.properties["jobq-origin"] for way in ways] == [str(number), f"dead:{number}"]
 
 
 @pytest.mark.parametrize("origin", ["", "x", "1\n", "\u0661", "-1"])
@@ -117,6 +117,23 @@ async def test_s1_ids_that_look_like_copies_are_tasks_of_their_own(tmp_path: Pat
         assert sorted([(await stage.take()).id, (await stage.take()).id]) == ["train", "train:0:1"]
 
 
+async def test_s1_a_retried_letter_takes_no_name_of_what_goes_back(tmp_path: Path) -> None:
+    """Dead letters are numbered by themselves here: the second letter and the second message have one number."""
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock, dedup_window=WINDOW) as stage:
+        await stage.pushed(id="first")
+        await clock.advance(1)
+        await stage.pushed(id="second")
+        await stage.pushed(id="third")
+        held = {each.id: each for each in [await stage.take() for _ in range(3)]}
+        await held["third"].dead_letter("failed", "the first letter")
+        await held["first"].requeue(held["first"].task.requeued(failures=1), NOW)
+        await (await stage.take()).dead_letter("failed", "the second letter")
+        await held["second"].requeue(held["second"].task.requeued(failures=1), NOW)
+        assert await stage.backend.redrive(["first"]) == ["first"]  # in the epoch of the second, by now
+        assert sorted([(await stage.take()).id, (await stage.take()).id]) == ["first", "second"]
+
+
 async def test_s1_dead_retry_and_purge_touch_no_other_life_of_an_id(tmp_path: Path) -> None:
     """Two letters of one id are two tasks where their origins differ: both are listed, and both come back."""
     clock = VirtualClock()
@@ -131,6 +148,28 @@ async def test_s1_dead_retry_and_purge_touch_no_other_life_of_an_id(tmp_path: Pa
         back = [await stage.take(), await stage.take()]
         assert sorted(str(each.task.command) for each in back) == ["echo first", "echo second"]
         assert stage.dead.messages() == []
+
+
+async def test_s1_a_letter_of_the_services_making_is_no_other_lifes(tmp_path: Path) -> None:
+    """It carries no origin, and its own number is that of a message of the queue: both were taken for one task."""
+    clock = VirtualClock()
+    async with staged(tmp_path, clock=clock, max_delivery_count=2) as stage:
+        await stage.pushed(id="other")
+        await stage.pushed(id="train", command="echo first")
+        held = {each.id: each for each in [await stage.take() for _ in range(2)]}
+        await held["train"].dead_letter("failed", "of jobq's making, with the origin 2")
+        await held["other"].complete(DONE)
+        task = Task.new(id="train", command="echo second")
+        await stage.backend._wire.send(pushed(task))  # as another process does: this one would refuse it
+        for _ in range(2):
+            await stage.take()
+            await clock.advance(LOCK_SECONDS + 1)
+        assert [each.number for each in stage.dead.messages()] == [1, 2]
+        letters = await stage.backend.dead_letters(10)
+        assert sorted(str(Task.decode(each.body).command) for each in letters) == ["echo first", "echo second"]
+        assert await stage.backend.redrive(["train"]) == ["train"]
+        back = [await stage.take(), await stage.take()]
+        assert sorted(str(each.task.command) for each in back) == ["echo first", "echo second"]
 
 
 async def test_s6_letters_of_one_origin_are_one(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import HttpProxy, Strike
+from jobq.testing.service_bus.faults import Fault, Operation
+from jobq_azure.service_bus.rest_client import Outgoing
+from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.delivery import claim_of
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
@@ -29,15 +32,23 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobq_azure.table_journal.backend._CHECKPOINT_SHARE", 0.5)
 
 
-async def _journaled(stage: Stage, azurite: Azurite) -> tuple[JournaledQueue, HttpProxy]:
+async def _journaled(
+    stage: Stage, azurite: Azurite, keep: timedelta = timedelta(days=30)
+) -> tuple[JournaledQueue, HttpProxy]:
     proxy = await stage.stack.enter_async_context(HttpProxy(azurite.table_port))
     signed = connection_string(1, table_port=proxy.port)
-    settings = Settings(connection_string=stage.signed, journal=PLACE, journal_connection_string=signed)
+    settings = Settings(connection_string=stage.signed, journal=PLACE, journal_connection_string=signed, keep=keep)
     found = resolve(SPEC, settings)
     assert isinstance(found, JournaledQueue)
     await stage.stack.enter_async_context(found)
     await found._wire.create()
     return found, proxy
+
+
+async def _checkpoints(queue: JournaledQueue) -> list[str]:
+    first, end = rows.below("c")
+    found, _ = await queue._wire.look(queue._wire.place.queue, first, end)
+    return [row["RowKey"] for row in found]
 
 
 async def _pushed(queue: JournaledQueue) -> Task:
@@ -79,7 +90,88 @@ async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite
         await queue._checkpoints.save(claim_of(first), "late")  # type: ignore[union-attr]
     await second.complete(GOOD)
     await written(queue)
-    assert await queue._wire.get(queue._wire.place.queue, f"c!{task.id}") is None, "nothing of it is left"
+    assert await _checkpoints(queue) == [], "nothing of it is left"
+
+
+async def test_s9_the_checkpoint_of_what_has_not_ended_is_not_old(
+    stage: Stage, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever JOBQ_KEEP says, and however long ago it was saved: of a task that runs, waits, or may be dead."""
+    queue, _ = await _journaled(stage, azurite, keep=timedelta(0))
+
+    async def swept() -> None:
+        await asyncio.sleep(0.01)
+        await written(queue)
+        await queue._sweep.once()
+        await written(queue)
+
+    await _pushed(queue)
+    (first,) = await queue.receive(1, None, NOW)
+    await first.checkpoint("epoch 3")
+    await swept()
+    with monkeypatch.context() as later:  # so long after that age alone protects nothing
+        later.setattr("jobq_azure.table_journal.retention._SAVED_SECONDS", 0.0)
+        await swept()
+        await first.requeue(first.task.requeued(failures=1), NOW)
+        await swept()
+        (second,) = await queue.receive(1, None, NOW)
+    assert second.checkpoint_value == "epoch 3"
+    await second.dead_letter("failed", "exit code 3")
+    monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
+    await swept()
+    assert await queue._wire.get(queue._wire.place.queue, f"l!{second.id}") is None, "it is no more known than others"
+    assert await queue.redrive([second.id]) == [second.id]
+    (third,) = await queue.receive(1, None, timedelta(seconds=2))
+    assert third.checkpoint_value == "epoch 3"
+    await third.dead_letter("failed", "exit code 3")
+    monkeypatch.setattr("jobq_azure.table_journal.retention._SAVED_SECONDS", 0.0)
+    await swept()
+    await swept()  # what the first has left of it
+    assert await _checkpoints(queue) == [], "nor is it kept for ever"
+
+
+async def test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_completed(
+    stage: Stage, azurite: Azurite
+) -> None:
+    queue, _ = await _journaled(stage, azurite)
+    task = await _pushed(queue)
+    (original,) = await queue.receive(1, None, NOW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue._inner._wire, "complete", _lost)  # type: ignore[attr-defined]
+        with pytest.raises(Exception, match="lost"):
+            await original.requeue(task.requeued(failures=1), NOW)
+    (copy,) = await queue.receive(1, None, timedelta(seconds=2))
+    await written(queue)
+    await queue._inner._wire.unlock(original._inner._locked)  # type: ignore[attr-defined] # its lock ends
+    stage.emulator.faults.plan(Fault(503), Operation.COMPLETE)
+    with pytest.raises(BackendUnavailable):
+        await queue.receive(1, None, timedelta(seconds=2))
+    names = [each.content.message_id for each in stage.queue.messages()]
+    assert [str(name).startswith("~") for name in names] == [False, True], "the original under its lock, and its copy"
+    await copy.complete(GOOD)
+
+
+@pytest.mark.parametrize("is_foreign", [False, True], ids=["own", "of another program"])
+async def test_s9_tasks_of_one_id_have_checkpoints_of_their_own(
+    stage: Stage, azurite: Azurite, *, is_foreign: bool
+) -> None:
+    """An id may be pushed anew while a task of it still runs: neither may lose, find or end what the other saved."""
+    queue, _ = await _journaled(stage, azurite)
+    for number in range(2):
+        task = Task.new(command=f"echo {number}", id="train")
+        body = task.model_copy(update={"created": None}) if is_foreign else task
+        await queue._inner._wire.send(Outgoing(body=body.encode(), message_id=f"m{number}"))  # type: ignore[attr-defined]
+    first, second = await queue.receive(2, None, timedelta(seconds=2))
+    await first.checkpoint("of the first")
+    await second.checkpoint("of the second")
+    await first.requeue(first.task.requeued(failures=1), NOW)
+    (again,) = await queue.receive(1, None, timedelta(seconds=2))
+    assert again.checkpoint_value == "of the first"
+    await second.complete(GOOD)
+    await written(queue)
+    await again.requeue(again.task.requeued(failures=1), NOW)
+    (last,) = await queue.receive(1, None, timedelta(seconds=2))
+    assert last.checkpoint_value == "of the first"
 
 
 @pytest.mark.parametrize("way_back", ["requeue", "release"])

@@ -71,6 +71,20 @@ async def test_a_service_that_stumbles_has_extended_and_ended_nothing(stage: Sta
     await delivery.complete(DONE)
 
 
+async def test_s5_a_completion_that_lands_after_it_was_asked_for_is_no_lost_lock(stage: Stage) -> None:
+    """The lock stood when it was asked for, so the completion is sent again: then the first has landed, late."""
+    await stage.pushed()
+    delivery = await stage.take()
+    stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
+    with pytest.raises(BackendUnavailable, match="the lock still stands"):
+        await delivery.complete(DONE)
+    (held,) = stage.queue.messages()
+    assert held.lock is not None
+    stage.queue.complete(held.lock)
+    with pytest.raises(SettlementUnknown, match="was not answered"):
+        await delivery.complete(DONE)
+
+
 async def test_a_completion_whose_answer_was_lost_is_in_doubt(stage: Stage) -> None:
     # S5: it has landed, and a repetition would read as a lost lock.
     await stage.pushed()
@@ -193,6 +207,38 @@ async def test_a_receive_that_is_cancelled_costs_no_delivery(stage: Stage) -> No
     assert delivery.deliveries == 1
     assert len(stage.requests(Operation.RENEW, 200)) == 1
     await delivery.complete(DONE)
+
+
+async def test_s6_what_an_abandoned_poll_brought_is_given_back_whole(stage: Stage) -> None:
+    """The copy is sent, and the completion refused: both would run."""
+    waiting = asyncio.create_task(stage.backend.receive(1, None, timedelta(seconds=20)))
+    await eventually(lambda: bool(stage.requests(Operation.RECEIVE)))
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    stage.emulator.faults.plan(Fault(503), Operation.COMPLETE, count=2)
+    await stage.pushed()
+    await eventually(lambda: len(stage.requests(Operation.COMPLETE)) == 3)
+    await eventually(lambda: len(stage.queue.messages()) == 1)
+    assert len(stage.requests(Operation.SEND, 201)) == 2, "the push, and one copy"
+
+
+async def test_s7_a_receive_that_is_cancelled_in_its_second_look_gives_back_what_the_first_brought(
+    stage: Stage,
+) -> None:
+    await stage.pushed()
+    looks = len(stage.requests(Operation.RECEIVE))
+    stage.emulator.faults.plan(Fault(), Operation.RECEIVE)  # the first is as always
+    stage.emulator.faults.plan(Fault(delay=30), Operation.RECEIVE, count=math.inf)
+    receiving = asyncio.create_task(stage.backend.receive(3, None, NOW))
+    await eventually(lambda: len(stage.requests(Operation.RECEIVE)) >= looks + 3)
+    assert stage.queue.count(State.LOCKED) == 1
+    receiving.cancel()
+    await eventually(lambda: stage.queue.count(State.LOCKED) == 0)
+    stage.emulator.faults.clear()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    delivery = await stage.take()
+    assert crashes_before(delivery.task, delivery.deliveries) == 0
 
 
 async def test_what_nobody_takes_over_is_given_back_before_its_lock_ends(tmp_path: Path) -> None:

@@ -266,3 +266,10 @@ def test_depth_is_counted_outside_of_strings() -> None:
     assert strict_json.loads(b"[" * 32 + b"]" * 32)
     with pytest.raises(MalformedTask, match="deep"):
         strict_json.loads(rb'["\\",' + b"[" * 32 + b"]" * 32 + b"]")
+
+
+def test_a_count_without_room_is_no_fault_of_the_program() -> None:
+    """Whoever may push may say so; what gives it back must be able to go on."""
+    task = Task.decode(b'{"version": 2, "id": "x", "command": "true", "counters": {"ends": 2147483647}}')
+    with pytest.raises(MalformedTask, match="ends"):
+        task.requeued()

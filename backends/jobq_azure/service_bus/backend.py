@@ -35,6 +35,8 @@ LONGEST_LOCK: Final = timedelta(minutes=5)  # by the service
 MOST_DELIVERIES: Final = 2000  # of one message, by the service
 _DELIVERIES_TO_SPARE: Final = 10
 _DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its queue
+_GIVE_BACK_SECONDS: Final = 4.0  # for the repetitions of giving back what nobody waits for; below the next
+_GIVE_BACK_PAUSE_SECONDS: Final = 0.5
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
 _REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
 # Half a second to import, which the loop must not stand still for when a first task is given up under its lease.
@@ -213,7 +215,17 @@ class ServiceBusBackend:
         )
 
     async def _give_back(self, locked: Locked) -> None:
-        await self._delivery(locked, None).release()
+        delivery = self._delivery(locked, None)
+        end = self._now() + _GIVE_BACK_SECONDS
+        while True:
+            try:
+                await delivery.release()
+            except BackendUnavailable:  # done by half it would go on beside its copy: this delivery knows what was done
+                if self._now() >= end:
+                    raise
+            else:
+                return
+            await asyncio.sleep(_GIVE_BACK_PAUSE_SECONDS)
 
     def _warn(self) -> None:
         """Say once what of the queue's own rules would take tasks away from jobq's (S1, S7)."""

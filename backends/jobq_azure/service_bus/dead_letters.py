@@ -19,6 +19,7 @@ from jobq_azure.service_bus.message_format import (
     DIED,
     ID,
     ORIGIN,
+    REDRIVEN,
     copy_name,
     id_in,
     origin_of,
@@ -233,7 +234,7 @@ def _folded(seen: "Sequence[Seen]") -> "list[list[Seen]]":
     """
     found: dict[tuple[str, str], list[Seen]] = {}
     for each in seen:
-        found.setdefault((id_in(each), origin_of(each)), []).append(each)
+        found.setdefault((id_in(each), origin_of(each, REDRIVEN)), []).append(each)
     return [sorted(each, key=age, reverse=True) for each in found.values()]
 
 
@@ -253,6 +254,7 @@ def _redriven(seen: "Seen", letter: DeadLetter) -> Outgoing:
     try:
         task = task_in(seen).redriven(deliveries=letter.deliveries)
     except MalformedTask:
-        properties: dict[str, str | int] = {BEFORE: letter.deliveries, ID: letter.id, ORIGIN: origin_of(seen)}
-        return Outgoing(body=seen.body, message_id=copy_name(seen, letter.deliveries), properties=properties)
+        properties: dict[str, str | int] = {BEFORE: letter.deliveries, ID: letter.id, ORIGIN: origin_of(seen, REDRIVEN)}
+        name = copy_name(seen, letter.deliveries, kind=REDRIVEN)
+        return Outgoing(body=seen.body, message_id=name, properties=properties)
     return redriven(seen, task, letter.deliveries)

@@ -79,6 +79,7 @@ class ServiceBusDelivery:
         self._length = length
         self._sent: Outgoing | None = None  # the clone, once the service has it
         self._in_doubt = False  # whether it has the clone
+        self._unanswered = ""  # a verb whose answer was lost while the lock stood
         self._is_settled = False
 
     @property
@@ -105,6 +106,11 @@ class ServiceBusDelivery:
             return FencingNumber(0, 0, self.deliveries)
 
     @property
+    def origin(self) -> str:
+        """What all copies of this task have in common, and no other task of the queue."""
+        return origin_of(self._locked)
+
+    @property
     def checkpoint_value(self) -> str | None:
         """None: a message of Service Bus cannot be changed, so there is no place for one."""
         return None
@@ -127,7 +133,7 @@ class ServiceBusDelivery:
 
     async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
         """End the task as done."""
-        await self._settle(lambda: self._wire.complete(self._locked))
+        await self._settle("complete", lambda: self._wire.complete(self._locked))
 
     async def requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back as a clone, scheduled by the service's clock, to the second; then complete the original (S6)."""
@@ -138,7 +144,7 @@ class ServiceBusDelivery:
             in_epoch = task.in_epoch(max(task.epoch, self.fencing.epoch))  # a caller may hold the task as it was pushed
             await self._replace(clone(self._locked, in_epoch, self.deliveries, at))
 
-        await self._settle(put_back)
+        await self._settle("requeue", put_back)
 
     async def release(self) -> None:
         """Put it back unstarted, with one more end recorded, so that it is no crash (S7).
@@ -149,7 +155,7 @@ class ServiceBusDelivery:
         try:
             task = self.task.requeued()
         except MalformedTask:
-            await self._settle(lambda: self._wire.unlock(self._locked))
+            await self._settle("unlock", lambda: self._wire.unlock(self._locked))
         else:
             await self.requeue(task, timedelta(0))
 
@@ -166,7 +172,7 @@ class ServiceBusDelivery:
             }
             await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties)
 
-        await self._settle(bury)
+        await self._settle("dead_letter", bury)
 
     async def checkpoint(self, value: str, number: int = 0) -> None:  # noqa: ARG002 - it cannot be kept
         """Refuse; raises ConfigurationError."""
@@ -192,11 +198,11 @@ class ServiceBusDelivery:
         except LockLost as error:
             raise NoAnswer(f"{self._wire.place}: {self.id} is back, and perhaps runs elsewhere too: {error}") from None
 
-    async def _settle(self, request: Callable[[], Awaitable[None]]) -> None:
+    async def _settle(self, verb: str, request: Callable[[], Awaitable[None]]) -> None:
         """Settle once; where the answer was lost, ask whether the lock still stands.
 
         A lock that can be renewed was not settled: the same verb may be sent again, and the lock fences it. One that is
-        gone tells nothing, and is SettlementUnknown (S5).
+        gone tells nothing, and is SettlementUnknown (S5), as where the same verb, sent before, may have landed late.
         """
 
         async def settle() -> None:
@@ -205,7 +211,12 @@ class ServiceBusDelivery:
                 await request()
             except NoAnswer as error:
                 if not (self._in_doubt and not self._deduplicates) and await self._still_stands():
+                    self._unanswered = verb
                     raise BackendUnavailable(f"{error}; the lock still stands") from None
+                raise
+            except LockLost as error:
+                if self._unanswered == verb:
+                    raise NoAnswer(f"{error}; the request before was not answered") from None
                 raise
             self._is_settled = True
 

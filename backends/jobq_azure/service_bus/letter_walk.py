@@ -6,7 +6,7 @@ from uuid import UUID
 
 from jobq.errors import MalformedTask
 from jobq.task import Task
-from jobq_azure.service_bus.message_format import id_in, origin_of
+from jobq_azure.service_bus.message_format import REDRIVEN, id_in, origin_of
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Seen
@@ -98,7 +98,7 @@ class Walk:
 
 def known(seen: "Seen") -> Known:
     """Return what is remembered of it."""
-    return Known(seen.number, (id_in(seen), origin_of(seen)), age(seen))
+    return Known(seen.number, (id_in(seen), origin_of(seen, REDRIVEN)), age(seen))
 
 
 def token(seen: "Seen") -> UUID:

@@ -19,6 +19,8 @@ EPOCH: Final = "jobq-epoch"  # of the task; a message without it begins one
 DELIVERIES: Final = "jobq-deliveries"  # of a dead letter, the last one included
 DIED: Final = "jobq-died"  # seconds since the epoch by the service's clock
 
+REDRIVEN: Final = "dead:"  # letters may be numbered by themselves: the names of what replaces them say so
+
 TEXT_CHARACTERS: Final = 4096  # of a dead letter's description, by the service
 _HEAD_CHARACTERS: Final = 1000
 _CUT: Final = "\n[...]\n"
@@ -44,19 +46,32 @@ class Held(Protocol):
     def number_in(self, name: str, usual: int = 0) -> int: ...  # noqa: D102
 
 
-def copy_name(original: "Held", *parts: int) -> str:
+def copy_name(original: "Held", *parts: int, kind: str = "") -> str:
     """Return the message id of what replaces a message: injective over originals and parts, and no id of a task.
 
     A broker drops a message whose id it remembers, without a word. The sequence number names one life of one task among
     all that its queue ever holds, whatever ids users choose, and choose again; no id of a task begins with "~".
+
+    Args:
+        original: what is replaced.
+        parts: which step of it.
+        kind: of numbers; `REDRIVEN` for a letter's.
     """
-    return "~" + ":".join(map(str, (original.number, *parts)))
+    return f"~{kind}" + ":".join(map(str, (original.number, *parts)))
 
 
-def origin_of(held: "Held") -> str:
-    """Return the sequence number of the message as which the task was pushed: it tells two lives of one id apart."""
+def origin_of(held: "Held", kind: str = "") -> str:
+    """Return the sequence number of the message as which the task was pushed: it tells two lives of one id apart.
+
+    A letter of the service's own making has lost it, so it has that of the letter.
+
+    Args:
+        held: any message of the task.
+        kind: of its number; `REDRIVEN` for a letter's.
+    """
     origin = held.text(ORIGIN)
-    return origin if origin.isascii() and origin.isdecimal() else str(held.number)
+    number = origin.removeprefix(REDRIVEN)
+    return origin if number.isascii() and number.isdecimal() else f"{kind}{held.number}"
 
 
 def task_in(held: Held) -> Task:
@@ -76,17 +91,20 @@ def pushed(task: Task) -> Outgoing:
 
 def clone(original: "Held", task: Task, before: int, at: float | None) -> Outgoing:
     """Return the message of a task that goes back; one generation has one name, so one clone."""
-    return _copy(original, task, before, at, {EPOCH: task.epoch})
+    name = copy_name(original, task.epoch, task.generation)
+    return _copy(original, task, before, at, name, {EPOCH: task.epoch})
 
 
 def redriven(original: "Held", task: Task, before: int) -> Outgoing:
     """Return the message of a dead letter that is put back, in an epoch of its own; one epoch has one name."""
-    return _copy(original, task, before, None, {})
+    name = copy_name(original, task.epoch, task.generation, kind=REDRIVEN)
+    return _copy(original, task, before, None, name, {ORIGIN: origin_of(original, REDRIVEN)})
 
 
-def _copy(original: "Held", task: Task, before: int, at: float | None, beside: Mapping[str, str | int]) -> Outgoing:
+def _copy(
+    original: "Held", task: Task, before: int, at: float | None, name: str, beside: Mapping[str, str | int]
+) -> Outgoing:
     properties: dict[str, str | int] = {BEFORE: before, ORIGIN: origin_of(original), **beside}
-    name = copy_name(original, task.epoch, task.generation)
     return Outgoing(body=task.encode(), message_id=name, at=at, properties=properties)
 
 

@@ -60,7 +60,7 @@ class Polls:
             first = await self._taken_over(most) or await self._first(wait, most)
             if first:
                 self._seconds = _FIRST_SECONDS
-                return first + (await self._more(most - len(first)) if most > len(first) else [])
+                return await self._more(first, most)
             if self._now() >= end or wait == 0:
                 return []
             self._seconds = min(self._seconds * 2, self._longest)
@@ -115,11 +115,10 @@ class Polls:
             if (locked := _brought(poll)) is not None:
                 await self._returned(locked)
 
-    async def _more(self, most: int) -> list[Locked]:
-        """Look for others, at once; a failure costs no more than these."""
-        found: list[Locked] = []
-        left = iter(range(most))
-        is_empty = False
+    async def _more(self, found: list[Locked], most: int) -> list[Locked]:
+        """Look for others, at once; a failure costs no more than these, a cancellation nothing."""
+        left = iter(range(most - len(found)))
+        is_empty = is_over = False
 
         async def look() -> None:
             nonlocal is_empty
@@ -132,34 +131,44 @@ class Polls:
                     locked = None
                 if locked is None:
                     is_empty = True
+                elif is_over:
+                    await self._returned(locked)
                 else:
                     found.append(locked)
 
-        looks = [asyncio.ensure_future(look()) for _ in range(min(most, _LOOKS_AT_ONCE))]
+        looks = [asyncio.ensure_future(look()) for _ in range(min(most - len(found), _LOOKS_AT_ONCE))]
         try:
-            await asyncio.wait(looks)
+            if looks:
+                await asyncio.wait(looks)
         except asyncio.CancelledError:
-            is_empty = True
+            is_empty = is_over = True
+            await self._all_returned(found)
             await asyncio.wait(looks, timeout=_LEAVE_SECONDS)
-            await asyncio.gather(*(self._returned(locked) for locked in found))
             raise
         return found
 
     async def _taken_over(self, most: int) -> list[Locked]:
         """Return what abandoned polls have brought, renewed."""
         found: list[Locked] = []
-        for poll in [each for each in self._abandoned if each.done()]:
-            if len(found) == most:
-                break
-            self._abandoned.discard(poll)
-            if (locked := _brought(poll)) is None:
-                continue
-            try:
-                await self._wire.renew(locked)
-            except (JobqError, NoAnswer):
-                continue  # it comes again
-            found.append(locked)
+        try:
+            for poll in [each for each in self._abandoned if each.done()]:
+                if len(found) == most:
+                    break
+                self._abandoned.discard(poll)
+                if (locked := _brought(poll)) is None:
+                    continue
+                found.append(locked)
+                try:
+                    await self._wire.renew(locked)
+                except (JobqError, NoAnswer):
+                    found.remove(locked)  # it comes again
+        except asyncio.CancelledError:
+            await self._all_returned(found)
+            raise
         return found
+
+    async def _all_returned(self, found: list[Locked]) -> None:
+        await asyncio.gather(*(self._returned(locked) for locked in found))
 
     async def _returned(self, locked: Locked) -> None:
         try:

@@ -69,7 +69,7 @@ class JournaledQueue:
     @property
     def capabilities(self) -> Capabilities:
         """The queue's own; and checkpoints, of one that has no place for them."""
-        return replace(self._inner.capabilities, native_checkpoint=True)
+        return replace(self._inner.capabilities, native_checkpoint=True, journal_lags=True)
 
     @property
     def journal(self) -> TableJournal:
@@ -163,10 +163,10 @@ class JournaledQueue:
         try:
             claim = claim_of(inner)
             async with asyncio.timeout(seconds):
-                if await self._notebook.was_replaced(inner):
-                    _log.info("%s: %s is back beside its copy, and is done with", self.name, inner.id)
-                    await inner.complete(TaskResult())
-                    return None
+                was_replaced = await self._notebook.was_replaced(inner)
+            if was_replaced:
+                await self._end_original(inner)
+                return None
             return inner, await self._checkpoints.taken_over(claim, seconds)
         except MalformedTask:
             return inner, None  # it is no task, and goes to the dead letters
@@ -175,10 +175,19 @@ class JournaledQueue:
         # It must not start from nothing, which would forget what was acknowledged (S9).
         _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
         try:
-            await inner.requeue(inner.task.requeued(), _PUT_OFF)
+            await inner.requeue(inner.task.requeued(), _PUT_OFF)  # MalformedTask: its counters have no room
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
         return None
+
+    async def _end_original(self, inner: Delivery) -> None:
+        """Complete what is back beside its copy; it may only wait for its next delivery, never go back (S7)."""
+        try:
+            await inner.complete(TaskResult())
+        except JobqError as error:
+            _log.warning("%s: %s is back beside its copy, and comes again: %s", self.name, inner.id, error)
+        else:
+            _log.info("%s: %s is back beside its copy, and is done with", self.name, inner.id)
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at the first tasks."""

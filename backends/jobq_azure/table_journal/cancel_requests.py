@@ -7,7 +7,7 @@ that is away holds up nothing: tasks run on, and their wishes are heard when it 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -37,6 +37,11 @@ class Stoppable(Protocol):
         ...
 
     @property
+    def born(self) -> str:
+        """What tells the task from another of this id; "" = unknown."""
+        ...
+
+    @property
     def lease_seconds(self) -> float:
         """How long its lease is."""
         ...
@@ -44,6 +49,11 @@ class Stoppable(Protocol):
     def is_open(self) -> bool:
         """Whether it may still run."""
         ...
+
+
+def is_meant(wish: str | None, born: str) -> bool:
+    """Tell whether a wish, None for no wish, is about a task: not about another that had its id before (S11)."""
+    return wish is not None and (wish == born or not wish or not born)
 
 
 class Wishes:
@@ -61,9 +71,14 @@ class Wishes:
         self._away_until = 0.0  # by the monotonic clock
         self._loop: asyncio.Task[None] | None = None
 
-    async def record(self, ids: Sequence[str]) -> None:
-        """Record that tasks are to end, at most 100; repeating it is safe."""
-        writes = [Write(Verb.REPLACE, rows.wish_key(id_), {"At": time.time()}) for id_ in dict.fromkeys(ids)]
+    async def record(self, born: Mapping[str, str]) -> None:
+        """Record that tasks are to end, at most 100; repeating it is safe.
+
+        Args:
+            born: by id what tells each task from another that had its id before, or gets it later; "" = unknown.
+        """
+        now = time.time()
+        writes = [Write(Verb.REPLACE, rows.wish_key(id_), {"At": now, "Born": each}) for id_, each in born.items()]
         await self._wire.write(self._partition, writes)
 
     async def forget(self, ids: Iterable[str]) -> None:
@@ -72,23 +87,23 @@ class Wishes:
             with suppress(WriteRefused):  # it has gone meanwhile
                 await self._wire.write(self._partition, [Write(Verb.DELETE, rows.wish_key(id_), {})])
 
-    async def among(self, ids: Iterable[str]) -> set[str]:
-        """Return those that somebody wants to end; one request, unless a thousand wishes are there."""
+    async def among(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return those that somebody wants to end, as `record` takes them; one request for up to a thousand wishes."""
         keys = {rows.wish_key(id_): id_ for id_ in ids}
         first, end = rows.below("w")
-        found, more = await self._wire.look(self._partition, first, end, select="At")
-        known = {row["RowKey"] for row in found}
+        found, more = await self._wire.look(self._partition, first, end, select="At,Born")
+        known = {row["RowKey"]: str(row.get("Born") or "") for row in found}
         if more is not None:
             last = found[-1]["RowKey"] if found else ""
             turn = asyncio.Semaphore(_ASKED_AT_ONCE)
 
             async def ask(key: str) -> None:
                 async with turn:
-                    if await self._wire.get(self._partition, key) is not None:
-                        known.add(key)
+                    if (row := await self._wire.get(self._partition, key)) is not None:
+                        known[key] = str(row.get("Born") or "")
 
             await asyncio.gather(*(ask(key) for key in keys if key > last))
-        return {id_ for key, id_ in keys.items() if key in known}
+        return {id_: known[key] for key, id_ in keys.items() if key in known}
 
     async def hear(self, deliveries: Sequence[Stoppable]) -> None:
         """Tell deliveries that were received just now whether somebody wants them to end; and watch them."""
@@ -126,9 +141,11 @@ class Wishes:
                 self._is_away(error)
 
     async def _tell(self, deliveries: Iterable[Stoppable]) -> None:
-        known = {each.id: each for each in deliveries}
-        for id_ in await self.among(known):
-            known[id_].page.cancel.set()
+        told = list(deliveries)
+        wished = await self.among({each.id for each in told})
+        for each in told:  # of one id there may be several
+            if is_meant(wished.get(each.id), each.born):
+                each.page.cancel.set()
 
     def _is_away(self, error: Exception) -> None:
         if not self._away_until:

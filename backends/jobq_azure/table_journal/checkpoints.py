@@ -22,12 +22,12 @@ class Claim:
 
     Attributes:
         id: the task's.
-        born: what tells it from another that had this id before: when it was created, as text.
+        life: what tells it from any other that has, had or gets this id.
         fencing: of the delivery.
     """
 
     id: str
-    born: str
+    life: str
     fencing: FencingNumber
 
 
@@ -78,12 +78,10 @@ class Checkpoints:
         self, held: Claim, change: Callable[[Row | None], bytes | None], number: int | None = None
     ) -> bytes | None:
         """Write what `change` makes of the row, one compare on what it was; return that."""
-        key = rows.checkpoint_key(held.id)
+        key = rows.checkpoint_key(held.id, held.life)
         for _ in range(_TRIES):
             row = await self._wire.get(self._queue, key)
             etag = "" if row is None else str(row["odata.etag"])
-            if row is not None and row.get("Born") != held.born:
-                row = None  # another task's, which had this id before
             if row is not None and rows.fencing_in(row["Fencing"]) > held.fencing:
                 raise LockLost("a later attempt holds this task")
             if (
@@ -94,7 +92,7 @@ class Checkpoints:
             ):
                 raise LockLost(f"a newer checkpoint of task {held.id} was saved before this one")
             data = change(row)
-            values: dict[str, Any] = {"Fencing": rows.order(held.fencing), "At": time.time(), "Born": held.born}
+            values: dict[str, Any] = {"Fencing": rows.order(held.fencing), "At": time.time()}
             values["Number"] = float(number or 0)  # in a table an integer has 32 bits
             rows.put(values, "Value", data or b"")
             verb = Verb.REPLACE if etag else Verb.INSERT
@@ -107,6 +105,6 @@ class Checkpoints:
             return data
         raise BackendUnavailable(f"{self._wire.place}: the checkpoint of {held.id} is written by another, too")
 
-    def forget(self, task_id: str) -> None:
+    def forget(self, held: Claim) -> None:
         """Delete it, some time: its task has ended."""
-        self._forget([{"RowKey": rows.checkpoint_key(task_id)}])
+        self._forget([{"RowKey": rows.checkpoint_key(held.id, held.life)}])

@@ -31,6 +31,11 @@ class _Copying(Protocol):
 
     on_requeued: Callable[[], None]
 
+    @property
+    def origin(self) -> str:
+        """What all copies of one task have in common, and no other task."""
+        ...
+
 
 class JournaledDelivery:
     """One delivery; each verb is the queue's own, and is told of once it is confirmed (S5).
@@ -105,6 +110,14 @@ class JournaledDelivery:
         return self._inner.checkpoint_value if self._checkpoints is None else self._checkpoint
 
     @property
+    def born(self) -> str:
+        """What tells the task from another of this id; "" = unknown."""
+        try:
+            return born(self._inner.task)
+        except MalformedTask:
+            return ""
+
+    @property
     def lease_seconds(self) -> float:
         """How long the lease is."""
         return self._seconds
@@ -128,7 +141,7 @@ class JournaledDelivery:
             attempt = self.page.attempt or _attempt_of(result)
             self._tell_ended(replace(attempt, then=final_of(self.page) or "done"), None)
             if self._checkpoints is not None and (self._checkpoint is not None or has_been_delivered(self._inner)):
-                self._checkpoints.forget(self.id)
+                self._checkpoints.forget(claim_of(self._inner))
 
         await self._settle(self._inner.complete(result), tell)
 
@@ -181,7 +194,7 @@ class JournaledDelivery:
             await self._inner.checkpoint(value, number)
         else:
             # The fence of the queue first: who has lost the lock saves nothing (S4). Then that of the row.
-            await self._inner.renew(self._inner.lease)
+            await self.renew(self._inner.lease)
             await self._checkpoints.save(claim_of(self._inner), value, number)
             self._checkpoint = value
         self._tell_held()
@@ -257,7 +270,8 @@ def has_been_delivered(inner: Delivery) -> bool:
 
 def claim_of(inner: Delivery) -> Claim:
     """Return who holds a task, for its checkpoint."""
-    return Claim(id=inner.id, born=born(inner.task), fencing=inner.fencing)
+    origin = inner.origin if isinstance(inner, _Copying) else ""
+    return Claim(id=inner.id, life=born(inner.task) or origin, fencing=inner.fencing)
 
 
 def _attempt_of(result: TaskResult) -> Attempt:

@@ -6,7 +6,7 @@ One table serves many queues, each in a partition of its own, so that what belon
     a!TASK!FENCING    what one attempt came to; written by nobody but who held that delivery, and so never overwritten
     o!TASK!FENCING    the end of what it printed
     i!TIME!TASK!FENCING  that it ended then: for counting, and for forgetting in time
-    c!TASK            a checkpoint, of a queue that has no place for one (Service Bus)
+    c!TASK!LIFE       a checkpoint, of a queue that has no place for one (Service Bus)
 
 A partition beside it, QUEUE!wish, holds a row for each task that somebody wants to end. FENCING is the fencing number
 (S3) with zeros before it, so that the order of the keys is the order of the attempts.
@@ -87,9 +87,9 @@ def ended_from(moment: float) -> str:
     return f"i!{max(0, int(moment * 1000)):015d}"
 
 
-def checkpoint_key(task_id: str) -> str:
+def checkpoint_key(task_id: str, life: str) -> str:
     """Return the key of a task's checkpoint."""
-    return f"c!{safe(task_id)}"
+    return f"c!{safe(task_id)}!{safe(life)}"
 
 
 def wish_key(task_id: str) -> str:
@@ -128,7 +128,12 @@ def shown_body(task: Task | None) -> bytes:
 
 def born(task: Task | None) -> str:
     """Return what tells a task from another that had its id before."""
-    return "" if task is None or task.created is None else f"{task.created:.6f}"
+    return "" if task is None else moment(task.created)
+
+
+def moment(created: float | None) -> str:
+    """Return when a task was created as it stands in a row; empty for one that does not say."""
+    return f"{created:.6f}" if created else ""
 
 
 def age(row: Mapping[str, Any], now: float) -> float:

@@ -18,7 +18,7 @@ from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, Ta
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.cancel_requests import Wishes
+from jobq_azure.table_journal.cancel_requests import Wishes, is_meant
 from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
 from jobq_azure.table_journal.recorder import Notebook
 
@@ -76,8 +76,20 @@ class TableJournal:
 
     async def _find(self, ids: list[str]) -> list[TaskRecord]:
         live, wished = await asyncio.gather(self._live(ids), self._wishes.among(ids))
-        found = await self._each(ids, lambda id_: self._record(id_, live.get(id_), wished=id_ in wished))
-        return [record for record in found if record is not None]
+        return await self._records(ids, live, wished)
+
+    async def _records(self, ids: list[str], live: dict[str, Row], wished: dict[str, str]) -> list[TaskRecord]:
+        async def record(id_: str) -> TaskRecord | None:
+            row = live.get(id_)
+            return await self._record(id_, row, wished=is_meant(wished.get(id_), self._born_of(id_, row)))
+
+        return [record for record in await self._each(ids, record) if record is not None]
+
+    def _born_of(self, id_: str, row: Row | None) -> str:
+        """Return what tells the task of this id from another, as far as is known."""
+        if row is None or self._is_former(id_, _born_in(row)):
+            return rows.moment(self._born.get(id_))
+        return str(row.get("Born") or "")
 
     async def _live(self, ids: list[str]) -> dict[str, Row]:
         """Return the rows of tasks that are where they are."""
@@ -166,9 +178,12 @@ class TableJournal:
 
     async def _verified(self, found: list[Row]) -> list[TaskRecord]:
         """Return where tasks are; of a lease that is over it is looked whether the attempt has ended after all."""
-        wished = await self._wishes.among([rows.id_of(row) for row in found]) if found else set[str]()
+        wished = await self._wishes.among([rows.id_of(row) for row in found]) if found else dict[str, str]()
         now = self._wire.now()
-        records = [rows.live_record(row, now, wished=rows.id_of(row) in wished) for row in found]
+        records = [
+            rows.live_record(row, now, wished=is_meant(wished.get(rows.id_of(row)), str(row.get("Born") or "")))
+            for row in found
+        ]
 
         async def looked(record: TaskRecord, row: Row) -> TaskRecord:
             if record.state is not TaskState.EXPIRED:
@@ -230,10 +245,13 @@ class TableJournal:
         return await _answered(self._cancel(list(ids)))
 
     async def _cancel(self, ids: list[str]) -> list[Canceled]:
-        found = {record.id: record for record in await self._find(list(dict.fromkeys(ids)))}
-        wanted = [id_ for id_ in dict.fromkeys(ids) if id_ not in found or not found[id_].state.is_final]
+        each = list(dict.fromkeys(ids))
+        live = await self._live(each)
+        found = {record.id: record for record in await self._records(each, live, {})}
+        wanted = [id_ for id_ in each if id_ not in found or not found[id_].state.is_final]
         for start in range(0, len(wanted), MOST_ROWS):
-            await self._wishes.record(wanted[start : start + MOST_ROWS])
+            batch = wanted[start : start + MOST_ROWS]
+            await self._wishes.record({id_: self._born_of(id_, live.get(id_)) for id_ in batch})
         return [_answer(found.get(id_)) for id_ in ids]
 
     async def cleared(self, *, running: bool) -> list[Row]:

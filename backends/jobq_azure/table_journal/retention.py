@@ -10,7 +10,8 @@ from typing import Any, Final
 from jobq.errors import JobqError
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.client import Row, TableWire
+from jobq_azure.table_journal.client import Row, TableWire, Verb, Write
+from jobq_azure.table_journal.errors import WriteRefused
 from jobq_azure.table_journal.recorder import Notebook
 
 _EVERY_SECONDS: Final = 600.0  # by each worker
@@ -18,7 +19,9 @@ _SPREAD: Final = 0.5  # of that: workers that started together shall not sweep t
 _DONE_SECONDS: Final = 3600.0  # for which a task that has ended is known as such, against a late word of its push
 _WISH_SECONDS: Final = 600.0  # after which it is looked whether a wish has met its task
 _NOBODYS_SECONDS: Final = 86400.0  # for which a wish waits for a task that the journal knows nothing of
-_MOST_WISHES: Final = 100
+# A checkpoint of which nothing else is known may be a dead letter's, or that of a task which nobody has taken since.
+_SAVED_SECONDS: Final = 30 * 86400.0
+_MOST_ROWS: Final = 100  # that are looked at one by one
 _log: Final = logging.getLogger(__name__)
 
 
@@ -74,18 +77,30 @@ class Sweep:
             select="LeaseLeft",
         )  # fmt: skip
         self._notebook.forget([row for row in lost if rows.lease_left(row, self._wire.now()) <= -self._keep_seconds])
+        await self._checkpoints(now - max(self._keep_seconds, _SAVED_SECONDS))
+
+    async def _checkpoints(self, old: float) -> None:
+        """Delete checkpoints that were saved before this and whose task neither runs nor waits, one at a time (S9)."""
         first, end = rows.below("c")
-        saved, _ = await self._wire.look(
-            self._queue, first, end, where=f"At lt {now - self._keep_seconds:.3f}", select="At"
+        found, _ = await self._wire.look(
+            self._queue, first, end, where=f"At lt {old:.3f}", select="At", limit=_MOST_ROWS
         )
-        self._notebook.forget(saved)
+        for each in found:
+            saved = await self._wire.get(self._queue, each["RowKey"])  # first: whoever takes the task then changes it
+            task = await self._wire.get(self._queue, rows.live(rows.id_of(each)))
+            if saved is None or float(saved["At"]) >= old or (task is not None and task["State"] != rows.DONE):
+                continue
+            try:
+                await self._wire.write(self._queue, [Write(Verb.DELETE, each["RowKey"], {}, str(saved["odata.etag"]))])
+            except WriteRefused as refused:
+                _log.debug("the checkpoint of %s is kept: %s", rows.id_of(each), refused)
 
     async def _wishes(self, now: float) -> None:
         """Delete wishes whose task has ended, or was never heard of."""
         partition = rows.wishes_of(self._queue)
         first, end = rows.below("w")
         found, _ = await self._wire.look(
-            partition, first, end, where=f"At lt {now - _WISH_SECONDS:.3f}", select="At", limit=_MOST_WISHES
+            partition, first, end, where=f"At lt {now - _WISH_SECONDS:.3f}", select="At", limit=_MOST_ROWS
         )
         met: list[Row] = []
         for row in found:

@@ -44,7 +44,8 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
     try:
         with Bar("waiting", len(ids)) as bar:
             async with _until_hopeless(backend, left_ids, timeout):
-                async for id_, record in ended(journal, ids, away=away.tell):
+                lags = backend.capabilities.journal_lags
+                async for id_, record in ended(journal, ids, away=away.tell, lags=lags):
                     away.said = ""
                     done += 1
                     if record is None:

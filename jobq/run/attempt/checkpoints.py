@@ -88,8 +88,10 @@ class Checkpoints:
         self._saved = Saved.decode(delivery.checkpoint_value)
         self._fencing = delivery.fencing
         self._task_id = delivery.id
-        # Of two tasks of one id, as a Storage Queue may hold them, neither removes the other's (S9).
-        self._life = hashlib.blake2b(repr(delivery.task.created).encode(), digest_size=6).hexdigest()
+        # Of two tasks of one id, as a Storage Queue may hold them, neither removes the other's (S9). Another program
+        # may not say when one was created; the epochs differ.
+        life = repr((delivery.task.created, delivery.fencing.epoch))
+        self._life = hashlib.blake2b(life.encode(), digest_size=6).hexdigest()
         self._count = 0
         self._saving = asyncio.Lock()
         self.folder: Path | None = None

@@ -215,7 +215,9 @@ def _seen(number: int) -> _Seen | None:
     try:
         for variable in Path(f"/proc/{number}/environ").read_bytes().split(b"\0"):
             if variable.startswith(_MARK):
-                return _Seen(int(_stat(number)[_PARENT]), variable.removeprefix(_MARK).decode("ascii", "replace"))
+                return _Seen(
+                    int(_stat(number)[_PARENT]), variable.removeprefix(_MARK).decode("ascii", "surrogateescape")
+                )
     except OSError as error:  # it has ended meanwhile, or is another user's
         raise_if_short(error)
     return None

@@ -70,7 +70,7 @@ def kill_all_of(worker_id: str, seconds: float = SECONDS) -> int:
         worker_id: the value of JOBQ_WORKER_ID, random, of this worker alone.
         seconds: how long to look; what is killed may have forked meanwhile.
     """
-    mark = f"{WORKER_ID_VARIABLE}={worker_id}".encode("ascii")
+    mark = f"{WORKER_ID_VARIABLE}={worker_id}".encode("ascii", "surrogateescape")
     end = time.monotonic() + seconds
     killed = passes_without = 0
     while passes_without < _PASSES_WITHOUT and time.monotonic() < end:
