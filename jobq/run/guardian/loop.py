@@ -1,6 +1,5 @@
 """The guardian's loop. It never waits for anything but this: a deadline, a signal, a message."""
 
-import errno
 import math
 import os
 import select
@@ -16,11 +15,9 @@ from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.inbox import MOST_WAITING, Inbox
 from jobq.run.guardian.kernel import Signals
 from jobq.run.guardian.protocol import Message, Sender, WireError
+from jobq.run.guardian.starts import Starts
 from jobq.run.guardian.system import System
-from jobq.run.guardian.task_process import Leader
 from jobq.run.guardian.tasks import Tasks
-from jobq.run.guardian.validation import check_spawn
-from jobq.run.guardian.zygote_client import Asked, Warm
 
 SWEEP_TICK_SECONDS = 0.02  # while something that was killed is not gone yet
 TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
@@ -65,13 +62,13 @@ class Guardian:
         self._clocks = BothClocks(system)
         self._give_up = math.inf  # boottime at which it ends, whatever still lives
         self._unreaped = False  # whether the last turn left something to reap or to kill
-        self._starting: dict[int, Leader] = {}
         self._poll = system.poll()
         self._poll.register(signals, select.POLLIN)
         self._poll.register(connection, select.POLLIN)
         self._heartbeat = heartbeat or Heartbeat()
         self._heartbeat.register(self._poll)
-        self._warm = Warm(self._tasks, self._poll, self._tell, self._start_cold)
+        self._starts = Starts(self._tasks, self._inbox, self._poll, self._tell, system)
+        self._warm = self._starts.warm
         self._parent = -1 if child is not None else self._watch_parent()
 
     @property
@@ -141,7 +138,9 @@ class Guardian:
         self._heartbeat.beat()
         if self._heartbeat.fileno() in events:
             self._end_at_once()
-        self._see_starts(events)
+        if self._parent in events:
+            self._disconnect()
+        self._starts.see(events)
         if self._connected:
             self._converse(events.get(self._connection.fileno(), 0))
         self._kill_late()  # after the news, which are read for some milliseconds at most
@@ -153,21 +152,6 @@ class Guardian:
         self._warm.act()
         if self._tasks.worker_status is not None:
             self._disconnect()
-
-    def _see_starts(self, events: dict[int, int]) -> None:
-        """Note the starts that came about; none for a worker that is gone."""
-        if self._parent in events:
-            self._disconnect()
-        if self._warm.fileno() in events:
-            self._warm.hear()
-        for descriptor in events:
-            leader = self._starting.get(descriptor)
-            if leader is None:
-                continue
-            if leader.armed:
-                self._tell_started(leader)
-            else:
-                self._warm.arm(leader)
 
     def wait(self, seconds: float) -> dict[int, int]:
         """Return what happens, by descriptor; empty = nothing within so many seconds."""
@@ -212,13 +196,7 @@ class Guardian:
         )
         self._tasks.kill_overdue(math.inf)
         self._guarded(self._inbox.catch_up)
-        self._guarded(self._refuse_starts)
-
-    def _refuse_starts(self) -> bool:
-        for message, descriptors in self._inbox.take_spawns():
-            protocol.close_all(descriptors)
-            self._tell({"op": "failed", "id": message["id"], "errno": errno.ECANCELED, "at": "program"})
-        return True
+        self._guarded(self._starts.refuse)
 
     def _converse(self, event: int) -> None:
         if event & (select.POLLHUP | select.POLLERR):
@@ -257,7 +235,7 @@ class Guardian:
 
     def _obey(self, message: Message) -> None:
         if message["op"] == "spawn":
-            self._spawn(message)
+            self._starts.begin(message)
             return
         if message["op"] == "preload":
             self._warm.preload(message)
@@ -277,63 +255,11 @@ class Guardian:
             case other:
                 raise WireError(f"unknown message {other[:40]!r}")
 
-    def _spawn(self, message: Message) -> None:
-        descriptors = self._inbox.take_descriptors()
-        try:
-            check_spawn(message)
-            if self._tasks.get(message["id"]) is not None:
-                raise WireError(f"id {message['id']} is in use")
-            self._start(message, *descriptors)
-        finally:
-            protocol.close_all(descriptors)
-
-    def _start(self, message: Message, stdout: int, stderr: int, *, cold: bool = False) -> None:
-        try:
-            if protocol.LOST in {stdout, stderr}:
-                raise OSError(errno.EMFILE, "no descriptor left")
-            leader = None
-            if message.get("forked") and not cold:
-                leader = self._warm.fork(message, stdout, stderr)
-            leader = leader or self._tasks.spawn(message, stdout, stderr)
-        except OSError as error:
-            self._tell({"op": "failed", "id": message["id"], "errno": error.errno, "at": "program"})
-            return
-        self._starting[leader.status] = leader
-        self._poll.register(leader.status, select.POLLIN)
-
-    def _start_cold(self, asked: Asked) -> None:
-        """Start a task that the zygote could not fork, unless it is to be dead by now."""
-        leader = asked.leader
-        del self._starting[leader.status]
-        self._poll.unregister(leader.status)
-        self._tasks.forget(leader)
-        if leader.killed:
-            self._tell({"op": "failed", "id": leader.id, "errno": errno.ECANCELED, "at": "program"})
-        else:
-            self._start({**asked.message, "deadline": leader.deadline}, *asked.output, cold=True)
-        protocol.close_all(asked.output)
-
-    def _tell_started(self, leader: Leader) -> None:
-        del self._starting[leader.status]
-        self._poll.unregister(leader.status)
-        failure = self._tasks.started(leader)
-        if failure is not None:
-            leader.failed = True
-            self._tell({"op": "failed", "id": leader.id, "errno": failure[1], "at": failure[0]})
-            return
-        handle: tuple[int, ...] = ()
-        if leader.ended is None:  # else its number is not its own any more (P4)
-            try:
-                handle = (self._system.open_process(leader.pid),)
-            except OSError:  # no descriptor is left: the guardian still kills
-                handle = ()
-        self._tell({"op": "started", "id": leader.id, "pid": leader.pid, "handle": bool(handle)}, handle)
-
     def _tell_finished(self) -> None:
         for leader in self._tasks.finished(all_reaped=not self._unreaped):
             if leader.status >= 0:
                 # It ended before its start was told: the order is started or failed, then ended.
-                self._tell_started(leader)
+                self._starts.tell(leader)
             if leader.ended is not None and not leader.failed:
                 self._tell(leader.ended)
 
