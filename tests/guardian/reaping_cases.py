@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from jobq.run.guardian import kernel, tasks
 from jobq.run.guardian.task_process import Leader
@@ -24,9 +24,9 @@ def newest_first() -> None:
     killed: list[int] = []
     really = kernel.kill_stray
 
-    def kill(pid: int, groups: set[int], spared: tuple[int | None, ...]) -> None:
+    def kill(pid: int, groups: set[int], spared: tuple[int | None, ...], system: Any = os) -> None:
         killed.append(pid)
-        really(pid, groups, spared)
+        really(pid, groups, spared, system)
 
     kernel.kill_stray = kill
     Tasks(None).reap()
@@ -124,7 +124,7 @@ def _is_dead(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], _SECONDS)[0])
 
 
-def _refused(pid: int, groups: set[int], spared: tuple[int | None, ...]) -> None:
+def _refused(pid: int, groups: set[int], spared: tuple[int | None, ...], system: Any = os) -> None:
     """Kill nothing: it has become another user's."""
 
 

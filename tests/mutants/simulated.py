@@ -20,6 +20,9 @@ _SUPERVISOR: Final = "jobq/run/attempt/supervisor.py"
 _STORE: Final = "backends/jobq_memory/queue_state.py"
 _RULES: Final = "jobq/lease/rules.py"
 _WORKER: Final = "jobq/run/worker/worker.py"
+_GUARDIAN: Final = "jobq/run/guardian/loop.py"
+_TREES: Final = "jobq/run/guardian/tasks.py"
+_INBOX: Final = "jobq/run/guardian/inbox.py"
 
 SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
@@ -204,5 +207,65 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
         "            if counters.failures >= budgets.retries:\n"
         "                return DeadLetter(_failure(outcome), _told",
         "            if counters.failures >= 0:\n                return DeadLetter(_failure(outcome), _told",
+    ),
+    _found(
+        "P1: the guardian kills nothing that is overdue", _GUARDIAN, "            self._tasks.kill_overdue(now)\n", ""
+    ),
+    _found(
+        "P1: of several that are overdue the guardian kills one",
+        _TREES,
+        '                self.kill(leader, "deadline")\n',
+        '                self.kill(leader, "deadline")\n                break\n',
+    ),
+    _found(
+        "rule 7: the guardian takes no later deadline",
+        _INBOX,
+        "            leader.deadline = deadline\n            return",
+        "            leader.deadline = min(leader.deadline, deadline)\n            return",
+    ),
+    _found(
+        "rule 8: the guardian does not notice a freeze",
+        "jobq/run/guardian/freeze.py",
+        "return ahead if ahead > AHEAD_SECONDS",
+        "return 0.0 if ahead > AHEAD_SECONDS",
+    ),
+    _found(
+        "P2: the guardian outlives its worker, and kills nothing", _GUARDIAN, "        self._tasks.kill_all()\n", ""
+    ),
+    _found(
+        "P2: of what ran for a dead worker the guardian kills one",
+        _TREES,
+        '            self.kill(leader, "asked")\n',
+        '            self.kill(leader, "asked")\n            break\n',
+    ),
+    _found(
+        "P3: what leaves a task's group lives on",
+        _TREES,
+        "            kernel.kill_stray(pid,",
+        "            kernel.is_dead(pid) or (pid,",
+    ),
+    _found(
+        "P3: an end is told before strays are dead",
+        _TREES,
+        "            if own and now < leader.sweep_until + (0 if all_reaped else REAP_SECONDS):",
+        "            if False:",
+    ),
+    _found(
+        "P4: a stray with the number of an earlier one is not killed",
+        _TREES,
+        "        self._killed.pop(pid, None)\n",
+        "",
+    ),
+    _found(
+        "P7: a kill by the guardian is not told",
+        _TREES,
+        "        leader.killed = leader.killed or why\n",
+        "",
+    ),
+    _found(
+        "P7: a start that failed is told to have ended, too",
+        _GUARDIAN,
+        "            if leader.ended is not None and not leader.failed:\n",
+        "            if leader.ended is not None:\n",
     ),
 )

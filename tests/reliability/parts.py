@@ -30,9 +30,9 @@ PARTS: Final = (
     Part(
         name="simulation",
         title="Simulation, in-memory store",
-        shows="The real worker, supervisor, lease keeper, settlement, breaker and guardian's client run unchanged on"
-        " virtual time, beside a simulated network, process table and guardian. A seed decides machines, clocks, tasks"
-        " and which of the faults strike when; a model of its own checks every rule at every request and instant.",
+        shows="The real worker, supervisor, lease keeper, settlement, breaker and guardian run unchanged on virtual"
+        " time, over a simulated network and kernel. A seed decides machines, clocks, tasks and which of the faults"
+        " strike when; a model of its own checks every rule at every request and instant.",
         command=_SIMULATION,
         share=0.45,
     ),

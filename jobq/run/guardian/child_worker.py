@@ -1,11 +1,10 @@
 """The worker where it is the guardian's child: it gets our signals, and is killed when it is too blocked to obey."""
 
 import math
-import os
 import signal
 
 from jobq.run.guardian import kernel
-from jobq.run.guardian.kernel import say
+from jobq.run.guardian.system import System
 from jobq.run.guardian.tasks import Tasks
 
 SECOND_ASKING_SECONDS = 10.0  # how long the worker has after a second Ctrl-C: it kills, gives back, and ends
@@ -23,9 +22,11 @@ class ChildWorker:
         pid: its number.
         tasks: what is reaped.
         stop_within: seconds that it may take to end once a signal has asked it to.
+        system: the kernel.
     """
 
-    def __init__(self, pid: int, tasks: Tasks, stop_within: float) -> None:
+    def __init__(self, pid: int, tasks: Tasks, stop_within: float, system: System) -> None:
+        self._system = system
         self.asked_to_stop = self.is_told = False
         self.end_by = math.inf
         self._pid = pid
@@ -47,18 +48,18 @@ class ChildWorker:
                 self.asked_to_stop = True  # also while a dead worker's trees are swept
             if not self.is_there:
                 continue
-            os.kill(self._pid, number)
+            self._system.kill(self._pid, number)
             if number in kernel.STOPPING:
-                os.kill(self._pid, signal.SIGCONT)  # a stopped worker could not obey
+                self._system.kill(self._pid, signal.SIGCONT)  # a stopped worker could not obey
                 self._interrupts += number == signal.SIGINT
                 hurried = self._interrupts > 1  # only a second Ctrl-C ends the tasks' grace; a second SIGTERM does not
                 within = min(self._stop_within, SECOND_ASKING_SECONDS if hurried else math.inf)
-                self.end_by = min(self.end_by, kernel.boottime() + within)
+                self.end_by = min(self.end_by, self._system.boottime() + within)
 
     def kill_if_deaf(self) -> None:
         """Kill it when it was asked to end and is too blocked to: its tasks die too, and their leases run out."""
-        if self.end_by <= kernel.boottime() and self.is_there:
-            say(
+        if self.end_by <= self._system.boottime() and self.is_there:
+            self._system.say(
                 "the worker was asked to end and did not in time: killed; its tasks come back when their leases run out"
             )
             self.kill()
@@ -68,4 +69,4 @@ class ChildWorker:
         self.asked_to_stop = self.is_told = True
         self.end_by = math.inf
         if self.is_there:
-            os.kill(self._pid, signal.SIGKILL)
+            self._system.kill(self._pid, signal.SIGKILL)

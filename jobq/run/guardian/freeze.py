@@ -1,22 +1,25 @@
 """Whether the host froze this machine: its own clocks stood still then, and nobody knows how long leases are over."""
 
-import time
-
-from jobq.run.guardian import kernel
+from jobq.run.guardian.system import System
 
 AHEAD_SECONDS = 1.0  # RELIABILITY 1.3 rule 8, as the keeper has it: how far the wall clock may get ahead between looks,
 AHEAD_RATE = 0.01  # and for each second between them
 
 
 class BothClocks:
-    """Compares the wall clock, which somebody sets right after a freeze, with CLOCK_BOOTTIME."""
+    """Compares the wall clock, which somebody sets right after a freeze, with CLOCK_BOOTTIME.
 
-    def __init__(self) -> None:
-        self._boottime, self._wall = kernel.boottime(), time.time()
+    Args:
+        system: has both.
+    """
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._boottime, self._wall = system.boottime(), system.wall()
 
     def jump(self) -> float:
         """Return by how many seconds the wall clock got ahead since the last look; 0 = by no more than it may."""
-        boottime, wall = kernel.boottime(), time.time()
+        boottime, wall = self._system.boottime(), self._system.wall()
         passed = boottime - self._boottime
         ahead = wall - self._wall - passed
         self._boottime, self._wall = boottime, wall

@@ -2,11 +2,11 @@
 
 import select
 import socket
-import time
 from collections import deque
 
 from jobq.run.guardian import protocol
 from jobq.run.guardian.protocol import Message, Receiver, WireError
+from jobq.run.guardian.system import System
 from jobq.run.guardian.tasks import Tasks
 from jobq.run.guardian.validation import deadline_of
 
@@ -25,9 +25,11 @@ class Inbox:
     Args:
         connection: the non-blocking socket to the worker.
         tasks: whose deadlines move.
+        system: the kernel.
     """
 
-    def __init__(self, connection: socket.socket, tasks: Tasks) -> None:
+    def __init__(self, connection: socket.socket, tasks: Tasks, system: System) -> None:
+        self._system = system
         self._connection = connection
         self._tasks = tasks
         self._receiver = Receiver(connection, protocol.SPAWN_DESCRIPTORS)
@@ -60,14 +62,15 @@ class Inbox:
         return self._read(CATCH_UP_SECONDS, REFILL_SECONDS)
 
     def _read(self, work: float, patience: float) -> bool:
-        poll = select.poll()
+        system = self._system
+        poll = system.poll()
         poll.register(self._connection, select.POLLIN)
-        until = time.thread_time() + work
-        while time.thread_time() < until and len(self._waiting) < MOST_WAITING:
-            began = time.monotonic()
+        until = system.work_time() + work
+        while system.work_time() < until and len(self._waiting) < MOST_WAITING:
+            began = system.monotonic()
             if not poll.poll(min(QUIET_SECONDS, patience) * 1000):
                 break
-            patience = max(0.0, patience - (time.monotonic() - began))
+            patience = max(0.0, patience - (system.monotonic() - began))
             if not self._receiver.read():
                 return False
             while (message := self._receiver.next()) is not None:

@@ -14,6 +14,7 @@ from jobq.run.guardian import OBEYED
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     import socket
+    from typing import Any
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 STOPPING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT})  # ask the worker to end
@@ -222,21 +223,22 @@ def children() -> list[int]:
         os.close(file)
 
 
-def kill_stray(pid: int, groups: set[int], spared: "tuple[int | None, ...]") -> None:
+def kill_stray(pid: int, groups: set[int], spared: "tuple[int | None, ...]", system: "Any" = os) -> None:
     """Kill a child that no living leader is, and what shares its group, before that can fork on.
 
     Args:
         pid: an un-reaped child of ours, so its number is its own (P4).
         groups: those that were killed lately: each costs a signal to all its members, dead ones too; added to.
         spared: the sessions of which no group is killed.
+        system: `os`, or a `System`.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+        system.kill(pid, signal.SIGKILL)
         # It is dead or dying and not reaped: it cannot leave the group any more, and its membership keeps the number.
-        session, group = os.getsid(pid), os.getpgid(pid)
+        session, group = system.getsid(pid), system.getpgid(pid)
         if group and session not in spared and group not in groups:  # 0 = of another PID namespace
             groups.add(group)
-            os.killpg(group, signal.SIGKILL)
+            system.killpg(group, signal.SIGKILL)
 
 
 def is_child(pid: int) -> bool:

@@ -1,29 +1,24 @@
 """The guardian's loop. It never waits for anything but this: a deadline, a signal, a message."""
 
-import errno
 import math
 import os
 import select
 import signal
 import socket
-import time
 from collections.abc import Callable
-from contextlib import suppress
 
-from jobq.run.guardian import kernel, protocol
+from jobq.run.guardian import protocol
 from jobq.run.guardian.child_worker import ChildWorker
 from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.freeze import BothClocks
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.inbox import MOST_WAITING, Inbox
-from jobq.run.guardian.kernel import Signals, say
+from jobq.run.guardian.kernel import Signals
 from jobq.run.guardian.protocol import Message, Sender, WireError
-from jobq.run.guardian.task_process import Leader
+from jobq.run.guardian.starts import Starts
+from jobq.run.guardian.system import System
 from jobq.run.guardian.tasks import Tasks
-from jobq.run.guardian.validation import check_spawn
-from jobq.run.guardian.zygote_client import Asked, Warm
 
-TICK_SECONDS = 0.5  # poll sleeps on CLOCK_MONOTONIC, which stops in suspend: the longest that a deadline may slip
 SWEEP_TICK_SECONDS = 0.02  # while something that was killed is not gone yet
 TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
 ENDING_SECONDS = 5.0  # how long the guardian stays for trees that will not die
@@ -41,6 +36,7 @@ class Guardian:
         stop_within: seconds that our child may take to end once a signal has asked it to.
         strangers: children that this process had before it was a guardian; they are left alone.
         contained: what holds the tasks together.
+        system: the kernel.
     """
 
     def __init__(
@@ -52,24 +48,27 @@ class Guardian:
         stop_within: float = math.inf,
         strangers: frozenset[int] = frozenset(),
         contained: Contained | None = None,
+        system: System | None = None,
     ) -> None:
+        self._system = system = system or System()
         self._signals = signals
         self._contained = contained or Contained()
         self._connection = connection
         self._sender = Sender(connection)
-        self._tasks = Tasks(child, strangers, self._contained.namespaces)
-        self._child = None if child is None else ChildWorker(child, self._tasks, stop_within)
-        self._inbox = Inbox(connection, self._tasks)
+        self._tasks = Tasks(child, strangers, self._contained.namespaces, system)
+        self._child = None if child is None else ChildWorker(child, self._tasks, stop_within, system)
+        self._inbox = Inbox(connection, self._tasks, system)
         self._connected = True
-        self._clocks = BothClocks()
+        self._clocks = BothClocks(system)
+        self._give_up = math.inf  # boottime at which it ends, whatever still lives
         self._unreaped = False  # whether the last turn left something to reap or to kill
-        self._starting: dict[int, Leader] = {}
-        self._poll = select.poll()
+        self._poll = system.poll()
         self._poll.register(signals, select.POLLIN)
         self._poll.register(connection, select.POLLIN)
         self._heartbeat = heartbeat or Heartbeat()
         self._heartbeat.register(self._poll)
-        self._warm = Warm(self._tasks, self._poll, self._tell, self._start_cold)
+        self._starts = Starts(self._tasks, self._inbox, self._poll, self._tell, system)
+        self._warm = self._starts.warm
         self._parent = -1 if child is not None else self._watch_parent()
 
     @property
@@ -85,41 +84,52 @@ class Guardian:
     def run(self) -> int | None:
         """Guard until the worker has ended and nothing of its tasks is left; return its wait status if it was ours."""
         try:
-            self._connection.setblocking(False)
-            who = {"version": protocol.VERSION, "pid": os.getpid()}
-            self._tell({"op": "hello", **who, **self._contained.told()})
-            while self._is_needed():
-                self._step()
-            give_up = kernel.boottime() + ENDING_SECONDS
-            while (self._tasks or self._tasks.is_sweeping) and kernel.boottime() < give_up:
-                self._step()
+            self.begin()
+            while self.goes_on():
+                self.step(self.wait(self.patience()))
         finally:  # also of an error of ours: whatever it was, nothing may live on unguarded
-            self._disconnect()
-            self._tasks.reap()
-            self._warm.act()
-            status = self._tasks.worker_status
-            if status is None or os.WIFSIGNALED(status):  # only what was killed could not remove its folder (P5)
-                with suppress(ImportError):  # jobq or Python was replaced meanwhile: the next worker's start sweeps
-                    from jobq.run.process import task_folder  # noqa: PLC0415 - half of what a guardian would import
+            self.end()
+        return self._tasks.worker_status
 
-                    task_folder.sweep()
-            if self._parent >= 0:
-                os.close(self._parent)
-        return status
+    def begin(self) -> None:
+        """Say hello to the worker."""
+        self._connection.setblocking(False)
+        who = {"version": protocol.VERSION, "pid": self._system.getpid()}
+        self._tell({"op": "hello", **who, **self._contained.told()})
+
+    def goes_on(self) -> bool:
+        """Whether there is something to guard; for some seconds at most once the worker is gone."""
+        if self._connected if self._child is None else self._child.is_there:
+            return True
+        now = self._system.boottime()
+        self._give_up = min(self._give_up, now + ENDING_SECONDS)
+        return bool(self._tasks or self._tasks.is_sweeping) and now < self._give_up
+
+    def end(self) -> None:
+        """Kill and reap what is left."""
+        self._disconnect()
+        self._tasks.reap()
+        self._warm.act()
+        status = self._tasks.worker_status
+        if status is None or os.WIFSIGNALED(status):  # only what was killed could not remove its folder (P5)
+            self._system.remove_folders_of_the_dead()
+        if self._parent >= 0:
+            self._system.close(self._parent)
 
     def _watch_parent(self) -> int:
-        pidfd, is_parent = kernel.open_peer(self._connection)
+        pidfd, is_parent = self._system.open_peer(self._connection)
         if is_parent:
             self._poll.register(pidfd, select.POLLIN)
         else:
             self._connected = False
         return pidfd
 
-    def _is_needed(self) -> bool:
-        return self._connected if self._child is None else self._child.is_there
+    def step(self, events: dict[int, int]) -> None:
+        """Take one turn.
 
-    def _step(self) -> None:
-        events = dict(self._poll.poll(self._patience() * 1000))
+        Args:
+            events: what `wait` told.
+        """
         came = self._signals.read() if self._signals.fileno() in events else b""
         if (jump := self._clocks.jump()) > 0:
             self._kill_leased(jump)
@@ -128,7 +138,9 @@ class Guardian:
         self._heartbeat.beat()
         if self._heartbeat.fileno() in events:
             self._end_at_once()
-        self._see_starts(events)
+        if self._parent in events:
+            self._disconnect()
+        self._starts.see(events)
         if self._connected:
             self._converse(events.get(self._connection.fileno(), 0))
         self._kill_late()  # after the news, which are read for some milliseconds at most
@@ -141,33 +153,25 @@ class Guardian:
         if self._tasks.worker_status is not None:
             self._disconnect()
 
-    def _see_starts(self, events: dict[int, int]) -> None:
-        """Note the starts that came about; none for a worker that is gone."""
-        if self._parent in events:
-            self._disconnect()
-        if self._warm.fileno() in events:
-            self._warm.hear()
-        for descriptor in events:
-            leader = self._starting.get(descriptor)
-            if leader is None:
-                continue
-            if leader.armed:
-                self._tell_started(leader)
-            else:
-                self._warm.arm(leader)
+    def wait(self, seconds: float) -> dict[int, int]:
+        """Return what happens, by descriptor; empty = nothing within so many seconds."""
+        return dict(self._poll.poll(seconds * 1000))
 
-    def _patience(self) -> float:
+    def patience(self) -> float:
+        """Return for how many seconds there is nothing to do unless something happens."""
         if self._inbox or self._unreaped:
             return 0.0
-        longest = SWEEP_TICK_SECONDS if self._tasks.is_sweeping else TICK_SECONDS
+        longest = SWEEP_TICK_SECONDS if self._tasks.is_sweeping else self._system.tick_seconds
         end_by = math.inf if self._child is None else self._child.end_by
         moment = min(self._tasks.next_moment(), self._warm.next_moment(), end_by)
-        return min(longest, max(0.0, moment - kernel.boottime()))
+        return min(longest, max(0.0, moment - self._system.boottime()))
 
     def _end_at_once(self) -> None:
         """The watcher was killed: nobody would see to what we leave if we were too, so all of it ends now."""
         self._poll.unregister(self._heartbeat)
-        say("the watcher was killed: so are the worker and what it ran; its tasks come back when their leases run out")
+        self._system.say(
+            "the watcher was killed: so are the worker and what it ran; its tasks come back when their leases run out"
+        )
         # Tasks first: until they are dead the worker is the last who could see to it, should we be killed as well.
         if self._contained.group.leave():
             self._contained.group.kill()
@@ -176,7 +180,7 @@ class Guardian:
             self._child.kill()
 
     def _kill_late(self) -> None:
-        now = kernel.boottime()
+        now = self._system.boottime()
         if self._tasks.has_overdue(now):
             # This process may have been stopped, at any point of a turn: it reads what was sent meanwhile first, finds
             # the deadlines moved, and kills nothing whose lease is good.
@@ -187,16 +191,12 @@ class Guardian:
 
     def _kill_leased(self, jump: float) -> None:
         """Kill all that runs, or is about to, under a lease: the host froze this machine, and none can be relied on."""
-        say(f"the wall clock jumped {jump:.1f} s, this machine may have been frozen: what runs under a lease is killed")
+        self._system.say(
+            f"the wall clock jumped {jump:.1f} s, this machine may have been frozen: what runs under a lease is killed"
+        )
         self._tasks.kill_overdue(math.inf)
         self._guarded(self._inbox.catch_up)
-        self._guarded(self._refuse_starts)
-
-    def _refuse_starts(self) -> bool:
-        for message, descriptors in self._inbox.take_spawns():
-            protocol.close_all(descriptors)
-            self._tell({"op": "failed", "id": message["id"], "errno": errno.ECANCELED, "at": "program"})
-        return True
+        self._guarded(self._starts.refuse)
 
     def _converse(self, event: int) -> None:
         if event & (select.POLLHUP | select.POLLERR):
@@ -216,7 +216,7 @@ class Guardian:
         try:
             goes_on = step()
         except Exception as error:  # noqa: BLE001 - whatever nonsense it sent, it must not end the guardian
-            say(f"the worker's connection broke: {error!r}")
+            self._system.say(f"the worker's connection broke: {error!r}")
             goes_on = False
         if not goes_on:
             self._disconnect()
@@ -226,16 +226,16 @@ class Guardian:
         return True
 
     def _obey_all(self) -> bool:
-        until = time.monotonic() + TURN_SECONDS
+        until = self._system.monotonic() + TURN_SECONDS
         while self._connected and (message := self._inbox.next()) is not None:
             self._obey(message)
-            if time.monotonic() >= until:
+            if self._system.monotonic() >= until:
                 break
         return True
 
     def _obey(self, message: Message) -> None:
         if message["op"] == "spawn":
-            self._spawn(message)
+            self._starts.begin(message)
             return
         if message["op"] == "preload":
             self._warm.preload(message)
@@ -255,63 +255,11 @@ class Guardian:
             case other:
                 raise WireError(f"unknown message {other[:40]!r}")
 
-    def _spawn(self, message: Message) -> None:
-        descriptors = self._inbox.take_descriptors()
-        try:
-            check_spawn(message)
-            if self._tasks.get(message["id"]) is not None:
-                raise WireError(f"id {message['id']} is in use")
-            self._start(message, *descriptors)
-        finally:
-            protocol.close_all(descriptors)
-
-    def _start(self, message: Message, stdout: int, stderr: int, *, cold: bool = False) -> None:
-        try:
-            if protocol.LOST in {stdout, stderr}:
-                raise OSError(errno.EMFILE, "no descriptor left")
-            leader = None
-            if message.get("forked") and not cold:
-                leader = self._warm.fork(message, stdout, stderr)
-            leader = leader or self._tasks.spawn(message, stdout, stderr)
-        except OSError as error:
-            self._tell({"op": "failed", "id": message["id"], "errno": error.errno, "at": "program"})
-            return
-        self._starting[leader.status] = leader
-        self._poll.register(leader.status, select.POLLIN)
-
-    def _start_cold(self, asked: Asked) -> None:
-        """Start a task that the zygote could not fork, unless it is to be dead by now."""
-        leader = asked.leader
-        del self._starting[leader.status]
-        self._poll.unregister(leader.status)
-        self._tasks.forget(leader)
-        if leader.killed:
-            self._tell({"op": "failed", "id": leader.id, "errno": errno.ECANCELED, "at": "program"})
-        else:
-            self._start({**asked.message, "deadline": leader.deadline}, *asked.output, cold=True)
-        protocol.close_all(asked.output)
-
-    def _tell_started(self, leader: Leader) -> None:
-        del self._starting[leader.status]
-        self._poll.unregister(leader.status)
-        failure = self._tasks.started(leader)
-        if failure is not None:
-            leader.failed = True
-            self._tell({"op": "failed", "id": leader.id, "errno": failure[1], "at": failure[0]})
-            return
-        handle: tuple[int, ...] = ()
-        if leader.ended is None:  # else its number is not its own any more (P4)
-            try:
-                handle = (os.pidfd_open(leader.pid),)
-            except OSError:  # no descriptor is left: the guardian still kills
-                handle = ()
-        self._tell({"op": "started", "id": leader.id, "pid": leader.pid, "handle": bool(handle)}, handle)
-
     def _tell_finished(self) -> None:
         for leader in self._tasks.finished(all_reaped=not self._unreaped):
             if leader.status >= 0:
                 # It ended before its start was told: the order is started or failed, then ended.
-                self._tell_started(leader)
+                self._starts.tell(leader)
             if leader.ended is not None and not leader.failed:
                 self._tell(leader.ended)
 

@@ -8,13 +8,11 @@ and all that is in there dies with it.
 
 import contextlib
 import math
-import os
 import signal
-import time
 
 from jobq.run.guardian import kernel
-from jobq.run.guardian.children import become
 from jobq.run.guardian.protocol import ARMED, Message, WireError
+from jobq.run.guardian.system import System
 from jobq.run.guardian.task_process import Leader, ending
 
 TYPE_CHECKING = False  # as in `typing`
@@ -36,6 +34,7 @@ class Tasks:
         worker: the number of the child that is no task; None = there is none.
         strangers: children from before this process was a guardian: `exec jobq worker` keeps those of a shell.
         namespaces: makes a PID namespace for each; None = they are in ours.
+        system: the kernel.
     """
 
     def __init__(
@@ -43,7 +42,9 @@ class Tasks:
         worker: int | None,
         strangers: frozenset[int] = frozenset(),
         namespaces: "PidNamespaces | None" = None,
+        system: System | None = None,
     ) -> None:
+        self._system = system = system or System()
         self.worker_status: int | None = None
         self.zygote: int | None = None  # the number of another child that is no task, and leads a session
         self.zygote_status: int | None = None
@@ -60,8 +61,8 @@ class Tasks:
         self._discovered = 0
         self._foreign = 0  # strays up to this number were there when no leader waited to be reaped
         self._hopeless: set[int] = set()  # those that were waited for in vain
-        self._me = os.getpid()
-        self._session = os.getsid(0)
+        self._me = system.getpid()
+        self._session = system.getsid(0)
         self._our_peak_kib = 0
         self._listing_seconds = 0.0  # of the last look for strays
 
@@ -78,38 +79,13 @@ class Tasks:
         return self._by_id.get(number)
 
     def spawn(self, message: Message, stdout: int, stderr: int) -> Leader:
-        """Fork a task that is armed before it executes anything (P2); whether exec works is told on `status`.
-
-        Raises:
-            OSError: no process or descriptor could be had.
-        """
-        status, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            pid, init = self._fork(message, stdout, stderr, report)
-        except OSError:
-            os.close(status)
-            raise
-        finally:
-            os.close(report)
+        """Fork a task; whether exec works is told on `status`. Raises OSError, see `System.start`."""
+        pid, init, status = self._system.start(message, stdout, stderr, self._namespaces)
         leader = Leader(message["id"], pid, status, message["deadline"])
         leader.init = init
         self._by_id[leader.id] = self._by_pid[pid] = leader
         self._inits |= {init} - {0}
         return leader
-
-    def _fork(self, message: Message, stdout: int, stderr: int, report: int) -> tuple[int, int]:
-        """Return the numbers of a leader and of its namespace's init, 0 = it is in ours. Raises OSError."""
-        if self._namespaces is None:
-            if (pid := kernel.fork()) == 0:
-                become(message, stdout, stderr, report, self._me)
-            return pid, 0
-        try:
-            init = self._namespaces.enter()  # without a leader it is a stray
-            if (pid := kernel.fork()) == 0:
-                become(message, stdout, stderr, report, None)
-        finally:
-            self._namespaces.leave()
-        return pid, init
 
     def expect(self, message: Message, gate: int) -> Leader:
         """Note a task that the zygote is asked to fork."""
@@ -128,22 +104,22 @@ class Tasks:
         """Give up a task that never came to be; what may still come of it is a stray."""
         self._by_id.pop(leader.id, None)
         self._by_pid.pop(leader.pid, None)
-        os.close(leader.status)
+        self._system.close(leader.status)
         leader.status = -1
 
     def kill_zygote(self) -> None:
         """Kill the zygote; `reap` notes its end, and kills what it leaves."""
         if self.zygote is not None:
             self._note(self.zygote)
-            os.kill(self.zygote, signal.SIGKILL)  # our un-reaped child (P4)
+            self._system.kill(self.zygote, signal.SIGKILL)  # our un-reaped child (P4)
 
     def started(self, leader: Leader) -> tuple[str, int] | None:
         """Read `status`: None when the program runs, or was killed before it could; else (stage, errno)."""
         try:
-            told = os.read(leader.status, 64).removeprefix(ARMED)
+            told = self._system.read(leader.status).removeprefix(ARMED)
         except OSError:  # it was killed before it read our word, or a neighbour in the making still holds its end
             told = b""
-        os.close(leader.status)
+        self._system.close(leader.status)
         leader.status = -1
         if not told:
             return None
@@ -156,14 +132,14 @@ class Tasks:
         if leader.ended is not None:
             return
         if not leader.armed:  # it does nothing yet, and may not even be ours
-            if number == signal.SIGKILL and leader.pid and kernel.is_child(leader.pid):
-                os.kill(leader.pid, number)
+            if number == signal.SIGKILL and leader.pid and self._system.is_child(leader.pid):
+                self._system.kill(leader.pid, number)
             return
         try:
-            os.killpg(leader.pid, number)
+            self._system.killpg(leader.pid, number)
         except ProcessLookupError:  # it was forked but has no group of its own yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(leader.pid, number)
+                self._system.kill(leader.pid, number)
         except PermissionError:
             pass  # it has become another user: told as a survivor
 
@@ -172,7 +148,7 @@ class Tasks:
         leader.killed = leader.killed or why
         self.signal(leader, signal.SIGKILL)
         if leader.init in self._inits:
-            os.kill(leader.init, signal.SIGKILL)  # our un-reaped child (P4)
+            self._system.kill(leader.init, signal.SIGKILL)  # our un-reaped child (P4)
 
     def kill_all(self) -> None:
         """Kill every tree."""
@@ -199,10 +175,10 @@ class Tasks:
 
     def reap(self) -> bool:
         """Reap what has ended and kill what it left behind; return False when there is more to do at once."""
-        until = time.monotonic() + min(max(TURN_SECONDS, 3 * self._listing_seconds), LONGEST_TURN_SECONDS)
+        until = self._system.monotonic() + min(max(TURN_SECONDS, 3 * self._listing_seconds), LONGEST_TURN_SECONDS)
         while True:
             more = self._reap_one()
-            in_time = time.monotonic() < until
+            in_time = self._system.monotonic() < until
             if more and in_time:
                 continue
             # Newest first: one that forks and ends again and again is caught only as its newest self.
@@ -224,14 +200,14 @@ class Tasks:
         if not self._sweeping:
             return []
         strays = [pid for pid in self._strays() if pid not in self._hopeless]
-        now = kernel.boottime()
+        now = self._system.boottime()
         told, given_up = [], set[int]()
         for leader in list(self._sweeping):
             # One that is not even numbered yet may be anybody's.
             own = [pid for pid in strays if self._killed.get(pid, math.inf) > leader.foreign]
             if own and now < leader.sweep_until + (0 if all_reaped else REAP_SECONDS):
                 continue
-            own = [pid for pid in own if not kernel.is_dead(pid)]
+            own = [pid for pid in own if not self._system.is_dead(pid)]
             assert leader.ended is not None
             leader.ended["survivors"] = len(own)
             given_up.update(own)
@@ -241,14 +217,10 @@ class Tasks:
         return told
 
     def _reap_one(self) -> bool:
-        try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            found = None
-        if found is None:
+        pid = self._system.ended_child()
+        if pid is None:
             self._foreign = self._discovered
             return False
-        pid = found.si_pid
         if not self._is_known(pid):
             self.hear()  # it may be one that the zygote has just forked
         leader = self._by_pid.get(pid)
@@ -256,13 +228,13 @@ class Tasks:
             leader.armed = True  # ours at any rate
             # The zombie still holds the number, so the group that is killed can be no other (P4, P5).
             self.signal(leader, signal.SIGKILL)
-        _, status, usage = os.wait4(pid, 0)
+        status, usage = self._system.reap(pid)
         self._strangers.discard(pid)
         self._inits.discard(pid)
         self._killed.pop(pid, None)
         self._hopeless.discard(pid)
         if leader is not None:
-            leader.sweep_until = kernel.boottime() + SWEEP_SECONDS
+            leader.sweep_until = self._system.boottime() + SWEEP_SECONDS
             leader.foreign = self._foreign  # found before it was last known to live, when its own were still below it
             leader.ended = ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
             self._inits.discard(leader.init)
@@ -280,13 +252,13 @@ class Tasks:
     def _own_rss(self, max_rss_kib: int) -> int | None:
         """Return the value unless it may be that of what exec replaced, a copy of this process: Linux counts it too."""
         if max_rss_kib > self._our_peak_kib:  # ours never falls, so it is read only when it might matter
-            self._our_peak_kib = kernel.peak_rss_kib()
+            self._our_peak_kib = self._system.peak_rss_kib()
         return max_rss_kib if max_rss_kib > self._our_peak_kib else None
 
     def _strays(self) -> list[int]:
-        began = time.monotonic()
-        strays = [pid for pid in kernel.children() if not self._is_known(pid)]
-        self._listing_seconds = time.monotonic() - began
+        began = self._system.monotonic()
+        strays = [pid for pid in self._system.children() if not self._is_known(pid)]
+        self._listing_seconds = self._system.monotonic() - began
         if strays:
             # What the zygote forked was announced before it could become our child: so before we saw it.
             self.hear()
@@ -302,14 +274,14 @@ class Tasks:
         Returns:
             Whether there was time for all of them: a tree of thousands must not hold up another's deadline (S11).
         """
-        until = time.monotonic() + TURN_SECONDS
+        until = self._system.monotonic() + TURN_SECONDS
         groups = set[int]()
         for pid in strays:
-            if time.monotonic() >= until:
+            if self._system.monotonic() >= until:
                 return False
             self._note(pid)
             # Our own session is the worker's and its helpers', not a task's; in that of the zygote tasks are made.
-            kernel.kill_stray(pid, groups, (self._session, self.zygote_session))
+            kernel.kill_stray(pid, groups, (self._session, self.zygote_session), self._system)
         return True
 
     def _note(self, stray: int) -> None:

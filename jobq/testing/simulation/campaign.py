@@ -48,7 +48,7 @@ class Totals:
     """What was seen in many runs.
 
     Attributes:
-        steps: callbacks of the product, the simulated guardians and the network that were run.
+        steps: callbacks of the product, the simulated kernels and the network that were run.
         checks: how often rules were looked at.
         lease_hours: of all leases, in simulated time.
         cut_short: runs that ended at the limit of steps.

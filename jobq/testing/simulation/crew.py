@@ -7,9 +7,9 @@ from random import Random
 from signal import SIGTERM
 
 from jobq.run.stopping import Stopping
+from jobq.testing.simulation.guardian import GuardianProcess
 from jobq.testing.simulation.loop import Machine, Node
 from jobq.testing.simulation.network import Link
-from jobq.testing.simulation.processes import Guardian
 
 
 @dataclass(eq=False)
@@ -36,7 +36,7 @@ class Crew:
     holder: Node | None = None
     told_to_stop: set[Node] = field(default_factory=set)
     stoppings: dict[Node, Stopping] = field(default_factory=dict)
-    _running: tuple[Node, Guardian] | None = None
+    _running: tuple[Node, GuardianProcess] | None = None
 
     @property
     def lives(self) -> bool:
@@ -50,12 +50,12 @@ class Crew:
         return self._running[0]
 
     @property
-    def guardian(self) -> Guardian:
+    def guardian(self) -> GuardianProcess:
         """The worker's."""
         assert self._running is not None
         return self._running[1]
 
-    def begin(self, node: Node, guardian: Guardian) -> None:
+    def begin(self, node: Node, guardian: GuardianProcess) -> None:
         """Have another worker run there."""
         self._running = node, guardian
 

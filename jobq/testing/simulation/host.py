@@ -1,4 +1,4 @@
-"""A worker's machine without a kernel: what takes the place of sockets, pipes, folders and handles to processes."""
+"""A worker's machine without a kernel: what takes the place of pipes, folders and handles to processes."""
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 from jobq.journal.page import Page
 from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.attempt.task_socket import TaskLine
-from jobq.run.guardian.protocol import Message, decode
 from jobq.run.process.line_splitter import Tail
 from jobq.run.process.oom import OomCounter
 from jobq.run.process.output import OutputReader
@@ -16,67 +15,8 @@ from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.usage import UsageSampler
 from jobq.run.spawn.guardian_handle import GuardianHandle
 from jobq.run.worker.host import Host
-from jobq.testing.simulation.loop import Loop, Node
 
-_LENGTH_BYTES: Final = 4
 _NO_FILE: Final = Path("/nonexistent/jobq-simulation")
-
-
-class Connection:
-    """The worker's end of the socket to its guardian; in the place of a `socket.socket`.
-
-    Args:
-        loop: the run's.
-        hear: given each message that the worker sends.
-        on_close: called when the worker lets go of it.
-    """
-
-    def __init__(self, loop: Loop, hear: Callable[[Message], None], on_close: Callable[[], None]) -> None:
-        self._loop, self._hear, self._on_close = loop, hear, on_close
-        self._inbox = bytearray()
-        self._is_over = False
-
-    def arrived(self, data: bytes, seconds: float, node: Node) -> None:
-        """Have the worker read this, so many seconds from now."""
-        self._inbox += data
-        self._loop.true_later(seconds, node, self._wake)
-
-    def hang_up(self) -> None:
-        """End the stream, as the kernel does when the guardian dies."""
-        self._is_over = True
-        self._wake()
-
-    def _wake(self) -> None:
-        self._loop.fire(self._loop.readers.get(self))
-
-    # What the spawner asks of a socket
-
-    def setblocking(self, flag: bool) -> None:
-        """It never blocks."""
-
-    def recvmsg(self, size: int, *_: int) -> tuple[bytes, list[Any], int, None]:
-        """Return what has come; nothing = the end."""
-        if not self._inbox and not self._is_over:
-            raise BlockingIOError
-        data = bytes(self._inbox[:size])
-        del self._inbox[:size]
-        return data, [], 0, None
-
-    def sendmsg(self, buffers: list[memoryview], *_: object) -> int:
-        """Send one frame."""
-        if self._is_over:
-            raise BrokenPipeError
-        (frame,) = buffers
-        self._hear(decode(bytes(frame[_LENGTH_BYTES:])))
-        return len(frame)
-
-    def shutdown(self, how: int) -> None:  # noqa: ARG002 - the socket's signature
-        """End it."""
-        self._on_close()
-
-    def close(self) -> None:
-        """End it."""
-        self._on_close()
 
 
 class Handle(GuardianHandle):

@@ -27,6 +27,9 @@ class Machine:
         name: in the trace.
         rate: seconds of CLOCK_BOOTTIME that pass in a true one.
         boottime: seconds since boot at the start.
+
+    Attributes:
+        on_jump: called when one of its clocks has jumped or stood still, by whom.
     """
 
     def __init__(self, loop: "Loop", name: str, rate: float = 1.0, boottime: float = 1000.0) -> None:
@@ -36,6 +39,7 @@ class Machine:
         self._lost: list[tuple[float, float]] = []  # when it had stood still, and for how long
         self._suspended = 0.0  # seconds that CLOCK_MONOTONIC is behind for suspends
         self._sleepers: dict[asyncio.Future[None], Node] = {}
+        self.on_jump: dict[object, Callable[[], None]] = {}
 
     def boottime(self) -> float:
         """Return seconds since boot."""
@@ -60,6 +64,7 @@ class Machine:
     def was_suspended(self, seconds: float) -> None:
         """Take in that it was suspended for so many true seconds, which its boottime has counted."""
         self._suspended += seconds * self.rate
+        self._jumped()
         for woken, node in self._sleepers.items():  # as `SystemClock` does, which sleeps in slices
             self.loop.true_later(SLICE_SECONDS, node, _wake, woken)
 
@@ -76,6 +81,16 @@ class Machine:
         self._since += seconds
         self.wall_ahead += seconds * self.rate
         self._lost.append((self.loop.now, seconds))
+        self._jumped()
+
+    def step_wall(self, seconds: float) -> None:
+        """Take in that somebody set its wall clock."""
+        self.wall_ahead += seconds
+        self._jumped()
+
+    def _jumped(self) -> None:
+        for look in self.on_jump.values():
+            look()
 
     def lost_since(self, true: float, most: float) -> float:
         """Return for how long it has stood still since then, without what was longer than `most` seconds at once."""

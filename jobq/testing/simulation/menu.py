@@ -6,6 +6,7 @@ Most runs have few kinds (swarm testing): a fault that ends everything would hid
 import math
 from collections.abc import Callable
 from random import Random
+from signal import SIGCONT, SIGKILL
 from typing import TYPE_CHECKING, Final
 
 from jobq.testing.simulation.loop import Machine
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_DRIFT: Final = 0.009  # of a clock's rate; the timing rule allows 1 %
 THAW_SECONDS: Final = 2.5  # after a freeze: one tick to notice it and the time to deliver one kill (1.3 (11))
+_STOPPED_SECONDS: Final = 4.0  # until a guardian that was stopped is continued: by its watcher, or by its second ping
 _TROUBLE_SECONDS: Final = 5.0  # for how long afterwards a worker may still give up what it holds
 
 SHARES: Final[dict[str, float]] = {
@@ -36,6 +38,7 @@ SHARES: Final[dict[str, float]] = {
     "worker term": 0.4,
     "guardian kill": 0.2,
     "guardian late": 0.2,
+    "guardian stop": 0.2,
     "machine death": 0.2,
     "machine freeze": 0.15,
     "machine suspend": 0.15,
@@ -142,7 +145,7 @@ def _worker_kill(world: "World", crew: "Crew", seconds: float, _chance: Random) 
         return False
     node, guardian = crew.node, crew.guardian
     node.kill()
-    guardian.worker_is_gone()
+    guardian.worker_is_gone(SIGKILL)
     world.later(min(seconds, world.lease), world.start_again, crew, node)
     return True
 
@@ -207,7 +210,18 @@ def _guardian_kill(_world: "World", crew: "Crew", _seconds: float, _chance: Rand
 def _guardian_late(_world: "World", crew: "Crew", _seconds: float, _chance: Random) -> bool:
     if not crew.lives:
         return False
-    crew.guardian.lateness = 0.4
+    crew.guardian.be_late()
+    return True
+
+
+@_blow("guardian stop")
+def _guardian_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+    """SIGSTOP: it finds deadlines that have passed, and what was sent meanwhile, and must not kill what has a lease."""
+    if not crew.lives or crew.stands_still or not crew.guardian.stop():
+        return False
+    seconds = min(seconds, _STOPPED_SECONDS)
+    crew.excused_until = max(crew.excused_until, world.loop.now + seconds + THAW_SECONDS)
+    world.later(seconds, crew.guardian.signal, SIGCONT)
     return True
 
 
@@ -239,7 +253,9 @@ def _machine_death(world: "World", crew: "Crew", seconds: float, _chance: Random
 
 
 @_blow("machine freeze")
-def _machine_freeze(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+def _machine_freeze(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
+    if crew.lives and chance.random() < 0.3:  # nobody but the guardian sees it then
+        _worker_stop(world, crew, 2 * seconds, chance)
     return _stand_still(world, crew, seconds, clock_stands=True)
 
 
@@ -249,12 +265,12 @@ def _machine_suspend(world: "World", crew: "Crew", seconds: float, _chance: Rand
 
 
 def _stand_still(world: "World", crew: "Crew", seconds: float, *, clock_stands: bool) -> bool:
-    node, guardian, machine = crew.node, crew.guardian, crew.machine
+    node, guardian, machine = crew.node, crew.guardian, crew.machine  # also with a worker that is stopped: rule 7
     has_just_stepped = world.loop.now <= crew.stepped_at + THAW_SECONDS  # see `_wall_step`
-    if not crew.lives or node.pauses or crew.stands_still or has_just_stepped:
+    if not crew.lives or crew.stands_still or has_just_stepped:
         return False
     crew.stands_still = True
-    still = [node, guardian.node, guardian.kernel, *([] if crew.holder is None else [crew.holder])]
+    still = [node, *guardian.nodes, *([] if crew.holder is None else [crew.holder])]
     for each in still:
         each.pause()
     crew.excused_until = crew.trouble_until = math.inf
@@ -276,6 +292,6 @@ def _wall_step(world: "World", crew: "Crew", seconds: float, chance: Random) -> 
     if crew.stands_still:
         return False  # a step back hides the freeze from everybody: only fencing protects then, as the docs say
     crew.stepped_at = world.loop.now
-    crew.machine.wall_ahead += seconds if chance.random() < 0.5 else -seconds
+    crew.machine.step_wall(seconds if chance.random() < 0.5 else -seconds)
     crew.trouble_until = world.loop.now + THAW_SECONDS
     return True

@@ -140,7 +140,7 @@ class Monitor(TaskRules):
     def ends_by_itself(self, tree: "Tree") -> None:
         """Its leader exits; what is to be canceled does not run so long (S11)."""
         told = self._cancels.get((tree.task, tree.fencing))
-        if told is None or self._around.has_clock_trouble(tree.node):
+        if told is None or self._around.has_clock_trouble(tree.node) or self._around.excuses(tree):
             return
         if self._loop.now - max(told, tree.started) > _CANCEL_SECONDS:
             late = self._loop.now - told

@@ -16,13 +16,14 @@ from jobq.run.worker.worker import Worker
 from jobq.testing.simulation import menu
 from jobq.testing.simulation.broker import Broker, MakeBackend
 from jobq.testing.simulation.crew import Crew
+from jobq.testing.simulation.guardian import GuardianProcess
 from jobq.testing.simulation.host import Handle, NoSampler, SimulatedHost
 from jobq.testing.simulation.logs import ErrorsTo
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.named import NamedRules, contend
 from jobq.testing.simulation.network import Link
 from jobq.testing.simulation.people import meddle, produce
-from jobq.testing.simulation.processes import Guardian, Plan, Tree
+from jobq.testing.simulation.processes import Plan, Tree
 from jobq.testing.simulation.scenario import Scenario
 from jobq.testing.simulation.store import Store, store_of
 
@@ -171,7 +172,7 @@ class World:
     def _start(self, crew: Crew) -> None:
         crew.starts += 1
         node = Node(crew.machine, f"w{crew.number}.{crew.starts}")
-        guardian = Guardian(self.loop, self.monitor, self, node, Random(crew.chance.getrandbits(64)))  # noqa: S311
+        guardian = GuardianProcess(self.loop, self.monitor, self, node, Random(crew.chance.getrandbits(64)))  # noqa: S311
         crew.begin(node, guardian)
         self.monitor.note("start", node.name)
         node.run(self.loop.create_task, self._work(crew, node, guardian))
@@ -187,13 +188,15 @@ class World:
             work = contend(crew.link, self.named, holder, self.lease, self.scenario.settings, chance)
             holder.run(self.loop.create_task, work)
 
-    async def _work(self, crew: Crew, node: Node, guardian: Guardian) -> None:
+    async def _work(self, crew: Crew, node: Node, guardian: GuardianProcess) -> None:
         crew.stoppings[node] = stopping = Stopping()
         async with self._store.connect(crew.link, crew.machine) as backend:
             await self._work_at(backend, crew, node, guardian, stopping)
         self.later(crew.chance.uniform(0.5, 5), self.start_again, crew, node)
 
-    async def _work_at(self, backend: Any, crew: Crew, node: Node, guardian: Guardian, stopping: Stopping) -> None:
+    async def _work_at(
+        self, backend: Any, crew: Crew, node: Node, guardian: GuardianProcess, stopping: Stopping
+    ) -> None:
         worker = Worker(
             backend,
             self.scenario.settings,
@@ -220,6 +223,7 @@ class World:
             self.monitor.broken("L4", f"{node.name} ended: {error!r}")
         self.monitor.note("end", node.name, ended)
         self.monitor.worker_ended(node)
+        guardian.worker_is_gone(0)
 
     def _hear(self, node: Node, event: Event) -> None:
         if event.name == "worker.breaker_tripped":

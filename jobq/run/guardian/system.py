@@ -1,0 +1,169 @@
+"""The kernel as the guardian meets it: one object with all that it asks of it. A simulation hands in one of its own."""
+
+import contextlib
+import os
+import select
+import time
+
+from jobq.run.guardian import kernel
+from jobq.run.guardian.children import become
+from jobq.run.guardian.protocol import Message
+
+TYPE_CHECKING = False  # as in `typing`
+if TYPE_CHECKING:
+    import resource
+    import socket
+
+    from jobq.run.guardian.pid_namespaces import PidNamespaces
+
+
+class System:
+    """Linux.
+
+    Attributes:
+        tick_seconds: between two turns of the loop, at most: poll sleeps on CLOCK_MONOTONIC, which stops in suspend, so
+            it is also the longest that a deadline may slip.
+    """
+
+    tick_seconds = 0.5
+
+    def boottime(self) -> float:
+        """Return CLOCK_BOOTTIME in seconds."""
+        return kernel.boottime()
+
+    def monotonic(self) -> float:
+        """Return CLOCK_MONOTONIC in seconds."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Return seconds since the epoch."""
+        return time.time()
+
+    def work_time(self) -> float:
+        """Return the seconds of CPU time that this thread has used."""
+        return time.thread_time()
+
+    def poll(self) -> "select.poll":
+        """Return an object to wait with."""
+        return select.poll()
+
+    def getpid(self) -> int:
+        """Return the number of this process."""
+        return os.getpid()
+
+    def getsid(self, pid: int) -> int:
+        """Return the session of a process; of this one for 0."""
+        return os.getsid(pid)
+
+    def getpgid(self, pid: int) -> int:
+        """Return the process group of a process; 0 = one of another PID namespace."""
+        return os.getpgid(pid)
+
+    def start(
+        self, message: Message, stdout: int, stderr: int, namespaces: "PidNamespaces | None"
+    ) -> tuple[int, int, int]:
+        """Fork a leader that is armed before it executes anything (P2).
+
+        Args:
+            message: what it executes.
+            stdout: to be its standard output.
+            stderr: to be its standard error.
+            namespaces: makes one for it; None = it is in ours.
+
+        Returns:
+            Its number, that of its namespace's init or 0, and a pipe that tells why it does not execute, and whose end
+            tells that it does.
+
+        Raises:
+            OSError: no process or descriptor could be had.
+        """
+        status, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            pid, init = _fork(message, stdout, stderr, report, namespaces)
+        except OSError:
+            os.close(status)
+            raise
+        finally:
+            os.close(report)
+        return pid, init, status
+
+    def read(self, descriptor: int) -> bytes:
+        """Read what a pipe holds. Raises OSError."""
+        return os.read(descriptor, 64)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+        os.close(descriptor)
+
+    def open_process(self, pid: int) -> int:
+        """Return a handle to a process that is not reaped. Raises OSError."""
+        return os.pidfd_open(pid)
+
+    def open_peer(self, connection: "socket.socket") -> tuple[int, bool]:
+        """See `kernel.open_peer`."""
+        return kernel.open_peer(connection)
+
+    def children(self) -> list[int]:
+        """See `kernel.children`."""
+        return kernel.children()
+
+    def kill(self, pid: int, number: int) -> None:
+        """Send a signal to a process. Raises ProcessLookupError, PermissionError."""
+        os.kill(pid, number)
+
+    def killpg(self, group: int, number: int) -> None:
+        """Send a signal to a process group. Raises ProcessLookupError, PermissionError."""
+        os.killpg(group, number)
+
+    def ended_child(self) -> int | None:
+        """Return the number of a child that has ended and is not reaped; None = there is none."""
+        with contextlib.suppress(ChildProcessError):
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return None if found is None else found.si_pid
+        return None
+
+    def is_child(self, pid: int) -> bool:
+        """See `kernel.is_child`."""
+        return kernel.is_child(pid)
+
+    def is_dead(self, pid: int) -> bool:
+        """See `kernel.is_dead`."""
+        return kernel.is_dead(pid)
+
+    def reap(self, pid: int) -> "tuple[int, resource.struct_rusage]":
+        """Reap a child that has ended; return its wait status and what it used."""
+        _, status, usage = os.wait4(pid, 0)
+        return status, usage
+
+    def peak_rss_kib(self) -> int:
+        """See `kernel.peak_rss_kib`."""
+        return kernel.peak_rss_kib()
+
+    def remove_folders_of_the_dead(self) -> None:
+        """Remove what workers that were killed could not (P5)."""
+        with contextlib.suppress(ImportError):  # jobq or Python was replaced meanwhile: the next worker's start sweeps
+            from jobq.run.process import task_folder  # noqa: PLC0415 - half of what a guardian would import
+
+            task_folder.sweep()
+
+    def say(self, text: str) -> None:
+        """See `kernel.say`."""
+        kernel.say(text)
+
+
+def _fork(
+    message: Message, stdout: int, stderr: int, report: int, namespaces: "PidNamespaces | None"
+) -> tuple[int, int]:
+    """Return the numbers of a leader and of its namespace's init, 0 = it is in ours. Raises OSError."""
+    if namespaces is None:
+        me = os.getpid()
+        if (pid := kernel.fork()) == 0:
+            become(message, stdout, stderr, report, me)
+        return pid, 0
+    try:
+        init = namespaces.enter()  # without a leader it is a stray
+        if (pid := kernel.fork()) == 0:
+            become(message, stdout, stderr, report, None)
+    finally:
+        namespaces.leave()
+    return pid, init

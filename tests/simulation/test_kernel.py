@@ -1,0 +1,150 @@
+"""The simulated kernel: processes fall to whom they fall on Linux, and what no guardian may do or say is seen."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from random import Random
+from signal import SIGCHLD, SIGKILL
+from typing import Any, cast
+
+import pytest
+
+from jobq.testing.simulation.kernel import GUARDIAN, Kernel
+from jobq.testing.simulation.loop import Loop, Machine, Node
+from jobq.testing.simulation.processes import Plan
+from jobq.testing.simulation.sockets import End, pair
+from jobq.testing.simulation.system import SimulatedSystem
+from jobq.testing.simulation.trace import Trace
+
+
+class Watched(Trace):
+    """Takes down what is broken; knows no tasks."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.note(name)
+
+
+class Place:
+    """A kernel, and the guardian's system on it, without a guardian."""
+
+    def __init__(self, **plan: Any) -> None:
+        self.loop = Loop()
+        self.machine = Machine(self.loop, "m")
+        self.monitor = Watched(self.loop)
+        self.signals: list[int] = []
+        tasks = cast("Any", self)
+        self._plan = Plan(**plan)
+        self.kernel = Kernel(self.loop, cast("Any", self.monitor), tasks, Node(self.machine, "w"), self.signals.append)
+        ours, theirs = End(4, lambda: None), End(4, lambda: None)
+        pair(ours, theirs)
+        self.system = SimulatedSystem(self.kernel, self.machine, cast("Any", self.monitor), ours, Random(1))
+
+    def plan_of(self, task: str, fencing: str) -> Plan:
+        return self._plan
+
+    def close(self) -> None:
+        self.loop.close()
+
+    def start(self, number: int = 1) -> tuple[int, int]:
+        env = {"JOBQ_TASK_ID": f"t{number}", "JOBQ_LEASE_TOKEN": "0.0.1"}
+        pid, _, status = self.system.start({"id": number, "env": env, "deadline": None})
+        return pid, status
+
+    def after(self, seconds: float) -> None:
+        until = self.loop.now + seconds
+        self.loop.true_later(seconds, None, lambda: None)
+        self.loop.run_while(lambda: self.loop.now < until, 10_000)
+
+    @property
+    def broken(self) -> list[str]:
+        return [each.rule for each in self.monitor.violations]
+
+
+Make = Callable[..., Place]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    with ExitStack() as stack:
+        yield lambda **plan: stack.enter_context(closing(Place(**plan)))
+
+
+def test_what_escapes_falls_to_its_leader_and_then_to_the_guardian(make: Make) -> None:
+    place = make(escapees=2, death=0.3)
+    leader, _ = place.start()
+    place.after(0.1)
+    assert place.system.children() == [1001, leader]
+    place.system.killpg(leader, SIGKILL)
+    place.after(0.11)
+    assert place.signals[-1] == SIGCHLD
+    assert place.system.ended_child() == leader
+    one = place.system.children()[-1]
+    assert place.system.getsid(one) == one, "it has left the session"
+    place.system.kill(one, SIGKILL)
+    place.after(0.11)
+    other = place.system.children()[-1]
+    assert other not in {leader, one}, "a child of what escaped is seen when that is dead"
+    assert place.system.getsid(1001) == GUARDIAN
+    assert not place.broken
+
+
+def test_a_start_that_fails_says_why(make: Make) -> None:
+    place = make(fails=2)
+    leader, status = place.start()
+    with pytest.raises(BlockingIOError):
+        place.system.read(status)
+    place.after(0.1)
+    assert place.system.read(status) == b"program:2"
+    assert place.system.reap(leader)[0] == 127 << 8
+
+
+def test_p4_a_number_is_used_again_and_a_signal_to_it_is_seen(make: Make) -> None:
+    place = make(run=0.01, left=1)
+    leader, _ = place.start()
+    place.after(0.1)
+    place.system.reap(leader)
+    left = place.system.children()[-1]
+    assert place.start(2)[0] != leader, "its group holds the number"
+    place.system.killpg(leader, SIGKILL)
+    place.after(0.1)
+    place.system.reap(left)
+    assert not place.broken
+    with pytest.raises(ProcessLookupError):
+        place.system.killpg(leader, SIGKILL)
+    with pytest.raises(ProcessLookupError):
+        place.system.kill(left, SIGKILL)
+    assert place.broken == ["P4", "P4"]
+    assert place.start(3)[0] == leader
+
+
+def test_p2_what_lives_on_without_its_worker_is_seen(make: Make) -> None:
+    place = make()
+    place.start()
+    place.kernel.exit(place.kernel.worker, SIGKILL)
+    place.after(0.5)
+    place.start(2)
+    assert place.broken == ["P2", "P2"]
+
+
+@pytest.mark.parametrize(
+    ("told", "rules"),
+    [
+        ({"code": None, "signal": 9, "killed": "asked", "survivors": 0}, []),
+        ({"code": None, "signal": 9, "killed": "", "survivors": 0}, ["P7"]),
+        ({"code": 0, "signal": None, "killed": "asked", "survivors": 0}, ["P7"]),
+    ],
+)
+def test_p7_an_end_that_is_not_told_as_it_was_is_seen(make: Make, told: dict[str, Any], rules: list[str]) -> None:
+    place = make()
+    leader, _ = place.start()
+    place.system.killpg(leader, SIGKILL)
+    place.after(0.1)
+    place.kernel.end_told({"id": 1, **told})
+    assert place.broken == rules
+
+
+def test_p3_an_end_that_is_told_of_what_lives_is_seen(make: Make) -> None:
+    place = make(run=0.01, escapees=1)
+    place.start()
+    place.after(0.1)
+    place.kernel.end_told({"id": 1, "code": 0, "signal": None, "killed": "", "survivors": 0})
+    assert place.broken == ["P3"]
