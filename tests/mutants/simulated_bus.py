@@ -66,6 +66,24 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
         "S5: a clone that was sent is sent again", _DELIVERY, "            self._sent = message\n", "            pass\n"
     ),
     _found(
+        "S5: what may land late is told as lost",
+        "jobq/run/attempt/settle.py",
+        "doubt = doubt or isinstance(error, AnswerLost)",
+        "pass",
+    ),
+    _found(
+        "L2: what an abandoned poll brought is dropped",
+        _RECEIVE,
+        "                if (locked := _brought(poll)) is None:\n                    continue\n",
+        "                if (locked := _brought(poll)) is None or most:\n                    continue\n",
+    ),
+    _found(
+        "rule 5: what an abandoned poll brought is not renewed",
+        _RECEIVE,
+        "                    await self._wire.renew(locked)\n",
+        "                    pass\n",
+    ),
+    _found(
         "S5: a give-back only unlocks",
         _DELIVERY,
         "            await self.requeue(task, timedelta(0))\n",

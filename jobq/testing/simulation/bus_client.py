@@ -98,7 +98,7 @@ class _Requests:
             self._unanswered.discard(path)
         status, told, content, date, lock = answer
         if lock is not None:
-            cast("Lock", lock).reached(node, sent, self.rules.struck())
+            self.rules.reached(cast("Lock", lock), node, sent)
         return Answer(status, told, content, date)
 
 

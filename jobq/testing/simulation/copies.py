@@ -18,6 +18,7 @@ class Copy:
         place: queue, dead or gone.
         copies: of it, that the queue has taken.
         deliveries: that it had when it became a dead letter.
+        is_redriven: whether that came back.
     """
 
     known: Known
@@ -27,6 +28,7 @@ class Copy:
     place: str = "queue"
     copies: int = 0
     deliveries: int = 0
+    is_redriven: bool = False
     locks: "list[Lock]" = field(default_factory=list)
 
 
@@ -53,12 +55,13 @@ class Lock:
     asked: float = 0.0
     extended: float = 0.0
     struck: int = 0  # faults, until the answer arrived
+    is_troubled: bool = False  # the clocks of its node looked wrong when it arrived
     copies: int = 0
     is_received: bool = False  # by its worker
     is_put_back: bool = False  # its copy has arrived, and was taken or dropped
 
-    def reached(self, node: Node, sent: float, struck: int) -> None:
+    def reached(self, node: Node, sent: float, struck: int, *, is_troubled: bool) -> None:
         """An answer that tells of it has arrived."""
         if self.node is None:
-            self.node, self.asked, self.struck = node, sent, struck
+            self.node, self.asked, self.struck, self.is_troubled = node, sent, struck, is_troubled
         self.extended = max(self.extended, sent)

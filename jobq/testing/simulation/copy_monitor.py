@@ -8,6 +8,7 @@ from jobq.run.attempt.retry import Cancel, Complete, DeadLetter
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
 from jobq.task import Task
+from jobq.testing.simulation.copies import Lock
 from jobq.testing.simulation.copy_rules import BEFORE, EPOCH, CopyRules
 from jobq.testing.simulation.loop import Node
 from jobq.testing.simulation.task_rules import Known
@@ -32,6 +33,10 @@ class CopyMonitor(CopyRules):
             return
         if lock.expires <= self._server.wall():
             self.broken("S4", f"{task.id} {lock.fencing}: a copy is sent though the lock is gone")
+
+    def reached(self, lock: Lock, node: Node, sent: float) -> None:
+        """The answer to a request of this true time tells a process of a lock."""
+        lock.reached(node, sent, self.struck(), is_troubled=self._around.has_clock_trouble(node))
 
     def received(self, task_id: str, fencing: str, asked: float) -> None:
         """A worker has a delivery, for which it asked at this true time."""

@@ -99,14 +99,16 @@ class CopyRules(Monitor):
         self._is_dead_already(known, lock, "is put back")
         if self._copied_before(lock) and not self._has_twin(lock):
             self.broken("S5", f"{known.id} {lock.fencing} is put back twice")
-        # Rules of one requeue, looked at on the message that it replaces.
-        view = replace(known, task=lock.copy.task, silent_ends=lock.silent)
-        self._check_requeue(view, task, lock.fencing)
-        if view.silent_ends > lock.silent:
+        silent = before - task.counters.ends
+        if not self._has_twin(lock):  # rules of one requeue, looked at on the message that it replaces
+            view = replace(known, task=lock.copy.task, silent_ends=lock.silent)
+            self._check_requeue(view, task, lock.fencing)
+            silent = view.silent_ends
+        if silent > lock.silent:
             self._unrecorded[known.id, task.epoch] += 1
         lock.copies += 1
         lock.copy.copies += 1
-        self._copies[message] = Copy(known, task, before, view.silent_ends)
+        self._copies[message] = Copy(known, task, before, silent)
 
     def _copied_before(self, lock: Lock) -> bool:
         return bool(lock.copy.copies if self.deduplicates else lock.copies)
@@ -120,10 +122,10 @@ class CopyRules(Monitor):
             self.broken("S3", f"{known.id} is redriven to epoch {task.epoch}, and no letter asks for that")
         elif message is None:
             self.counts["redrive dropped by name"] += 1
-            if not letter.copies:
+            if not letter.is_redriven:
                 self.broken("S1", f"the redriven {known.id} is dropped, and nothing of it is in the queue")
         else:
-            letter.copies += 1
+            letter.is_redriven = True
             self.counts["redriven"] += 1
             fresh = task.in_epoch(max(task.epoch, int(message.enqueued)))
             self._copies[message] = Copy(known, fresh, before, 0)
@@ -190,7 +192,7 @@ class CopyRules(Monitor):
         known = lock.copy.known
         self._check_burial(replace(known, task=lock.copy.task, silent_ends=lock.silent), reason)
         self._end(lock, "dead_letter")
-        lock.copy.place, lock.copy.deliveries, lock.copy.copies = "dead", lock.number, 0
+        lock.copy.place, lock.copy.deliveries = "dead", lock.number
         self._check_place(known)
 
     def unlocked(self, message: Message) -> None:
@@ -248,7 +250,7 @@ class CopyRules(Monitor):
             self.note("lock over", lock.copy.known.id, lock.fencing)
             node = lock.node
             is_calm = lock.asked > self.healed_at or lock.struck == self.struck()
-            if is_calm and node and not node.dead and not self._around.has_clock_trouble(node):
+            if is_calm and node and not node.dead and not lock.is_troubled and not self._around.has_clock_trouble(node):
                 told = f"{lock.copy.known.id} {lock.fencing} ran out though no fault struck and {node.name} lives"
                 self.broken("L2", told)
             self._ended_silently(lock)
