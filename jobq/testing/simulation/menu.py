@@ -293,5 +293,6 @@ def _wall_step(world: "World", crew: "Crew", seconds: float, chance: Random) -> 
         return False  # a step back hides the freeze from everybody: only fencing protects then, as the docs say
     crew.stepped_at = world.loop.now
     crew.machine.step_wall(seconds if chance.random() < 0.5 else -seconds)
-    crew.trouble_until = world.loop.now + THAW_SECONDS
+    # A guardian that is stopped just then obeys only later, for as long as it is excused.
+    crew.trouble_until = max(world.loop.now + THAW_SECONDS, crew.excused_until)
     return True
