@@ -154,9 +154,7 @@ async def test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_
     await copy.complete(GOOD)
 
 
-async def test_l1_a_worker_ends_though_its_journal_shows_a_lease_that_nobody_has(
-    stage: Stage, azurite: Azurite
-) -> None:
+async def test_l1_a_worker_ends_though_a_lease_shows_that_nobody_has(stage: Stage, azurite: Azurite) -> None:
     """Its worker died between the settlement and its note: it was waited for without end, and without a pause."""
     queue, _ = await _journaled(stage, azurite)
     task = await _pushed(queue)
