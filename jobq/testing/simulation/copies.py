@@ -54,14 +54,14 @@ class Lock:
     node: Node | None = None
     asked: float = 0.0
     extended: float = 0.0
-    struck: int = 0  # faults, until the answer arrived
+    struck: int = 0  # faults, until it was granted: what befell its answer comes after
     is_troubled: bool = False  # the clocks of its node looked wrong when it arrived
     copies: int = 0
     is_received: bool = False  # by its worker
     is_put_back: bool = False  # its copy has arrived, and was taken or dropped
 
-    def reached(self, node: Node, sent: float, struck: int, *, is_troubled: bool) -> None:
+    def reached(self, node: Node, sent: float, *, is_troubled: bool) -> None:
         """An answer that tells of it has arrived."""
         if self.node is None:
-            self.node, self.asked, self.struck, self.is_troubled = node, sent, struck, is_troubled
+            self.node, self.asked, self.is_troubled = node, sent, is_troubled
         self.extended = max(self.extended, sent)

@@ -36,7 +36,7 @@ class CopyMonitor(CopyRules):
 
     def reached(self, lock: Lock, node: Node, sent: float) -> None:
         """The answer to a request of this true time tells a process of a lock."""
-        lock.reached(node, sent, self.struck(), is_troubled=self._around.has_clock_trouble(node))
+        lock.reached(node, sent, is_troubled=self._around.has_clock_trouble(node))
 
     def received(self, task_id: str, fencing: str, asked: float) -> None:
         """A worker has a delivery, for which it asked at this true time."""

@@ -9,7 +9,7 @@ and S5 hold for each message, and for each task what docs/guarantees.md and `tes
     S5  one delivery sends one copy; with duplicate detection one message does
     S7  starts <= 1 + retries + preemptions + deliveries that ended without a record; a copy's counters are its
         original's, with one step
-    L2  no lock of a worker that lives runs out unless a fault has struck since it came, or once everything has healed
+    L2  no lock of a worker that lives runs out, unless a fault has struck since it was granted; none after all has healed
 """
 
 from collections import Counter
@@ -141,6 +141,7 @@ class CopyRules(Monitor):
         fencing = str(FencingNumber(copy.task.epoch, copy.task.generation, number))
         self.note("locked", known.id, fencing)
         lock = Lock(copy, number, fencing, copy.silent, message.locked_until, self._server.boottime())
+        lock.struck = self.struck()
         if copy in self._live:
             self.broken("S3", f"{known.id} {fencing} is handed out while its message is locked")
         if number != copy.before + len(copy.locks) + 1:
