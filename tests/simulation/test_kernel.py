@@ -172,3 +172,21 @@ def test_p3_who_gives_up_a_neighbours_process_does_not_hide_it_from_the_neighbou
             if leader.id == 2:
                 assert place.kernel.is_empty, "its process lives"
     assert told == {1: 1, 2: 0}
+
+
+def test_p3_a_suspend_is_no_time_in_which_a_process_could_have_died(make: Make) -> None:
+    """A seed found it: its end was told as soon as the machine went on, with a survivor that had a moment to live."""
+    place = make(run=0.01, left=1, death=1.0)
+    guarded = Tasks(1001, system=place.system)
+    message = {"id": 1, "env": {"JOBQ_TASK_ID": "t1", "JOBQ_LEASE_TOKEN": "1"}, "deadline": None}
+    guarded.spawn(message, 1, 1)
+    place.after(0.1)
+    guarded.reap()
+    place.kernel.node.pause()
+    place.after(2.0)
+    place.machine.was_suspended(2.0)
+    place.kernel.node.resume()
+    assert guarded.finished(all_reaped=True) == []
+    place.after(0.6)
+    guarded.reap()
+    assert [leader.id for leader in guarded.finished(all_reaped=True)] == [1]

@@ -60,7 +60,7 @@ class Tasks:
         self._killed: dict[int, int] = {}  # strays that were sent SIGKILL, numbered in the order of their discovery
         self._discovered = 0
         self._foreign = 0  # strays up to this number were there when no leader waited to be reaped
-        self._hopeless: dict[int, float] = {}  # those that were waited for in vain, and the boottime until which
+        self._hopeless: dict[int, float] = {}  # those that were waited for in vain, and the monotonic time until which
         self._me = system.getpid()
         self._session = system.getsid(0)
         self._our_peak_kib = 0
@@ -167,7 +167,7 @@ class Tasks:
 
     def next_moment(self) -> float:
         """Return the boottime, in seconds, at which something is due; infinity = nothing is."""
-        moments = [leader.sweep_until for leader in self._sweeping]
+        moments = []
         for leader in self._by_id.values():
             if leader.deadline is not None and not leader.killed:
                 moments.append(leader.deadline)  # noqa: PERF401 - mypy does not narrow in a comprehension's condition
@@ -200,7 +200,7 @@ class Tasks:
         if not self._sweeping:
             return []
         strays = self._strays()
-        now = self._system.boottime()
+        now = self._system.monotonic()
         told: list[Leader] = []
         for leader in list(self._sweeping):
             # One that is not even numbered yet may be anybody's.
@@ -238,7 +238,7 @@ class Tasks:
         self._killed.pop(pid, None)
         self._hopeless.pop(pid, None)
         if leader is not None:
-            leader.sweep_until = self._system.boottime() + SWEEP_SECONDS
+            leader.sweep_until = self._system.monotonic() + SWEEP_SECONDS
             leader.foreign = self._foreign  # found before it was last known to live, when its own were still below it
             leader.ended = ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
             self._inits.discard(leader.init)
