@@ -128,7 +128,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what cannot be killed is never forgotten",
         file="jobq/run/guardian/tasks.py",
-        text=("        self._hopeless.discard(pid)\n"),
+        text=("        self._hopeless.pop(pid, None)\n"),
         wrong="",
         test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[hopeless_until_reaped]",
     ),

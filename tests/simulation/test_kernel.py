@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from jobq.run.guardian.tasks import Tasks
 from jobq.testing.simulation.kernel import GUARDIAN, Kernel
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.processes import Plan
@@ -32,14 +33,14 @@ class Place:
         self.monitor = Watched(self.loop)
         self.signals: list[int] = []
         tasks = cast("Any", self)
-        self._plan = Plan(**plan)
+        self.plans = {"": Plan(**plan)}
         self.kernel = Kernel(self.loop, cast("Any", self.monitor), tasks, Node(self.machine, "w"), self.signals.append)
         ours, theirs = End(4, lambda: None), End(4, lambda: None)
         pair(ours, theirs)
         self.system = SimulatedSystem(self.kernel, self.machine, cast("Any", self.monitor), ours, Random(1))
 
     def plan_of(self, task: str, fencing: str) -> Plan:
-        return self._plan
+        return self.plans.get(task, self.plans[""])
 
     def close(self) -> None:
         self.loop.close()
@@ -148,3 +149,44 @@ def test_p3_an_end_that_is_told_of_what_lives_is_seen(make: Make) -> None:
     place.after(0.1)
     place.kernel.end_told({"id": 1, "code": 0, "signal": None, "killed": "", "survivors": 0})
     assert place.broken == ["P3"]
+
+
+def test_p3_who_gives_up_a_neighbours_process_does_not_hide_it_from_the_neighbour(make: Make) -> None:
+    """A seed found it: what two tasks waited for was of the second, and given up by the first a moment before."""
+    place = make()
+    place.plans |= {
+        "t1": Plan(run=0.01, left=1, death=1.6),
+        "t2": Plan(run=0.5, left=1, death=1.8),
+    }
+    guarded = Tasks(1001, system=place.system)
+    for number in (1, 2):
+        message = {"id": number, "env": {"JOBQ_TASK_ID": f"t{number}", "JOBQ_LEASE_TOKEN": "1"}, "deadline": None}
+        guarded.spawn(message, 1, 1)
+    told: dict[int, int] = {}
+    while guarded:
+        place.after(0.02)
+        guarded.reap()
+        for leader in guarded.finished(all_reaped=True):
+            assert leader.ended is not None
+            told[leader.id] = leader.ended["survivors"]
+            if leader.id == 2:
+                assert place.kernel.is_empty, "its process lives"
+    assert told == {1: 1, 2: 0}
+
+
+def test_p3_a_suspend_is_no_time_in_which_a_process_could_have_died(make: Make) -> None:
+    """A seed found it: its end was told as soon as the machine went on, with a survivor that had a moment to live."""
+    place = make(run=0.01, left=1, death=1.0)
+    guarded = Tasks(1001, system=place.system)
+    message = {"id": 1, "env": {"JOBQ_TASK_ID": "t1", "JOBQ_LEASE_TOKEN": "1"}, "deadline": None}
+    guarded.spawn(message, 1, 1)
+    place.after(0.1)
+    guarded.reap()
+    place.kernel.node.pause()
+    place.after(2.0)
+    place.machine.was_suspended(2.0)
+    place.kernel.node.resume()
+    assert guarded.finished(all_reaped=True) == []
+    place.after(0.6)
+    guarded.reap()
+    assert [leader.id for leader in guarded.finished(all_reaped=True)] == [1]

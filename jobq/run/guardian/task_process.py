@@ -20,7 +20,7 @@ class Leader:
         killed: "", "asked" or "deadline".
         failed: nothing was executed, and the worker was told so; its end is not told again.
         ended: what to tell once the tree is swept; None until the leader is reaped.
-        sweep_until: boottime in seconds at which waiting for survivors ends.
+        sweep_until: CLOCK_MONOTONIC at which waiting for survivors ends: nothing dies while the machine is suspended.
         foreign: strays with at most this number were there while it still lived: they cannot be of its tree.
     """
 

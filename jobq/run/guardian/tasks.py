@@ -60,7 +60,7 @@ class Tasks:
         self._killed: dict[int, int] = {}  # strays that were sent SIGKILL, numbered in the order of their discovery
         self._discovered = 0
         self._foreign = 0  # strays up to this number were there when no leader waited to be reaped
-        self._hopeless: set[int] = set()  # those that were waited for in vain
+        self._hopeless: dict[int, float] = {}  # those that were waited for in vain, and the monotonic time until which
         self._me = system.getpid()
         self._session = system.getsid(0)
         self._our_peak_kib = 0
@@ -72,7 +72,7 @@ class Tasks:
     @property
     def is_sweeping(self) -> bool:
         """Whether something that was killed is not gone yet."""
-        return bool(self._sweeping or self._killed.keys() - self._hopeless)
+        return bool(self._sweeping or self._killed.keys() - self._hopeless.keys())
 
     def get(self, number: int) -> Leader | None:
         """Return a leader by the worker's name for it; None when it has ended."""
@@ -167,7 +167,7 @@ class Tasks:
 
     def next_moment(self) -> float:
         """Return the boottime, in seconds, at which something is due; infinity = nothing is."""
-        moments = [leader.sweep_until for leader in self._sweeping]
+        moments = []
         for leader in self._by_id.values():
             if leader.deadline is not None and not leader.killed:
                 moments.append(leader.deadline)  # noqa: PERF401 - mypy does not narrow in a comprehension's condition
@@ -199,21 +199,25 @@ class Tasks:
         """
         if not self._sweeping:
             return []
-        strays = [pid for pid in self._strays() if pid not in self._hopeless]
-        now = self._system.boottime()
-        told, given_up = [], set[int]()
+        strays = self._strays()
+        now = self._system.monotonic()
+        told: list[Leader] = []
         for leader in list(self._sweeping):
             # One that is not even numbered yet may be anybody's.
             own = [pid for pid in strays if self._killed.get(pid, math.inf) > leader.foreign]
+            # Later tasks wait for none that was given up before, and are not blamed for it; one that waits with others
+            # may be the one that it is of.
+            reaped = leader.sweep_until - SWEEP_SECONDS
+            own = [pid for pid in own if self._hopeless.get(pid, math.inf) >= reaped]
             if own and now < leader.sweep_until + (0 if all_reaped else REAP_SECONDS):
                 continue
             own = [pid for pid in own if not self._system.is_dead(pid)]
             assert leader.ended is not None
             leader.ended["survivors"] = len(own)
-            given_up.update(own)
+            for pid in own:
+                self._hopeless.setdefault(pid, now)
             told.append(leader)
             self._sweeping.remove(leader)
-        self._hopeless |= given_up  # or each later task would wait for them too, and be blamed for them
         return told
 
     def _reap_one(self) -> bool:
@@ -232,9 +236,9 @@ class Tasks:
         self._strangers.discard(pid)
         self._inits.discard(pid)
         self._killed.pop(pid, None)
-        self._hopeless.discard(pid)
+        self._hopeless.pop(pid, None)
         if leader is not None:
-            leader.sweep_until = self._system.boottime() + SWEEP_SECONDS
+            leader.sweep_until = self._system.monotonic() + SWEEP_SECONDS
             leader.foreign = self._foreign  # found before it was last known to live, when its own were still below it
             leader.ended = ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
             self._inits.discard(leader.init)

@@ -84,7 +84,7 @@ class GuardianProcess:
 
     def be_late(self) -> None:
         """From now on it lacks a processor: it wakes late, and gets little done in a turn."""
-        self._late_seconds, self._system.work_seconds = 0.4, 0.008
+        self._late_seconds, self._system.work_seconds = 0.2, 0.008
 
     def die(self) -> None:
         """It is killed: its worker hears of it, and what it left falls to the watcher, which kills that (P2)."""
