@@ -9,7 +9,7 @@ and S5 hold for each message, and for each task what docs/guarantees.md and `tes
     S5  one delivery sends one copy; with duplicate detection one message does
     S7  starts <= 1 + retries + preemptions + deliveries that ended without a record; a copy's counters are its
         original's, with one step
-    L2  no lock of a worker that lives runs out, unless a fault has struck since it was granted; none after all has healed
+    L2  no lock of a worker that lives runs out, unless a fault has struck since it was granted or before all healed
 """
 
 from collections import Counter
