@@ -84,7 +84,7 @@ class GuardianProcess:
 
     def be_late(self) -> None:
         """From now on it lacks a processor: it wakes late, and gets little done in a turn."""
-        self._late_seconds, self._system.work_seconds = 0.2, 0.008
+        self._late_seconds, self._system.work_seconds = 0.4, 0.008
 
     def die(self) -> None:
         """It is killed: its worker hears of it, and what it left falls to the watcher, which kills that (P2)."""
@@ -124,6 +124,7 @@ class GuardianProcess:
     def _turn(self) -> None:
         self._is_waking = False
         if self._guardian is not None:
+            self._system.begin_turn()
             self._guardian.step(self._guardian.wait(0.0))
             self._go_on()
 
