@@ -190,3 +190,17 @@ def test_p3_a_suspend_is_no_time_in_which_a_process_could_have_died(make: Make) 
     place.after(0.6)
     guarded.reap()
     assert [leader.id for leader in guarded.finished(all_reaped=True)] == [1]
+
+
+def test_p1_all_that_are_overdue_are_killed_in_one_turn(make: Make) -> None:
+    place = make(run=60.0)
+    guarded = Tasks(1001, system=place.system)
+    deadline = place.machine.boottime() + 1.0
+    for number in (1, 2, 3):
+        env = {"JOBQ_TASK_ID": f"t{number}", "JOBQ_LEASE_TOKEN": "1"}
+        guarded.spawn({"id": number, "env": env, "deadline": deadline if number < 3 else None}, 1, 1)
+    place.after(1.1)
+    guarded.kill_overdue(place.machine.boottime())
+    place.after(0.1)
+    guarded.reap()
+    assert [leader.id for leader in guarded.finished(all_reaped=True)] == [1, 2]
