@@ -250,6 +250,16 @@ async def test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id(stage
     assert not page.cancel.is_set(), "nobody has canceled it"
 
 
+async def test_l4_an_odd_wish_ends_no_worker(stage: Stage) -> None:
+    """Whoever may push may write to the table."""
+    queue = await journaled(stage)
+    odd = [Write(Verb.REPLACE, rows.wish_key("odd"), {"At": "soon", "Born": 1.5})]
+    await queue._wire.write(rows.wishes_of(queue._wire.place.queue), odd)
+    await queue.push([Task.new(command="true", id="odd")])
+    (found,) = await queue.receive(1, LEASE, NOW)
+    await found.complete(GOOD)
+
+
 async def test_a_wish_is_heard_by_each_task_of_its_id(stage: Stage) -> None:
     """A Storage Queue knows no ids: where nothing tells two apart, both are meant."""
     queue = await journaled(stage)

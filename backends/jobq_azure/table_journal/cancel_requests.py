@@ -6,6 +6,7 @@ that is away holds up nothing: tasks run on, and their wishes are heard when it 
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -181,4 +182,8 @@ class Wishes:
 
 
 def _wish(row: Row) -> Wish:
-    return Wish(float(row["At"]), str(row.get("Born") or ""))
+    try:
+        at = float(row["At"])
+    except (LookupError, ValueError, TypeError):  # whoever may write there may write anything
+        at = math.inf
+    return Wish(at, str(row.get("Born") or ""))
