@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from jobq import strict_json
+from jobq import exit_rules, strict_json, wire_v1
 from jobq.errors import MalformedTask
 
 WIRE_VERSION: Final = 2
@@ -75,9 +75,7 @@ def _moment(seconds: float) -> float:
 
 
 def _rule(text: str) -> str:
-    from jobq.run.exit_rules import parse  # noqa: PLC0415 - needs Task itself, and few tasks have rules
-
-    parse(text)
+    exit_rules.parse(text)
     return text
 
 
@@ -144,7 +142,7 @@ class Task(_Frozen):
         not_before: wall time in seconds since the epoch before which it is not delivered.
         created: wall time in seconds since the epoch; None = unknown.
         budgets, counters: see there.
-        on_exit: rules for certain ends, see `jobq.run.exit_rules`; None = the budgets alone decide.
+        on_exit: rules for certain ends, see `jobq.exit_rules`; None = the budgets alone decide.
         epoch: raised by each redrive from the dead-letter place (S3). A store where an id can be pushed again begins it
             above all that it has forgotten.
         generation: raised by each requeue (S3).
@@ -220,9 +218,7 @@ class Task(_Frozen):
             raise MalformedTask(f"expected an object, found {_kind(fields)}")
         version = fields.pop("version", None)
         if type(version) is int and version in (0, 1):
-            from jobq import wire_v1  # noqa: PLC0415 - rare: only a queue that ai4s-jobq filled holds these
-
-            return wire_v1.read(version, fields)
+            return cls.new(**wire_v1.read(version, fields))
         if type(version) is not int or version != WIRE_VERSION:
             known = f"this jobq reads 0, 1 and {WIRE_VERSION}"
             raise MalformedTask(f"unknown version {ascii(version)[:40]}; {known}", "version")

@@ -18,8 +18,9 @@ from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
 from jobq.fencing import FencingNumber
 from jobq.files import folder_store as folder_module
 from jobq.files.archive import Unfit, _digest, pack, unpack
-from jobq.files.file_store import checked_place, place_at
+from jobq.files.file_store import place_at
 from jobq.files.folder_store import FolderPlace
+from jobq.files.location import checked_place
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.run.attempt.checkpoints import Archives, Checkpoints

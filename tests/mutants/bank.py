@@ -169,14 +169,14 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="room is made all the time",
-        file="jobq/run/neighbours.py",
+        file="jobq/run/attempt/neighbours.py",
         text="if times < PATIENT or now < self._next_turn:",
         wrong="if times < PATIENT:",
         test="tests/simulation/test_neighbours.py::test_room_has_its_share_of_a_workers_time",
     ),
     Mutant(
         name="no room is ever made",
-        file="jobq/run/neighbours.py",
+        file="jobq/run/attempt/neighbours.py",
         text="if times < PATIENT or now < self._next_turn:",
         wrong="if True:",
         test="tests/simulation/test_neighbours.py::test_l1_room_is_made_in_a_queue_that_is_never_empty",

@@ -12,10 +12,10 @@ import pytest
 
 from jobq.journal.records import TaskState
 from jobq.journal.store import KeepsJournal
-from jobq.run import neighbours
+from jobq.run.attempt import neighbours
 from jobq.run.attempt import retry
 from jobq.run.attempt.retry import Backoff
-from jobq.run.neighbours import PATIENT, SHARE
+from jobq.run.attempt.neighbours import PATIENT, SHARE
 from jobq.run.stopping import Stopping
 from jobq.task import Budgets, Task
 from jobq.testing.clock import VirtualClock

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Final
 
 from jobq.errors import MalformedTask
-from jobq.run.exit_rules import Action, action_for
+from jobq.exit_rules import Action
+from jobq.run.attempt.exit_action import action_for
 from jobq.task import Outcome, OutcomeKind, Task
 
 _BURIED_LATER: Final = timedelta(minutes=1)  # until what cannot be buried is tried again

@@ -15,7 +15,7 @@ from jobq.errors import ConfigurationError, JobqError, MalformedTask
 from jobq.events import Events
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
-from jobq.run import neighbours
+from jobq.run.attempt import neighbours
 from jobq.run.attempt import retry
 from jobq.run.attempt.attempt_events import Telling
 from jobq.run.attempt.attempt_journal import Journaling
@@ -25,7 +25,7 @@ from jobq.run.attempt.retry import Backoff, Cancel, Complete, DeadLetter, Judge,
 from jobq.run.attempt.runner import Runner, Running
 from jobq.run.attempt.settle import Patience, Settled, give_back, settle
 from jobq.run.circuit_breaker import Breaker
-from jobq.run.neighbours import Admission, Place
+from jobq.run.attempt.neighbours import Admission, Place
 from jobq.run.process.spawner import Deadline, StartFailed, StatusLost
 from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping

@@ -19,7 +19,7 @@ from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report, Supervisor
 from jobq.run.circuit_breaker import Breaker
-from jobq.run.neighbours import Admission, Neighbours, Place
+from jobq.run.attempt.neighbours import Admission, Neighbours, Place
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
 from jobq.run.process.spawner import Spawner
