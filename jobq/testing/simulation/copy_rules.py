@@ -270,6 +270,8 @@ class CopyRules(Monitor):
             known.state = "waiting"
         elif "dead" in places:
             known.state = "dead"
+        elif any((known.id, fencing) in self._twins for fencing in known.succeeded):
+            known.state = "done"  # which of the two succeeded nobody can say; the other has failed, or was lost
         else:
             self.broken("S1", f"nothing of {known.id} is left, and it has not ended")
 

@@ -18,6 +18,8 @@ class Crew:
 
     Attributes:
         excused_until: the true time until which the machine stands still or has just stood still.
+        unguarded_until: likewise, until which the guardian of a worker there is stopped or has just been.
+        holder_excused_until: likewise, until which its holder may not have noticed that the machine stood still.
         trouble_until: until which its clocks may have looked so.
         stepped_at: the true time at which its wall clock was last stepped.
         holder: the process there that contends for a name.
@@ -30,6 +32,8 @@ class Crew:
     chance: Random
     stands_still: bool = False
     excused_until: float = -1.0
+    unguarded_until: dict[Node, float] = field(default_factory=dict)
+    holder_excused_until: float = -1.0
     trouble_until: float = -1.0
     stepped_at: float = -math.inf
     starts: int = 0
@@ -58,6 +62,23 @@ class Crew:
     def begin(self, node: Node, guardian: GuardianProcess) -> None:
         """Have another worker run there."""
         self._running = node, guardian
+
+    def excuses(self, node: Node) -> bool:
+        """Tell whether its machine stands still, or has just done so, as far as this process knows."""
+        now = self.machine.loop.now
+        is_late = node is self.holder and now <= self.holder_excused_until
+        return is_late or now <= max(self.excused_until, self.unguarded_until.get(node, -1.0))
+
+    def continue_holder(self, holder: Node, stopped: float, thaw: float) -> None:
+        """Let a holder go on that was stopped at a true time.
+
+        It notices a freeze within `thaw` seconds in which it runs: of these is left what was when it was stopped,
+        or all where the machine stood still meanwhile.
+        """
+        holder.resume()
+        left = max(self.excused_until, self.holder_excused_until) - stopped
+        if holder is self.holder:
+            self.holder_excused_until = self.machine.loop.now + min(thaw, left)
 
     def is_stopping(self, node: Node) -> bool:
         """Tell whether a worker of it has a reason to end what runs."""

@@ -182,7 +182,7 @@ def _holder_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) 
     if holder is None or holder.dead or holder.pauses:
         return False
     holder.pause()
-    world.later(seconds, holder.resume)
+    world.later(seconds, crew.continue_holder, holder, world.loop.now, THAW_SECONDS)
     return True
 
 
@@ -220,7 +220,7 @@ def _guardian_stop(world: "World", crew: "Crew", seconds: float, _chance: Random
     if not crew.lives or crew.stands_still or not crew.guardian.stop():
         return False
     seconds = min(seconds, _STOPPED_SECONDS)
-    crew.excused_until = max(crew.excused_until, world.loop.now + seconds + THAW_SECONDS)
+    crew.unguarded_until[crew.node] = world.loop.now + seconds + THAW_SECONDS
     world.later(seconds, crew.guardian.signal, SIGCONT)
     return True
 
@@ -294,5 +294,6 @@ def _wall_step(world: "World", crew: "Crew", seconds: float, chance: Random) -> 
     crew.stepped_at = world.loop.now
     crew.machine.step_wall(seconds if chance.random() < 0.5 else -seconds)
     # A guardian that is stopped just then obeys only later, for as long as it is excused.
-    crew.trouble_until = max(world.loop.now + THAW_SECONDS, crew.excused_until)
+    unguarded_until = max(crew.unguarded_until.values(), default=0.0)
+    crew.trouble_until = max(world.loop.now + THAW_SECONDS, crew.excused_until, unguarded_until)
     return True

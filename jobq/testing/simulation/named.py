@@ -119,7 +119,8 @@ class NamedRules:
             return
         now, sure = self.server.boottime(), []
         for node, lease in self.believers.items():
-            if node.dead or lease.is_lost or self.excuses(node):
+            # Who is stopped does nothing with what it believes; it is judged from when it goes on.
+            if node.dead or node.pauses or lease.is_lost or self.excuses(node):
                 continue
             term = self._terms[lease.token]
             if term.expires <= now:

@@ -184,6 +184,7 @@ class World:
         elif self.named is not None and self._is_faulty and (crew.holder is None or crew.holder.dead):
             crew.starts += 1
             crew.holder = holder = Node(crew.machine, f"h{crew.number}.{crew.starts}")
+            crew.holder_excused_until = -1.0
             chance = Random(crew.chance.getrandbits(64))  # noqa: S311
             work = contend(crew.link, self.named, holder, self.lease, self.scenario.settings, chance)
             holder.run(self.loop.create_task, work)
@@ -302,7 +303,7 @@ class World:
         return self._is_excused(tree.node)
 
     def _is_excused(self, node: Node) -> bool:
-        return self.loop.now <= self._crew_of(node).excused_until
+        return self._crew_of(node).excuses(node)
 
     def has_clock_trouble(self, node: Node) -> bool:
         """Tell whether its clocks may have looked so."""
