@@ -307,7 +307,7 @@ class World:
 
     def has_clock_trouble(self, node: Node) -> bool:
         """Tell whether its clocks may have looked so."""
-        return self.loop.now <= self._crew_of(node).trouble_until
+        return self._crew_of(node).has_clock_trouble(node)
 
     def is_stopping(self, node: Node) -> bool:
         """Tell whether it has a reason to end what runs."""
