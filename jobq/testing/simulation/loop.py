@@ -43,7 +43,7 @@ class Machine:
 
     def boottime(self) -> float:
         """Return seconds since boot."""
-        return self.boottime_at(self.loop.now)
+        return self._base + (self.loop.now - self._since) * self.rate
 
     def boottime_at(self, true: float) -> float:
         """Return its boottime at a true time."""
@@ -55,7 +55,7 @@ class Machine:
 
     def monotonic(self) -> float:
         """Return CLOCK_MONOTONIC, by which asyncio waits: it stands while the machine is suspended."""
-        return self.boottime() - self._suspended
+        return self._base + (self.loop.now - self._since) * self.rate - self._suspended
 
     def true_at_monotonic(self, monotonic: float) -> float:
         """Return the true time of its CLOCK_MONOTONIC, unless it is suspended before."""
@@ -126,12 +126,12 @@ class Node:
         self.waiting: deque[Handle] = deque()  # what fell due while it was paused
         self.tasks: list[asyncio.Task[Any]] = []
         self.signal_handlers: dict[int, Handle] = {}
+        self.context = copy_context()
+        self.context.run(NODE.set, self)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function as code of this node, now."""
-        context = copy_context()
-        context.run(NODE.set, self)
-        return context.run(function, *args)
+        return self.context.copy().run(function, *args)
 
     def pause(self) -> None:
         """Stop it, as by SIGSTOP."""
@@ -263,7 +263,7 @@ class Loop(asyncio.BaseEventLoop):
         """See asyncio. The tasks of a killed node are kept: what their destructors would run is not run."""
         task = _Task(coro, loop=self, name=name, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - asyncio's own switch for it
-        node = (context or copy_context()).get(NODE)
+        node = NODE.get(None) if context is None else context.get(NODE)
         if node is not None:
             if len(node.tasks) > 200:
                 node.tasks = [each for each in node.tasks if not each.done()]
@@ -311,10 +311,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def true_later(self, delay: float, node: Node | None, callback: Any, *args: Any) -> Handle:
         """Call after so many true seconds, as code of a node."""
-        context = copy_context()
-        if node is not None:
-            context.run(NODE.set, node)
-        handle = Handle(callback, args, context)
+        handle = Handle(callback, args, copy_context() if node is None else node.context)
         self._push(self.now + max(0.0, delay), handle)
         return handle
 

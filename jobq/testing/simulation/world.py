@@ -73,6 +73,7 @@ class World:
         self.loop.before_time_moves = self._instant
         self.named = self._named_rules(server)
         self._is_faulty = True
+        self._is_idle = self._was_drained = False
         self._plans: dict[tuple[str, str], Plan] = {}
         self._lines: dict[str, Checkpoints] = {}
         self._blaming: set[Node] = set()
@@ -103,7 +104,7 @@ class World:
             self._do(self.broker.backend.__aenter__())
             self._do(self.broker.backend.create())
             self._begin()
-            self.loop.run_while(self._goes_on(self.scenario.fault_seconds), MOST_STEPS)
+            self.loop.run_while(self._goes_on(self.scenario.fault_seconds, lambda: self._is_idle), MOST_STEPS)
             self._look()
             self._heal()
             until = self.loop.now + self.scenario.drain_seconds()
@@ -128,6 +129,13 @@ class World:
 
     def _goes_on(self, until: float, is_over: Callable[[], bool] = lambda: False) -> Callable[[], bool]:
         return lambda: self.loop.now < until and not self.monitor.violations and not is_over()
+
+    def _note_idleness(self) -> None:
+        """Note whether nothing was left to do at two blows in turn: what more would strike would strike nothing."""
+        is_drained = self._is_drained()
+        may_come_back = "redrive" in self.kinds and any(each.state == "dead" for each in self.monitor.tasks.values())
+        self._is_idle = is_drained and self._was_drained and not may_come_back
+        self._was_drained = is_drained
 
     def _is_drained(self) -> bool:
         return len(self.monitor.tasks) == len(self.scenario.tasks) and self.monitor.all_ended()
@@ -266,6 +274,7 @@ class World:
         """Let one blow of the menu fall, then the next; each draws from a generator of its own."""
         if not self._is_faulty:
             return
+        self._note_idleness()
         chance = self._chance
         kinds = sorted(self.kinds & menu.BLOWS.keys())
         if kinds:
