@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from jobq.task import Task
-from jobq.testing.simulation.copies import Copy
-from jobq.testing.simulation.copy_monitor import CopyMonitor
 from jobq.testing.simulation.crew import Crew
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.named import NamedRules, _Term
-from jobq.testing.simulation.task_rules import Known
-from jobq.testing.simulation.trace import Trace
+from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.named import NamedRules, _Term
+from jobq.testing.simulation.rules.trace import Trace
+from jobq.testing.simulation.service_bus.copies import Copy
+from jobq.testing.simulation.service_bus.copy_monitor import CopyMonitor
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from random import Random
 from signal import SIGTERM
 
 from jobq.run.stopping import Stopping
-from jobq.testing.simulation.guardian import GuardianProcess
 from jobq.testing.simulation.loop import Machine, Node
+from jobq.testing.simulation.machine.guardian import GuardianProcess
 from jobq.testing.simulation.network import Link
 
 

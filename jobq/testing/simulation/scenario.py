@@ -10,8 +10,8 @@ from typing import Final
 from jobq.settings import Settings
 from jobq.task import Budgets, Task
 from jobq.testing.simulation import menu
+from jobq.testing.simulation.machine.trees import Plan
 from jobq.testing.simulation.network import Link
-from jobq.testing.simulation.processes import Plan
 
 _SIGSEGV: Final = 11
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from jobq.fencing import FencingNumber
 from jobq.task import Task
 from jobq.testing.service_bus.message import Content, Message
-from jobq.testing.simulation.copies import Copy, Lock
-from jobq.testing.simulation.monitor import Monitor
-from jobq.testing.simulation.task_rules import Known
+from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.monitor import Monitor
+from jobq.testing.simulation.service_bus.copies import Copy, Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from jobq.lease.timing import timing_for
 from jobq.settings import Settings
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.network import Link, Reset
-from jobq.testing.simulation.trace import Trace
+from jobq.testing.simulation.rules.trace import Trace
 
 NAME: Final = "name"
 _STEP: Final = 0.1  # of the lease: how often a holder looks whether it still is one, and saves

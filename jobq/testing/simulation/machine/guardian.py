@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from jobq.run.guardian import protocol
 from jobq.run.guardian.loop import Guardian
-from jobq.testing.simulation.kernel import WORKER, Kernel
 from jobq.testing.simulation.loop import Loop, Node
-from jobq.testing.simulation.monitor import Monitor
-from jobq.testing.simulation.processes import Tasks
-from jobq.testing.simulation.sockets import End, pair
-from jobq.testing.simulation.system import SimulatedSystem
+from jobq.testing.simulation.machine.kernel import WORKER, Kernel
+from jobq.testing.simulation.machine.sockets import End, pair
+from jobq.testing.simulation.machine.system import SimulatedSystem
+from jobq.testing.simulation.machine.trees import Tasks
+from jobq.testing.simulation.rules.monitor import Monitor
 
 _WAKING_SECONDS: Final = 0.0002  # from news for a process until it runs
 _NEXT_TURN_SECONDS: Final = 0.001  # between two turns when one was not enough
