@@ -1,11 +1,14 @@
-"""Replay the bank of mutants: `python -m tests.mutants [--json] [PART OF A NAME OR OF ITS TEST]`.
+"""Replay the bank of mutants: `python -m tests.mutants [--json] [--learn] [PART OF A NAME OR OF ITS TEST]`.
 
 Each mutant is made in a copy of what git knows, below an environment that finds the copy before this checkout, and its
-test runs there, two mutants at a time. The exit code is 1 when one survived, and 2 when one could not be tried.
+test runs there, two mutants at a time. Of one that the simulation finds, the seed that has shown it before is tried
+first (`seeds.json`, which `--learn` writes anew): where the menu has changed since, the whole test runs, and it takes
+longer. The exit code is 1 when one survived, and 2 when one could not be tried.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +19,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+from jobq.testing.simulation.campaign import run_many
+from jobq.testing.simulation.stores import STORES
 from tests.mutants.bank import BANK
 from tests.mutants.mutant import Mutant
 
@@ -24,13 +29,19 @@ _AT_ONCE: Final = 2
 _SECONDS: Final = 300
 _FAILED: Final = 1  # of pytest: tests ran and some failed; any other code but 0 tells that they could not run
 _INSTALLED: Final = ("tests/azure/azurite/node_modules", ".peer")  # not known to git; used where they are
+_SEEDS: Final = Path(__file__).with_name("seeds.json")
+_STORES: Final = {  # that the tests which run seeds run them on
+    "tests/simulation/test_lab.py::test_no_rule_is_broken": "memory",
+    "tests/simulation/test_lab.py::test_no_rule_is_broken_by_the_copies_of_service_bus": "service-bus",
+}
 
 
 def main(words: list[str]) -> int:
     """Replay those whose names or tests hold a word, all without one; print a line for each."""
-    as_json = "--json" in words
-    words = [word for word in words if word != "--json"]
+    as_json, learns = "--json" in words, "--learn" in words
+    words = [word for word in words if word not in {"--json", "--learn"}]
     chosen = [mutant for mutant in BANK if not words or any(word in f"{mutant.name} {mutant.test}" for word in words)]
+    seeds = {} if learns else _seeds(chosen)
     with tempfile.TemporaryDirectory(prefix="jobq-mutants-") as folder:
         copies = SimpleQueue[Path]()
         for number in range(_AT_ONCE):
@@ -39,12 +50,14 @@ def main(words: list[str]) -> int:
         def replay(mutant: Mutant) -> tuple[int, float]:
             copy = copies.get()
             try:
-                return _replay(mutant, copy)
+                return _replay(mutant, copy, seeds)
             finally:
                 copies.put(copy)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             replayed = list(pool.map(replay, chosen))
+    if learns:
+        _SEEDS.write_text(json.dumps(json.loads(_SEEDS.read_text()) | seeds, indent=1, sort_keys=True) + "\n")
     codes = [code for code, _ in replayed]
     caught = codes.count(0)
     if as_json:
@@ -83,42 +96,76 @@ def _packages(python: Path) -> str:
     return subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-def _replay(mutant: Mutant, copy: Path) -> tuple[int, float]:
-    """Return 0 when its test fails, 1 when it passes, 2 when that could not be found out; and the seconds it took."""
+def _seeds(chosen: list[Mutant]) -> dict[str, int]:
+    """Return the seeds that have shown mutants, by name, without those that show a fault of the right code."""
+    seeds: dict[str, int] = json.loads(_SEEDS.read_text())
+    for test, store in _STORES.items():
+        names = [mutant.name for mutant in chosen if mutant.test == test and mutant.name in seeds]
+        failed = {each.seed for each in run_many({seeds[name] for name in names}, STORES[store]).failures}
+        for name in names:
+            if seeds[name] in failed:
+                print(f"seed {seeds.pop(name)} fails without a mutant", file=sys.stderr)
+    return seeds
+
+
+def _replay(mutant: Mutant, copy: Path, seeds: dict[str, int]) -> tuple[int, float]:
+    """Return 0 when its test fails, 1 when it passes, 2 when that could not be found out; and the seconds it took.
+
+    A seed of its own is tried before; which seed the test finds is noted.
+    """
     file = copy / mutant.file
     right = file.read_text()
     began = time.monotonic()
     file.write_text(right.replace(mutant.text, mutant.wrong))
     try:
-        code, said = _run_test(mutant, copy)
+        seed = seeds.get(mutant.name)
+        code, said = (0, "") if seed is None else _run_seed(seed, _STORES[mutant.test], copy)
+        if code != _FAILED:
+            code, said = _run_test(mutant, copy)
     finally:
         file.write_text(right)
     took = time.monotonic() - began
     if code == _FAILED:
+        found = re.search(r"make lab SEED=(\d+)", said)
+        if found is not None and mutant.test in _STORES:
+            seeds[mutant.name] = int(found[1])
         print(f"caught    {took:6.1f} s  {mutant.name}", file=sys.stderr, flush=True)
         return 0, took
     if code == 0:
         print(f"SURVIVED  {took:6.1f} s  {mutant.name}: {mutant.test} passed", file=sys.stderr, flush=True)
         return 1, took
-    print(
-        f"NOT TRIED {took:6.1f} s  {mutant.name}: {mutant.test} ended with {code}\n{said}", file=sys.stderr, flush=True
-    )
+    told = f"{mutant.name}: {mutant.test} ended with {code}\n{said[-2000:]}"
+    print(f"NOT TRIED {took:6.1f} s  {told}", file=sys.stderr, flush=True)
     return 2, took
 
 
+def _run_seed(seed: int, store: str, copy: Path) -> tuple[int, str]:
+    """Return `_FAILED` when a rule was broken; a run that did not come to its end tells nothing."""
+    code, said = _run(["-m", "jobq.testing.simulation", "--replay", str(seed), "--store", store], copy)
+    return (code, "") if f"seed {seed}: digest" in said else (0, said)
+
+
 def _run_test(mutant: Mutant, copy: Path) -> tuple[int, str]:
+    return _run(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.test], copy)
+
+
+def _run(command: list[str], copy: Path) -> tuple[int, str]:
     # Optimised bytecode of the right file, made within the same second, would be taken for that of the wrong one.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [str(copy / ".venv/bin/python"), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.test]
     with subprocess.Popen(
-        command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as pytest:
+        [str(copy / ".venv/bin/python"), *command],
+        cwd=copy,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
         try:
-            out, _ = pytest.communicate(timeout=_SECONDS)
+            out, _ = process.communicate(timeout=_SECONDS)
         except subprocess.TimeoutExpired:
-            pytest.kill()
-            out, _ = pytest.communicate()
-    return pytest.returncode, out.decode(errors="replace")[-2000:]
+            process.kill()
+            out, _ = process.communicate()
+    return process.returncode, out.decode(errors="replace")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from tests.mutants.mutant import Mutant
 
 _TEST: Final = "tests/simulation/test_lab.py::test_no_rule_is_broken"
 
+_KERNEL_TEST: Final = "tests/simulation/test_kernel.py"
+
 
 def _found(name: str, file: str, text: str, wrong: str, test: str = _TEST) -> Mutant:
     return Mutant(name=name, file=file, text=text, wrong=wrong, test=test)
@@ -250,6 +252,27 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
         _TREES,
         "            if own and now < leader.sweep_until + (0 if all_reaped else REAP_SECONDS):",
         "            if False:",
+    ),
+    _found(
+        "P3: a guardian that is stopped waits for the dead meanwhile",
+        "jobq/run/guardian/running_clock.py",
+        "min(now - self._looked, MOST_SECONDS)",
+        "now - self._looked",
+        f"{_KERNEL_TEST}::test_p3_a_guardian_that_is_stopped_does_not_wait_meanwhile",
+    ),
+    _found(
+        "P1: a start past its deadline is forked",
+        "jobq/run/guardian/starts.py",
+        "if deadline is not None and deadline <= self._system.boottime():",
+        "if False:",
+        f"{_KERNEL_TEST}::test_p1_nothing_is_started_past_its_deadline",
+    ),
+    _found(
+        "P1: a start is refused by a deadline that a renewal has moved",
+        _GUARDIAN,
+        "if self._inbox.is_late(self._system.boottime()) and not self._inbox.catch_up():",
+        "if False:",
+        f"{_KERNEL_TEST}::test_p1_nothing_is_started_past_its_deadline",
     ),
     _found(
         "P4: a stray with the number of an earlier one is not killed",

@@ -8,13 +8,15 @@ from typing import Any, cast
 
 import pytest
 
+from jobq.run.guardian import protocol
+from jobq.run.guardian.loop import Guardian
 from jobq.run.guardian.tasks import Tasks
-from jobq.testing.simulation.kernel import GUARDIAN, Kernel
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.processes import Plan
-from jobq.testing.simulation.sockets import End, pair
-from jobq.testing.simulation.system import SimulatedSystem
-from jobq.testing.simulation.trace import Trace
+from jobq.testing.simulation.machine.kernel import GUARDIAN, WORKER, Kernel
+from jobq.testing.simulation.machine.sockets import End, pair
+from jobq.testing.simulation.machine.system import SimulatedSystem
+from jobq.testing.simulation.machine.trees import Plan
+from jobq.testing.simulation.rules.trace import Trace
 
 
 class Watched(Trace):
@@ -35,9 +37,9 @@ class Place:
         tasks = cast("Any", self)
         self.plans = {"": Plan(**plan)}
         self.kernel = Kernel(self.loop, cast("Any", self.monitor), tasks, Node(self.machine, "w"), self.signals.append)
-        ours, theirs = End(4, lambda: None), End(4, lambda: None)
-        pair(ours, theirs)
-        self.system = SimulatedSystem(self.kernel, self.machine, cast("Any", self.monitor), ours, Random(1))
+        self._ours, self._theirs = End(4, lambda: None), End(4, lambda: None)
+        pair(self._ours, self._theirs)
+        self.system = SimulatedSystem(self.kernel, self.machine, cast("Any", self.monitor), self._ours, Random(1))
 
     def plan_of(self, task: str, fencing: str) -> Plan:
         return self.plans.get(task, self.plans[""])
@@ -49,6 +51,24 @@ class Place:
         env = {"JOBQ_TASK_ID": f"t{number}", "JOBQ_LEASE_TOKEN": "0.0.1"}
         pid, _, status = self.system.start({"id": number, "env": env, "deadline": None})
         return pid, status
+
+    def guardian(self) -> Guardian:
+        """Return the real one; whoever asks for it lets it take its turns."""
+        return Guardian(cast("Any", self._ours), cast("Any", self.system.signals), WORKER, system=self.system)
+
+    def ask(self, message: dict[str, Any]) -> None:
+        """Send it a message of the worker's."""
+        env = {"JOBQ_TASK_ID": f"t{message['id']}", "JOBQ_LEASE_TOKEN": "0.0.1"}
+        rest, ancillary = ({"argv": ["x"], "env": env, "cwd": None}, [(0, 0, [1, 2])])
+        if message["op"] != "spawn":
+            rest, ancillary = {}, []
+        self._theirs.sendmsg([memoryview(protocol.encode(message | rest))], ancillary)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return what it has told its worker."""
+        receiver = protocol.Receiver(cast("Any", self._theirs), protocol.HANDLE_DESCRIPTORS)
+        receiver.read()
+        return list(iter(receiver.next, None))
 
     def after(self, seconds: float) -> None:
         until = self.loop.now + seconds
@@ -204,3 +224,54 @@ def test_p1_all_that_are_overdue_are_killed_in_one_turn(make: Make) -> None:
     place.after(0.1)
     guarded.reap()
     assert [leader.id for leader in guarded.finished(all_reaped=True)] == [1, 2]
+
+
+def test_p3_a_guardian_that_is_stopped_does_not_wait_meanwhile(make: Make) -> None:
+    """What falls to it then it can kill only once it goes on; it gave up at once, and told of a survivor."""
+    place = make(run=0.01, escapees=2, death=0.1)
+    guarded = Tasks(1001, system=place.system)
+    guarded.spawn({"id": 1, "env": {"JOBQ_TASK_ID": "t1", "JOBQ_LEASE_TOKEN": "1"}, "deadline": None}, 1, 1)
+    place.after(0.05)
+    guarded.reap()  # the one that escaped is killed; its child falls to the guardian once it is dead
+    place.after(3.0)
+    guarded.reap()
+    assert guarded.finished(all_reaped=True) == []
+    place.after(0.1)
+    guarded.reap()
+    assert [leader.ended and leader.ended["survivors"] for leader in guarded.finished(all_reaped=True)] == [0]
+
+
+def test_p2_a_guardian_that_is_stopped_leaves_nothing_of_a_dead_worker(make: Make) -> None:
+    """It had 5 s from the worker's end, and left what was not dead when it was continued after these."""
+    place = make(run=60.0, escapees=2, death=0.1)
+    guardian = place.guardian()
+    place.ask({"op": "spawn", "id": 1, "deadline": None})
+    guardian.step(guardian.wait(0))
+    place.after(0.1)
+    place.kernel.exit(place.kernel.worker, 0)
+    place.system.signals.came = bytes([SIGCHLD])
+    guardian.step(guardian.wait(0))
+    assert guardian.goes_on()
+    place.after(6.0)
+    while guardian.goes_on():
+        guardian.step(guardian.wait(0))
+        place.after(guardian.patience())
+    assert place.kernel.is_empty
+
+
+@pytest.mark.parametrize("renewed_for", [None, 10.0])
+def test_p1_nothing_is_started_past_its_deadline(make: Make, renewed_for: float | None) -> None:
+    """A guardian that was stopped forked it, and killed it in the same turn; but a renewal may wait to be read."""
+    place = make(run=60.0)
+    guardian = place.guardian()
+    place.ask({"op": "spawn", "id": 1, "deadline": place.machine.boottime() + 1.0})
+    guardian._inbox.read()
+    place.after(2.0)
+    if renewed_for is not None:
+        place.ask({"op": "extend", "id": 1, "deadline": place.machine.boottime() + renewed_for})
+    guardian._obey_all()
+    assert bool(place.kernel.children()[1:]) is (renewed_for is not None)
+    place.after(0.1)
+    guardian.step(guardian.wait(0))
+    assert [message["op"] for message in place.told()] == ["started" if renewed_for else "failed"]
+    assert len(place.kernel.children()[1:]) == bool(renewed_for)

@@ -14,9 +14,9 @@ import pytest
 from jobq.task import Task
 from jobq.testing.simulation.campaign import BUS_SHARE, SHARE, Floors, Totals, run_many
 from jobq.testing.simulation.loop import Machine
+from jobq.testing.simulation.rules.trace import Violation
 from jobq.testing.simulation.shrink import shrink
 from jobq.testing.simulation.stores import STORES
-from jobq.testing.simulation.trace import Violation
 from jobq_memory import MemoryBackend, Router
 
 # The mutants of `tests.mutants` that are the simulation's to find are found by these.

@@ -39,9 +39,14 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def next(self) -> Message | None:
-        """Return the next message to obey; None = all are."""
-        return self._waiting.popleft() if self._waiting else None
+    def next(self) -> Message:
+        """Return, and forget, the next message to obey."""
+        return self._waiting.popleft()
+
+    def is_late(self, now: float) -> bool:
+        """Whether the next is a start past its deadline, as far as that is known."""
+        deadline = self._waiting[0].get("deadline")
+        return isinstance(deadline, int | float) and deadline <= now
 
     def take_spawns(self) -> list[tuple[Message, list[int]]]:
         """Return, and forget, the starts that wait, each with its descriptors. Raises WireError."""

@@ -15,11 +15,12 @@ from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.inbox import MOST_WAITING, Inbox
 from jobq.run.guardian.kernel import Signals
 from jobq.run.guardian.protocol import Message, Sender, WireError
+from jobq.run.guardian.running_clock import RunningClock
 from jobq.run.guardian.starts import Starts
 from jobq.run.guardian.system import System
 from jobq.run.guardian.tasks import Tasks
 
-SWEEP_TICK_SECONDS = 0.02  # while something that was killed is not gone yet
+SWEEP_TICK_SECONDS = 0.02  # while something is waited for; far less than what `RunningClock` takes for a stop
 TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
 ENDING_SECONDS = 5.0  # how long the guardian stays for trees that will not die
 
@@ -60,7 +61,8 @@ class Guardian:
         self._inbox = Inbox(connection, self._tasks, system)
         self._connected = True
         self._clocks = BothClocks(system)
-        self._give_up = math.inf  # boottime at which it ends, whatever still lives
+        self._clock = RunningClock(system)
+        self._give_up = math.inf  # time of that clock at which it ends, whatever still lives
         self._unreaped = False  # whether the last turn left something to reap or to kill
         self._poll = system.poll()
         self._poll.register(signals, select.POLLIN)
@@ -101,7 +103,7 @@ class Guardian:
         """Whether there is something to guard; for some seconds at most once the worker is gone."""
         if self._connected if self._child is None else self._child.is_there:
             return True
-        now = self._system.boottime()
+        now = self._clock.seconds()
         self._give_up = min(self._give_up, now + ENDING_SECONDS)
         return bool(self._tasks or self._tasks.is_sweeping) and now < self._give_up
 
@@ -140,10 +142,10 @@ class Guardian:
             self._end_at_once()
         if self._parent in events:
             self._disconnect()
+        self._kill_late()  # first: what waits at its gate is not let go past its deadline
         self._starts.see(events)
         if self._connected:
             self._converse(events.get(self._connection.fileno(), 0))
-        self._kill_late()  # after the news, which are read for some milliseconds at most
         if not events:
             self._tasks.kill_again()
         if signal.SIGCHLD in came or self._unreaped or self._tasks.is_sweeping or not events:
@@ -161,7 +163,8 @@ class Guardian:
         """Return for how many seconds there is nothing to do unless something happens."""
         if self._inbox or self._unreaped:
             return 0.0
-        longest = SWEEP_TICK_SECONDS if self._tasks.is_sweeping else self._system.tick_seconds
+        waits = self._tasks.is_sweeping or math.isfinite(self._give_up)
+        longest = SWEEP_TICK_SECONDS if waits else self._system.tick_seconds
         end_by = math.inf if self._child is None else self._child.end_by
         moment = min(self._tasks.next_moment(), self._warm.next_moment(), end_by)
         return min(longest, max(0.0, moment - self._system.boottime()))
@@ -227,8 +230,11 @@ class Guardian:
 
     def _obey_all(self) -> bool:
         until = self._system.monotonic() + TURN_SECONDS
-        while self._connected and (message := self._inbox.next()) is not None:
-            self._obey(message)
+        while self._connected and self._inbox:
+            # As in `_kill_late`: it may have been stopped since it read this start, and its deadline has moved since.
+            if self._inbox.is_late(self._system.boottime()) and not self._inbox.catch_up():
+                return False
+            self._obey(self._inbox.next())
             if self._system.monotonic() >= until:
                 break
         return True

@@ -48,6 +48,9 @@ class Starts:
 
     def _start(self, message: Message, stdout: int, stderr: int, *, cold: bool = False) -> None:
         try:
+            deadline = message["deadline"]
+            if deadline is not None and deadline <= self._system.boottime():
+                raise OSError(errno.ECANCELED, "its deadline has passed")
             if protocol.LOST in {stdout, stderr}:
                 raise OSError(errno.EMFILE, "no descriptor left")
             leader = None

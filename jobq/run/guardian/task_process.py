@@ -20,7 +20,8 @@ class Leader:
         killed: "", "asked" or "deadline".
         failed: nothing was executed, and the worker was told so; its end is not told again.
         ended: what to tell once the tree is swept; None until the leader is reaped.
-        sweep_until: CLOCK_MONOTONIC at which waiting for survivors ends: nothing dies while the machine is suspended.
+        sweep_until: time of the `RunningClock` at which waiting for survivors ends: nothing dies while the machine is
+            suspended, and nothing that falls to the guardian is killed while that is stopped.
         foreign: strays with at most this number were there while it still lived: they cannot be of its tree.
     """
 

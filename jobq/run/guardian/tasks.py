@@ -12,6 +12,7 @@ import signal
 
 from jobq.run.guardian import kernel
 from jobq.run.guardian.protocol import ARMED, Message, WireError
+from jobq.run.guardian.running_clock import RunningClock
 from jobq.run.guardian.system import System
 from jobq.run.guardian.task_process import Leader, ending
 
@@ -57,10 +58,11 @@ class Tasks:
         self._by_id: dict[int, Leader] = {}  # live ones only, as in the next
         self._by_pid: dict[int, Leader] = {}
         self._sweeping: list[Leader] = []  # reaped: their numbers may be others' by now
-        self._killed: dict[int, int] = {}  # strays that were sent SIGKILL, numbered in the order of their discovery
+        self._killed: dict[int, int] = {}  # strays that were sent SIGKILL, numbered as they were discovered
         self._discovered = 0
         self._foreign = 0  # strays up to this number were there when no leader waited to be reaped
-        self._hopeless: dict[int, float] = {}  # those that were waited for in vain, and the monotonic time until which
+        self._hopeless: dict[int, float] = {}  # those that were waited for in vain, and by `_clock` until when
+        self._clock = RunningClock(system)
         self._me = system.getpid()
         self._session = system.getsid(0)
         self._our_peak_kib = 0
@@ -200,7 +202,7 @@ class Tasks:
         if not self._sweeping:
             return []
         strays = self._strays()
-        now = self._system.monotonic()
+        now = self._clock.seconds()
         told: list[Leader] = []
         for leader in list(self._sweeping):
             # One that is not even numbered yet may be anybody's.
@@ -238,7 +240,7 @@ class Tasks:
         self._killed.pop(pid, None)
         self._hopeless.pop(pid, None)
         if leader is not None:
-            leader.sweep_until = self._system.monotonic() + SWEEP_SECONDS
+            leader.sweep_until = self._clock.seconds() + SWEEP_SECONDS
             leader.foreign = self._foreign  # found before it was last known to live, when its own were still below it
             leader.ended = ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
             self._inits.discard(leader.init)

@@ -12,8 +12,8 @@ from jobq.errors import LockLost
 from jobq.journal.store import KeepsJournal
 from jobq.task import Task
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.network import Link, Reset
+from jobq.testing.simulation.rules.monitor import Monitor
 
 T = TypeVar("T")
 MakeBackend = Callable[[Machine], AbstractContextManager[Backend]]

@@ -7,8 +7,8 @@ from random import Random
 from signal import SIGTERM
 
 from jobq.run.stopping import Stopping
-from jobq.testing.simulation.guardian import GuardianProcess
 from jobq.testing.simulation.loop import Machine, Node
+from jobq.testing.simulation.machine.guardian import GuardianProcess
 from jobq.testing.simulation.network import Link
 
 
@@ -18,9 +18,11 @@ class Crew:
 
     Attributes:
         excused_until: the true time until which the machine stands still or has just stood still.
+        holder_excused_until: likewise, until which its holder may not have noticed that the machine stood still.
         trouble_until: until which its clocks may have looked so.
         stepped_at: the true time at which its wall clock was last stepped.
         holder: the process there that contends for a name.
+        guardians: of all workers that ran there.
         told_to_stop: the nodes of it that somebody told to stop.
     """
 
@@ -30,34 +32,62 @@ class Crew:
     chance: Random
     stands_still: bool = False
     excused_until: float = -1.0
+    holder_excused_until: float = -1.0
     trouble_until: float = -1.0
     stepped_at: float = -math.inf
     starts: int = 0
     holder: Node | None = None
+    guardians: dict[Node, GuardianProcess] = field(default_factory=dict)
     told_to_stop: set[Node] = field(default_factory=set)
     stoppings: dict[Node, Stopping] = field(default_factory=dict)
-    _running: tuple[Node, GuardianProcess] | None = None
+    _running: Node | None = None
 
     @property
     def lives(self) -> bool:
         """Whether a worker runs there."""
-        return self._running is not None and not self._running[0].dead
+        return self._running is not None and not self._running.dead
 
     @property
     def node(self) -> Node:
         """The worker's."""
         assert self._running is not None
-        return self._running[0]
+        return self._running
 
     @property
     def guardian(self) -> GuardianProcess:
         """The worker's."""
-        assert self._running is not None
-        return self._running[1]
+        return self.guardians[self.node]
 
     def begin(self, node: Node, guardian: GuardianProcess) -> None:
         """Have another worker run there."""
-        self._running = node, guardian
+        self._running, self.guardians[node] = node, guardian
+
+    def excuses(self, node: Node) -> bool:
+        """Tell whether its machine, or what guards it, stands still, or has just done so as far as it knows."""
+        if node is self.holder:
+            return self.machine.loop.now <= max(self.excused_until, self.holder_excused_until)
+        return self.machine.loop.now <= max(self.excused_until, self._guardian_excused_until(node))
+
+    def has_clock_trouble(self, node: Node) -> bool:
+        """Tell whether its clocks may have looked as if its machine was frozen; a stopped guardian looks only later."""
+        is_stepped = node in self.guardians and self.guardians[node].stopped_at <= self.stepped_at
+        return self.machine.loop.now <= max(
+            self.trouble_until, self._guardian_excused_until(node) if is_stepped else -1.0
+        )
+
+    def _guardian_excused_until(self, node: Node) -> float:
+        return self.guardians[node].excused_until if node in self.guardians else -1.0
+
+    def continue_holder(self, holder: Node, stopped: float, thaw: float) -> None:
+        """Let a holder go on that was stopped at a true time.
+
+        It notices a freeze within `thaw` seconds in which it runs: of these is left what was when it was stopped,
+        or all where the machine stood still meanwhile.
+        """
+        holder.resume()
+        left = max(self.excused_until, self.holder_excused_until) - stopped
+        if holder is self.holder:
+            self.holder_excused_until = self.machine.loop.now + min(thaw, left)
 
     def is_stopping(self, node: Node) -> bool:
         """Tell whether a worker of it has a reason to end what runs."""

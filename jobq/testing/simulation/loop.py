@@ -9,170 +9,15 @@ import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from typing import Any, Final
 
-from jobq.clock import SLICE_SECONDS
+from jobq.testing.simulation.machine.clocks import Machine
+from jobq.testing.simulation.machine.node import NODE, Handle, Node
 
-NODE: Final[ContextVar["Node"]] = ContextVar("node")
 _GRAIN_SECONDS: Final = 1e-7  # by which a timer may fire early: clocks that run at other rates do not round alike
-_ROUNDING_SECONDS: Final = 1e-9  # more than one step of a boottime of years
 
-
-class Machine:
-    """The clocks of one machine; a `jobq.clock.Clock`.
-
-    Args:
-        loop: whose time is the true one.
-        name: in the trace.
-        rate: seconds of CLOCK_BOOTTIME that pass in a true one.
-        boottime: seconds since boot at the start.
-
-    Attributes:
-        on_jump: called when one of its clocks has jumped or stood still, by whom.
-    """
-
-    def __init__(self, loop: "Loop", name: str, rate: float = 1.0, boottime: float = 1000.0) -> None:
-        self.loop, self.name, self.rate = loop, name, rate
-        self._since, self._base = loop.now, boottime
-        self.wall_ahead = 1_700_000_000.0 - boottime
-        self._lost: list[tuple[float, float]] = []  # when it had stood still, and for how long
-        self._suspended = 0.0  # seconds that CLOCK_MONOTONIC is behind for suspends
-        self._sleepers: dict[asyncio.Future[None], Node] = {}
-        self.on_jump: dict[object, Callable[[], None]] = {}
-
-    def boottime(self) -> float:
-        """Return seconds since boot."""
-        return self.boottime_at(self.loop.now)
-
-    def boottime_at(self, true: float) -> float:
-        """Return its boottime at a true time."""
-        return self._base + (true - self._since) * self.rate
-
-    def true_at(self, boottime: float) -> float:
-        """Return the true time of its boottime."""
-        return self._since + (boottime - self._base) / self.rate
-
-    def monotonic(self) -> float:
-        """Return CLOCK_MONOTONIC, by which asyncio waits: it stands while the machine is suspended."""
-        return self.boottime() - self._suspended
-
-    def true_at_monotonic(self, monotonic: float) -> float:
-        """Return the true time of its CLOCK_MONOTONIC, unless it is suspended before."""
-        return self.true_at(monotonic + self._suspended)
-
-    def was_suspended(self, seconds: float) -> None:
-        """Take in that it was suspended for so many true seconds, which its boottime has counted."""
-        self._suspended += seconds * self.rate
-        self._jumped()
-        for woken, node in self._sleepers.items():  # as `SystemClock` does, which sleeps in slices
-            self.loop.true_later(SLICE_SECONDS, node, _wake, woken)
-
-    def monotonic_at(self, boottime: float) -> float:
-        """Return its CLOCK_MONOTONIC at a boottime, unless it is suspended before."""
-        return boottime - self._suspended
-
-    def wall(self) -> float:
-        """Return seconds since the epoch."""
-        return self.boottime() + self.wall_ahead
-
-    def lose_time(self, seconds: float) -> None:
-        """Take in that the host froze it: its boottime stood still so long, and its wall clock is set right now."""
-        self._since += seconds
-        self.wall_ahead += seconds * self.rate
-        self._lost.append((self.loop.now, seconds))
-        self._jumped()
-
-    def step_wall(self, seconds: float) -> None:
-        """Take in that somebody set its wall clock."""
-        self.wall_ahead += seconds
-        self._jumped()
-
-    def _jumped(self) -> None:
-        for look in self.on_jump.values():
-            look()
-
-    def lost_since(self, true: float, most: float) -> float:
-        """Return for how long it has stood still since then, without what was longer than `most` seconds at once."""
-        return sum(seconds for thawed, seconds in self._lost if thawed >= true and seconds <= most)
-
-    async def sleep_until(self, boottime: float) -> None:
-        """Return once `boottime()` has reached the given value."""
-        if boottime <= self.boottime():
-            await asyncio.sleep(0)
-        while boottime > self.boottime():
-            woken = self.loop.create_future()
-            self._sleepers[woken] = NODE.get()
-            timer = self.loop.call_at(self.monotonic_at(boottime) + _ROUNDING_SECONDS, _wake, woken)
-            try:
-                await woken
-            finally:
-                timer.cancel()
-                del self._sleepers[woken]
-
-
-def _wake(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-class Node:
-    """A process: what runs on the loop in its context is its code. Pauses of several causes add up."""
-
-    def __init__(self, machine: Machine, name: str) -> None:
-        self.machine, self.name = machine, name
-        self.pauses = 0
-        self.dead = False
-        self.waiting: deque[Handle] = deque()  # what fell due while it was paused
-        self.tasks: list[asyncio.Task[Any]] = []
-        self.signal_handlers: dict[int, Handle] = {}
-
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function as code of this node, now."""
-        context = copy_context()
-        context.run(NODE.set, self)
-        return context.run(function, *args)
-
-    def pause(self) -> None:
-        """Stop it, as by SIGSTOP."""
-        self.pauses += 1
-
-    def resume(self) -> None:
-        """Undo one `pause`."""
-        self.pauses -= 1
-        if not self.pauses and not self.dead:
-            waiting, self.waiting = self.waiting, deque()
-            for handle in waiting:
-                self.machine.loop.again(handle)
-
-    def kill(self) -> None:
-        """End it, as by SIGKILL: no callback of it runs any more, no `finally` either."""
-        self.dead = True
-        self.waiting.clear()
-
-
-class Handle:
-    """What asyncio calls a handle; knows its node. `due` is its machine's monotonic time; None = true time."""
-
-    __slots__ = ("args", "callback", "context", "due", "is_canceled", "node")
-
-    def __init__(self, callback: Any, args: Any, context: Context, due: float | None = None) -> None:
-        self.callback, self.args, self.context, self.due = callback, args, context, due
-        self.node = context.get(NODE)
-        self.is_canceled = False
-
-    def cancel(self) -> None:
-        """Do not run it."""
-        self.is_canceled = True
-        self.callback = self.args = None
-
-    def cancelled(self) -> bool:
-        """Tell whether it will not run."""
-        return self.is_canceled
-
-    def when(self) -> float:
-        """Return when it is due."""
-        return self.due or 0.0
+__all__ = ["NODE", "Handle", "Loop", "Machine", "Node"]
 
 
 class _Future(asyncio.Future[Any]):
@@ -263,7 +108,7 @@ class Loop(asyncio.BaseEventLoop):
         """See asyncio. The tasks of a killed node are kept: what their destructors would run is not run."""
         task = _Task(coro, loop=self, name=name, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined] # noqa: SLF001 - asyncio's own switch for it
-        node = (context or copy_context()).get(NODE)
+        node = NODE.get(None) if context is None else context.get(NODE)
         if node is not None:
             if len(node.tasks) > 200:
                 node.tasks = [each for each in node.tasks if not each.done()]
@@ -311,10 +156,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def true_later(self, delay: float, node: Node | None, callback: Any, *args: Any) -> Handle:
         """Call after so many true seconds, as code of a node."""
-        context = copy_context()
-        if node is not None:
-            context.run(NODE.set, node)
-        handle = Handle(callback, args, context)
+        handle = Handle(callback, args, copy_context() if node is None else node.context)
         self._push(self.now + max(0.0, delay), handle)
         return handle
 
@@ -334,7 +176,7 @@ class Loop(asyncio.BaseEventLoop):
                     return False
             return True
         finally:
-            events._set_running_loop(None)  # noqa: SLF001
+            events._set_running_loop(None)  # noqa: SLF001 - likewise
 
     def finish(self) -> None:
         """Let nothing that is still pending run any more."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 MOST_DRIFT: Final = 0.009  # of a clock's rate; the timing rule allows 1 %
 THAW_SECONDS: Final = 2.5  # after a freeze: one tick to notice it and the time to deliver one kill (1.3 (11))
-_STOPPED_SECONDS: Final = 0.2  # at most, until its watcher continues a guardian that was stopped: it does at once
+# At most; its watcher continues a guardian at once, and its worker after some seconds, unless they are stopped, too.
+_STOPPED_SECONDS: Final = (0.2, 0.2, 2.0, 6.0)
 _TROUBLE_SECONDS: Final = 5.0  # for how long afterwards a worker may still give up what it holds
 
 SHARES: Final[dict[str, float]] = {
@@ -46,8 +47,8 @@ SHARES: Final[dict[str, float]] = {
     "notice": 0.3,
     "rotating receipts": 0.15,
     "named leases": 0.15,
-    "holder kill": 0.3,
-    "holder stop": 0.3,
+    "holder kill": 0.5,
+    "holder stop": 0.5,
     "cancel": 0.3,
     "redrive": 0.3,
     "failing": 0.5,
@@ -182,7 +183,7 @@ def _holder_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) 
     if holder is None or holder.dead or holder.pauses:
         return False
     holder.pause()
-    world.later(seconds, holder.resume)
+    world.later(seconds, crew.continue_holder, holder, world.loop.now, THAW_SECONDS)
     return True
 
 
@@ -215,12 +216,11 @@ def _guardian_late(_world: "World", crew: "Crew", _seconds: float, _chance: Rand
 
 
 @_blow("guardian stop")
-def _guardian_stop(world: "World", crew: "Crew", seconds: float, _chance: Random) -> bool:
+def _guardian_stop(world: "World", crew: "Crew", seconds: float, chance: Random) -> bool:
     """SIGSTOP: it finds deadlines that have passed, and what was sent meanwhile, and must not kill what has a lease."""
-    if not crew.lives or crew.stands_still or not crew.guardian.stop():
+    if not crew.lives or crew.stands_still or not crew.guardian.stop(THAW_SECONDS):
         return False
-    seconds = min(seconds, _STOPPED_SECONDS)
-    crew.excused_until = max(crew.excused_until, world.loop.now + seconds + THAW_SECONDS)
+    seconds = min(seconds, chance.choice(_STOPPED_SECONDS))
     world.later(seconds, crew.guardian.signal, SIGCONT)
     return True
 
@@ -293,6 +293,5 @@ def _wall_step(world: "World", crew: "Crew", seconds: float, chance: Random) -> 
         return False  # a step back hides the freeze from everybody: only fencing protects then, as the docs say
     crew.stepped_at = world.loop.now
     crew.machine.step_wall(seconds if chance.random() < 0.5 else -seconds)
-    # A guardian that is stopped just then obeys only later, for as long as it is excused.
-    crew.trouble_until = max(world.loop.now + THAW_SECONDS, crew.excused_until)
+    crew.trouble_until = max(world.loop.now + THAW_SECONDS, crew.trouble_until)
     return True

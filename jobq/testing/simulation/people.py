@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
-from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.rules.monitor import Monitor
 from jobq.testing.simulation.scenario import Scenario
 
 

@@ -10,8 +10,8 @@ from typing import Final
 from jobq.settings import Settings
 from jobq.task import Budgets, Task
 from jobq.testing.simulation import menu
+from jobq.testing.simulation.machine.trees import Plan
 from jobq.testing.simulation.network import Link
-from jobq.testing.simulation.processes import Plan
 
 _SIGSEGV: Final = 11
 
@@ -42,16 +42,16 @@ class Scenario:
     def draw(cls, chance: Random, without: frozenset[str] = frozenset()) -> "Scenario":
         """Return one by chance; kinds that the store does not know are left out."""
         kinds = menu.choose(chance) - without
-        lease = float(chance.choice([10, 12, 20, 60, 120]))
+        lease = float(chance.choice([10, 20, 60, 120]))
         slots, machines = chance.choice([1, 2, 3]), chance.choice([1, 2, 2, 3])
         return cls(
             kinds=kinds,
             machines=machines,
             lease=lease,
             slots=slots,
-            fault_seconds=lease * chance.uniform(6, 25),
+            fault_seconds=lease * chance.uniform(6, 20),
             settings=_settings(chance, kinds, lease, slots),
-            tasks=tuple(_task(chance, kinds, lease, number) for number in range(chance.randint(2, 8 + 9 * machines))),
+            tasks=tuple(_task(chance, kinds, lease, number) for number in range(chance.randint(2, 7 + 6 * machines))),
         )
 
     def set_up(self, link: Link, chance: Random) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jobq.testing.simulation.trace import Violation
+from jobq.testing.simulation.rules.trace import Violation
 
 
 @dataclass(frozen=True)

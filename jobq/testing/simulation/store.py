@@ -8,8 +8,8 @@ from typing import Any
 
 from jobq.testing.simulation.broker import MakeBackend
 from jobq.testing.simulation.loop import Machine
-from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.network import Client, Link
+from jobq.testing.simulation.rules.monitor import Monitor
 
 
 def _client(link: Link, _machine: Machine) -> AbstractAsyncContextManager[Any]:

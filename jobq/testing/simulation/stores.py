@@ -8,11 +8,11 @@ from random import Random
 from typing import Any, Final
 
 from jobq.backend import Backend
-from jobq.testing.simulation.copy_monitor import CopyMonitor
 from jobq.testing.simulation.loop import Machine
 from jobq.testing.simulation.menu import NOT_OF_THE_BUS
-from jobq.testing.simulation.monitor import Monitor
 from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.rules.monitor import Monitor
+from jobq.testing.simulation.service_bus.copy_monitor import CopyMonitor
 from jobq.testing.simulation.store import Store
 
 QUEUE: Final = "queue"
@@ -23,7 +23,7 @@ _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - what a power failure leaves
 @contextmanager
 def memory(server: Machine) -> Iterator[Backend]:
     """Lend the in-memory backend."""
-    from jobq_memory import MemoryBackend, Router  # noqa: PLC0415
+    from jobq_memory import MemoryBackend, Router  # noqa: PLC0415 - only this store needs it
 
     yield MemoryBackend(Router(clock=server, trace_length=_TRACE_LENGTH), QUEUE)
 
@@ -31,9 +31,9 @@ def memory(server: Machine) -> Iterator[Backend]:
 @contextmanager
 def sqlite(server: Machine) -> Iterator[Backend]:
     """Lend the embedded one: the real SQL on a real file, without its threads."""
-    from jobq_sqlite import SqliteBackend, StoreFile  # noqa: PLC0415
-    from jobq_sqlite.host import Host  # noqa: PLC0415
-    from jobq_sqlite.loop_connection import LoopConnection  # noqa: PLC0415
+    from jobq_sqlite import SqliteBackend, StoreFile  # noqa: PLC0415 - likewise
+    from jobq_sqlite.host import Host  # noqa: PLC0415 - likewise
+    from jobq_sqlite.loop_connection import LoopConnection  # noqa: PLC0415 - likewise
 
     place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="jobq-simulation-", dir=place) as folder:
@@ -44,14 +44,14 @@ def sqlite(server: Machine) -> Iterator[Backend]:
 @contextmanager
 def service_bus(server: Machine) -> Iterator[Any]:
     """Lend the far side of Service Bus."""
-    from jobq.testing.simulation.bus import Bus  # noqa: PLC0415
+    from jobq.testing.simulation.service_bus.bus import Bus  # noqa: PLC0415 - likewise
 
     yield Bus(server)
 
 
 @asynccontextmanager
 async def _connected(link: Link, machine: Machine) -> AsyncIterator[Any]:
-    from jobq.testing.simulation.bus_client import connected  # noqa: PLC0415
+    from jobq.testing.simulation.service_bus.client import connected  # noqa: PLC0415 - likewise
 
     async with connected(link, machine) as backend:
         yield backend

@@ -2,33 +2,28 @@
 
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack, suppress
-from random import Random
-from typing import TYPE_CHECKING, Any, Final, cast
+from contextlib import ExitStack
+from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.events import Event, Events
 from jobq.journal.store import KeepsJournal
 from jobq.lease.store import KeepsLeases
-from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.run.stopping import Stopping
-from jobq.run.worker.worker import Worker
 from jobq.testing.simulation import menu
+from jobq.testing.simulation.attempts import Attempts, chance_of
 from jobq.testing.simulation.broker import Broker, MakeBackend
 from jobq.testing.simulation.crew import Crew
-from jobq.testing.simulation.guardian import GuardianProcess
-from jobq.testing.simulation.host import Handle, NoSampler, SimulatedHost
 from jobq.testing.simulation.logs import ErrorsTo
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.named import NamedRules, contend
+from jobq.testing.simulation.machine.guardian import GuardianProcess
+from jobq.testing.simulation.machine.host import SimulatedHost, worker_on
+from jobq.testing.simulation.machine.trees import Tree
 from jobq.testing.simulation.network import Link
 from jobq.testing.simulation.people import meddle, produce
-from jobq.testing.simulation.processes import Plan, Tree
+from jobq.testing.simulation.rules.named import NamedRules, contend
 from jobq.testing.simulation.scenario import Scenario
 from jobq.testing.simulation.store import Store, store_of
-
-if TYPE_CHECKING:
-    from jobq.run.attempt.checkpoints import Checkpoints
 
 MOST_STEPS: Final = 400_000  # while faults strike, and as many for the drain
 _BLOWS_A_LEASE: Final = 2.5
@@ -57,7 +52,7 @@ class World:
         self.loop.on_error = self._fault_of_the_loop
         self.blows = 0
         self._skip = skip
-        self._chance = chance = Random(seed)  # noqa: S311 - the same in each replay
+        self._chance = chance = chance_of(seed)
         self._store = store = store_of(made)
         self.scenario = scenario = Scenario.draw(chance, store.without)
         self.kinds, self.lease, self.slots = scenario.kinds, scenario.lease, scenario.slots
@@ -68,13 +63,13 @@ class World:
         self.monitor = store.monitor(self.loop, server, self, keeps_lines=keeps_trace)
         self._open = ExitStack()
         self.broker = Broker(self.loop, self.monitor, server, self._open.enter_context(store.make(server)))
-        store.finish(self.broker.backend, self.monitor, self.lease, Random(f"{seed} store"))  # noqa: S311
+        store.finish(self.broker.backend, self.monitor, self.lease, chance_of(f"{seed} store"))
         self.broker.rotates = "rotating receipts" in self.kinds
         self.loop.before_time_moves = self._instant
         self.named = self._named_rules(server)
         self._is_faulty = True
-        self._plans: dict[tuple[str, str], Plan] = {}
-        self._lines: dict[str, Checkpoints] = {}
+        self._is_idle = self._was_drained = False
+        self._attempts = Attempts(seed, scenario, self.loop)
         self._blaming: set[Node] = set()
         self.crews = [self._crew(number) for number in range(scenario.machines)]
 
@@ -93,9 +88,9 @@ class World:
         chance = self._chance
         rate = 1.0 + chance.uniform(-menu.MOST_DRIFT, menu.MOST_DRIFT)
         machine = Machine(self.loop, f"m{number}", rate, chance.uniform(10, 100_000))
-        link = Link(self.broker, Random(chance.getrandbits(64)))  # noqa: S311
+        link = Link(self.broker, chance_of(chance.getrandbits(64)))
         self.scenario.set_up(link, chance)
-        return Crew(number, machine, link, Random(chance.getrandbits(64)))  # noqa: S311
+        return Crew(number, machine, link, chance_of(chance.getrandbits(64)))
 
     def run(self) -> "World":
         """Let faults strike, heal, and wait for every task's end; look at `monitor` then."""
@@ -103,7 +98,7 @@ class World:
             self._do(self.broker.backend.__aenter__())
             self._do(self.broker.backend.create())
             self._begin()
-            self.loop.run_while(self._goes_on(self.scenario.fault_seconds), MOST_STEPS)
+            self.loop.run_while(self._goes_on(self.scenario.fault_seconds, lambda: self._is_idle), MOST_STEPS)
             self._look()
             self._heal()
             until = self.loop.now + self.scenario.drain_seconds()
@@ -129,6 +124,13 @@ class World:
     def _goes_on(self, until: float, is_over: Callable[[], bool] = lambda: False) -> Callable[[], bool]:
         return lambda: self.loop.now < until and not self.monitor.violations and not is_over()
 
+    def _note_idleness(self) -> None:
+        """Note whether nothing was left to do at two blows in turn: what more would strike would strike nothing."""
+        is_drained = self._is_drained()
+        may_come_back = "redrive" in self.kinds and any(each.state == "dead" for each in self.monitor.tasks.values())
+        self._is_idle = is_drained and self._was_drained and not may_come_back
+        self._was_drained = is_drained
+
     def _is_drained(self) -> bool:
         return len(self.monitor.tasks) == len(self.scenario.tasks) and self.monitor.all_ended()
 
@@ -137,7 +139,7 @@ class World:
             self.later(0.1 * number, self._start, crew)
             self.later(0.1 * number, self.contend, crew)
         people = Node(Machine(self.loop, "people"), "people")
-        links = [Link(self.broker, Random(self._chance.getrandbits(64))) for _ in range(2)]  # noqa: S311
+        links = [Link(self.broker, chance_of(self._chance.getrandbits(64))) for _ in range(2)]
         links[0].lose_answer, links[0].double = self.crews[0].link.lose_answer, self.crews[0].link.double
         people.run(self.loop.create_task, self._produce(links[0], people.machine))
         people.run(self.loop.create_task, self._meddle(links[1], people.machine))
@@ -172,7 +174,8 @@ class World:
     def _start(self, crew: Crew) -> None:
         crew.starts += 1
         node = Node(crew.machine, f"w{crew.number}.{crew.starts}")
-        guardian = GuardianProcess(self.loop, self.monitor, self, node, Random(crew.chance.getrandbits(64)))  # noqa: S311
+        chance = chance_of(crew.chance.getrandbits(64))
+        guardian = GuardianProcess(self.loop, self.monitor, self._attempts, node, chance)
         crew.begin(node, guardian)
         self.monitor.note("start", node.name)
         node.run(self.loop.create_task, self._work(crew, node, guardian))
@@ -184,7 +187,8 @@ class World:
         elif self.named is not None and self._is_faulty and (crew.holder is None or crew.holder.dead):
             crew.starts += 1
             crew.holder = holder = Node(crew.machine, f"h{crew.number}.{crew.starts}")
-            chance = Random(crew.chance.getrandbits(64))  # noqa: S311
+            crew.holder_excused_until = -1.0
+            chance = chance_of(crew.chance.getrandbits(64))
             work = contend(crew.link, self.named, holder, self.lease, self.scenario.settings, chance)
             holder.run(self.loop.create_task, work)
 
@@ -197,18 +201,14 @@ class World:
     async def _work_at(
         self, backend: Any, crew: Crew, node: Node, guardian: GuardianProcess, stopping: Stopping
     ) -> None:
-        worker = Worker(
+        worker = worker_on(
+            SimulatedHost(chance_of(crew.chance.getrandbits(64)), self._attempts.lines),
             backend,
-            self.scenario.settings,
-            events=Events(lambda event: self._hear(node, event)),
-            spawner=GuardianSpawner(
-                cast("Any", guardian.connection), handle=Handle(guardian.signal, guardian.nothing_lives)
-            ),
+            guardian,
+            settings=self.scenario.settings,
             clock=crew.machine,
             stopping=stopping,
-            environment={},
-            sampler=NoSampler(),
-            host=SimulatedHost(Random(crew.chance.getrandbits(64)), self._lines),  # noqa: S311
+            events=Events(lambda event: self._hear(node, event)),
             on_report=self.monitor.reported,
         )
         ended = "?"
@@ -238,39 +238,19 @@ class World:
             if crew.holder is not None:
                 self.contend(crew)
 
-    # What tasks do
-
-    def plan_of(self, task: str, fencing: str) -> Plan:
-        """See `processes.Tasks`."""
-        if (task, fencing) not in self._plans:
-            chance = Random(f"{self.seed} {task} {fencing}")  # noqa: S311
-            self._plans[task, fencing] = self.scenario.plan(chance, is_faulty=self._is_faulty)
-        return self._plans[task, fencing]
-
-    def save(self, tree: Tree) -> None:
-        """See `processes.Tasks`."""
-        checkpoints = self._lines.get(tree.socket)
-        if checkpoints is None or tree.node.dead or not tree.leader:
-            return
-
-        async def save() -> None:
-            with suppress(JobqError):
-                await checkpoints.checkpoint(str(int(checkpoints.value or 0) + 1))
-
-        self.loop.true_later(0.0, tree.node, lambda: self.loop.create_task(save()))
-
     # Faults
 
     def _strike(self) -> None:
         """Let one blow of the menu fall, then the next; each draws from a generator of its own."""
         if not self._is_faulty:
             return
+        self._note_idleness()
         chance = self._chance
         kinds = sorted(self.kinds & menu.BLOWS.keys())
         if kinds:
             kind, crew = chance.choice(kinds), chance.choice(self.crews)
             seconds = self.lease * chance.choice([0.02, 0.1, 0.3, 0.9, 1.2, 2.0])
-            own = Random(chance.getrandbits(64))  # noqa: S311
+            own = chance_of(chance.getrandbits(64))
             self.blows += 1
             if self.blows not in self._skip:
                 has_struck = menu.BLOWS[kind](self, crew, seconds, own)
@@ -281,7 +261,7 @@ class World:
 
     def _heal(self) -> None:
         """All faults end: what is left must come to its end by itself (L1)."""
-        self._is_faulty = False
+        self._is_faulty = self._attempts.is_faulty = False
         self.monitor.healed()
         self.broker.is_down = False
         for crew in self.crews:
@@ -302,11 +282,11 @@ class World:
         return self._is_excused(tree.node)
 
     def _is_excused(self, node: Node) -> bool:
-        return self.loop.now <= self._crew_of(node).excused_until
+        return self._crew_of(node).excuses(node)
 
     def has_clock_trouble(self, node: Node) -> bool:
         """Tell whether its clocks may have looked so."""
-        return self.loop.now <= self._crew_of(node).trouble_until
+        return self._crew_of(node).has_clock_trouble(node)
 
     def is_stopping(self, node: Node) -> bool:
         """Tell whether it has a reason to end what runs."""

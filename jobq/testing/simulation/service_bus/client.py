@@ -11,10 +11,10 @@ from jobq.backend import Delivery
 from jobq.errors import BackendUnavailable, LockLost
 from jobq.testing.service_bus import errors
 from jobq.testing.service_bus.message import Message, State
-from jobq.testing.simulation.bus import NAME, Bus
-from jobq.testing.simulation.copy_monitor import CopyMonitor
 from jobq.testing.simulation.loop import NODE, Machine
 from jobq.testing.simulation.network import Link, Reset
+from jobq.testing.simulation.service_bus.bus import NAME, Bus
+from jobq.testing.simulation.service_bus.copy_monitor import CopyMonitor
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.service_bus.backend import Sdk, ServiceBusBackend
 from jobq_azure.service_bus.namespace import Place
@@ -23,7 +23,7 @@ from jobq_azure.service_bus.responses import Answer
 from jobq_azure.service_bus.seen import Seen
 
 if TYPE_CHECKING:
-    from jobq.testing.simulation.copies import Lock
+    from jobq.testing.simulation.service_bus.copies import Lock
     from jobq_azure.service_bus.amqp_client import Amqp
     from jobq_azure.service_bus.namespace import Namespace
 

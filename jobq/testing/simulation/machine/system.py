@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from jobq.run.guardian.protocol import Message
 from jobq.run.guardian.system import System
-from jobq.testing.simulation.kernel import GUARDIAN, WORKER, Kernel, Process
 from jobq.testing.simulation.loop import Machine
-from jobq.testing.simulation.monitor import Monitor
-from jobq.testing.simulation.sockets import End
+from jobq.testing.simulation.machine.kernel import GUARDIAN, WORKER, Kernel
+from jobq.testing.simulation.machine.process import Process
+from jobq.testing.simulation.machine.sockets import End
+from jobq.testing.simulation.rules.monitor import Monitor
 
 _SIGNALS: Final = 3  # the descriptor of `Signals`
 _NOTHING_USED: Final = resource.struct_rusage([0] * 16)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from jobq.fencing import FencingNumber
 from jobq.task import Task
 from jobq.testing.service_bus.message import Content, Message
-from jobq.testing.simulation.copies import Copy, Lock
-from jobq.testing.simulation.monitor import Monitor
-from jobq.testing.simulation.task_rules import Known
+from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.monitor import Monitor
+from jobq.testing.simulation.service_bus.copies import Copy, Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,6 +270,8 @@ class CopyRules(Monitor):
             known.state = "waiting"
         elif "dead" in places:
             known.state = "dead"
+        elif any((known.id, fencing) in self._twins for fencing in known.succeeded):
+            known.state = "done"  # which of the two succeeded nobody can say; the other has failed, or was lost
         else:
             self.broken("S1", f"nothing of {known.id} is left, and it has not ended")
 

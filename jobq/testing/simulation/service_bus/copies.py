@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from jobq.task import Task
 from jobq.testing.simulation.loop import Node
-from jobq.testing.simulation.task_rules import Known
+from jobq.testing.simulation.rules.known import Known
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from jobq.lease.timing import timing_for
 from jobq.settings import Settings
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.network import Link, Reset
-from jobq.testing.simulation.trace import Trace
+from jobq.testing.simulation.rules.trace import Trace
 
 NAME: Final = "name"
 _STEP: Final = 0.1  # of the lease: how often a holder looks whether it still is one, and saves
@@ -119,7 +119,8 @@ class NamedRules:
             return
         now, sure = self.server.boottime(), []
         for node, lease in self.believers.items():
-            if node.dead or lease.is_lost or self.excuses(node):
+            # Who is stopped does nothing with what it believes; it is judged from when it goes on.
+            if node.dead or node.pauses or lease.is_lost or self.excuses(node):
                 continue
             term = self._terms[lease.token]
             if term.expires <= now:

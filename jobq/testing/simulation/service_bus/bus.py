@@ -20,9 +20,9 @@ from jobq.testing.service_bus.description import Description
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.message import Message
 from jobq.testing.service_bus.queue import Queue
-from jobq.testing.simulation.copies import Lock
-from jobq.testing.simulation.copy_rules import CopyRules
 from jobq.testing.simulation.loop import Machine
+from jobq.testing.simulation.service_bus.copies import Lock
+from jobq.testing.simulation.service_bus.copy_rules import CopyRules
 
 T = TypeVar("T")
 NAME: Final = "queue"

@@ -71,7 +71,7 @@ class End:
         frame = bytes(buffers[0])
         self._tap(frame)
         self.other._unread.append((frame, sum(len(each) for _, _, each in ancillary)))  # noqa: SLF001 - one kernel's
-        self.other._on_news()  # noqa: SLF001
+        self.other._on_news()  # noqa: SLF001 - likewise
         return len(frame)
 
     def shutdown(self, how: int) -> None:  # noqa: ARG002 - as in `socket.socket`
@@ -82,7 +82,7 @@ class End:
         """See `socket.socket`."""
         if not self.is_closed:
             self.is_closed = True
-            self.other._on_news()  # noqa: SLF001
+            self.other._on_news()  # noqa: SLF001 - one kernel's
 
 
 def pair(one: End, other: End) -> None:

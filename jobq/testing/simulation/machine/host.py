@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, cast
 
+from jobq.backend import Backend
 from jobq.journal.page import Page
 from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.attempt.task_socket import TaskLine
@@ -14,7 +15,10 @@ from jobq.run.process.output import OutputReader
 from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.usage import UsageSampler
 from jobq.run.spawn.guardian_handle import GuardianHandle
+from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.run.worker.host import Host
+from jobq.run.worker.worker import Worker
+from jobq.testing.simulation.machine.guardian import GuardianProcess
 
 _NO_FILE: Final = Path("/nonexistent/jobq-simulation")
 
@@ -135,3 +139,17 @@ class _Output:
 
     def close(self) -> None:
         """No descriptors."""
+
+
+def worker_on(host: SimulatedHost, backend: Backend, guardian: GuardianProcess, **more: Any) -> Worker:
+    """Return a real worker of a simulated machine.
+
+    Args:
+        host: the machine.
+        backend: as this process sees it.
+        guardian: its parent.
+        more: for `Worker`.
+    """
+    handle = Handle(guardian.signal, guardian.nothing_lives)
+    spawner = GuardianSpawner(cast("Any", guardian.connection), handle=handle)
+    return Worker(backend, spawner=spawner, environment={}, sampler=NoSampler(), host=host, **more)

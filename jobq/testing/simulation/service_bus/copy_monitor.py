@@ -8,13 +8,13 @@ from jobq.run.attempt.retry import Cancel, Complete, DeadLetter
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
 from jobq.task import Task
-from jobq.testing.simulation.copies import Lock
-from jobq.testing.simulation.copy_rules import BEFORE, EPOCH, CopyRules
 from jobq.testing.simulation.loop import Node
-from jobq.testing.simulation.task_rules import Known
+from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.service_bus.copies import Lock
+from jobq.testing.simulation.service_bus.copy_rules import BEFORE, EPOCH, CopyRules
 
 if TYPE_CHECKING:
-    from jobq.testing.simulation.processes import Tree
+    from jobq.testing.simulation.machine.trees import Tree
 
 
 class CopyMonitor(CopyRules):

@@ -11,46 +11,14 @@ from typing import Final
 
 from jobq.run.guardian.protocol import Message
 from jobq.testing.simulation.loop import Loop, Node
-from jobq.testing.simulation.monitor import Monitor
-from jobq.testing.simulation.processes import Tasks, Tree
+from jobq.testing.simulation.machine.process import Pipe, Process
+from jobq.testing.simulation.machine.trees import Tasks, Tree
+from jobq.testing.simulation.rules.monitor import Monitor
 
 GUARDIAN: Final = 1000  # the number of the guardian, which leads the session of its worker too
 WORKER: Final = 1001
 _DEAF_SECONDS: Final = 0.1  # from the end of a worker until all that ran for it is killed (P2)
 _TERM_SECONDS: Final = {"exit": 0.01, "slow": 3.0}
-
-
-class Process:
-    """One process, until it is reaped.
-
-    Attributes:
-        number: its own; another's as soon as it is reaped.
-        parent: who reaps it.
-        group: of processes; a leader and each that escapes has one of its own, and a session.
-        tree: what it is of; None = it is the guardian or the worker.
-        leader: of its tree, the subreaper of what is below it.
-        status: for wait(2); None = it lives.
-        is_dying: whether it was sent SIGKILL.
-    """
-
-    __slots__ = ("group", "is_dying", "leader", "number", "parent", "status", "tree")
-
-    def __init__(self, number: int, parent: "Process | None", group: int, tree: Tree | None) -> None:
-        self.number, self.parent, self.group, self.tree = number, parent, group, tree
-        self.leader = self
-        self.status: int | None = None
-        self.is_dying = False
-
-
-class Pipe:
-    """Tells a guardian why a task does not execute; closed when it does, or is dead."""
-
-    __slots__ = ("data", "is_closed", "tree")
-
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
-        self.data = b""
-        self.is_closed = False
 
 
 class Kernel:

@@ -7,10 +7,11 @@ from jobq.lease.keeper import FREEZE_SECONDS
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.task_rules import Known, TaskRules
+from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.task_rules import TaskRules
 
 if TYPE_CHECKING:
-    from jobq.testing.simulation.processes import Tree
+    from jobq.testing.simulation.machine.trees import Tree
 
 _CANCEL_SECONDS: Final = 2.0  # from the answer that tells of it to the task's end
 _GRAIN_SECONDS: Final = 1e-3

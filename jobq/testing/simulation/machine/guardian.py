@@ -4,18 +4,19 @@ Simulated are the kernel (`kernel`, `system`) and the watcher, which kills what 
 """
 
 import asyncio
+import math
 from random import Random
 from signal import SIGCONT, SIGKILL
 from typing import Any, Final
 
 from jobq.run.guardian import protocol
 from jobq.run.guardian.loop import Guardian
-from jobq.testing.simulation.kernel import WORKER, Kernel
 from jobq.testing.simulation.loop import Loop, Node
-from jobq.testing.simulation.monitor import Monitor
-from jobq.testing.simulation.processes import Tasks
-from jobq.testing.simulation.sockets import End, pair
-from jobq.testing.simulation.system import SimulatedSystem
+from jobq.testing.simulation.machine.kernel import WORKER, Kernel
+from jobq.testing.simulation.machine.sockets import End, pair
+from jobq.testing.simulation.machine.system import SimulatedSystem
+from jobq.testing.simulation.machine.trees import Tasks
+from jobq.testing.simulation.rules.monitor import Monitor
 
 _WAKING_SECONDS: Final = 0.0002  # from news for a process until it runs
 _NEXT_TURN_SECONDS: Final = 0.001  # between two turns when one was not enough
@@ -38,6 +39,8 @@ class GuardianProcess:
     Attributes:
         connection: the worker's end of the socket.
         node: itself; nodes: what stands still with its machine.
+        stopped_at: the true time of its last SIGSTOP.
+        excused_until: until which it is stopped or has just been: the leases of what it guards it cannot see to.
     """
 
     def __init__(self, loop: Loop, monitor: Monitor, tasks: Tasks, worker: Node, chance: Random) -> None:
@@ -52,6 +55,8 @@ class GuardianProcess:
         self._guardian: Guardian | None = None
         self._nothing_lives = asyncio.Event()
         self._late_seconds = _LATE_SECONDS
+        self.stopped_at = self.excused_until = -1.0
+        self._thaw_seconds = 0.0
         self._is_waking = self._is_worker_waking = False
         self._timer: Any = None
         self._sleeps_until = 0.0  # by CLOCK_MONOTONIC
@@ -69,16 +74,18 @@ class GuardianProcess:
         """It gets a signal."""
         if number == SIGCONT and self._kernel.is_guardian_stopped:
             self._kernel.is_guardian_stopped = False
+            self.excused_until = self._loop.now + self._thaw_seconds
             self.node.resume()
             self._kernel.look_for_orphans()
         elif number == SIGKILL:
             self.die()
 
-    def stop(self) -> bool:
-        """It gets SIGSTOP; return whether it ran."""
+    def stop(self, thaw_seconds: float) -> bool:
+        """It gets SIGSTOP, and so many seconds to get done what is due once it is continued; return whether it ran."""
         if self.node.dead or self._kernel.is_guardian_stopped:
             return False
         self._kernel.is_guardian_stopped = True
+        self.stopped_at, self.excused_until, self._thaw_seconds = self._loop.now, math.inf, thaw_seconds
         self.node.pause()
         return True
 
@@ -90,6 +97,7 @@ class GuardianProcess:
         """It is killed: its worker hears of it, and what it left falls to the watcher, which kills that (P2)."""
         if not self.node.dead:
             self.node.kill()
+            self.excused_until = min(self.excused_until, self._loop.now + self._thaw_seconds)
             self._machine.on_jump.pop(self, None)
             self._end.close()
             self._kernel.guardian_dies()

@@ -1,0 +1,1 @@
+"""A simulated machine: clocks, processes and their kernel, sockets, and the real guardian among them."""

@@ -1,0 +1,75 @@
+"""What the rules of the simulation excuse, and no more than that."""
+
+from collections.abc import Iterator
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from jobq.task import Task
+from jobq.testing.simulation.crew import Crew
+from jobq.testing.simulation.loop import Loop, Machine, Node
+from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.named import NamedRules, _Term
+from jobq.testing.simulation.rules.trace import Trace
+from jobq.testing.simulation.service_bus.copies import Copy
+from jobq.testing.simulation.service_bus.copy_monitor import CopyMonitor
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+def test_a_process_that_is_stopped_is_judged_by_what_it_believes_once_it_goes_on(loop: Loop) -> None:
+    """Seed 427251611: meanwhile it can do nothing with what it believes."""
+    server, trace = Machine(loop, "server"), Trace(loop)
+    rules = NamedRules(loop, trace, server, cast("Any", None), lambda _node: False)
+    rules._terms[1] = _Term(1, "key", expires=server.boottime() - 1.0)
+    holder = Node(Machine(loop, "m0"), "h0.1")
+    rules.believers[holder] = cast("Any", SimpleNamespace(token=1, is_lost=False))
+    holder.pause()
+    rules.instant()
+    assert not trace.violations
+    holder.resume()
+    rules.instant()
+    assert [broken.rule for broken in trace.violations] == ["1.3"]
+
+
+@pytest.mark.parametrize(
+    ("excused_until", "left"),
+    [(9.0, None), (11.5, 1.5), (17.0, 2.5)],
+    ids=["no freeze", "stopped 1 s after a thaw", "a thaw while it is stopped"],
+)
+def test_the_time_to_notice_a_freeze_does_not_pass_while_a_process_is_stopped(
+    loop: Loop, excused_until: float, left: float | None
+) -> None:
+    machine = Machine(loop, "m0")
+    holder = Node(machine, "h0.1")
+    crew = Crew(0, machine, cast("Any", None), Random(1), holder=holder)
+    crew.excused_until = excused_until
+    holder.pause()
+    loop.now = 20.0
+    crew.continue_holder(holder, stopped=10.0, thaw=2.5)
+    assert crew.excuses(holder) is (left is not None)
+    loop.now += (left or 0.0) + 0.1
+    assert not crew.excuses(holder)
+    assert not holder.pauses
+
+
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_one_of_two_messages_with_one_fencing_number_has_succeeded(loop: Loop, succeeded: bool) -> None:
+    """Seed 427370185: without duplicate detection nobody can say which; with none that succeeded the task is lost."""
+    monitor = CopyMonitor(loop, Machine(loop, "server"), cast("Any", None))
+    known = Known("t1", Task.new(command="x", id="t1"))
+    for _ in range(2):
+        monitor._copies[cast("Any", object())] = Copy(known, known.task, 0, 0, place="gone")
+    monitor._twins.add(("t1", "0.0.1"))
+    if succeeded:
+        known.succeeded.add("0.0.1")
+    monitor._check_place(known)
+    assert known.has_ended is succeeded
+    assert [broken.rule for broken in monitor.violations] == ([] if succeeded else ["S1"])
