@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jobq.backend import Renewed
 from jobq.clock import Moment
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
@@ -128,4 +129,4 @@ async def test_who_asks_for_more_hears_of_a_shorter_lock_each_time(tmp_path: Pat
         kept = delivery.lease
         stage.queue.description = replace(stage.queue.description, lock_duration=SHORT)
         told = [await delivery.renew(delivery.lease), await delivery.renew(kept), await delivery.renew(kept)]
-        assert told == [timedelta(seconds=SHORT - 1)] * 3
+        assert told == [Renewed(lease=timedelta(seconds=SHORT - 1))] * 3
