@@ -283,6 +283,21 @@ async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.Monkey
     assert [*await queue._wishes.among([task.id, "nobody-s"])] == ["nobody-s"], "it waits a day"
 
 
+async def test_what_stays_is_not_before_what_is_to_be_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = await journaled(stage)
+    monkeypatch.setattr("jobq_azure.table_journal.retention._MOST_ROWS", 1)
+    monkeypatch.setattr("jobq_azure.table_journal.retention._WISH_SECONDS", -1.0)
+    await queue._wishes.record({"a": "", "b": ""})  # of "a" nobody has heard yet: it waits a day
+    row = rows.wish_key("b")
+    await queue._wire.write(
+        rows.wishes_of(queue._wire.place.queue), [Write(Verb.REPLACE, row, {"At": 1.0, "Born": ""})]
+    )
+    for _ in range(2):
+        await queue._sweep.once()
+    await written(queue)
+    assert [*await queue._wishes.among(["a", "b"])] == ["a"]
+
+
 async def test_rights_and_a_missing_table_are_told_plainly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = await journaled(stage)
     stage.tables.strike(Strike.DENY)

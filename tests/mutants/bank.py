@@ -275,7 +275,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what a journal has not heard of is gone",
         file="jobq/cli/submit/wait_for_results.py",
-        text="away=away.tell, lags=lags)",
+        text="away=away.tell, lag=lag_of(backend))",
         wrong="away=away.tell)",
         test="tests/journal/test_results.py::test_s5_what_a_journal_has_not_heard_of_is_waited_for",
     ),
