@@ -129,6 +129,17 @@ class ReleaseIsACrash(Wrapped):
     delivery = _UncountedReleaseDelivery
 
 
+class _HastyDelivery(FaultyDelivery):
+    async def settle(self, settlement: Settlement) -> None:
+        await self.inner.settle(Release() if isinstance(settlement, Release) else settlement)
+
+
+class ReleaseAtOnce(Wrapped):
+    """S7: what was given back for want of room comes again at once."""
+
+    delivery = _HastyDelivery
+
+
 class _ImpatientDelivery(FaultyDelivery):
     async def settle(self, settlement: Settlement) -> None:
         if isinstance(settlement, Requeue):
@@ -244,6 +255,7 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     DeliveriesReset: "lease.fencing_rises_through_everything",
     ReleaseConsumesBudget: "settle.release_consumes_no_budget",
     ReleaseIsACrash: "settle.release_consumes_no_budget",
+    ReleaseAtOnce: "settle.release_waits_for_its_delay",
     DelayIgnored: "settle.requeue_waits_for_its_delay",
     CountersLost: "settle.requeue_stores_counters_and_generation",
     DeadLetterWithoutBody: "dead.keeps_bytes_and_reason",

@@ -65,6 +65,20 @@ async def test_a_claim_that_is_asked_again_takes_over_no_lease_that_is_over(tmp_
         assert later.deliveries == 2
 
 
+async def test_what_is_released_keeps_its_place(tmp_path: Path) -> None:
+    """Whoever was not started is not put behind those that were pushed after it."""
+    clock = VirtualClock()
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        for each in tasks(3):
+            await queue.push([each])
+            await clock.advance(1)
+        (first,) = await queue.receive(1, LEASE, NOW)
+        await first.settle(Release())
+        found = await queue.receive(3, LEASE, NOW)
+        assert found[0].id == first.id
+
+
 async def test_ids_of_done_tasks_are_remembered_for_a_month(tmp_path: Path) -> None:
     """S8: a repeated push of a task that is done changes nothing; another payload is an error; then it is forgotten."""
     clock = VirtualClock()

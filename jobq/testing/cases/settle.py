@@ -6,7 +6,7 @@ from datetime import timedelta
 from jobq.backend import Delivery
 from jobq.errors import LockLost
 from jobq.settlement import Complete, DeadLetter, Release, Requeue
-from jobq.task import TaskResult
+from jobq.task import Counters, TaskResult
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, Verb, crashes, raises
 
@@ -91,6 +91,20 @@ async def release_consumes_no_budget(bench: Bench) -> None:
             assert after.deliveries == before.deliveries + 1
             assert crashes(after) == crashes(before) == 0
         before = after
+
+
+@case()
+async def release_waits_for_its_delay(bench: Bench) -> None:
+    """S7: a task that this worker has no room for comes back when its delay is over, and no sooner."""
+    (pushed,) = await bench.pushed()
+    await (await bench.take()).settle(Release(_DELAY + bench.lease))
+    await bench.counts(scheduled=1)
+    await bench.clock.advance(bench.lease.total_seconds() + 1)
+    await bench.nothing()
+    await bench.clock.advance(_DELAY.total_seconds())
+    after = await bench.take()
+    assert after.task.fingerprint() == pushed.fingerprint()
+    assert after.task.counters == Counters(ends=1), "one recorded end, and no failure"
 
 
 @case("counts_deliveries")
