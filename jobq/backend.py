@@ -35,7 +35,7 @@ class Capabilities:
         chooses_lease: the caller says how long a lease lasts; else that is the queue's own matter, a delivery says what
             was granted, and `default_lease` is the most that it can be.
         max_message_bytes: the largest body of one task, as stored; None = no limit of the service's.
-        max_delay: the longest delay of a requeue or `not_before`; None = no limit.
+        max_delay: the longest delay of a requeue, a release or `not_before`; None = no limit.
         deduplicates: two pushes of one id inside `dedup_window` yield one task (S8).
         dedup_window: how long an id is remembered after its task ended; None = as long as its record exists.
         frees_ids: what `clear` and `purge_dead` delete may be pushed anew under its id; else the window alone decides.
@@ -228,7 +228,11 @@ class Delivery(Protocol):
         ...
 
     async def settle(self, settlement: Settlement) -> None:
-        """End the delivery, as the value says (`jobq.settlement`), with what the journal records of it (S5)."""
+        """End the delivery as the value says, in one step with what the journal records of it (S5, S6).
+
+        Raises:
+            MalformedTask: the message has outgrown what the service takes, or is no task whose counters could rise.
+        """
         ...
 
     async def checkpoint(self, value: str, number: int = 0) -> None:

@@ -8,7 +8,7 @@ from jobq.backend import FencingNumber, Renewed
 from jobq.clock import Clock
 from jobq.errors import BackendUnavailable, LockLost
 from jobq.journal.records import Beat
-from jobq.settlement import DeadLetter, Settlement
+from jobq.settlement import DeadLetter, Record, Release, Settlement
 from jobq.task import Task
 
 Answer = Callable[[], Awaitable[None]]
@@ -29,6 +29,7 @@ class ScriptedDelivery:
         self.journaled = self.cancel_requested = False
         self.renewed_at: list[float] = []
         self.settled: list[str] = []
+        self.records: list[Record | None] = []
         self.answers: list[Answer] = []
         self.settle_answers: list[Answer] = []
         self.always: Answer = self.accept
@@ -63,6 +64,7 @@ class ScriptedDelivery:
             await self.settle_answers.pop(0)()
 
     async def settle(self, settlement: Settlement) -> None:
+        self.records.append(None if isinstance(settlement, Release) else settlement.record)
         reason = f" {settlement.reason}" if isinstance(settlement, DeadLetter) else ""
         await self._settle(f"{settlement.verb}{reason}")
 

@@ -153,6 +153,32 @@ async def test_another_end_that_has_no_room_for_its_count_is_left_to_its_lease()
     assert said == (Settled.LOST, 1, ["requeue"])
 
 
+async def test_s5_the_journal_records_what_became_of_the_task_not_what_was_wanted() -> None:
+    """It cannot be buried, and is put back for that: it was recorded as dead, and waited."""
+    clock = VirtualClock()
+    delivery = ScriptedDelivery(clock)
+    delivery.journaled = True
+    journal, failed = AttemptJournal(delivery), Outcome(kind=OutcomeKind.FAILED, detail="exit code 1")
+    keeper = LeaseKeeper(journal, since=Moment.of(clock), timing=LeaseTiming(lease=60), clock=clock)
+
+    async def missing() -> None:
+        raise QueueNotFound("there is no dead-letter queue")
+
+    delivery.settle_answers = [missing]
+    async with keeper:
+        await settle(
+            delivery,
+            keeper,
+            DeadLetter(Reason.FAILED, "failed"),
+            failed,
+            capabilities=Capabilities(default_lease=timedelta(seconds=60)),
+            clock=clock,
+            record=lambda verdict: journal.record(verdict, failed),
+        )
+    assert delivery.settled == ["dead_letter failed", "requeue"]
+    assert [record.attempt.then for record in delivery.records if record is not None] == ["dead", "retry"]
+
+
 @pytest.mark.parametrize(("level", "seconds"), [("stop", 5.0), ("now", 2.0)])
 async def test_a_stop_leaves_a_refused_settle_little_time(level: str, seconds: float) -> None:
     stopping = Stopping()

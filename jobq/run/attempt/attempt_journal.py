@@ -1,4 +1,4 @@
-"""What one attempt tells the journal of its queue, where it keeps one: while it runs, and what it came to."""
+"""What the journal of a queue, if there is one, is to know of an attempt: while it runs, and what it came to."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ class Glimpsed(Protocol):
 
 
 class AttemptJournal:
-    """One attempt's; what the keeper renews, so that each renewal says how it is, and hears what is asked of it.
+    """One attempt's. The keeper renews through it, so that each renewal says how it is, and hears what is asked of it.
 
     Args:
         delivery: whose.
@@ -106,10 +106,7 @@ class AttemptJournal:
         return replace(beat, output=end_of(self._running.output_end(MAX_BEAT_OUTPUT_BYTES), MAX_BEAT_OUTPUT_BYTES))
 
     def judged(self, verdict: Verdict) -> Verdict:
-        """Return the verdict to settle with: a task that is to be canceled does not come back, and is no dead letter.
-
-        That holds of what goes back for being canceled, too (S1).
-        """
+        """Return the verdict to settle with: a task that is to be canceled has ended, and is no dead letter (S1)."""
         if self.is_canceled and (isinstance(verdict, Requeue) or _is_canceled(verdict)):
             return Cancel()
         return verdict
