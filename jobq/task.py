@@ -122,6 +122,19 @@ class Counters(_Frozen):
     preemptions: _Count = 0
     ends: _Count = 0
 
+    def raised(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Counters":
+        """Return them after one more attempt.
+
+        Raises:
+            MalformedTask: one of them has no room left.
+        """
+        raised = {
+            "failures": self.failures + failures,
+            "preemptions": self.preemptions + preemptions,
+            "ends": self.ends + ends,
+        }
+        return _validated(Counters, raised)
+
 
 class Task(_Frozen):
     """One unit of work; immutable, `requeued` and `redriven` return new ones.
@@ -246,17 +259,11 @@ class Task(_Frozen):
         return hashlib.blake2b(work, digest_size=16).digest()
 
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
-        """Return the next generation, with its counters raised by this much (S3, S7).
+        """Return the next generation, with its counters raised by this much; see `Counters.raised`."""
+        return self.counted(self.counters.raised(failures=failures, preemptions=preemptions, ends=ends))
 
-        Raises:
-            MalformedTask: one of them has no room left.
-        """
-        raised = {
-            "failures": self.counters.failures + failures,
-            "preemptions": self.counters.preemptions + preemptions,
-            "ends": self.counters.ends + ends,
-        }
-        counters = _validated(Counters, raised)
+    def counted(self, counters: Counters) -> "Task":
+        """Return the next generation of the same work, with these counters (S3, S7)."""
         return self.model_copy(update={"generation": self.generation + 1, "not_before": None, "counters": counters})
 
     def released(self) -> "Task":
