@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import Final, Self, TypeVar
 
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, QueueStats
 from jobq.clock import SystemClock
@@ -30,6 +30,7 @@ from jobq_azure.table_journal.reader import TableJournal
 from jobq_azure.table_journal.recorder import Notebook
 from jobq_azure.table_journal.retention import Sweep
 
+_T = TypeVar("_T")
 _CLOCK: Final = SystemClock()
 ANSWER_SECONDS: Final = 5.0  # of the table
 _LEAVE_SECONDS: Final = 5.0  # for settles that are still on their way
@@ -136,6 +137,19 @@ class JournaledQueue:
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lease tasks; those that somebody wants to end are told so before they start."""
+        end = _CLOCK.boottime() + wait.total_seconds()
+        while True:
+            left = timedelta(seconds=max(0.0, end - _CLOCK.boottime()))
+            found = await self._receive(max_tasks, lease, left)
+            if found is not None:
+                return list(found)
+            if _CLOCK.boottime() >= end:  # what waits behind what was put off must not pass for an empty queue
+                raise BackendUnavailable(f"{self.name}: nothing of what was received can be handed out")
+
+    async def _receive(
+        self, max_tasks: int, lease: timedelta | None, wait: timedelta
+    ) -> list[JournaledDelivery] | None:
+        """Lease tasks once; None = all that came was put off, or is not to be run."""
         since = _CLOCK.boottime()  # RELIABILITY 1.3, rule 1
         granted = await self._inner.receive(max_tasks, lease, wait)
         if not granted:
@@ -152,9 +166,7 @@ class JournaledQueue:
             back = [asyncio.ensure_future(_given_back(each)) for each in own]
             await asyncio.wait(back, timeout=_LEAVE_SECONDS)
             raise
-        if not deliveries:  # it was put off, or not to be run: what waits behind it must not pass for an empty queue
-            raise BackendUnavailable(f"{self.name}: nothing of what was received can be handed out")
-        return list(deliveries)
+        return deliveries or None
 
     def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
         return JournaledDelivery(inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint)
@@ -175,7 +187,7 @@ class JournaledQueue:
             return inner, await self._checkpoints.taken_over(claim, seconds)
         except MalformedTask:
             return inner, None  # it is no task, and goes to the dead letters
-        except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError) as error:
+        except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError, TypeError) as error:
             why = str(error) or "no answer in time"
         seen_to.append(inner)
         # It must not start from nothing, which would forget what was acknowledged (S9).
@@ -208,12 +220,13 @@ class JournaledQueue:
 
     async def clear(self) -> int:
         """Delete what waits; and forget it."""
+        began = self._wire.now()
         count = await self._inner.clear()
-        await self._tried(self._forget_cleared(), "what was cleared still shows")
+        await self._tried(self._forget_cleared(began), "what was cleared still shows")
         return count
 
-    async def _forget_cleared(self) -> None:
-        self._notebook.forget(await self._journal.cleared(running=self.capabilities.clears_leased))
+    async def _forget_cleared(self, began: float) -> None:
+        self._notebook.forget(await self._journal.cleared(began, running=self.capabilities.clears_leased))
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at what jobq gave up on."""
@@ -224,12 +237,15 @@ class JournaledQueue:
         # Whoever retries a task wants it to run: a wish that came too late for its last attempt ends not the next.
         or_else = "what somebody wanted to end may end before it starts"
         await self._tried(self._journal.wishes_of_dead_forgotten(ids), or_else)
-        return await self._tended(
-            self._inner.redrive(ids), self._tell_redriven, "what was put back still shows as dead until it starts"
-        )
+        or_else = "what was put back still shows as dead until it starts"
+        # Before: what was put back first may have ended again when the last one is.
+        dead = await self._tried(self._journal.dead(ids), or_else) or {}
 
-    async def _tell_redriven(self, ids: Sequence[str]) -> None:
-        await self._journal.redriven(ids, self._notebook)
+        async def tell(done: Sequence[str]) -> None:
+            for id_ in dead.keys() & set(done):
+                self._notebook.redriven(id_, *dead[id_])
+
+        return await self._tended(self._inner.redrive(ids), tell, or_else)
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good, and forget them."""
@@ -253,12 +269,13 @@ class JournaledQueue:
                 await self._tried(tell(done), or_else)
         return found
 
-    async def _tried(self, telling: Any, or_else: str) -> None:
+    async def _tried(self, telling: Awaitable[_T], or_else: str) -> _T | None:
         """Tell the journal of what the queue has done; it is done, whether or not it can be told."""
         try:
-            await telling
+            return await telling
         except JobqError as error:
             _log.warning("the journal of %s cannot be told (%s): %s", self._wire.place.spec, or_else, error)
+            return None
 
 
 class JournaledStorageQueue(JournaledQueue):

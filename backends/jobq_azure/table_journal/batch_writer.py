@@ -38,6 +38,7 @@ class Note:
         make: returns its values when it is written; None = it is not worth writing any more.
         bytes: about how much memory it takes.
         verb: what to do with the row.
+        etag: the row must be as it was when this was read, else it stays as it is; empty = however it is.
         is_spare: whether it may be dropped first: what a later note tells anyway.
     """
 
@@ -46,6 +47,7 @@ class Note:
     make: Callable[[], Mapping[str, Any] | None]
     bytes: int
     verb: Verb = Verb.REPLACE
+    etag: str = ""
     is_spare: bool = False
 
     @property
@@ -55,11 +57,18 @@ class Note:
 
 
 def fixed(
-    partition: str, row: str, values: Mapping[str, Any], verb: Verb = Verb.REPLACE, *, spare: bool = False
+    partition: str,
+    row: str,
+    values: Mapping[str, Any],
+    verb: Verb = Verb.REPLACE,
+    *,
+    etag: str = "",
+    spare: bool = False,
 ) -> Note:
     """Return a note whose values are known."""
     size = sum(len(value) if isinstance(value, str) else 16 for value in values.values())
-    return Note(partition=partition, row=row, make=lambda: values, bytes=size + _ROW_BYTES, verb=verb, is_spare=spare)
+    size += _ROW_BYTES
+    return Note(partition=partition, row=row, make=lambda: values, bytes=size, verb=verb, etag=etag, is_spare=spare)
 
 
 # Returns notes to be written before, when that has to be looked up first.
@@ -202,7 +211,7 @@ class Writer:
         wanted = {id(note) for note, _ in made}
         self._written(note for note in batch if id(note) not in wanted)
         while made:
-            writes = [Write(note.verb, note.row, values) for note, values in made]
+            writes = [Write(note.verb, note.row, values, note.etag) for note, values in made]
             try:
                 await self._wire.write(made[0][0].partition, writes)
             except WriteRefused as refused:

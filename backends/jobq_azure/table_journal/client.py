@@ -32,6 +32,7 @@ PAGE_ROWS: Final = 1000  # of one look, by the service
 _CONNECT_SECONDS: Final = 5.0
 _SKEW_SECONDS: Final = 2.0  # a date has whole seconds: less is no difference between two clocks
 _JSON: Final = "application/json;odata=nometadata"
+_ETAGS: Final = "application/json;odata=fullmetadata"
 _CLOSED: Final = (aiohttp.ServerDisconnectedError, ConnectionResetError)
 _STATUS: Final = re.compile(rb"^HTTP/1\.1 (\d{3})", re.MULTILINE)
 _CODE: Final = re.compile(rb'"code": *"(\w+)"|<(?:m:)?code>(\w+)</', re.IGNORECASE)
@@ -115,6 +116,7 @@ class TableWire:
         select: str = "",
         limit: int = PAGE_ROWS,
         after: Mapping[str, str] | None = None,
+        etags: bool = False,
     ) -> tuple[list[Row], Mapping[str, str] | None]:
         """Return rows of a range in the order of their keys, and what goes on behind them; None = that was all.
 
@@ -126,12 +128,13 @@ class TableWire:
             select: the names of what is wanted, separated by commas; empty = all.
             limit: how many at most.
             after: what the look before has returned.
+            etags: with the `odata.etag` of each, by which it is written or deleted only as it was read.
         """
         range_ = f"PartitionKey eq '{partition}' and RowKey ge '{first}' and RowKey lt '{end}'"
         query = {"$filter": f"{range_} and {where}" if where else range_, "$top": str(min(limit, PAGE_ROWS))}
         if select:
             query["$select"] = f"PartitionKey,RowKey,Timestamp,{select}"
-        answer = await self._request("GET", f"/{TABLE}()", query | dict(after or {}))
+        answer = await self._request("GET", f"/{TABLE}()", query | dict(after or {}), accept=_ETAGS if etags else _JSON)
         if answer.status != HTTPStatus.OK:
             raise refusal(answer.status, _code(answer), self.place)
         following = {
@@ -142,14 +145,14 @@ class TableWire:
         return self._rows(answer), following or None
 
     async def all(
-        self, partition: str, first: str, end: str, *, where: str = "", select: str = "", most: int
+        self, partition: str, first: str, end: str, *, where: str = "", select: str = "", most: int, etags: bool = False
     ) -> list[Row]:
         """Return the rows of a range, `most` at most; see `look`."""
         found: list[Row] = []
         after: Mapping[str, str] | None = None
         while len(found) < most:
             rows, after = await self.look(
-                partition, first, end, where=where, select=select, limit=most - len(found), after=after
+                partition, first, end, where=where, select=select, limit=most - len(found), after=after, etags=etags
             )
             found += rows
             if after is None:
@@ -159,7 +162,7 @@ class TableWire:
     async def get(self, partition: str, row: str) -> Row | None:
         """Return one row, with its `odata.etag`; None = it is not there."""
         query = {"$filter": f"PartitionKey eq '{partition}' and RowKey eq '{row}'"}
-        answer = await self._request("GET", f"/{TABLE}()", query, accept="application/json;odata=fullmetadata")
+        answer = await self._request("GET", f"/{TABLE}()", query, accept=_ETAGS)
         if answer.status != HTTPStatus.OK:
             raise refusal(answer.status, _code(answer), self.place)
         found = self._rows(answer)

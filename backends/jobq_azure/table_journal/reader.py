@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from jobq.errors import BackendUnavailable, StoreUnusable
+from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, TaskState
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import Wish, Wishes, is_meant
 from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
-from jobq_azure.table_journal.recorder import Notebook
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
@@ -254,21 +254,35 @@ class TableJournal:
             await self._wishes.record({id_: self._born_of(id_, live.get(id_)) for id_ in batch})
         return [_answer(found.get(id_)) for id_ in ids]
 
-    async def cleared(self, *, running: bool) -> list[Row]:
-        """Return the rows of what waited, and of what ran if that was cleared too; and forget what was pushed."""
+    async def cleared(self, before: float, *, running: bool) -> list[Row]:
+        """Return the rows of what waited, and of what ran if that was cleared too; and forget what was pushed.
+
+        Args:
+            before: wall time in seconds, by the service's clock; what was written later is not of what was cleared.
+            running: whether what ran was cleared, too.
+        """
         self._pushed.clear()
         self._born.clear()
         first, end = rows.below("l")
         where = _NOT_DONE if running else "State eq 'ready'"
-        return await _answered(self._wire.all(self._queue, first, end, where=where, select="State", most=_MOST_LIVE))
+        found = await _answered(
+            self._wire.all(self._queue, first, end, where=where, select="State", most=_MOST_LIVE, etags=True)
+        )
+        now = self._wire.now()
+        return [row for row in found if now - rows.age(row, now) < before]
 
     async def purged(self, ids: Sequence[str]) -> list[Row]:
-        """Return all rows of tasks."""
+        """Return all rows of tasks that have ended, and not those of a later one that has an id of theirs."""
 
         async def of(id_: str) -> list[Row]:
-            self._forget_pushed(id_)
-            found = [{"RowKey": rows.live(id_)}] if await self._wire.get(self._queue, rows.live(id_)) else list[Row]()
-            for attempt in await self._attempt_rows(id_):
+            where, attempts = await self._wire.get(self._queue, rows.live(id_)), await self._attempt_rows(id_)
+            found = list[Row]()
+            if where is None or where["State"] == rows.DONE:
+                self._forget_pushed(id_)
+                found += [where] if where else []
+            else:
+                attempts = [each for each in attempts if each.get("Born") and each["Born"] != where.get("Born")]
+            for attempt in attempts:
                 ended, fencing = rows.decoded(attempt).ended, rows.fencing_of(attempt)
                 found += [attempt, {"RowKey": rows.ended_key(ended, id_, fencing)}]
                 if await self._wire.get(self._queue, rows.output_key(id_, fencing)) is not None:
@@ -286,15 +300,17 @@ class TableJournal:
 
         await _answered(forgotten())
 
-    async def redriven(self, ids: Sequence[str], notebook: Notebook) -> None:
-        """Note that dead letters were put back: under the next epoch, which a redrive begins (S3)."""
+    async def dead(self, ids: Sequence[str]) -> dict[str, tuple[FencingNumber, str]]:
+        """Return what dead letters have come to: the last fencing number of each, and the etag of where it is.
 
-        async def tell(id_: str) -> None:
-            last = await self._last(id_)
-            if last is not None:
-                notebook.redriven(id_, rows.fencing_of(last))
+        The etag is empty where no row says so; a letter of which no attempt is known is left out.
+        """
 
-        await _answered(self._each(list(ids), tell))
+        async def known(id_: str) -> tuple[str, tuple[FencingNumber, str]] | None:
+            last, where = await asyncio.gather(self._last(id_), self._wire.get(self._queue, rows.live(id_)))
+            return None if last is None else (id_, (rows.fencing_of(last), str((where or {}).get("odata.etag", ""))))
+
+        return dict(each for each in await _answered(self._each(list(ids), known)) if each is not None)
 
     async def _each(self, items: Sequence[_S], ask: Callable[[_S], Awaitable[_T]]) -> list[_T]:
         turn = asyncio.Semaphore(_ASKED_AT_ONCE)

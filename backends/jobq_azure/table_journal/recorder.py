@@ -85,10 +85,17 @@ class Notebook:
         note.make = lambda: values if _CLOCK.boottime() < until else None
         return note
 
-    def redriven(self, task_id: str, dead: FencingNumber) -> None:
-        """Tell that a dead letter was put back, under the next epoch (S3)."""
+    def redriven(self, task_id: str, dead: FencingNumber, etag: str) -> None:
+        """Tell that a dead letter was put back, under the next epoch (S3), unless somebody has told more since.
+
+        Args:
+            task_id: its id.
+            dead: the fencing number of its last attempt.
+            etag: of the row that said where it was; empty = there was none.
+        """
         fencing = FencingNumber(dead.epoch + 1, 0, dead.delivery)
-        self._writer.add([fixed(self._queue, rows.live(task_id), _waiting(None, fencing, time.time()))])
+        values, verb = _waiting(None, fencing, time.time()), Verb.REPLACE if etag else Verb.INSERT
+        self._writer.add([fixed(self._queue, rows.live(task_id), values, verb, etag=etag)])
 
     def held(self, held: Held) -> None:
         """Tell that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
@@ -172,11 +179,11 @@ class Notebook:
             "Then": attempt.then,
             "Born": born,
         }
-        notes.append(fixed(self._queue, rows.live(held.id), values))
+        where = fixed(self._queue, rows.live(held.id), values)
+        notes.append(where)
         if wished:
             notes.append(fixed(rows.wishes_of(self._queue), rows.wish_key(held.id), {}, Verb.DELETE))
-        # An end that is told late does no harm: who holds the task since then tells of that again.
-        self._writer.add(notes)
+        self._writer.add(notes, self._unless_later(where, held.id, held.fencing))
 
     def replaced(self, held: Held, after: After) -> None:
         """Tell that the queue has a copy of a task; whether the original is gone is not known yet (S6)."""
@@ -190,7 +197,7 @@ class Notebook:
         self._writer.add([*notes, where], self._unless_later(where, held.id, after.fencing))
 
     def _unless_later(self, note: Note, task_id: str, fencing: FencingNumber) -> Inquiry:
-        """Let a note that a task waits not be written late over the word of a later attempt (S3).
+        """Let a note that a task waits or has ended not be written late over the word of a later attempt (S3, S5).
 
         Whoever is cut off from the table alone, and not from the queue, tells of what another has long begun or ended.
         """
@@ -233,8 +240,11 @@ class Notebook:
         return notes
 
     def forget(self, found: Sequence[Row], partition: str = "") -> None:
-        """Delete rows, some time."""
-        self._writer.add(fixed(partition or self._queue, row["RowKey"], {}, Verb.DELETE, spare=True) for row in found)
+        """Delete rows, some time; those that were read with an etag only as they were read."""
+        self._writer.add(
+            fixed(partition or self._queue, row["RowKey"], {}, Verb.DELETE, etag=row.get("odata.etag", ""), spare=True)
+            for row in found
+        )
 
 
 def _waiting(task: Task | None, fencing: FencingNumber, due: float) -> dict[str, Any]:

@@ -73,12 +73,13 @@ class Sweep:
         self._notebook.forget([each for row in old for each in _attempt_of(row)])
         first, end = rows.below("l")
         done, _ = await self._wire.look(
-            self._queue, first, end, where=f"State eq '{rows.DONE}' and At lt {now - _DONE_SECONDS:.3f}", select="At"
-        )
+            self._queue, first, end, where=f"State eq '{rows.DONE}' and At lt {now - _DONE_SECONDS:.3f}", select="At",
+            etags=True,
+        )  # fmt: skip
         self._notebook.forget(done)
         lost, _ = await self._wire.look(
             self._queue, first, end, where=f"State eq 'running' and At lt {now - self._keep_seconds:.3f}",
-            select="LeaseLeft",
+            select="LeaseLeft", etags=True,
         )  # fmt: skip
         self._notebook.forget([row for row in lost if rows.lease_left(row, self._wire.now()) <= -self._keep_seconds])
         await self._checkpoints(now - max(self._keep_seconds, _SAVED_SECONDS))
@@ -99,8 +100,8 @@ class Sweep:
         """Return the next rows that are older; those that stay do not stand before others for ever."""
         first, end = rows.below(kind)
         found, self._behind[kind] = await self._wire.look(
-            partition, first, end, where=f"At lt {moment:.3f}", select="At", limit=_MOST_ROWS,
-            after=self._behind.get(kind),
+            partition, first, end, where=f"At lt {moment:.3f}", select="At,Born", limit=_MOST_ROWS,
+            after=self._behind.get(kind), etags=True,
         )  # fmt: skip
         return found
 
@@ -111,9 +112,16 @@ class Sweep:
         for row in await self._saved_before(partition, "w", now - _WISH_SECONDS):
             task = await self._wire.get(self._queue, rows.live(rows.id_of(row)))
             is_old = now - float(row["At"]) > _NOBODYS_SECONDS
-            if (task is not None and task["State"] == rows.DONE) or (task is None and is_old):
+            if is_old if task is None else _has_met(row, task):
                 met.append(row)
         self._notebook.forget(met, partition)
+
+
+def _has_met(wish: Row, task: Row) -> bool:
+    """Tell whether a task has ended that somebody wanted to end; not a former one of its id, which ended before."""
+    born = {str(wish.get("Born") or ""), str(task.get("Born") or "")}
+    is_of_it = "" in born or len(born) == 1
+    return task["State"] == rows.DONE and (is_of_it or float(task["At"]) >= float(wish["At"]))
 
 
 def _attempt_of(row: Row) -> list[dict[str, Any]]:
