@@ -15,6 +15,7 @@ from benchmarks.measure import Figure, Meter, Row, compared
 from benchmarks.sections import Options
 from jobq.clock import SystemClock
 from jobq.settings import Settings
+from jobq.settlement import Complete
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq_sqlite import task_sql
@@ -65,7 +66,7 @@ async def _ours(path: Path, count: int, group: int) -> Figures:
                 for delivery in deliveries:
                     assert delivery.task.command
             with meters["settle"]:
-                await asyncio.gather(*(delivery.complete(TaskResult()) for delivery in deliveries))
+                await asyncio.gather(*(delivery.settle(Complete(TaskResult())) for delivery in deliveries))
         assert not await queue.receive(1, None, timedelta(0))
     return _figures(meters, count)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.measure import Figure, Meter, Row, compared, in_turns, median
 from benchmarks.sections import Options
 from jobq.settings import Settings
+from jobq.settlement import Release
 from jobq.spec import resolve
 from jobq.task import Task
 
@@ -47,5 +48,5 @@ async def _claims(spec: str) -> Figure:
             with Meter() as meter:
                 (delivery,) = await queue.receive(1, None, timedelta(0))
             figures.append(meter.figure(1))
-            await delivery.release()
+            await delivery.settle(Release())
     return median(figures)

@@ -21,11 +21,11 @@ from benchmarks.sections import Options
 from benchmarks.slots import fill
 from benchmarks.worker_rate import worked
 from jobq.backend import Backend
-from jobq.journal.page import page_of
 from jobq.journal.records import Attempt
 from jobq.journal.store import journal_of
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.settings import Settings
+from jobq.settlement import Complete, Record
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from tests.postgres.server import session
@@ -71,12 +71,9 @@ async def _bare(spec: str, settings: Settings, count: int) -> Figure:
 
 async def _settle_all(queue: Backend, output: str, group: int = 32) -> None:
     while deliveries := await queue.receive(group, None, timedelta(0)):
-        for delivery in deliveries:
-            page = page_of(delivery)
-            if page is not None:
-                page.attempt = Attempt(attempt=1, outcome="succeeded", then="done", ended=time.time(), exit_code=0)
-                page.output = output
-        await asyncio.gather(*(delivery.complete(TaskResult(exit_code=0)) for delivery in deliveries))
+        attempt = Attempt(attempt=1, outcome="succeeded", then="done", ended=time.time(), exit_code=0)
+        done = Complete(TaskResult(exit_code=0), record=Record(attempt, output))
+        await asyncio.gather(*(delivery.settle(done) for delivery in deliveries))
 
 
 async def _reading(folder: Path, options: Options) -> list[Row]:

@@ -18,6 +18,7 @@ from benchmarks.commands import output
 from benchmarks.measure import Figure, Meter, Row, compared, in_turns, median
 from benchmarks.sections import ROOT, Options
 from benchmarks.slots import DONE, LEASE, drain
+from jobq.settlement import Complete
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database, session
@@ -37,7 +38,7 @@ class Ours:
             await queue.create()
             await queue.clear()
             await queue.push([Task.new(command="true")])
-            await (await queue.receive(1, LEASE, timedelta(0)))[0].complete(DONE)
+            await (await queue.receive(1, LEASE, timedelta(0)))[0].settle(Complete(DONE))
             if verb == "latency":
                 return await self._latency(queue, count)
             meter = Meter()
@@ -72,7 +73,7 @@ class Ours:
                     await queue.push([Task.new(command="true")])
                     (delivery,) = await waiting
                 figures.append(meter.figure(1))
-                await delivery.complete(DONE)
+                await delivery.settle(Complete(DONE))
             return median(figures)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from benchmarks.measure import Meter
 from jobq.backend import Backend, Delivery
+from jobq.settlement import Complete
 from jobq.task import Task, TaskResult
 
 DONE: Final = TaskResult(exit_code=0, duration=1.0)
@@ -34,7 +35,7 @@ async def drain(queue: Backend, count: int, slots: int, meter: Meter) -> Drained
     async def settle(delivery: Delivery) -> None:
         nonlocal free
         began = time.perf_counter()
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
         took.settles.append(time.perf_counter() - began)
         free += 1
         freed.set()

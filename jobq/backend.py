@@ -14,10 +14,14 @@ What every verb may raise, beside what its own docstring names:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
 
 from jobq.fencing import FencingNumber as FencingNumber  # noqa: PLC0414 - part of the protocol
-from jobq.task import Task, TaskResult
+from jobq.settlement import Settlement
+from jobq.task import Task
+
+if TYPE_CHECKING:
+    from jobq.journal.records import Beat
 
 MOST_CHECKPOINTS: Final = 2**32 - 1  # of one attempt: stores keep the delivery's number and this one in 64 bits
 
@@ -31,7 +35,7 @@ class Capabilities:
         chooses_lease: the caller says how long a lease lasts; else that is the queue's own matter, a delivery says what
             was granted, and `default_lease` is the most that it can be.
         max_message_bytes: the largest body of one task, as stored; None = no limit of the service's.
-        max_delay: the longest delay of a requeue or `not_before`; None = no limit.
+        max_delay: the longest delay of a requeue, a release or `not_before`; None = no limit.
         deduplicates: two pushes of one id inside `dedup_window` yield one task (S8).
         dedup_window: how long an id is remembered after its task ended; None = as long as its record exists.
         frees_ids: what `clear` and `purge_dead` delete may be pushed anew under its id; else the window alone decides.
@@ -142,6 +146,19 @@ class DeadLetter:
     died: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Renewed:
+    """The answer to a renewal.
+
+    Attributes:
+        cancel: somebody wants the task to end.
+        lease: the length that was granted, where that is less: a queue that says itself for how long was changed.
+    """
+
+    cancel: bool = False
+    lease: timedelta | None = None
+
+
 @runtime_checkable
 class Delivery(Protocol):
     """One task handed to one worker under one lease.
@@ -186,33 +203,36 @@ class Delivery(Protocol):
         """The last accepted checkpoint of this task, by whichever attempt (S9)."""
         ...
 
-    async def renew(self, lease: timedelta) -> timedelta | None:
+    @property
+    def journaled(self) -> bool:
+        """Whether the queue keeps a journal: then a renewal takes a beat along, and a settlement its record."""
+        ...
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody wanted the task to end when it was handed out; later a renewal says so."""
+        ...
+
+    async def renew(self, lease: timedelta, beat: "Beat | None" = None) -> Renewed:
         """Extend the lease to this length from now; the caller counts from before the call.
 
         A lost answer is SettlementUnknown: the lease may be longer than the caller knows, never shorter.
 
+        Args:
+            lease: how long it lasts from now.
+            beat: how the attempt is, for the journal; None = leave what was said last.
+
         Returns:
-            The length that was granted, where that is less: a queue that says itself for how long was changed.
+            What is asked of the task, and what was granted.
         """
         ...
 
-    async def complete(self, result: TaskResult) -> None:
-        """End the task as done."""
-        ...
+    async def settle(self, settlement: Settlement) -> None:
+        """End the delivery as the value says, in one step with what the journal records of it (S5, S6).
 
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        """Put it back with changed counters and generation, visible after `delay` (S6)."""
-        ...
-
-    async def release(self) -> None:
-        """Put it back at once; only for a delivery that was never started, consumes no budget.
-
-        Untouched but for one recorded end; a copy that may run beside its original is of the next generation (S3).
+        Raises:
+            MalformedTask: the message has outgrown what the service takes, or is no task whose counters could rise.
         """
-        ...
-
-    async def dead_letter(self, reason: str, description: str) -> None:
-        """Move it to the dead-letter place, with the original bytes (S6)."""
         ...
 
     async def checkpoint(self, value: str, number: int = 0) -> None:

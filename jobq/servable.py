@@ -16,7 +16,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from jobq.backend import Backend, DeadLetter, Delivery
 from jobq.errors import ConfigurationError, LockLost
-from jobq.task import Task, TaskResult
+from jobq.settlement import Settlement
+from jobq.task import TaskResult
 
 MOST_CLAIMED: Final = 100  # tasks of one keyed claim
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of dead letters, beyond which a page ends: it has to arrive within some seconds
@@ -85,12 +86,13 @@ class HeldDelivery(Delivery, Protocol):
         """What `Servable.held` takes; whoever has it may settle the delivery."""
         ...
 
-    async def put_back(self, body: bytes, delay: timedelta, said: str) -> None:
-        """As `requeue`, with the new body as it is; `said` tells this settle from another one (S5)."""
-        ...
+    async def settle(self, settlement: Settlement, said: str = "") -> None:
+        """As of any delivery.
 
-    async def bury(self, reason: str, description: str, said: str) -> None:
-        """As `dead_letter`, with `said` as above."""
+        Args:
+            settlement: how it ends.
+            said: what tells this settle from another one, where its values depend on what it changes (S5); "" = they.
+        """
         ...
 
 
@@ -113,8 +115,14 @@ class Servable(Backend, Protocol):
         """
         ...
 
-    async def held(self, task_id: str, receipt: str) -> HeldDelivery:
-        """Return a delivery by its receipt, which is compared only by its verbs; raises LockLost for what is none."""
+    async def held(self, task_id: str, receipt: str, body: bytes = b"") -> HeldDelivery:
+        """Return a delivery by its receipt, which is compared only by its verbs; raises LockLost for what is none.
+
+        Args:
+            task_id: whose.
+            receipt: as the claim gave it.
+            body: as `find` shows it; only what puts the task back needs it.
+        """
         ...
 
     async def find(self, task_id: str) -> TaskRecord | None:
@@ -228,11 +236,6 @@ def result_json(result: TaskResult) -> bytes:
         "output": result.output_tail[-_MOST_OUTPUT:],
     }
     return json.dumps(fields, separators=(",", ":")).encode()
-
-
-def released_body(body: bytes) -> bytes:
-    """Return the body of a task that was never started, with that recorded (S7); raises MalformedTask."""
-    return Task.decode(body).released().encode()
 
 
 def _check(queue: str, task_id: str) -> str:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from jobq import durations, sizes
 from jobq.errors import ConfigurationError
+from jobq.files.location import checked_place
 
 _PREFIX: Final = "JOBQ_"
 # What a task is given: a jobq command inside of a task finds them in its environment.
@@ -43,8 +44,6 @@ def _size(value: object) -> object:
 
 
 def _place(value: object) -> object:
-    from jobq.files.file_store import checked_place  # noqa: PLC0415 - it imports this module, and few need it
-
     return checked_place(value) if isinstance(value, str) else value
 
 

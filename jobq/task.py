@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from jobq import strict_json
+from jobq import exit_rules, strict_json, wire_v1
 from jobq.errors import MalformedTask
 
 WIRE_VERSION: Final = 2
@@ -75,9 +75,7 @@ def _moment(seconds: float) -> float:
 
 
 def _rule(text: str) -> str:
-    from jobq.run.exit_rules import parse  # noqa: PLC0415 - needs Task itself, and few tasks have rules
-
-    parse(text)
+    exit_rules.parse(text)
     return text
 
 
@@ -124,6 +122,19 @@ class Counters(_Frozen):
     preemptions: _Count = 0
     ends: _Count = 0
 
+    def raised(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Counters":
+        """Return them after one more attempt.
+
+        Raises:
+            MalformedTask: one of them has no room left.
+        """
+        raised = {
+            "failures": self.failures + failures,
+            "preemptions": self.preemptions + preemptions,
+            "ends": self.ends + ends,
+        }
+        return _validated(Counters, raised)
+
 
 class Task(_Frozen):
     """One unit of work; immutable, `requeued` and `redriven` return new ones.
@@ -144,7 +155,7 @@ class Task(_Frozen):
         not_before: wall time in seconds since the epoch before which it is not delivered.
         created: wall time in seconds since the epoch; None = unknown.
         budgets, counters: see there.
-        on_exit: rules for certain ends, see `jobq.run.exit_rules`; None = the budgets alone decide.
+        on_exit: rules for certain ends, see `jobq.exit_rules`; None = the budgets alone decide.
         epoch: raised by each redrive from the dead-letter place (S3). A store where an id can be pushed again begins it
             above all that it has forgotten.
         generation: raised by each requeue (S3).
@@ -220,9 +231,7 @@ class Task(_Frozen):
             raise MalformedTask(f"expected an object, found {_kind(fields)}")
         version = fields.pop("version", None)
         if type(version) is int and version in (0, 1):
-            from jobq import wire_v1  # noqa: PLC0415 - rare: only a queue that ai4s-jobq filled holds these
-
-            return wire_v1.read(version, fields)
+            return cls.new(**wire_v1.read(version, fields))
         if type(version) is not int or version != WIRE_VERSION:
             known = f"this jobq reads 0, 1 and {WIRE_VERSION}"
             raise MalformedTask(f"unknown version {ascii(version)[:40]}; {known}", "version")
@@ -250,17 +259,11 @@ class Task(_Frozen):
         return hashlib.blake2b(work, digest_size=16).digest()
 
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
-        """Return the next generation, with its counters raised by this much (S3, S7).
+        """Return the next generation, with its counters raised by this much; see `Counters.raised`."""
+        return self.counted(self.counters.raised(failures=failures, preemptions=preemptions, ends=ends))
 
-        Raises:
-            MalformedTask: one of them has no room left.
-        """
-        raised = {
-            "failures": self.counters.failures + failures,
-            "preemptions": self.counters.preemptions + preemptions,
-            "ends": self.counters.ends + ends,
-        }
-        counters = _validated(Counters, raised)
+    def counted(self, counters: Counters) -> "Task":
+        """Return the next generation of the same work, with these counters (S3, S7)."""
         return self.model_copy(update={"generation": self.generation + 1, "not_before": None, "counters": counters})
 
     def released(self) -> "Task":

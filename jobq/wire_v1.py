@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from jobq import strict_json
 from jobq.errors import MalformedTask
-from jobq.task import Task
 
 _FIELDS: Final = {"id", "kwargs", "num_retries", "reply_requested"}
 _SHELL_ARGUMENTS: Final = {"cmd", "env", "cwd", "bg_dirsync_to"}
 
 
-def read(version: int, fields: dict[str, Any]) -> Task:
-    """Return the task of a decoded message whose `version` field has been taken out; raises MalformedTask."""
+def read(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what `Task.new` takes, of a decoded message without its `version` field; raises MalformedTask."""
     unknown = sorted(fields.keys() - _FIELDS)
     if unknown:
         raise MalformedTask(f"unknown field in version {version}", ascii(unknown[0])[:42])
@@ -32,7 +31,7 @@ def read(version: int, fields: dict[str, Any]) -> Task:
         raise MalformedTask("must hold a JSON object", "kwargs")
     # ai4s counts down; a negative number there means that the next failure is the last.
     budgets = {"retries": max(0, fields["num_retries"])}
-    return Task.new(id=fields["id"], created=None, budgets=budgets, **_work(kwargs))
+    return {"id": fields["id"], "created": None, "budgets": budgets, **_work(kwargs)}
 
 
 def _work(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """A task that the service has leased to us; every verb is fenced by its receipt, at the service (S4)."""
 
 import json
+import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 
-from jobq.backend import FencingNumber
-from jobq.errors import MalformedTask, SettlementUnknown
-from jobq.journal.page import Page
+from jobq.backend import Renewed
+from jobq.delivery import BaseDelivery
+from jobq.errors import SettlementUnknown
 from jobq.journal.records import Attempt, Beat
-from jobq.task import Task, TaskResult
+from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue, Settlement
+from jobq.task import Counters
 from jobq_http.connection import Connection, NoAnswer
 from jobq_http.settle_batcher import Settles
 
@@ -31,7 +32,7 @@ class Claimed:
     receipt: str
 
 
-class HttpDelivery:
+class HttpDelivery(BaseDelivery):
     """One task leased from a service.
 
     Args:
@@ -45,94 +46,70 @@ class HttpDelivery:
     def __init__(
         self, connection: Connection, settles: Settles, queue: str, claimed: Claimed, lease: timedelta
     ) -> None:
-        self.lease = lease
-        self.page = Page()  # the service drops what is told where its queue keeps no journal
+        super().__init__(
+            id=claimed.id,
+            body=claimed.body,
+            deliveries=claimed.deliveries,
+            lease=lease,
+            checkpoint=claimed.checkpoint,
+            journaled=True,  # the service drops what is told where its queue keeps none
+        )
         self._settles = settles
         self._connection = connection
         self._queue = queue
-        self._claimed = claimed
+        self._receipt = claimed.receipt
         # About as long as the keeper waits for one attempt (1.3 rule 4), which cancels what takes longer: each request
         # has a connection of its own, so that one which hangs holds up no other.
         self._seconds = max(_SHORTEST_SECONDS, min(lease.total_seconds() / 8, _LONGEST_SECONDS))
 
-    @property
-    def id(self) -> str:
-        """The task's id."""
-        return self._claimed.id
-
-    @property
-    def body(self) -> bytes:
-        """The body as stored."""
-        return self._claimed.body
-
-    @property
-    def deliveries(self) -> int:
-        """The store's count, this delivery included."""
-        return self._claimed.deliveries
-
-    @property
-    def checkpoint_value(self) -> str | None:
-        """What the last attempt has saved, as it was at the claim."""
-        return self._claimed.checkpoint
-
-    @cached_property
-    def task(self) -> Task:
-        """The task in the body; raises MalformedTask."""
-        return Task.decode(self._claimed.body)
-
-    @property
-    def fencing(self) -> FencingNumber:
-        """The number that the task may show to others."""
-        try:
-            return FencingNumber(self.task.epoch, self.task.generation, self.deliveries)
-        except MalformedTask:
-            return FencingNumber(0, 0, self.deliveries)
-
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta, beat: Beat | None = None) -> Renewed:
         """Extend the lease from now, by the service's clock."""
         fields: dict[str, Any] = {"lease_seconds": lease.total_seconds()}
-        if self.page.beat is not None:
-            fields["told"] = _beat(self.page.beat())
+        if beat is not None:
+            fields["told"] = _beat(beat)
         answer = await self._put("heartbeat", fields)
-        if isinstance(answer, dict) and answer.get("cancel") is True:
-            self.page.cancel.set()
+        return Renewed(cancel=isinstance(answer, dict) and answer.get("cancel") is True)
 
-    async def complete(self, result: TaskResult) -> None:
-        """End the task as done."""
-        fields = {
-            "exit_code": result.exit_code,
-            "value": result.value,
-            "duration_seconds": result.duration,
-            "output": _clean(result.output_tail[-_MOST_OUTPUT:]),
-        }
-        await self._settle("complete", fields)
-
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        """Put it back with another body (S6)."""
-        await self._settle("requeue", {"delay_seconds": max(0.0, delay.total_seconds())}, task.encode())
-
-    async def release(self) -> None:
-        """Put it back unstarted (S7)."""
-        await self._settle("release", {})
-
-    async def dead_letter(self, reason: str, description: str) -> None:
-        """Move it to the dead-letter place (S6)."""
-        await self._settle("dead-letter", {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])})
+    async def settle(self, settlement: Settlement) -> None:
+        """End the delivery, in one request with others (S6)."""
+        match settlement:
+            case Release(delay) if not delay:
+                await self._send("release", {}, None)
+            case Release(delay):  # by a requeue, since the service's release knows no delay
+                attempt = Attempt.released(self.deliveries, time.time())
+                await self._requeue(self.task.counters.raised(), delay, Record(attempt))
+            case Requeue(counters, delay):
+                await self._requeue(counters, delay, settlement.record)
+            case DeadLetter(reason, description):
+                fields = {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])}
+                await self._send("dead-letter", fields, settlement.record)
+            case Complete(result):
+                told: dict[str, Any] = {
+                    "exit_code": result.exit_code,
+                    "value": result.value,
+                    "duration_seconds": result.duration,
+                    "output": _clean(result.output_tail[-_MOST_OUTPUT:]),
+                }
+                await self._send("complete", told, settlement.record)
 
     async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress beside it (S9)."""
         await self._put("checkpoint", {"value": value, "number": number})
 
-    async def _settle(self, verb: str, fields: dict[str, Any], task: bytes = b"") -> None:
-        if verb != "release" and self.page.attempt is not None:
-            fields["attempt"] = _attempt(self.page.attempt, self.page.output)
-        item = json.dumps({"verb": verb, "id": self.id, "receipt": self._claimed.receipt, **fields}).encode()
+    async def _requeue(self, counters: Counters, delay: timedelta, record: Record | None) -> None:
+        fields = {"delay_seconds": max(0.0, delay.total_seconds())}
+        await self._send("requeue", fields, record, self.task.counted(counters).encode())
+
+    async def _send(self, verb: str, fields: dict[str, Any], record: Record | None, task: bytes = b"") -> None:
+        if record is not None:
+            fields["attempt"] = _attempt(record)
+        item = json.dumps({"verb": verb, "id": self.id, "receipt": self._receipt, **fields}).encode()
         if task:
             item = item[:-1] + b',"task":' + task + b"}"
         await self._settles.send(item, self._seconds)
 
     async def _put(self, verb: str, fields: dict[str, Any]) -> Any:
-        body = {"receipt": self._claimed.receipt, **fields}
+        body = {"receipt": self._receipt, **fields}
         path = f"/api/tasks/{quote(self.id, safe='')}/{verb}"
         try:
             return await self._connection.request(
@@ -151,8 +128,9 @@ def _beat(beat: Beat) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _attempt(attempt: Attempt, output: str) -> dict[str, Any]:
+def _attempt(record: Record) -> dict[str, Any]:
     """Return what an attempt came to; see `_beat`."""
+    attempt = record.attempt
     fields: dict[str, Any] = {
         "outcome": str(attempt.outcome),
         "then": attempt.then,
@@ -165,7 +143,7 @@ def _attempt(attempt: Attempt, output: str) -> dict[str, Any]:
         "usage": None if attempt.usage is None else asdict(attempt.usage),
         "value": attempt.value,
         "program": _clean(attempt.program),
-        "output": _clean(output),
+        "output": _clean(record.output),
     }
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -3,18 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats
+from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats, Renewed
+from jobq.delivery import BaseDelivery
 from jobq.errors import ConfigurationError
-from jobq.journal.page import Page, final_of
-from jobq.task import Task, TaskResult
-from jobq_memory.entry import Bury, Complete, Release, Requeue, Settlement
+from jobq.settlement import Settlement
+from jobq.task import Task
 from jobq_memory.journal import MemoryJournal
 from jobq_memory.leases import MemoryLeases
 from jobq_memory.queue_state import Grant
 from jobq_memory.router import Router, Waiter
+
+if TYPE_CHECKING:
+    from jobq.journal.records import Beat
 
 
 class MemoryBackend:
@@ -132,90 +134,48 @@ class MemoryBackend:
         return lease
 
 
-class MemoryDelivery:
+class MemoryDelivery(BaseDelivery):
     """One task leased from a router.
 
     Args:
         router: holds the task.
         queue: the queue's name.
         grant: what was leased, with the receipt.
-
-    Attributes:
-        page: what is told the journal of it.
     """
 
     def __init__(self, router: Router, queue: str, grant: Grant) -> None:
+        super().__init__(
+            id=grant.id,
+            body=grant.body,
+            deliveries=grant.deliveries,
+            lease=grant.lease,
+            checkpoint=grant.checkpoint,
+            journaled=True,
+            cancel_requested=grant.cancel_requested,
+        )
         self._router = router
         self._queue = queue
         self._grant = grant
-        self.page = Page()
-        if grant.cancel_requested:
-            self.page.cancel.set()
-
-    @property
-    def id(self) -> str:
-        """The task's id; for a message that is not a task, the router's id of it."""
-        return self._grant.id
-
-    @property
-    def body(self) -> bytes:
-        """The message as stored."""
-        return self._grant.body
-
-    @cached_property
-    def task(self) -> Task:
-        """The task in the body. Raises MalformedTask, each time, for a body that is none."""
-        return Task.decode(self._grant.body)
-
-    @property
-    def lease(self) -> timedelta:
-        """The length that was granted."""
-        return self._grant.lease
-
-    @property
-    def deliveries(self) -> int:
-        """How often this task has been handed out, this time included."""
-        return self._grant.deliveries
 
     @property
     def fencing(self) -> FencingNumber:
         """Rises with every delivery of this task (S3)."""
         return self._grant.fencing
 
-    @property
-    def checkpoint_value(self) -> str | None:
-        """The last accepted checkpoint at the time of the grant (S9)."""
-        return self._grant.checkpoint
-
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta, beat: "Beat | None" = None) -> Renewed:
         """Let the lease end this long from now (S4)."""
         with self._router.opened(self._queue) as store:
-            if store.renew(self._grant, lease, self.page.told()):
-                self.page.cancel.set()
+            canceled = store.renew(self._grant, lease, None if beat is None else beat.encode())
         self._router.wake(self._queue)  # the new end may be nearer than the one that waiters know
+        return Renewed(cancel=canceled)
 
-    async def complete(self, result: TaskResult) -> None:
-        """End the task as done."""
-        self._settle(Complete(result, final_of(self.page)))
-
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        """Put it back with changed counters and generation, visible after `delay`, in one step (S6)."""
-        self._settle(Requeue(task, delay))
-
-    async def release(self) -> None:
-        """Put it back at once, at its old place, with one more end recorded (S7)."""
-        self._settle(Release())
-
-    async def dead_letter(self, reason: str, description: str) -> None:
-        """Move it to the dead letters with its original bytes, in one step (S6)."""
-        self._settle(Bury(reason, description))
+    async def settle(self, settlement: Settlement) -> None:
+        """End the delivery, in one step (S6); what is released goes to its old place."""
+        with self._router.opened(self._queue) as store:
+            store.settle(self._grant, settlement)
+        self._router.wake(self._queue)
 
     async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress beside it (S9)."""
         with self._router.opened(self._queue) as store:
             store.checkpoint(self._grant, value, number)
-
-    def _settle(self, settlement: Settlement) -> None:
-        with self._router.opened(self._queue) as store:
-            store.settle(self._grant, settlement, self.page)
-        self._router.wake(self._queue)

@@ -1,12 +1,10 @@
 """One task in the router: its state, and the ways a delivery of it can be settled, as values."""
 
 from dataclasses import dataclass, field
-from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar
 
 from jobq.backend import FencingNumber
-from jobq.journal.records import RELEASED, Attempt, host_of
+from jobq.journal.records import Attempt, host_of
 from jobq.task import OutcomeKind, Task, TaskResult
 
 
@@ -19,43 +17,6 @@ class State(StrEnum):
     DONE = "done"
     DEAD = "dead"
     GONE = "gone"  # cleared or purged; only old deliveries still refer to it
-
-
-@dataclass(frozen=True)
-class Complete:
-    """The task is done."""
-
-    verb: ClassVar[str] = "complete"
-    result: TaskResult
-    final: str | None = None  # what it came to instead: `canceled`, `moved`
-
-
-@dataclass(frozen=True)
-class Requeue:
-    """Back into the queue, changed."""
-
-    verb: ClassVar[str] = "requeue"
-    task: Task
-    delay: timedelta
-
-
-@dataclass(frozen=True)
-class Release:
-    """Back into the queue, never started."""
-
-    verb: ClassVar[str] = "release"
-
-
-@dataclass(frozen=True)
-class Bury:
-    """To the dead letters."""
-
-    verb: ClassVar[str] = "dead_letter"
-    reason: str
-    description: str
-
-
-Settlement = Complete | Requeue | Release | Bury
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -76,7 +37,7 @@ class Entry:
         holder, beat: what the journal knows of the running attempt.
         final: what it came to where that is not success: `canceled`, `moved`.
         attempts: those that have ended, each with the end of its output.
-        settled: the accepted settlement of each recent receipt (S5).
+        settled: the key of the settlement that was accepted for each recent receipt (S5).
     """
 
     id: str
@@ -95,7 +56,7 @@ class Entry:
     expires: float = 0.0
     checkpoint: str | None = None
     checkpoint_order: tuple[int, int] = (0, 0)
-    settled: dict[str, Settlement] = field(default_factory=dict)
+    settled: dict[str, str] = field(default_factory=dict)
     result: TaskResult | None = None
     reason: str = ""
     description: str = ""
@@ -132,10 +93,6 @@ class Entry:
             detail="its lease ran out without a word: the worker died, or lost it",
         )
         self.attempts.append((attempt, ""))
-
-    def released(self, wall: float) -> None:
-        """Record, for the journal, that the latest delivery was given back unstarted."""
-        self.attempts.append((Attempt(attempt=self.deliveries, outcome=RELEASED, then="retry", ended=wall), ""))
 
     def hold(self, task: Task, body: bytes) -> None:
         """Store another form of the task: its bytes and what the router reads from them."""

@@ -10,10 +10,11 @@ from typing import Final, assert_never
 from jobq.backend import DeadLetter, FencingNumber, Peeked, QueueStats
 from jobq.clock import Clock
 from jobq.errors import DuplicateTask, LockLost, MalformedTask
-from jobq.journal.page import Page
 from jobq.journal.records import Attempt, this_holder
+from jobq.settlement import Complete, Release, Requeue, Settlement
+from jobq.settlement import DeadLetter as Bury
 from jobq.task import Task
-from jobq_memory.entry import Bury, Complete, Entry, Release, Requeue, Settlement, State
+from jobq_memory.entry import Entry, State
 from jobq_memory.schedule import Schedule
 
 MOST_OUTPUT_CHARACTERS: Final = 256 * 1024 * 1024  # of a queue; what ended first loses its output
@@ -140,19 +141,21 @@ class Store:
         grant.entry.checkpoint, grant.entry.checkpoint_order = value, order
         self._note("checkpointed", grant.entry)
 
-    def settle(self, grant: Grant, settlement: Settlement, page: Page | None = None) -> None:
+    def settle(self, grant: Grant, settlement: Settlement) -> None:
         """Apply a settlement once; an equal one under the same receipt answers again, without effect (S5)."""
         entry = grant.entry
-        if entry.settled.get(grant.receipt) == settlement:
+        if entry.settled.get(grant.receipt) == settlement.key:
             self._note("settle_repeated", entry)
             return
         self._fence(grant, settlement.verb)
         self._apply(entry, settlement)
-        if page is not None and page.attempt is not None:
-            self._remember(entry, page.attempt, page.output[-_OUTPUT_CHARACTERS:])
+        if isinstance(settlement, Release):
+            self._remember(entry, Attempt.released(entry.deliveries, self._clock.wall()), "")
+        elif settlement.record is not None:
+            self._remember(entry, settlement.record.attempt, settlement.record.output[-_OUTPUT_CHARACTERS:])
         if entry.cancel_requested and entry.state in (State.READY, State.SCHEDULED):
             self._cancel(entry)
-        entry.settled[grant.receipt] = settlement
+        entry.settled[grant.receipt] = settlement.key
         if len(entry.settled) > _RECEIPTS_REMEMBERED:
             del entry.settled[next(iter(entry.settled))]
 
@@ -246,18 +249,17 @@ class Store:
 
     def _apply(self, entry: Entry, settlement: Settlement) -> None:
         match settlement:
-            case Complete(result, final):
-                entry.result, entry.final, entry.ended = result, final, self._clock.wall()
+            case Complete(result):
+                entry.result, entry.final, entry.ended = result, settlement.final, self._clock.wall()
                 self._schedule.remove(entry, State.DONE)
                 self._note("completed", entry)
-            case Requeue(task, delay):
-                if task.id != entry.id:
-                    raise ValueError(f"task {task.id} cannot be stored in the place of {entry.id}")
+            case Requeue(counters, delay):
+                task = Task.decode(entry.body).counted(counters)
                 entry.hold(task, self._encoded(task))
                 self._place(entry, delay)
                 self._note("requeued", entry)
-            case Release():
-                self._release(entry)
+            case Release(delay):
+                self._release(entry, delay)
             case Bury(reason, description):
                 entry.reason, entry.description, entry.died = reason, description, self._clock.wall()
                 self._schedule.remove(entry, State.DEAD)
@@ -267,16 +269,17 @@ class Store:
             case _:
                 assert_never(settlement)
 
-    def _release(self, entry: Entry) -> None:
+    def _release(self, entry: Entry, delay: timedelta) -> None:
         try:
             task = Task.decode(entry.body).released()
             entry.hold(task, task.encode())
         except MalformedTask:
             pass  # a message that is not a task has no counters to keep
         entry.not_before = None  # it was due already: a wall clock that stepped back must not hide it again
+        if delay > timedelta(0):
+            entry.scheduled = self._clock.boottime() + delay.total_seconds()
         self._schedule.place(entry, self._clock.boottime(), self._clock.wall())
         self._note("released", entry)
-        entry.released(self._clock.wall())
 
     def _entry(self, id_: str, body: bytes, task: Task | None, fingerprint: bytes | None) -> Entry:
         entry = Entry(id=id_, body=body, order=0, fingerprint=fingerprint)

@@ -25,11 +25,12 @@ from jobq.servable import (
     receipts_of,
     unpacked,
 )
+from jobq.settlement import Release
 from jobq.task import Task
 from jobq_postgres import errors, migrations, queue_admin, task_listing
 from jobq_postgres.claim import RETENTION
 from jobq_postgres.connections import Links, queue_number
-from jobq_postgres.delivery import PostgresDelivery, release_values
+from jobq_postgres.delivery import PostgresDelivery
 from jobq_postgres.errors import NoAnswer
 from jobq_postgres.journal import PostgresJournal
 from jobq_postgres.lane import Lane, Server, Work
@@ -180,11 +181,11 @@ class PostgresBackend:
             links, row, lease, self._wake, queue=self.name, keeps_result=served, journaled=journaled
         )
 
-    async def held(self, task_id: str, receipt: str) -> PostgresDelivery:
+    async def held(self, task_id: str, receipt: str, body: bytes = b"") -> PostgresDelivery:
         """Return a delivery by its receipt."""
         seq, number = unpacked(self.name, task_id, receipt)
         links = self._links or await self._linked()
-        row = Leased(seq, links.queue, task_id, b"", 0, None, UUID(number))
+        row = Leased(seq, links.queue, task_id, body, 0, None, UUID(number))
         return self._delivery(links, row, _CAPABILITIES.default_lease, served=True)
 
     async def find(self, task_id: str) -> TaskRecord | None:
@@ -273,10 +274,8 @@ class PostgresBackend:
     async def _give_back(self, links: Links, claiming: "asyncio.Future[list[Leased]]") -> None:
         """Return what was claimed for a call that was cancelled: at once, and at no cost to its budgets."""
         try:
-            rows = await claiming
-            journaled = self._keep is not None
-            changes = [Change(row, release_values(row, journaled=journaled)) for row in rows]
-            await asyncio.gather(*(links.run("requeue", change, 5.0) for change in changes))
+            found = [self._delivery(links, row, _CAPABILITIES.default_lease, served=False) for row in await claiming]
+            await asyncio.gather(*(delivery.settle(Release()) for delivery in found))
         except (JobqError, NoAnswer) as error:
             _log.warning("a cancelled receive of %s could not give back its tasks: %s", self.name, error)
 

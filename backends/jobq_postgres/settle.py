@@ -4,7 +4,7 @@ The compare is the same everywhere: the row, its receipt, and `expires_at > cloc
 the moment it looks at the row (RELIABILITY 1.3 rule 10).
 """
 
-import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +12,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from jobq.errors import LockLost
-from jobq.journal.page import Page
+from jobq.journal.records import Attempt
+from jobq.servable import result_json
+from jobq.settlement import Complete, DeadLetter, Record, Release, Settlement
+from jobq_postgres.queue_admin import bytes_of
 
 _OURS: Final = "task.seq = u.seq AND task.receipt = u.receipt AND task.expires_at > clock_timestamp()"
 _TELL: Final = """
@@ -128,16 +131,37 @@ class Ready:
     position: int
 
 
-def noted(page: Page | None) -> tuple[str | None, str | None, bytes | None]:
+def settling(
+    settlement: Settlement, body: bytes, said: str, attempt: int | None = None, *, keeps_result: bool = False
+) -> tuple[Any, ...]:
+    """Return the verb that ends a delivery, and its values.
+
+    Args:
+        settlement: how it ends.
+        body: of a task that goes back, as it is stored from now on.
+        said: what tells this settle from another one with the same receipt (S5).
+        attempt: the delivery's number, for the journal; None = none is kept.
+        keeps_result: whether the result is kept with the id, for the service; the journal has its own.
+    """
+    if attempt is None:
+        noted = _noted(None)
+    elif isinstance(settlement, Release):
+        noted = _noted(Record(Attempt.released(attempt, time.time())))
+    else:
+        noted = _noted(settlement.record)
+    match settlement:
+        case Complete(result):
+            return "complete", said, result_json(result) if keeps_result else None, settlement.final, *noted
+        case DeadLetter(reason, description):
+            return "dead_letter", said, str(reason), bytes_of(description), *noted
+    return "requeue", said, body, max(settlement.delay, timedelta(0)), *noted
+
+
+def _noted(record: Record | None) -> tuple[str | None, str | None, bytes | None]:
     """Return outcome, record and output, the last three values of a settle; None where nothing is journaled."""
-    if page is None or page.attempt is None:
+    if record is None:
         return None, None, None
-    return page.attempt.outcome, page.attempt.encode(), page.output.encode("utf-8", "surrogatepass")
-
-
-def said(verb: str, *arguments: object) -> str:
-    """Return what tells this settle from another one with the same receipt (S5)."""
-    return f"{verb} {hashlib.blake2b(repr(arguments).encode(), digest_size=8).hexdigest()}"
+    return record.attempt.outcome, record.attempt.encode(), record.output.encode("utf-8", "surrogatepass")
 
 
 async def change(connection: Any, statement: str, changes: Sequence[Change]) -> list[object]:
@@ -190,8 +214,3 @@ def _lost(row: Leased) -> LockLost:
         f"the lease on task {row.id} is no longer ours: it expired, the task was settled or cleared,"
         " or a newer checkpoint was saved"
     )
-
-
-def no_delay(delay: timedelta) -> timedelta:
-    """Return a delay that is not negative."""
-    return max(delay, timedelta(0))

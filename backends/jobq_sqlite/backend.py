@@ -180,11 +180,11 @@ class SqliteBackend:
                 return self._deliveries(link, rows, length, served=True)
         return await self._receive(len(receipts), lease, wait, receipts)
 
-    async def held(self, task_id: str, receipt: str) -> SqliteDelivery:
+    async def held(self, task_id: str, receipt: str, body: bytes = b"") -> SqliteDelivery:
         """Return a delivery by its receipt."""
         seq, number = unpacked(self.name, task_id, receipt)
         link = self._link or await self._linked()
-        row = ClaimedRow(seq, task_id, b"", 0, None, number)
+        row = ClaimedRow(seq, task_id, body, 0, None, number)
         return self._deliveries(link, [row], _CAPABILITIES.default_lease, served=True)[0]
 
     async def find(self, task_id: str) -> TaskRecord | None:

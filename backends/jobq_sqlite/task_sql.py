@@ -9,11 +9,13 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from jobq.errors import DuplicateTask, LockLost, QueueNotFound
-from jobq.journal.page import Page, final_of
 from jobq.journal.retention import Trimming
+from jobq.servable import result_json
+from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_sqlite import journal_writer
 from jobq_sqlite.bulk import some
@@ -21,6 +23,7 @@ from jobq_sqlite.bulk import some
 RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
 PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
 _FORGET_AT_ONCE: Final = 200
+_NO_DELAY: Final = timedelta(0)
 _FORGETTING: Final = 4.0  # times what a push of many took to add them
 
 # What may change only while the lease is ours: the one compare of S4.
@@ -37,7 +40,7 @@ _CHECKPOINT: Final = (
 _COMPLETE: Final = (
     f"{_SETTLE} state = 'done', body = x'', checkpoint = NULL, finished_at = ?, result = ?, outcome = ? {_WHERE_OURS}"
 )
-_REQUEUE: Final = f"{_SETTLE} state = ?, available_at = ?, body = ? {_WHERE_OURS}"
+_BACK: Final = f"{_SETTLE} state = ?, available_at = coalesce(?, available_at), body = ? {_WHERE_OURS}"
 _DEAD_LETTER: Final = (
     f"{_SETTLE} state = 'dead', cancel_requested = 0, finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
 )
@@ -317,65 +320,52 @@ def checkpoint(database: sqlite3.Connection, row: ClaimedRow, value: str, number
     _fenced(database, row, now, _CHECKPOINT, (value, number), (number,))
 
 
-def complete(
+def settle(
     database: sqlite3.Connection,
     row: ClaimedRow,
-    settlement: str,
-    now: Now,
-    result: bytes | None = None,
-    page: Page | None = None,
-) -> None:
-    """End the task as done, or as canceled or moved; its id stays known for RETENTION_SECONDS."""
-    _settle(database, row, now, _COMPLETE, (settlement, now.wall, result, final_of(page)), page)
-
-
-def requeue(
-    database: sqlite3.Connection,
-    row: ClaimedRow,
+    settlement: Settlement,
     body: bytes,
-    delay_seconds: float,
-    settlement: str,
+    said: str,
     now: Now,
-    page: Page | None = None,
+    *,
+    journaled: bool = False,
+    keeps_result: bool = False,
 ) -> None:
-    """Put it back with another body, after the delay; one that is to be canceled has ended with that."""
-    state = "ready" if delay_seconds <= 0 else "scheduled"
-    available_at = now.wall + max(0.0, delay_seconds)
-    _settle(database, row, now, _REQUEUE, (settlement, state, available_at, body), page)
-    database.execute(f"{journal_writer.CANCEL_IDLE} AND cancel_requested", (now.wall, row.seq))
+    """End the delivery; one that goes back and is to be canceled has ended with that.
 
-
-def dead_letter(
-    database: sqlite3.Connection,
-    row: ClaimedRow,
-    reason: str,
-    description: str,
-    settlement: str,
-    now: Now,
-    page: Page | None = None,
-) -> None:
-    """Move it to the dead-letter place; the body stays as it is."""
-    _settle(database, row, now, _DEAD_LETTER, (settlement, now.wall, reason, journal_writer.text_of(description)), page)
-
-
-def _settle(
-    database: sqlite3.Connection,
-    row: ClaimedRow,
-    now: Now,
-    update: str,
-    values: tuple[Any, ...],
-    page: Page | None,
-) -> None:
-    """End the delivery; `values` begins with the word that tells this settle from another one."""
+    Args:
+        database: in a transaction.
+        row: what was claimed, with the receipt.
+        settlement: how.
+        body: of a task that goes back, as it is stored from now on.
+        said: what tells this settle from another one (S5).
+        now: the time.
+        journaled: whether a journal is kept.
+        keeps_result: whether the result is kept with the id, for the service; the journal has its own.
+    """
     try:
-        _fenced(database, row, now, update, values)
+        match settlement:
+            case Complete(result):  # its id stays known for RETENTION_SECONDS
+                kept = result_json(result) if keeps_result else None
+                _fenced(database, row, now, _COMPLETE, (said, now.wall, kept, settlement.final))
+            case DeadLetter(reason, description):  # the body stays as it is
+                told = journal_writer.text_of(description)
+                _fenced(database, row, now, _DEAD_LETTER, (said, now.wall, str(reason), told))
+            case Requeue() | Release():
+                is_due, keeps_place = settlement.delay <= _NO_DELAY, isinstance(settlement, Release)
+                at = now.wall + max(0.0, settlement.delay.total_seconds())
+                place = ("ready" if is_due else "scheduled"), None if is_due and keeps_place else at
+                _fenced(database, row, now, _BACK, (said, *place, body))
     except LockLost:
         # S5: the same settle again is answered like the first, without a second effect.
         found = database.execute("SELECT settlements FROM task WHERE seq = ?", (row.seq,)).fetchone()
-        if found is None or f"{row.receipt} {values[0]};" not in found[0]:
+        if found is None or f"{row.receipt} {said};" not in found[0]:
             raise
-    else:
-        journal_writer.note(database, row.seq, page)
+        return
+    if journaled:
+        journal_writer.note(database, row, settlement, now.wall)
+    if isinstance(settlement, Requeue | Release):
+        database.execute(f"{journal_writer.CANCEL_IDLE} AND cancel_requested", (now.wall, row.seq))
 
 
 def _fenced(

@@ -4,18 +4,15 @@ A folder is served here. A container of blobs is a backend's, found through the 
 core imports no Azure.
 """
 
-import re
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
 from jobq.entry_points import registered
 from jobq.errors import BackendMissing, ConfigurationError
+from jobq.files.location import checked_place, container_in, is_container
 from jobq.settings import Settings
 
 ENTRY_POINT_GROUP: Final = "jobq.places"
-_CONTAINER: Final = re.compile(r"az://([a-z0-9]{3,24})/([a-z0-9](?:-?[a-z0-9]){2,62})(?:/(.*))?")
-_ADDRESS: Final = re.compile(r"https://([a-z0-9]{3,24})\.blob\.([a-z0-9.-]+)/([a-z0-9](?:-?[a-z0-9]){2,62})(?:/(.*))?")
-_MARKS: Final = "?#@"  # marks of what may hold a signature or a password (A5)
 
 
 class Place(Protocol):
@@ -58,27 +55,6 @@ class Place(Protocol):
         ...
 
 
-def is_container(text: str) -> bool:
-    """Tell whether a text names a container, and no folder."""
-    return "://" in text
-
-
-def checked_place(text: str) -> str:
-    """Return a place as it was written; raises ValueError that says what would be right."""
-    if not is_container(text):
-        if "\0" in text or not text.strip():
-            raise ValueError("is no folder")
-        return text
-    if any(mark in text for mark in _MARKS):
-        raise ValueError("holds a signature or a password: name the container alone; JOBQ_CONNECTION_STRING signs in")
-    if not (_CONTAINER.fullmatch(text) or _ADDRESS.fullmatch(text)):
-        raise ValueError(
-            "is neither a folder nor a container, as az://ACCOUNT/CONTAINER or"
-            " https://ACCOUNT.blob.core.windows.net/CONTAINER is"
-        )
-    return text
-
-
 def place_at(text: str, settings: Settings) -> Place:
     """Return the place, not yet entered.
 
@@ -97,15 +73,10 @@ def place_at(text: str, settings: Settings) -> Place:
         from jobq.files.folder_store import FolderPlace  # noqa: PLC0415 - the other way round it is no import of ours
 
         return FolderPlace(Path(text).expanduser())
-    if found := _CONTAINER.fullmatch(text):
-        account, suffix, container, prefix = found[1], None, found[2], found[3]
-    else:
-        found = _ADDRESS.fullmatch(text)
-        assert found is not None
-        account, suffix, container, prefix = found[1], found[2], found[3], found[4]
     container_of = registered(ENTRY_POINT_GROUP, "az")
     if container_of is None:
         raise BackendMissing("no package here serves containers of blobs; run: pip install --force-reinstall jobq")
     connect: Any = container_of.load()
-    place: Place = connect(account, container, (prefix or "").strip("/"), suffix, settings)
+    account, suffix, container, prefix = container_in(text)
+    place: Place = connect(account, container, prefix, suffix, settings)
     return place

@@ -2,5 +2,5 @@
 
 A queue on SQL keeps its journal in its own tables: where a task is now is the queue's own row, so it is never told
 twice; what an attempt came to is written in the transaction of its settle, so a result is there only with the settle
-that was accepted (S5). Nothing here is imported by a backend but `records`, `page`, `store` and `retention`.
+that was accepted (S5). Nothing here is imported by a backend but `records`, `store` and `retention`.
 """

@@ -92,6 +92,11 @@ class Attempt:
         return json.dumps(held)
 
     @classmethod
+    def released(cls, attempt: int, ended: float) -> "Attempt":
+        """Return that of a delivery that was given back unstarted."""
+        return cls(attempt=attempt, outcome=RELEASED, then="retry", ended=ended)
+
+    @classmethod
     def decode(cls, text: str, attempt: int) -> "Attempt":
         """Return what was encoded, under its number; what a newer jobq has added is left out."""
         held = {name: value for name, value in json.loads(text).items() if name in _ATTEMPT} | {"attempt": attempt}

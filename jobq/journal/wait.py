@@ -3,11 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from jobq.errors import BackendUnavailable
 from jobq.journal.records import TaskRecord
 from jobq.journal.store import MOST_IDS, Journal
+
+if TYPE_CHECKING:
+    from jobq.backend import Backend
 
 T = TypeVar("T")
 _FIRST_PAUSE_SECONDS: Final = 0.05
@@ -21,7 +24,7 @@ async def ended(
     ids: Iterable[str],
     *,
     away: Callable[[BackendUnavailable], None] | None = None,
-    lags: bool = False,
+    lag: float = 0.0,
 ) -> AsyncIterator[tuple[str, TaskRecord | None]]:
     """Yield each task once it has ended, with where it is; None for one that is not known any more.
 
@@ -30,10 +33,11 @@ async def ended(
         ids: the tasks, which were acknowledged (S1): one that is missing was cleared or purged.
         away: is told each time that the service does not answer, and the wait goes on; None = BackendUnavailable is
             raised.
-        lags: the journal may not have heard of a task yet (`Capabilities.journal_lags`): that is waited for.
+        lag: seconds for which a record may be missing of a task that goes on, see `lag_of`. A task of which there was
+            none yet is waited for without an end then.
     """
     left = dict.fromkeys(ids)
-    heard = set[str]()
+    seen = dict[str, float]()  # when there was a record of it last
     pause = _FIRST_PAUSE_SECONDS
     while left:
         began = time.monotonic()
@@ -42,16 +46,28 @@ async def ended(
             found = {record.id: record for record in await patiently(lambda: journal.find(batch), away)}  # noqa: B023 - called at once
             for id_ in batch:
                 record = found.get(id_)
-                if record is not None:
-                    heard.add(id_)
-                is_gone = record is None and (not lags or id_ in heard)
-                if is_gone or (record is not None and record.state.is_final):
+                if record is None:
+                    is_over = not lag or (id_ in seen and began - seen[id_] >= lag)
+                else:
+                    seen[id_] = began
+                    is_over = record.state.is_final
+                if is_over:
                     del left[id_]
                     some = True
                     yield id_, record
         if left:
             pause = _FIRST_PAUSE_SECONDS if some else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(max(pause, _SHARE * (time.monotonic() - began)))
+
+
+def lag_of(backend: "Backend") -> float:
+    """Return for how many seconds a record may be missing of a task that goes on: two leases, for one is the worker's.
+
+    A journal beside its queue (`Capabilities.journal_lags`) is written later: a `clear` may take a task for one that
+    waits, and delete its record, though a worker has it already and has not written so yet.
+    """
+    known = backend.capabilities
+    return 2 * known.default_lease.total_seconds() if known.journal_lags else 0.0
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], away: Callable[[BackendUnavailable], None] | None) -> T:

@@ -6,21 +6,22 @@ import hashlib
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
 from jobq import strict_json
 from jobq.errors import JobqError, LockLost, MalformedTask
-from jobq.journal.records import RELEASED
 from jobq.journal.wire import body_fields
 from jobq.run.attempt import retry
-from jobq.servable import HeldDelivery, Kind, TaskRecord, released_body
+from jobq.servable import HeldDelivery, Kind, TaskRecord
 from jobq.server import journal_records, schemas
 from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Handler, Parameter, Reply, malformed, whole
 from jobq.server.error_responses import Refused, refused_for
 from jobq.server.request_parsing import aside
 from jobq.server.tokens import Scope
+from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
 from jobq.task import WIRE_VERSION, Counters, Outcome, OutcomeKind, Task, TaskResult, new_id
 
 _ACCEPTED: Final = {"accepted": True}
@@ -98,7 +99,7 @@ async def _unless_gone(call: Call, claiming: "asyncio.Future[Sequence[HeldDelive
 async def _give_back(found: Sequence[HeldDelivery]) -> None:
     for delivery in found:
         with contextlib.suppress(LockLost):  # a later claim of this client has it already
-            await delivery.release()
+            await delivery.settle(Release())
 
 
 def _claimed(delivery: HeldDelivery, *, raw: bool) -> dict[str, Any]:
@@ -136,9 +137,9 @@ async def heartbeat(call: Call) -> Reply:
     """Renew a lease."""
     wish: schemas.Heartbeat = call.body
     delivery = await _held(call)
-    journal_records.tell_beat(delivery, wish.told)
-    await delivery.renew(delivery.lease if wish.lease_seconds is None else timedelta(seconds=wish.lease_seconds))
-    return 202, _ACCEPTED | {"cancel": journal_records.is_canceled(delivery)}
+    lease = delivery.lease if wish.lease_seconds is None else timedelta(seconds=wish.lease_seconds)
+    renewed = await delivery.renew(lease, journal_records.beat_of(wish.told))
+    return 202, _ACCEPTED | {"cancel": renewed.cancel}
 
 
 async def complete(call: Call) -> Reply:
@@ -149,120 +150,98 @@ async def complete(call: Call) -> Reply:
     )
     delivery = await _held(call)
     if wish.attempt is not None:
-        journal_records.tell_attempt(delivery, wish.attempt, "done", "canceled", "moved")
-        await delivery.complete(result)
-        return 202, _ACCEPTED
-    journal_records.tell(
-        delivery,
-        OutcomeKind.SUCCEEDED,
-        "done",
-        duration=wish.duration_seconds,
-        exit_code=wish.exit_code,
-        value=wish.value,
-        output=wish.output,
-    )
-    await delivery.complete(result)
+        record = journal_records.record_told(wish.attempt, "done", "canceled", "moved")
+    else:
+        record = journal_records.record_of(
+            OutcomeKind.SUCCEEDED,
+            "done",
+            duration=wish.duration_seconds,
+            exit_code=wish.exit_code,
+            value=wish.value,
+            output=wish.output,
+        )
+    await delivery.settle(Complete(result, then=record.attempt.then, record=record))
     return 202, _ACCEPTED
 
 
 async def fail(call: Call) -> Reply:
     """Count a failure; the task comes again, or is given up, by its budgets (S7)."""
     wish: schemas.Failure = call.body
-    delivery = await _held(call)
     # Told apart by the request alone: what becomes of it depends on counters that the first one has changed (S5).
-    words = repr((wish.detail, wish.output, wish.duration_seconds, wish.exit_code)).encode()
-    said = f"fail {hashlib.blake2b(words, digest_size=8).hexdigest()}"
-    record = await (await call.backend()).find(call.path["id"])
-    if record is None or record.state != "leased" or record.body is None:
-        await delivery.put_back(_body_of(record), timedelta(0), said)  # stale, or said before: the fence tells
+    said = _said("fail", wish.detail, wish.output, wish.duration_seconds, wish.exit_code)
+    delivery, task = await _held_body(call)
+    if task is None:
+        await delivery.settle(Release(), said)  # stale, or said before: the fence tells
         return 202, _ACCEPTED
-    verdict = _verdict(record, wish)
-    journal_records.tell(
-        delivery,
+    verdict = _verdict(task, wish)
+    record = journal_records.record_of(
         OutcomeKind.FAILED,
-        "retry" if isinstance(verdict, retry.Requeue) else "dead",
-        record=record,
+        "retry" if isinstance(verdict, Requeue) else "dead",
+        task=task,
         duration=wish.duration_seconds,
         detail=wish.detail,
         exit_code=wish.exit_code,
         output=wish.output,
     )
-    if isinstance(verdict, retry.Requeue):
-        await delivery.put_back(verdict.task.encode(), verdict.delay, said)
-    else:
-        tail = wish.output[-_TAIL:]
-        await delivery.bury(verdict.reason, verdict.description + (f"\n{tail}" if tail else ""), said)
+    if isinstance(verdict, DeadLetter) and (tail := wish.output[-_TAIL:]):
+        verdict = replace(verdict, description=f"{verdict.description}\n{tail}")
+    await delivery.settle(replace(verdict, record=record), said)
     return 202, _ACCEPTED
 
 
-def _verdict(record: TaskRecord, wish: schemas.Failure) -> retry.Requeue | retry.DeadLetter:
+def _verdict(record: TaskRecord, wish: schemas.Failure) -> Requeue | DeadLetter:
     outcome = Outcome(
         kind=OutcomeKind.FAILED, detail=wish.detail, exit_code=wish.exit_code, duration=wish.duration_seconds
     )
     jitter = retry.Backoff(jitter=random.Random(wish.receipt))  # noqa: S311 - no secret; the same for a repetition
-    assert record.body is not None
     try:
-        verdict = retry.verdict(Task.decode(record.body), record.deliveries or 1, outcome, jitter)
-        if isinstance(verdict, retry.Requeue):
-            verdict.task.encode()
+        task = Task.decode(record.body or b"")
+        verdict = retry.verdict(task, record.deliveries or 1, outcome, jitter)
+        if isinstance(verdict, Requeue):
+            task.counted(verdict.counters).encode()
             return verdict
     except MalformedTask as fault:
-        return retry.DeadLetter(retry.Reason.MALFORMED, f"{wish.detail}; it cannot be put back: it {fault}")
+        return DeadLetter(retry.Reason.MALFORMED, f"{wish.detail}; it cannot be put back: it {fault}")
     if isinstance(verdict, retry.SendOn):
         return retry.not_sent_on(verdict, outcome, "only a worker of jobq does that, and this one settled by `fail`")
-    assert isinstance(verdict, retry.DeadLetter)
+    assert isinstance(verdict, DeadLetter)
     return verdict
-
-
-def _body_of(record: TaskRecord | None) -> bytes:
-    """Return what is put back also under a lease that is over, since a clock set back may make it last (S1)."""
-    return b"" if record is None or record.body is None else record.body
 
 
 async def release(call: Call) -> Reply:
     """Put back a task that was never started; costs it nothing (S7)."""
-    delivery = await _held(call)
-    record = await (await call.backend()).find(call.path["id"])
-    body = _body_of(record)
-    with contextlib.suppress(MalformedTask):
-        body = released_body(body)
-    journal_records.tell(delivery, RELEASED, "retry", record=record)
-    await delivery.put_back(body, timedelta(0), "release")
+    delivery, _ = await _held_body(call)
+    await delivery.settle(Release())
     return 202, _ACCEPTED
 
 
 async def requeue(call: Call) -> Reply:
     """Put a task back with the counters that the caller has raised (S6); its work stays the store's (S2)."""
     wish: schemas.Requeue = call.body
-    task = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **wish.task}))
-    if task.id != call.path["id"]:
+    told = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **wish.task}))
+    if told.id != call.path["id"]:
         raise Refused(400, "malformed_request", "task.id: is another task's")
-    delivery = await _held(call)
-    # By the request alone, as in `fail`.
-    words = repr((task.encode(), wish.delay_seconds)).encode()
-    said = f"requeue {hashlib.blake2b(words, digest_size=8).hexdigest()}"
-    record = await (await call.backend()).find(task.id)
-    if record is None or record.state != "leased" or record.body is None:
-        await delivery.put_back(_body_of(record), timedelta(0), said)  # stale, or said before: the fence tells
-        return 202, _ACCEPTED
+    said = _said("requeue", told.encode(), wish.delay_seconds)  # by the request alone, as in `fail`
+    delivery, task = await _held_body(call)
+    delay, record = timedelta(seconds=wish.delay_seconds), None
     if wish.attempt is not None:
-        journal_records.tell_attempt(delivery, wish.attempt, "retry")
-    else:
-        journal_records.tell_requeue(delivery, record, task)
-    await delivery.put_back(_counted(record.body, task), timedelta(seconds=wish.delay_seconds), said)
+        record = journal_records.record_told(wish.attempt, "retry")
+    elif task is not None:
+        record = journal_records.record_of_requeue(task, told)
+    settlement: Settlement = Release(delay)  # of what is no task, which has no counters
+    with contextlib.suppress(MalformedTask):
+        settlement = Requeue(_counted(delivery.task.counters, told.counters), delay, record=record)
+    await delivery.settle(settlement, said)
     return 202, _ACCEPTED
 
 
-def _counted(body: bytes, told: Task) -> bytes:
-    """Return the body with what the caller has raised: who may settle changes no work, and lowers no count (S3, S7)."""
-    try:
-        task = Task.decode(body)
-    except MalformedTask:
-        return body
-    counters = {name: max(count, getattr(told.counters, name)) for name, count in task.counters}
-    generation = max(task.generation + 1, told.generation)
-    raised = {"counters": Counters(**counters), "generation": generation, "not_before": None}
-    return task.model_copy(update=raised).encode()
+def _counted(counters: Counters, told: Counters) -> Counters:
+    """Return what the caller has raised: who may settle lowers no count (S7)."""
+    return Counters(**{name: max(count, getattr(told, name)) for name, count in counters})
+
+
+def _said(verb: str, *words: object) -> str:
+    return f"{verb} {hashlib.blake2b(repr(words).encode(), digest_size=8).hexdigest()}"
 
 
 async def dead_letter(call: Call) -> Reply:
@@ -270,11 +249,12 @@ async def dead_letter(call: Call) -> Reply:
     wish: schemas.Burial = call.body
     delivery = await _held(call)
     if wish.attempt is not None:
-        journal_records.tell_attempt(delivery, wish.attempt, "dead")
+        record = journal_records.record_told(wish.attempt, "dead")
     else:
-        record = await (await call.backend()).find(call.path["id"])
-        journal_records.tell(delivery, wish.reason, "dead", record=record, detail=wish.description.partition("\n")[0])
-    await delivery.dead_letter(wish.reason, wish.description)
+        task = await (await call.backend()).find(call.path["id"])
+        detail = wish.description.partition("\n")[0]
+        record = journal_records.record_of(wish.reason, "dead", task=task, detail=detail)
+    await delivery.settle(DeadLetter(wish.reason, wish.description, record=record))
     return 202, _ACCEPTED
 
 
@@ -284,11 +264,23 @@ async def checkpoint(call: Call) -> Reply:
     return 202, _ACCEPTED
 
 
-async def _held(call: Call) -> HeldDelivery:
+async def _held(call: Call, body: bytes = b"") -> HeldDelivery:
     call.audited["ids"] = [call.path["id"]]
     backend = await call.backend()
-    delivery: HeldDelivery = await backend.held(call.path["id"], call.body.receipt)
+    delivery: HeldDelivery = await backend.held(call.path["id"], call.body.receipt, body)
     return delivery
+
+
+async def _held_body(call: Call) -> tuple[HeldDelivery, TaskRecord | None]:
+    """Return a delivery with its body, and the task as it stands; None = it has none any more.
+
+    Also under a lease that is over, since a clock set back may make it last (S1).
+    """
+    delivery = await _held(call)  # what is no receipt of this task is refused before it is looked for
+    record = await (await call.backend()).find(call.path["id"])
+    if record is None or record.body is None:
+        return delivery, None
+    return await _held(call, record.body), record
 
 
 async def settle(call: Call) -> Reply:

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Self, TypeVar
 
-from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats
+from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats, Renewed
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown, SettlementUnknown
-from jobq.journal.page import Page, page_of
-from jobq.task import Task, TaskResult
+from jobq.journal.records import Beat
+from jobq.settlement import Settlement
+from jobq.task import Task
 from jobq.testing.fault_script import BACKEND_VERBS, DELIVERY_VERBS, SETTLE_VERBS, Call, Fault, Faults
 
 __all__ = [
@@ -180,29 +181,22 @@ class FaultyDelivery:
         return self.inner.checkpoint_value
 
     @property
-    def page(self) -> Page | None:
-        """What is told the journal of it."""
-        return page_of(self.inner)
+    def journaled(self) -> bool:
+        """Whether the queue keeps a journal."""
+        return self.inner.journaled
 
-    async def renew(self, lease: timedelta) -> timedelta | None:
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody wanted the task to end."""
+        return self.inner.cancel_requested
+
+    async def renew(self, lease: timedelta, beat: Beat | None = None) -> Renewed:
         """Extend the lease."""
-        return await self._do("renew", lambda: self.inner.renew(lease))
+        return await self._do("renew", lambda: self.inner.renew(lease, beat))
 
-    async def complete(self, result: TaskResult) -> None:
-        """End the task as done."""
-        await self._do("complete", lambda: self.inner.complete(result))
-
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        """Put it back, changed."""
-        await self._do("requeue", lambda: self.inner.requeue(task, delay))
-
-    async def release(self) -> None:
-        """Put it back, never started."""
-        await self._do("release", self.inner.release)
-
-    async def dead_letter(self, reason: str, description: str) -> None:
-        """Move it to the dead letters."""
-        await self._do("dead_letter", lambda: self.inner.dead_letter(reason, description))
+    async def settle(self, settlement: Settlement) -> None:
+        """End the delivery; the script names it by what it is: complete, requeue, release or dead_letter."""
+        await self._do(settlement.verb, lambda: self.inner.settle(settlement))
 
     async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the progress."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jobq.backend import Delivery, FencingNumber
+from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
 from jobq.task import Task
-
-Settled = tuple[object, ...]  # a settle's verb and arguments
 
 
 @dataclass(eq=False)
@@ -74,7 +73,7 @@ class Held:
     delivery: Delivery
     of: ModelTask
     task: Task | None
-    settled: Settled | None = None
+    settled: Settlement | None = None
     doubtful: bool = False
     followers: int = 0
 
@@ -118,27 +117,25 @@ class Model:
         assert before is None or each.fencing > before, f"{each.fencing} of {each.id} came after {before} (S3)"
         self.fencing_seen[each.id] = each.fencing
 
-    def settle(self, held: Held, what: Settled, now: float) -> None:
+    def settle(self, held: Held, what: Settlement, now: float) -> None:
         """A settle that was accepted for the first time."""
         each = held.of
         held.settled = what
         match what:
-            case ("complete", _):
+            case Complete():
                 each.leave("done")
-            case ("requeue", Task() as task, float() as delay):
-                each.store(task)
+            case Requeue(counters, delay):
+                each.store(each.task.counted(counters) if each.task else None)
                 each.leave("waiting")
-                each.visible_at = now + delay
-            case ("release",):
+                each.visible_at = now + delay.total_seconds()
+            case Release(delay):
                 each.store(each.task.released() if each.task else None)
                 each.leave("waiting")
-                each.visible_at = now
-            case ("dead_letter", str() as reason, _):
+                each.visible_at = now + delay.total_seconds()
+            case DeadLetter(reason):
                 each.reason = reason
                 each.leave("dead")
                 self.dead.append(each)
-            case _:
-                raise AssertionError(f"the model knows no settle {what}")
 
     def redrive(self, id_: str, now: float) -> None:
         """A dead letter goes back in a new epoch."""

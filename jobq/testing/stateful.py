@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from jobq.errors import DuplicateTask, LockLost
+from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
 from jobq.task import Task, TaskResult
 from jobq.testing.harness import NOW, Bench, Harness, raises, task
-from jobq.testing.model import Held, Model, Settled
+from jobq.testing.model import Held, Model
 
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
@@ -148,7 +149,7 @@ class Machine(RuleBasedStateMachine):
         what = _settle(held, verb, variant)
         if self.capabilities.idempotent_settle and held.settled == what:
             self._repeat(held)
-        elif self._do(held, _call(held, what)):
+        elif self._do(held, held.delivery.settle(what)):
             self.model.settle(held, what, self.now)
 
     @precondition(lambda self: self.capabilities.idempotent_settle and any(h.settled for h in self.model.held))
@@ -246,9 +247,9 @@ class Machine(RuleBasedStateMachine):
     def _repeat(self, held: Held) -> None:
         assert held.settled is not None
         try:
-            self.run(_call(held, held.settled))
+            self.run(held.delivery.settle(held.settled))
         except LockLost:
-            assert held.doubtful, f"the repeat of {held.settled[0]} was refused (S5)"
+            assert held.doubtful, f"the repeat of {held.settled.verb} was refused (S5)"
 
 
 def make_state_machine(harness_factory: Callable[[], Harness]) -> type[Machine]:
@@ -269,24 +270,12 @@ def _pick(items: Sequence[_Item], number: int) -> _Item:
     return items[-1 - number % len(items)]
 
 
-def _settle(held: Held, verb: str, variant: int) -> Settled:
-    if verb == "requeue" and held.task is None:
-        verb = "release"  # a message that is no task cannot be given back changed
+def _settle(held: Held, verb: str, variant: int) -> Settlement:
     match verb:
         case "complete":
-            return verb, TaskResult(exit_code=variant)
-        case "requeue":
-            assert isinstance(held.task, Task)
-            return verb, held.task.requeued(failures=variant % 2), [0.0, 0.0, 3.0][variant]
+            return Complete(TaskResult(exit_code=variant))
+        case "requeue" if held.task is not None:
+            return Requeue(held.task.counters.raised(failures=variant % 2), timedelta(seconds=[0.0, 0.0, 3.0][variant]))
         case "dead_letter":
-            return verb, f"reason {variant}", "by the machine"
-        case _:
-            return (verb,)
-
-
-def _call(held: Held, what: Settled) -> Coroutine[Any, Any, None]:
-    verb, *arguments = what
-    if verb == "requeue":
-        arguments[1] = timedelta(seconds=float(str(arguments[1])))
-    call: Coroutine[Any, Any, None] = getattr(held.delivery, str(verb))(*arguments)
-    return call
+            return DeadLetter(f"reason {variant}", "by the machine")
+    return Release(timedelta(seconds=[0.0, 0.0, 3.0][variant]))  # also of what is no task, which cannot be counted

@@ -19,6 +19,7 @@ from jobq.errors import (
     PushUnknown,
     SettlementUnknown,
 )
+from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
@@ -97,7 +98,7 @@ async def test_only_the_service_says_that_something_is_done(stage: Stage, strike
     assert not isinstance(renewed.value, LockLost)
     stage.proxy.strike(strike, "DELETE")
     with pytest.raises((SettlementUnknown, JobqError)) as completed:
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     assert not isinstance(completed.value, LockLost)
     stage.proxy.strike(strike, "GET")
     with pytest.raises(JobqError):
@@ -106,7 +107,7 @@ async def test_only_the_service_says_that_something_is_done(stage: Stage, strike
     with pytest.raises(JobqError):
         await stage.backend.push([Task.new(command="true")])
     assert not stage.proxy.seen(path="elsewhere")
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     assert await stage.total() == 0
 
 
@@ -171,7 +172,7 @@ async def test_a_failure_of_the_service_says_nothing_of_what_it_did(stage: Stage
     delivery = await stage.take()
     stage.proxy.strike(Strike.TIME_OUT, count=2, matches=lambda request: request.method in {"POST", "DELETE"})
     with pytest.raises(SettlementUnknown):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     task = Task.new(command="true")
     with pytest.raises(PushUnknown) as caught:
         await stage.backend.push([task])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, PushUnknown
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
@@ -19,7 +20,7 @@ from tests.azure.stage import LEASE, NOW, Stage
 async def _bury_all(stage: Stage, count: int) -> None:
     while count:
         for delivery in await stage.backend.receive(32, LEASE, NOW):
-            await delivery.dead_letter("failed", "")
+            await delivery.settle(DeadLetter("failed", ""))
             count -= 1
 
 
@@ -29,7 +30,7 @@ async def test_forty_dead_letters_are_all_found(stage: Stage) -> None:
     left = len(tasks)
     while left:
         for delivery in await stage.backend.receive(32, LEASE, NOW):
-            await delivery.dead_letter("failures", "")
+            await delivery.settle(DeadLetter("failures", ""))
             left -= 1
     assert len(await stage.backend.dead_letters(100)) == 40
     last = [tasks[-1].id]
@@ -56,8 +57,8 @@ async def test_written_twice_is_one_letter(stage: Stage) -> None:
     delivery = await stage.take()
     stage.proxy.strike(Strike.BUSY, "DELETE")
     with pytest.raises(Exception, match="busy"):
-        await delivery.dead_letter("failed", "first")
-    await delivery.dead_letter("failed", "second")
+        await delivery.settle(DeadLetter("failed", "first"))
+    await delivery.settle(DeadLetter("failed", "second"))
     assert (await stage.behind.stats()).dead == 2
     (letter,) = await stage.backend.dead_letters(10)
     assert await stage.backend.redrive([letter.id]) == [letter.id]
@@ -71,9 +72,9 @@ async def test_the_newest_end_is_told(stage: Stage) -> None:
     delivery = await stage.take()
     stage.proxy.strike(Strike.BUSY, "DELETE")
     with pytest.raises(Exception, match="busy"):
-        await delivery.dead_letter("failed", "first")
-    await delivery.requeue(delivery.task.requeued(failures=1), NOW)
-    await (await stage.take()).dead_letter("failed", "second")
+        await delivery.settle(DeadLetter("failed", "first"))
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
+    await (await stage.take()).settle(DeadLetter("failed", "second"))
     (letter,) = await stage.backend.dead_letters(10)
     assert (letter.description, letter.deliveries) == ("second", 2)
 
@@ -159,7 +160,7 @@ async def test_settled_is_settled(stage: Stage) -> None:
     (task,) = await stage.pushed()
     await _bury_all(stage, 1)
     await stage.backend.redrive([task.id])
-    await (await stage.take()).complete(DONE)
+    await (await stage.take()).settle(Complete(DONE))
     assert await stage.total() == 0
 
 
@@ -170,11 +171,11 @@ async def test_of_two_letters_of_one_attempt_the_later_counts(stage: Stage) -> N
     await delivery.checkpoint("step 1")
     stage.proxy.strike(Strike.BUSY, "DELETE", f"/{stage.queue}/")
     with pytest.raises(Exception, match="busy"):
-        await delivery.dead_letter("failed", "first")
-    await delivery.requeue(delivery.task, NOW)
+        await delivery.settle(DeadLetter("failed", "first"))
+    await delivery.settle(Requeue(delivery.task.counters, NOW))
     again = await stage.take()
     await again.checkpoint("step 2")
-    await again.dead_letter("failed", "second")
+    await again.settle(DeadLetter("failed", "second"))
     (letter,) = await stage.backend.dead_letters(10)
     assert letter.description == "second"
     await stage.backend.redrive([letter.id])

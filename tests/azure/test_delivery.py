@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from jobq.errors import LockLost, MalformedTask
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.task import Task
 from jobq.testing.harness import DONE, crashes
 from jobq.testing.http_proxy import Strike
@@ -51,7 +52,7 @@ async def test_the_step_that_reaches_the_time_hides_the_rest_and_is_no_crash(sta
 async def test_requeue_over_seven_days_keeps_its_time(stage: Stage, days: int) -> None:
     await stage.pushed()
     delivery = await stage.take()
-    await delivery.requeue(delivery.task.requeued(failures=1), timedelta(days=days))
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, timedelta(days=days)))
     update = [each for each in stage.proxy.requests if is_update(each)][-1]
     assert update.query["visibilitytimeout"] == str(7 * 86_400)
     assert b"not_before" in update.body
@@ -72,12 +73,12 @@ async def test_a_settled_delivery_has_no_say(stage: Stage) -> None:
     # Each update gives a new receipt, which would go on working.
     await stage.pushed()
     delivery = await stage.take()
-    await delivery.requeue(delivery.task.requeued(failures=1), timedelta(seconds=60))
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, timedelta(seconds=60)))
     seen = len(stage.proxy.requests)
     with pytest.raises(LockLost):
         await delivery.renew(LEASE)
     with pytest.raises(LockLost):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     assert len(stage.proxy.requests) == seen
 
 
@@ -92,7 +93,7 @@ async def test_no_checkpoint_pushes_a_message_over_the_limit(stage: Stage) -> No
     with pytest.raises(MalformedTask):  # the rest is for counters
         await delivery.checkpoint("x" * (most + 1))
     await delivery.checkpoint("x" * most)
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
 
 
 async def test_dead_letter_of_a_full_message_keeps_its_bytes(stage: Stage) -> None:
@@ -103,7 +104,7 @@ async def test_dead_letter_of_a_full_message_keeps_its_bytes(stage: Stage) -> No
     stage.blobs.strike(Strike.DENY, count=math.inf)
     for body in bodies:
         await wire.put(Content(body).text())
-        await (await stage.take()).dead_letter("malformed", "a long story " * 1000)
+        await (await stage.take()).settle(DeadLetter("malformed", "a long story " * 1000))
     await stage.blobs.heal()
     letters = {each.body: each for each in await stage.backend.dead_letters(10)}
     assert letters.keys() == set(bodies)
@@ -120,8 +121,8 @@ async def test_a_task_at_the_limit_can_be_retried_and_buried(stage: Stage) -> No
     largest = Task.new(command="x" * (MAX_TEXT_BYTES - HEADROOM_BYTES - bare - 8))  # less for its date
     await stage.backend.push([largest])
     delivery = await stage.take()
-    await delivery.requeue(delivery.task.requeued(failures=1), NOW)
-    await (await stage.take()).dead_letter("failures", "exit code 1\n" * 500)
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
+    await (await stage.take()).settle(DeadLetter("failures", "exit code 1\n" * 500))
     (letter,) = await stage.backend.dead_letters(1)
     assert (letter.id, letter.reason) == (largest.id, "failures")
     assert await stage.backend.redrive([letter.id]) == [letter.id]
@@ -138,7 +139,7 @@ async def test_a_checkpoint_that_was_taken_is_not_undone_by_the_next_settle(stag
     await stage.proxy.until(lambda: len(stage.proxy.seen("PUT")) > before)
     saving.cancel()
     await asyncio.wait({saving})
-    await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
     assert (await stage.take()).checkpoint_value == "B"
 
 

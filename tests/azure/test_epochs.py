@@ -1,6 +1,7 @@
 """S3: an id that is pushed again goes on with higher tokens, though a Storage Queue knows no ids."""
 
 from jobq.backend import FencingNumber
+from jobq.settlement import DeadLetter, Requeue
 from jobq.task import Task
 from tests.azure.stage import NOW, Stage
 
@@ -23,9 +24,9 @@ async def test_an_id_that_was_put_back(stage: Stage) -> None:
     """Retried as its pusher has it, given up, and put back within the second."""
     await stage.backend.push([Task.new(id="train", command="true")])
     first = await stage.take()
-    await first.requeue(Task.new(id="train", command="true").requeued(failures=1), NOW)
+    await first.settle(Requeue(Task.new(id="train", command="true").requeued(failures=1).counters, NOW))
     retried = await stage.take()
-    await retried.dead_letter("failed", "")
+    await retried.settle(DeadLetter("failed", ""))
     assert await stage.backend.redrive(["train"]) == ["train"]
     redriven = await stage.take()
     seen = [first.fencing, retried.fencing, redriven.fencing]

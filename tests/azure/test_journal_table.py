@@ -8,9 +8,9 @@ import pytest
 
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, SettlementUnknown, StoreUnusable
 from jobq.fencing import FencingNumber
-from jobq.journal.page import page_of
 from jobq.journal.records import Attempt, TaskState
 from jobq.settings import Settings
+from jobq.settlement import Complete, DeadLetter, Record, Requeue
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
@@ -28,7 +28,7 @@ async def _done(queue: JournaledQueue) -> Task:
     task = Task.new(command="true")
     await queue.push([task])
     (delivery,) = await queue.receive(1, LEASE, NOW)
-    await delivery.complete(GOOD)
+    await delivery.settle(Complete(GOOD))
     await written(queue)
     return task
 
@@ -60,9 +60,9 @@ async def test_a_late_word_of_a_requeue_hides_no_later_end(stage: Stage, monkeyp
         (first,) = await cut_off.receive(1, LEASE, NOW)
         await written(cut_off)
         await stage.tables.refuse()
-        await first.requeue(first.task.requeued(preemptions=1), NOW)
+        await first.settle(Requeue(first.task.requeued(preemptions=1).counters, NOW))
         (second,) = await other.receive(1, LEASE, NOW)
-        await second.complete(GOOD)
+        await second.settle(Complete(GOOD))
         assert await state(other, id_) == "succeeded"
         await stage.tables.heal()
         assert await state(cut_off, id_) == "succeeded", "its word that the task waits has come too late"
@@ -87,9 +87,9 @@ async def test_only_what_was_confirmed_is_told(stage: Stage) -> None:
     assert {first.id, second.id} == {one, two}
     stage.proxy.strike(Strike.LOSE_ANSWER, "DELETE")
     with pytest.raises(SettlementUnknown):
-        await first.complete(GOOD)
+        await first.settle(Complete(GOOD))
     assert await state(queue, first.id) == "running"
-    settling = asyncio.ensure_future(second.complete(GOOD))
+    settling = asyncio.ensure_future(second.settle(Complete(GOOD)))
     await stage.proxy.until(lambda: len(stage.proxy.seen("DELETE")) == 2)
     settling.cancel()
     await eventually(lambda: not queue._on_their_way)
@@ -105,16 +105,14 @@ async def test_what_nobody_could_record_is_found_by_the_next(stage: Stage) -> No
     assert await queue.journal.attempts(id_) == []
     (second,) = await queue.receive(1, LEASE, timedelta(seconds=5))
     assert [each.state for each in await queue.journal.running(5)] == [TaskState.EXPIRED] or len(queue.writer) == 0
-    page = page_of(second)
-    assert page is not None
-    page.attempt = Attempt(attempt=2, outcome="failed", then="retry", ended=time.time(), exit_code=3)
-    page.output = "é\0\U0001f600" * 60_000
-    await second.requeue(second.task.requeued(failures=1), timedelta(hours=1))
+    attempt = Attempt(attempt=2, outcome="failed", then="retry", ended=time.time(), exit_code=3)
+    ended = Record(attempt, "é\0\U0001f600" * 60_000)
+    await second.settle(Requeue(second.task.counters.raised(failures=1), timedelta(hours=1), record=ended))
     found = await record(queue, id_)
     assert found.state is TaskState.SCHEDULED
     told = [(one.attempt, one.outcome, one.then) for one in await queue.journal.attempts(id_)]
     assert told == [(1, "lock_lost", "lost"), (2, "failed", "retry")]
-    assert await queue.journal.output(id_) == (2, page.output), "of any characters, and over a property's 64 KiB"
+    assert await queue.journal.output(id_) == (2, ended.output), "of any characters, and over a property's 64 KiB"
     assert await queue.journal.output(id_, 1) == (1, "")
 
 
@@ -127,7 +125,7 @@ async def test_what_a_task_costs(stage: Stage) -> None:
     await written(queue)
     deliveries = await queue.receive(30, LEASE, NOW)
     await written(queue)
-    await asyncio.gather(*(delivery.complete(GOOD) for delivery in deliveries))
+    await asyncio.gather(*(delivery.settle(Complete(GOOD)) for delivery in deliveries))
     await written(queue)
     asked = [(each.method, each.path.rpartition("/")[2]) for each in stage.tables.requests[before:]]
     assert asked.count(("GET", "jobqjournal()")) == 1
@@ -172,16 +170,14 @@ async def test_a_thousand_wishes_hide_none(stage: Stage) -> None:
     (id_,) = await queue.push([Task.new(command="true", id="wish-zzzz")])
     assert await queue.journal.cancel([id_, "nobody-s"]) == ["canceled", "unknown"]
     (delivery,) = await queue.receive(1, LEASE, NOW)
-    page = page_of(delivery)
-    assert page is not None
-    assert page.cancel.is_set()
+    assert delivery.cancel_requested
 
 
 async def test_what_is_cleared_purged_and_put_back_is_known(stage: Stage) -> None:
     queue = await journaled(stage)
     one, two = await queue.push([Task.new(command="true") for _ in range(2)])
     for delivery in await queue.receive(2, LEASE, NOW):
-        await delivery.dead_letter("failed", "exit code 3")
+        await delivery.settle(DeadLetter("failed", "exit code 3"))
     assert await state(queue, one) == "dead"
     assert await queue.redrive([one]) == [one]
     assert await state(queue, one) == "ready"
@@ -199,7 +195,7 @@ async def test_what_is_put_back_is_known_though_others_stay(stage: Stage) -> Non
     queue = await journaled(stage)
     ids = await queue.push([Task.new(command="true") for _ in range(3)])
     for delivery in await queue.receive(3, LEASE, NOW):
-        await delivery.dead_letter("failed", "exit code 3")
+        await delivery.settle(DeadLetter("failed", "exit code 3"))
     await written(queue)
     failed = await stage.wire(f"{stage.queue}-failed")
     (held,) = await failed.get(1, 60)  # another reader
@@ -222,14 +218,13 @@ async def test_who_retries_a_task_wants_it_to_run(stage: Stage) -> None:
         if delivery.id == ids[0]:
             await written(queue)
             assert [*await queue.journal.cancel(ids)] == ["stopping"] * 2
-            await delivery.dead_letter("failed", "exit code 3")
+            await delivery.settle(DeadLetter("failed", "exit code 3"))
         else:
-            await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+            await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
     assert await state(queue, ids[0]) == "dead"
     assert await queue.redrive(ids) == [ids[0]]
     await written(queue)
-    found = {each.id: page_of(each) for each in await queue.receive(2, LEASE, NOW)}
-    wished = {id_: page.cancel.is_set() for id_, page in found.items() if page is not None}
+    wished = {each.id: each.cancel_requested for each in await queue.receive(2, LEASE, NOW)}
     assert wished == {ids[0]: False, ids[1]: True}, "what only waits is still to end"
 
 
@@ -239,15 +234,13 @@ async def test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id(stage
     (former,) = await queue.receive(1, LEASE, NOW)
     await written(queue)
     assert [*await queue.journal.cancel([id_])] == ["stopping"]
-    await former.complete(GOOD)  # before it has looked again
+    await former.settle(Complete(GOOD))  # before it has looked again
     await written(queue)
     await queue.push([Task.new(command="true", id="train")])
     await written(queue)
     assert not (await record(queue, id_)).cancel_requested
     (later,) = await queue.receive(1, LEASE, NOW)
-    page = page_of(later)
-    assert page is not None
-    assert not page.cancel.is_set(), "nobody has canceled it"
+    assert not later.cancel_requested, "nobody has canceled it"
 
 
 async def test_l4_an_odd_wish_ends_no_worker(stage: Stage) -> None:
@@ -257,7 +250,7 @@ async def test_l4_an_odd_wish_ends_no_worker(stage: Stage) -> None:
     await queue._wire.write(rows.wishes_of(queue._wire.place.queue), odd)
     await queue.push([Task.new(command="true", id="odd")])
     (found,) = await queue.receive(1, LEASE, NOW)
-    await found.complete(GOOD)
+    await found.settle(Complete(GOOD))
 
 
 async def test_a_wish_is_heard_by_each_task_of_its_id(stage: Stage) -> None:
@@ -270,7 +263,7 @@ async def test_a_wish_is_heard_by_each_task_of_its_id(stage: Stage) -> None:
     await written(queue)
     await queue.journal.cancel(["twice"])
     await queue._wishes._tell(queue._wishes._open)
-    assert [page.cancel.is_set() for page in map(page_of, found) if page is not None] == [True, True]
+    assert [(await each.renew(LEASE)).cancel for each in found] == [True, True]
 
 
 async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,6 +281,21 @@ async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.Monkey
     await written(queue)
     assert await queue.journal.find([task.id]) == []
     assert [*await queue._wishes.among([task.id, "nobody-s"])] == ["nobody-s"], "it waits a day"
+
+
+async def test_what_stays_is_not_before_what_is_to_be_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = await journaled(stage)
+    monkeypatch.setattr("jobq_azure.table_journal.retention._MOST_ROWS", 1)
+    monkeypatch.setattr("jobq_azure.table_journal.retention._WISH_SECONDS", -1.0)
+    await queue._wishes.record({"a": "", "b": ""})  # of "a" nobody has heard yet: it waits a day
+    row = rows.wish_key("b")
+    await queue._wire.write(
+        rows.wishes_of(queue._wire.place.queue), [Write(Verb.REPLACE, row, {"At": 1.0, "Born": ""})]
+    )
+    for _ in range(2):
+        await queue._sweep.once()
+    await written(queue)
+    assert [*await queue._wishes.among(["a", "b"])] == ["a"]
 
 
 async def test_rights_and_a_missing_table_are_told_plainly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +362,7 @@ async def test_a_fault_of_the_journal_is_none_of_the_queue(stage: Stage, monkeyp
     (delivery,) = await queue.receive(1, LEASE, NOW)
     assert delivery.id == id_
     await delivery.renew(LEASE)
-    await delivery.complete(GOOD)
+    await delivery.settle(Complete(GOOD))
     assert await stage.total() == 0
 
 
@@ -368,7 +376,7 @@ async def test_rows_of_a_stranger_are_said_to_be_unreadable(stage: Stage) -> Non
             await queue.journal.find([task.id])
     await queue.push([task])
     (delivery,) = await queue.receive(1, LEASE, NOW)
-    await delivery.complete(GOOD)
+    await delivery.settle(Complete(GOOD))
     assert await state(queue, task.id) == "succeeded"
 
 
@@ -383,9 +391,9 @@ async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: St
         (delivery,) = await queue.receive(1, LEASE, NOW)
         assert await state(queue, "nightly") == "running"
         await (
-            delivery.complete(TaskResult(exit_code=0))
+            delivery.settle(Complete(TaskResult(exit_code=0)))
             if outcome == "succeeded"
-            else delivery.dead_letter("failed", "exit code 7")
+            else delivery.settle(DeadLetter("failed", "exit code 7"))
         )
         assert await state(queue, "nightly") == outcome
     queue.journal._knows_ids = lambda: 60.0  # a queue that deduplicates
@@ -401,7 +409,7 @@ async def test_whose_an_outcome_is_is_known_an_hour_later(stage: Stage, monkeypa
     async def pushed_and_done(created: float) -> None:
         await queue.push([Task.new(command="true", id="nightly", created=created)])
         (delivery,) = await queue.receive(1, LEASE, NOW)
-        await delivery.complete(GOOD)
+        await delivery.settle(Complete(GOOD))
         await written(queue)
         await queue._sweep.once()
         await written(queue)
@@ -414,7 +422,7 @@ async def test_whose_an_outcome_is_is_known_an_hour_later(stage: Stage, monkeypa
     await queue._wire.write(queue._wire.place.queue, [Write(Verb.DELETE, rows.live("nightly"), {})])
     assert await state(queue, "nightly") == "ready", "the former one ended within the window, and was pushed before it"
     (delivery,) = await queue.receive(1, LEASE, NOW)
-    await delivery.complete(GOOD)
+    await delivery.settle(Complete(GOOD))
     queue.journal._knows_ids = lambda: 0.0
     await pushed_and_done(now + 60)
     assert await state(queue, "nightly") == "succeeded", "its pusher's clock is ahead"

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, PushUnknown, SettlementUnknown
+from jobq.settlement import Complete, DeadLetter, Release
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
@@ -23,7 +24,7 @@ async def test_renewal_that_took_effect_is_unknown_then_lost(stage: Stage) -> No
     with pytest.raises(LockLost):
         await delivery.renew(LEASE)
     with pytest.raises(LockLost):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     assert await stage.total() == 1
 
 
@@ -35,7 +36,7 @@ async def test_renewal_that_took_no_effect_is_unknown_then_renewed(stage: Stage)
     with pytest.raises(SettlementUnknown):
         await delivery.renew(LEASE)
     await delivery.renew(LEASE)
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     assert await stage.total() == 0
 
 
@@ -45,7 +46,7 @@ async def test_delete_without_an_answer_is_never_a_success(stage: Stage, strike:
     delivery = await stage.take()
     stage.proxy.strike(strike, "DELETE")
     with pytest.raises(SettlementUnknown):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     assert len(stage.proxy.seen("DELETE")) == 1, "somebody has repeated it"
     assert await stage.total() == (0 if strike is Strike.LOSE_ANSWER else 1)
 
@@ -90,7 +91,7 @@ async def test_a_cancelled_renewal_goes_on_and_its_receipt_is_used(stage: Stage)
     renewing.cancel()
     await asyncio.wait({renewing})
     assert renewing.cancelled()
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     assert await stage.total() == 0
 
 
@@ -100,9 +101,9 @@ async def test_dead_letter_cut_off_anywhere_loses_nothing_and_folds(stage: Stage
     (delivery,) = await stage.backend.receive(1, timedelta(seconds=1), NOW)
     stage.proxy.strike(Strike.BREAK, "DELETE")
     with pytest.raises(SettlementUnknown):
-        await delivery.dead_letter("failures", "the first time")
+        await delivery.settle(DeadLetter("failures", "the first time"))
     (again,) = await stage.backend.receive(1, LEASE, timedelta(seconds=10))
-    await again.dead_letter("failures", "the second time")
+    await again.settle(DeadLetter("failures", "the second time"))
     assert (await stage.behind.stats()).dead == 2
     assert [each.id for each in await stage.backend.dead_letters(10)] == [task.id]
     assert await stage.backend.redrive([task.id]) == [task.id]
@@ -115,9 +116,9 @@ async def test_dead_letter_by_a_stale_worker_buries_nothing(stage: Stage) -> Non
     (stale,) = await stage.backend.receive(1, timedelta(seconds=1), NOW)
     (holder,) = await stage.backend.receive(1, LEASE, timedelta(seconds=10))
     with pytest.raises(LockLost):
-        await stale.dead_letter("failures", "")
+        await stale.settle(DeadLetter("failures", ""))
     assert (await stage.behind.stats()).dead == 0
-    await holder.complete(DONE)
+    await holder.settle(Complete(DONE))
 
 
 async def test_renewals_name_visibility_and_carry_no_body(stage: Stage) -> None:
@@ -131,14 +132,14 @@ async def test_renewals_name_visibility_and_carry_no_body(stage: Stage) -> None:
     assert len(renewals) == 3
     assert {each.query["visibilitytimeout"] for each in renewals} == {"30"}
     assert all("visibilitytimeout" in each.query for each in stage.proxy.requests if is_update(each))
-    await delivery.release()
+    await delivery.settle(Release())
     assert (await stage.take()).checkpoint_value == "step 7"
 
 
 async def test_time_to_live_is_never(stage: Stage) -> None:
     # S1: the service's default deletes a waiting task after 7 days.
     (task,) = await stage.pushed()
-    await (await stage.take()).dead_letter("failures", "")
+    await (await stage.take()).settle(DeadLetter("failures", ""))
     await stage.backend.redrive([task.id])
     puts = stage.proxy.seen("POST", "/messages")
     assert [each.path.removesuffix("/messages").rpartition("/")[2] for each in puts] == [

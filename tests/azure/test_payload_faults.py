@@ -14,6 +14,7 @@ from jobq.errors import (
     PushUnknown,
     SettlementUnknown,
 )
+from jobq.settlement import Complete, DeadLetter
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
 from jobq_azure.storage import backend, large_payloads
@@ -57,9 +58,9 @@ async def test_a_message_cannot_name_what_is_not_its_queues(stage: Stage) -> Non
         delivery = await stage.take()
         with pytest.raises(MalformedTask, match="names no payload"):
             _ = delivery.task
-        await delivery.complete(TaskResult(exit_code=0))
+        await delivery.settle(Complete(TaskResult(exit_code=0)))
     assert list(await blobs_of(stage)) == [name]
-    await owner.complete(TaskResult(exit_code=0))
+    await owner.settle(Complete(TaskResult(exit_code=0)))
     await no_blobs(stage)
 
 
@@ -116,7 +117,7 @@ async def test_an_answer_of_a_gateway_takes_no_payload_away(stage: Stage) -> Non
     assert delivery.task.in_epoch(0) == task
     stage.proxy.strike(Strike.GATEWAY, "POST", "-failed/")
     with pytest.raises(SettlementUnknown):
-        await delivery.dead_letter("failed", "")
+        await delivery.settle(DeadLetter("failed", ""))
     assert (await stage.backend.dead_letters(10))[0].body == task.encode()
 
 
@@ -168,7 +169,7 @@ async def test_a_letter_that_cannot_be_read_hides_no_other(stage: Stage) -> None
     # S11: blobs are denied for a while.
     await push_as_cli(stage, [large := large_task(), small := Task.new(command="false")])
     for delivery in await stage.backend.receive(2, LEASE, NOW):
-        await delivery.dead_letter("failed", "")
+        await delivery.settle(DeadLetter("failed", ""))
     stage.blobs.strike(Strike.DENY, count=math.inf)
     letters = {letter.id: letter for letter in await stage.backend.dead_letters(10)}
     assert letters.keys() == {large.id, small.id}

@@ -14,6 +14,7 @@ from jobq.errors import (
     BackendUnavailable,
     PushUnknown,
 )
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
 from jobq_azure.storage import large_payloads
@@ -33,7 +34,7 @@ async def test_a_large_task_comes_back_whole_and_its_blob_goes_with_it(stage: St
     delivery = await stage.take()
     assert (delivery.task.in_epoch(0), delivery.body, delivery.id) == (task, task.encode(), task.id)
     await delivery.renew(LEASE)
-    await delivery.complete(TaskResult(exit_code=0))
+    await delivery.settle(Complete(TaskResult(exit_code=0)))
     await no_blobs(stage)
     assert await stage.total() == 0
 
@@ -52,14 +53,14 @@ async def test_requeues_change_the_message_and_leave_the_blob(stage: Stage) -> N
         stage.proxy.requests.clear()
         delivery = await stage.take()
         await delivery.checkpoint(f"step {generation}")
-        await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+        await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
         assert [each.method for each in stage.proxy.requests] == ["GET", "PUT", "PUT"], "a requeue is one request (S6)"
     delivery = await stage.take()
     assert (delivery.task.generation, delivery.task.counters.failures, delivery.task.counters.ends) == (3, 3, 3)
     assert (delivery.checkpoint_value, delivery.deliveries, delivery.task.not_before) == ("step 3", 4, None)
     assert delivery.task.fingerprint() == task.fingerprint()
     assert await blobs_of(stage) == before
-    await delivery.release()
+    await delivery.settle(Release())
     assert (await stage.take()).task.counters.ends == 4
 
 
@@ -68,7 +69,7 @@ async def test_a_dead_letter_has_a_copy_and_a_redrive_another(stage: Stage) -> N
     await push_as_cli(stage, [task])
     (first,) = await blobs_of(stage)
     delivery = await stage.take()
-    await delivery.dead_letter("retries", "it failed")
+    await delivery.settle(DeadLetter("retries", "it failed"))
     async with asyncio.timeout(20):
         while first in (found := await blobs_of(stage)):
             await asyncio.sleep(0.02)
@@ -83,7 +84,7 @@ async def test_a_dead_letter_has_a_copy_and_a_redrive_another(stage: Stage) -> N
     assert again.task.epoch > delivery.task.epoch
     assert (again.task.counters.failures, again.deliveries) == (0, 2)
     assert again.task.fingerprint() == task.fingerprint()
-    await again.dead_letter("retries", "again")
+    await again.settle(DeadLetter("retries", "again"))
     assert await stage.backend.purge_dead([task.id]) == [task.id]
     await no_blobs(stage)
 
@@ -94,10 +95,10 @@ async def test_killed_between_dead_letter_and_delete_loses_no_payload(stage: Sta
     delivery = await stage.take()
     stage.proxy.strike(Strike.BUSY, "DELETE", f"/{stage.queue}/")
     with pytest.raises(BackendUnavailable):
-        await delivery.dead_letter("retries", "first")
+        await delivery.settle(DeadLetter("retries", "first"))
     assert len(await blobs_of(stage)) == 2, "each message has its own"
     await stage.backend.purge_dead([task.id])
-    await delivery.release()
+    await delivery.settle(Release())
     assert (await stage.take()).task.fingerprint() == task.fingerprint(), "its payload went with the dead letter"
 
 
@@ -115,7 +116,7 @@ async def test_push_that_is_refused_leaves_no_blob(stage: Stage) -> None:
 async def test_lost_answer_to_the_message_keeps_its_payload(stage: Stage) -> None:
     await push_as_cli(stage, [])
     await stage.backend.push([Task.new(command="true")])
-    await (await stage.take()).complete(TaskResult(exit_code=0))
+    await (await stage.take()).settle(Complete(TaskResult(exit_code=0)))
     task = large_task()
     await make_container(stage)
     stage.proxy.strike(Strike.LOSE_ANSWER, "POST")
@@ -164,7 +165,7 @@ async def test_original_that_leaves_no_room_keeps_its_story(stage: Stage) -> Non
     original = "x " * 32_768
     await wire.put(original)
     delivery = await stage.take()
-    await delivery.dead_letter("malformed", "not JSON")
+    await delivery.settle(DeadLetter("malformed", "not JSON"))
     (letter,) = await stage.backend.dead_letters(10)
     assert (letter.reason, letter.description, letter.body) == ("malformed", "not JSON", original.encode())
     assert await stage.backend.purge_dead([letter.id]) == [letter.id]
@@ -177,7 +178,7 @@ async def test_without_blobs_the_original_stays_verbatim(stage: Stage) -> None:
     await wire.put(original)
     delivery = await stage.take()
     stage.blobs.strike(Strike.HANG, "PUT")
-    await delivery.dead_letter("malformed", "not JSON")
+    await delivery.settle(DeadLetter("malformed", "not JSON"))
     (letter,) = await stage.backend.dead_letters(10)
     assert (letter.reason, letter.body) == ("unknown", original.encode())
 
@@ -209,7 +210,7 @@ async def test_a_payload_that_comes_back_is_run_after_a_redrive(stage: Stage) ->
     await push_as_cli(stage, [large := large_task()])
     ((name, stored),) = (await blobs_of(stage)).items()
     await delete_blobs(stage)
-    await (await stage.take()).dead_letter("malformed", "the payload is gone")
+    await (await stage.take()).settle(DeadLetter("malformed", "the payload is gone"))
     (letter,) = await stage.backend.dead_letters(10)
     client = ContainerClient.from_connection_string(stage.azurite.connection_string, CONTAINER)
     async with client:
@@ -217,7 +218,7 @@ async def test_a_payload_that_comes_back_is_run_after_a_redrive(stage: Stage) ->
     assert await stage.backend.redrive([letter.id]) == [letter.id]
     delivery = await stage.take()
     assert delivery.task.fingerprint() == large.fingerprint()
-    await delivery.complete(TaskResult(exit_code=0))
+    await delivery.settle(Complete(TaskResult(exit_code=0)))
     await no_blobs(stage)
 
 
@@ -230,7 +231,7 @@ async def test_a_sweep_takes_what_is_old_and_nobody_names(stage: Stage, monkeypa
     await stage.backend.clear()
     assert not await blobs_of(stage)
     await push_as_cli(stage, [task := large_task()])
-    await (await stage.take()).dead_letter("failed", "")
+    await (await stage.take()).settle(DeadLetter("failed", ""))
     await stage.backend.purge_dead([task.id])
     await no_blobs(stage)
 

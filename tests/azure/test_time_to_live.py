@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from azure.storage.queue.aio import QueueClient
 
+from jobq.settlement import Complete, Release
 from jobq.task import Task
 from jobq.testing.harness import DONE, crashes
 from jobq.testing.http_proxy import Request, Strike
@@ -60,14 +61,14 @@ async def test_a_copy_goes_on_where_the_message_was(stage: Stage, stranger: Queu
     assert (first.id, first.deliveries, crashes(first)) == (task.id, 1, 0)
     await first.renew(LEASE)
     await first.checkpoint("step 7")
-    await first.release()
+    await first.settle(Release())
     second = await stage.take()
     assert (second.task.command, second.checkpoint_value) == ("true", "step 7")
     assert (second.deliveries, crashes(second)) == (2, 0)
     assert second.fencing > first.fencing
     assert second.fencing.epoch == first.fencing.epoch
     assert sum("messagettl" in each.query for each in stage.proxy.seen("POST")) == 1
-    await second.complete(DONE)
+    await second.settle(Complete(DONE))
     assert await stage.total() == 0
 
 
@@ -79,7 +80,7 @@ async def test_without_a_copy_it_runs_as_it_is_and_is_told(
     stage.proxy.strike(strike, "POST")
     delivery = await stage.take()
     assert "runs as it is, and may vanish meanwhile" in caplog.text
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     assert await stage.total() == (0 if strike is Strike.BUSY else 1), "the copy that nobody was told of runs once more"
 
 
@@ -87,7 +88,7 @@ async def test_a_deletion_whose_answer_was_lost_is_asked_again(stage: Stage, str
     await _sent(stranger)
     stage.proxy.strike(Strike.LOSE_ANSWER, "DELETE")
     delivery = await stage.take()
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     assert await stage.total() == 0
 
 

@@ -1,12 +1,16 @@
 """Backends that break one rule each, thinly wrapped around the router, for `test_suite_catches`."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import ClassVar
 
-from jobq.backend import DeadLetter, Delivery, FencingNumber, Peeked
+from jobq.backend import DeadLetter, Delivery, FencingNumber, Peeked, Renewed
 from jobq.errors import DuplicateTask, LockLost
-from jobq.task import Task, TaskResult
+from jobq.journal.records import Beat
+from jobq.settlement import Complete, Release, Requeue, Settlement
+from jobq.task import Task
 from jobq.testing.faults import Faults, FaultyBackend, FaultyDelivery
 
 
@@ -20,11 +24,12 @@ class Wrapped(FaultyBackend):
 
 
 class _UnfencedDelivery(FaultyDelivery):
-    async def complete(self, result: TaskResult) -> None:
+    async def settle(self, settlement: Settlement) -> None:
         try:
-            await self.inner.complete(result)
+            await self.inner.settle(settlement)
         except LockLost:
-            return
+            if not isinstance(settlement, Complete):
+                raise
 
 
 class UnfencedComplete(Wrapped):
@@ -59,11 +64,10 @@ class LateCheckpoint(Wrapped):
 
 
 class _DeafRenewDelivery(FaultyDelivery):
-    async def renew(self, lease: timedelta) -> None:
-        try:
-            await self.inner.renew(lease)
-        except LockLost:
-            return
+    async def renew(self, lease: timedelta, beat: Beat | None = None) -> Renewed:
+        with suppress(LockLost):
+            return await self.inner.renew(lease, beat)
+        return Renewed()
 
 
 class ExpiredRenewed(Wrapped):
@@ -73,8 +77,9 @@ class ExpiredRenewed(Wrapped):
 
 
 class _IdleRenewDelivery(FaultyDelivery):
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta, beat: Beat | None = None) -> Renewed:
         await self.inner.checkpoint(self.inner.checkpoint_value or "")  # fenced, but extends nothing
+        return Renewed()
 
 
 class RenewExtendsNothing(Wrapped):
@@ -101,8 +106,9 @@ class DeliveriesReset(Wrapped):
 
 
 class _CostlyReleaseDelivery(FaultyDelivery):
-    async def release(self) -> None:
-        await self.inner.requeue(self.inner.task.requeued(failures=1), timedelta(0))
+    async def settle(self, settlement: Settlement) -> None:
+        costly = Requeue(self.inner.task.counters.raised(failures=1))
+        await self.inner.settle(costly if isinstance(settlement, Release) else settlement)
 
 
 class ReleaseConsumesBudget(Wrapped):
@@ -112,8 +118,9 @@ class ReleaseConsumesBudget(Wrapped):
 
 
 class _UncountedReleaseDelivery(FaultyDelivery):
-    async def release(self) -> None:
-        await self.inner.requeue(self.inner.task, timedelta(0))
+    async def settle(self, settlement: Settlement) -> None:
+        uncounted = Requeue(self.inner.task.counters)
+        await self.inner.settle(uncounted if isinstance(settlement, Release) else settlement)
 
 
 class ReleaseIsACrash(Wrapped):
@@ -122,9 +129,22 @@ class ReleaseIsACrash(Wrapped):
     delivery = _UncountedReleaseDelivery
 
 
+class _HastyDelivery(FaultyDelivery):
+    async def settle(self, settlement: Settlement) -> None:
+        await self.inner.settle(Release() if isinstance(settlement, Release) else settlement)
+
+
+class ReleaseAtOnce(Wrapped):
+    """S7: what was given back for want of room comes again at once."""
+
+    delivery = _HastyDelivery
+
+
 class _ImpatientDelivery(FaultyDelivery):
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        await self.inner.requeue(task, timedelta(0))
+    async def settle(self, settlement: Settlement) -> None:
+        if isinstance(settlement, Requeue):
+            settlement = replace(settlement, delay=timedelta(0))
+        await self.inner.settle(settlement)
 
 
 class DelayIgnored(Wrapped):
@@ -134,9 +154,10 @@ class DelayIgnored(Wrapped):
 
 
 class _AmnesicDelivery(FaultyDelivery):
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        counters = self.inner.task.counters
-        await self.inner.requeue(task.model_copy(update={"counters": counters}), delay)
+    async def settle(self, settlement: Settlement) -> None:
+        if isinstance(settlement, Requeue):
+            settlement = replace(settlement, counters=self.inner.task.counters)
+        await self.inner.settle(settlement)
 
 
 class CountersLost(Wrapped):
@@ -234,6 +255,7 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     DeliveriesReset: "lease.fencing_rises_through_everything",
     ReleaseConsumesBudget: "settle.release_consumes_no_budget",
     ReleaseIsACrash: "settle.release_consumes_no_budget",
+    ReleaseAtOnce: "settle.release_waits_for_its_delay",
     DelayIgnored: "settle.requeue_waits_for_its_delay",
     CountersLost: "settle.requeue_stores_counters_and_generation",
     DeadLetterWithoutBody: "dead.keeps_bytes_and_reason",

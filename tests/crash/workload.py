@@ -14,6 +14,7 @@ from typing import Any, Final
 from jobq.clock import SystemClock
 from jobq.errors import QueueNotFound
 from jobq.lease.store import Grant, Request
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import SqliteBackend, StoreFile
@@ -52,17 +53,17 @@ async def steps(queue: SqliteBackend) -> AsyncIterator[str]:
     yield "renew"
     await first.checkpoint("7", 1)
     yield "checkpoint"
-    await first.complete(DONE)
+    await first.settle(Complete(DONE))
     yield "complete"
-    await second.requeue(second.task.requeued(failures=1), NOW)
+    await second.settle(Requeue(second.task.requeued(failures=1).counters, NOW))
     yield "requeue"
-    await third.dead_letter("failed", "by the test")
+    await third.settle(DeadLetter("failed", "by the test"))
     yield "dead letter"
     await queue.push(tasks(2, "large", env={"PADDING": "x" * 20_000}))
     yield "push of large tasks"
     (again,) = await queue.receive(1, LEASE, NOW)
     yield "second receive"
-    await again.release()
+    await again.settle(Release())
     yield "release"
     await queue.redrive([third.id])
     yield "redrive"

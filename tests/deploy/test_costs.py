@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from jobq.backend import Backend, Delivery
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.service_bus.faults import Operation
 from jobq_azure.service_bus.options import Options
@@ -34,18 +35,18 @@ async def _counted(backend: Backend, count: Callable[[], int]) -> dict[str, int]
         return delivery
 
     await backend.push([Task.new(command="true")])  # opens what stays open
-    await (await taken()).complete(TaskResult())
+    await (await taken()).settle(Complete(TaskResult()))
     await backend.stats()
     await cost("push", backend.push([Task.new(command="true")]))
     delivery = await cost("receive", taken())
     assert isinstance(delivery, Delivery)
     await cost("renew", delivery.renew(LEASE))
-    await cost("retry", delivery.requeue(delivery.task.requeued(failures=1), NOW))
+    await cost("retry", delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW)))
     delivery = await taken()
-    await cost("complete", delivery.complete(TaskResult()))
+    await cost("complete", delivery.settle(Complete(TaskResult())))
     await backend.push([Task.new(command="true")])
     delivery = await taken()
-    await cost("dead letter", delivery.dead_letter("failed", "exit code 3"))
+    await cost("dead letter", delivery.settle(DeadLetter("failed", "exit code 3")))
     await cost("look", backend.stats())
     return found
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from jobq import durations
 from jobq.settings import Settings
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from tests.postgres.server import Database
@@ -172,12 +173,12 @@ def test_the_query_counts_what_could_run_and_what_runs(postgres: Database) -> No
                 counts.append(await connection.fetchval(query))
                 leased, later, done, dead = await queue.receive(4, timedelta(minutes=1), timedelta(0))
                 counts.append(await connection.fetchval(query))
-                await later.requeue(later.task, timedelta(hours=1))
+                await later.settle(Requeue(later.task.counters, timedelta(hours=1)))
                 counts.append(await connection.fetchval(query))
-                await done.complete(DONE)
-                await dead.dead_letter("failed", "")
+                await done.settle(Complete(DONE))
+                await dead.settle(DeadLetter("failed", ""))
                 counts.append(await connection.fetchval(query))
-                await leased.complete(DONE)
+                await leased.settle(Complete(DONE))
                 counts.append(await connection.fetchval(query))
         finally:
             await connection.close()

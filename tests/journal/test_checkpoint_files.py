@@ -18,10 +18,12 @@ from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
 from jobq.fencing import FencingNumber
 from jobq.files import folder_store as folder_module
 from jobq.files.archive import Unfit, _digest, pack, unpack
-from jobq.files.file_store import checked_place, place_at
+from jobq.files.file_store import place_at
 from jobq.files.folder_store import FolderPlace
+from jobq.files.location import checked_place
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
+from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.attempt.checkpoints import Archives, Checkpoints
 from jobq.run.process.spawner import StartFailed
 from jobq.run.process.task_folder import TaskFolder
@@ -121,7 +123,9 @@ class Held:
         self.delivery.fencing = fencing or self.delivery.fencing
         if checkpoint is not None:
             self.delivery.checkpoint_value = checkpoint
-        self.keeper = LeaseKeeper(self.delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60.0), clock=clock)
+        self.keeper = LeaseKeeper(
+            AttemptJournal(self.delivery), since=Moment.of(clock), timing=LeaseTiming(lease=60.0), clock=clock
+        )
         self.folder = TaskFolder()
         archives = Archives(place, "q", LIMIT)
         self.checkpoints = Checkpoints(self.delivery, self.keeper, archives, self.folder.new_folder)

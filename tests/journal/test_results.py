@@ -157,6 +157,8 @@ async def test_s5_what_a_journal_has_not_heard_of_is_waited_for(capsys: pytest.C
 class _Cleared(_Late):
     """The same: it has heard of the task, which somebody has cleared away then; others keep the queue busy."""
 
+    capabilities = Capabilities(default_lease=timedelta(seconds=0.2), journal_lags=True)
+
     async def find(self, ids: list[str]) -> list[TaskRecord]:
         self.looks += 1
         return [TaskRecord(id=id_, state=TaskState.READY, attempt=0) for id_ in ids] if self.looks < 3 else []
@@ -169,6 +171,23 @@ async def test_what_was_cleared_is_waited_for_no_longer(capsys: pytest.CaptureFi
     async with asyncio.timeout(20):
         assert await wait_for(cast("Backend", _Cleared()), ["a"], as_json=False) == 1
     assert "cleared or purged" in capsys.readouterr().err
+
+
+class _ClearedAsItBegan(_Late):
+    """The same: its record was deleted as one that waits, in the moment before its worker wrote that it runs."""
+
+    async def find(self, ids: list[str]) -> list[TaskRecord]:
+        self.looks += 1
+        if self.looks == 2:
+            return []
+        state = TaskState.READY if self.looks == 1 else TaskState.SUCCEEDED
+        return [TaskRecord(id=id_, state=state, attempt=1) for id_ in ids]
+
+
+async def test_s5_what_runs_is_not_told_as_cleared(capsys: pytest.CaptureFixture[str]) -> None:
+    async with asyncio.timeout(20):
+        assert await wait_for(cast("Backend", _ClearedAsItBegan()), ["a"], as_json=False) == 0
+    assert "cleared or purged" not in capsys.readouterr().err
 
 
 async def test_s5_a_wait_for_what_nobody_recorded_ends(capsys: pytest.CaptureFixture[str]) -> None:

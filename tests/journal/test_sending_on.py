@@ -8,8 +8,9 @@ import pytest
 
 from jobq.backend import Backend
 from jobq.errors import PushUnknown
+from jobq.exit_rules import parse
 from jobq.queue import Queue
-from jobq.run.exit_rules import action_for, parse
+from jobq.run.attempt.exit_action import action_for
 from jobq.settings import Settings
 from jobq.spec import parse as parse_spec
 from jobq.spec import resolve

@@ -9,11 +9,11 @@ import pytest
 
 from jobq.backend import Backend
 from jobq.errors import LockLost
-from jobq.journal.page import page_of
 from jobq.journal.records import Attempt, TaskState
 from jobq.journal.store import journal_of
 from jobq.servable import served
-from jobq.server.journal_records import tell
+from jobq.server.journal_records import record_of
+from jobq.settlement import Complete, Record, Requeue
 from jobq.task import Task, TaskResult
 from jobq.task_handle import result_of
 from tests.cli.conftest import Jobq
@@ -28,16 +28,14 @@ GOOD = TaskResult(exit_code=0, value={"n": 1}, duration=2.0, output_tail="hello\
 async def _claimed(backend: Backend, key: str, lease: timedelta = LEASE) -> Any:
     """Return a delivery as the service has it: found again by its receipt."""
     (delivery,) = await served(backend).claim(1, lease, NOW, key=key, former=())
-    return await served(backend).held(delivery.id, delivery.receipt)
+    return await served(backend).held(delivery.id, delivery.receipt, delivery.body)
 
 
 async def _fails_directly(backend: Backend) -> str:
     (id_,) = await backend.push([Task.new(command="true")])
     (delivery,) = await backend.receive(1, LEASE, NOW)
-    page = page_of(delivery)
-    assert page is not None
-    page.attempt = Attempt(attempt=1, outcome="failed", then="retry", ended=time.time(), exit_code=3)
-    await delivery.requeue(delivery.task, NOW)
+    attempt = Attempt(attempt=1, outcome="failed", then="retry", ended=time.time(), exit_code=3)
+    await delivery.settle(Requeue(delivery.task.counters, NOW, record=Record(attempt)))
     return id_
 
 
@@ -46,9 +44,9 @@ def test_a_success_through_the_service_is_no_failure_of_an_earlier_attempt(place
         await backend.create()
         id_ = await _fails_directly(backend)
         held = await _claimed(backend, "one")
-        tell(held, "succeeded", "done", duration=2.0, exit_code=0, value={"n": 1}, output="hello\n")
-        await held.complete(GOOD)
-        await held.complete(GOOD)  # S5
+        record_ = record_of("succeeded", "done", duration=2.0, exit_code=0, value={"n": 1}, output="hello\n")
+        await held.settle(Complete(GOOD, record=record_))
+        await held.settle(Complete(GOOD, record=record_))  # S5
         journal = journal_of(backend)
         (record,) = await journal.find([id_])
         result = await result_of(journal, record)
@@ -129,7 +127,7 @@ def test_what_is_canceled_while_it_runs_is_not_put_back(place: Place) -> None:
         (held,) = await backend.receive(1, LEASE, NOW)
         journal = journal_of(backend)
         assert await journal.cancel([id_]) == ["stopping"]
-        await held.requeue(held.task.requeued(failures=1), NOW)
+        await held.settle(Requeue(held.task.requeued(failures=1).counters, NOW))
         assert await backend.receive(1, LEASE, NOW) == []
         (record,) = await journal.find([id_])
         assert record.state is TaskState.CANCELED
@@ -151,7 +149,7 @@ def test_what_is_canceled_is_not_served_again(place: Place) -> None:
         (record,) = await journal.find([id_])
         assert record.state is TaskState.CANCELED
         try:
-            await held.complete(GOOD)
+            await held.settle(Complete(GOOD))
         except LockLost:
             return
         raise AssertionError("S4")

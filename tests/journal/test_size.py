@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobq.backend import Backend
-from jobq.journal.page import page_of
 from jobq.journal.records import Attempt
 from jobq.journal.retention import PASS_SECONDS, Trimming
 from jobq.journal.store import journal_of
 from jobq.settings import Settings
+from jobq.settlement import Complete, Record
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq_memory import queue_state as memory_store
@@ -30,11 +30,8 @@ async def _end(backend: Backend, count: int) -> list[str]:
     ids = await backend.push([Task.new(command="true") for _ in range(count)])
     for _ in range(count):
         (delivery,) = await backend.receive(1, timedelta(seconds=60), timedelta(0))
-        page = page_of(delivery)
-        assert page is not None
-        page.attempt = Attempt(attempt=1, outcome="succeeded", then="done", ended=time.time(), detail="d" * 500)
-        page.output = OUTPUT
-        await delivery.complete(TaskResult())
+        attempt = Attempt(attempt=1, outcome="succeeded", then="done", ended=time.time(), detail="d" * 500)
+        await delivery.settle(Complete(TaskResult(), record=Record(attempt, OUTPUT)))
     return ids
 
 

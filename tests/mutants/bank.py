@@ -163,20 +163,20 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what waits for room is charged",
         file="jobq/run/attempt/supervisor.py",
-        text="Requeue(task.requeued(), neighbours.delay",
-        wrong="Requeue(task.requeued(ends=0), neighbours.delay",
+        text="Release(neighbours.delay(",
+        wrong="Requeue(task.counters.raised(ends=0), neighbours.delay(",
         test="tests/simulation/test_neighbours.py::test_s11_a_killer_takes_none_of_its_neighbours_with_it",
     ),
     Mutant(
         name="room is made all the time",
-        file="jobq/run/neighbours.py",
+        file="jobq/run/attempt/neighbours.py",
         text="if times < PATIENT or now < self._next_turn:",
         wrong="if times < PATIENT:",
         test="tests/simulation/test_neighbours.py::test_room_has_its_share_of_a_workers_time",
     ),
     Mutant(
         name="no room is ever made",
-        file="jobq/run/neighbours.py",
+        file="jobq/run/attempt/neighbours.py",
         text="if times < PATIENT or now < self._next_turn:",
         wrong="if True:",
         test="tests/simulation/test_neighbours.py::test_l1_room_is_made_in_a_queue_that_is_never_empty",
@@ -275,7 +275,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what a journal has not heard of is gone",
         file="jobq/cli/submit/wait_for_results.py",
-        text="away=away.tell, lags=lags)",
+        text="away=away.tell, lag=lag_of(backend))",
         wrong="away=away.tell)",
         test="tests/journal/test_results.py::test_s5_what_a_journal_has_not_heard_of_is_waited_for",
     ),
@@ -289,8 +289,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what was given back without a copy counts as replaced (Service Bus)",
         file="backends/jobq_azure/table_journal/delivery.py",
-        text="generation=self.fencing.generation + self._is_replaced)",
-        wrong="generation=self.fencing.generation + 1)",
+        text="raised = int(is_requeue or self._is_replaced)",
+        wrong="raised = 1",
         test="tests/sb/test_journal.py::test_s1_what_is_given_back_without_a_copy_was_not_replaced",
     ),
     Mutant(
@@ -366,8 +366,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="who may settle may change what runs",
         file="jobq/server/tasks.py",
-        text="return task.model_copy(update=raised).encode()",
-        wrong="return told.encode()",
+        text="        settlement = Requeue(_counted(",
+        wrong="        delivery.task = told\n        settlement = Requeue(_counted(",
         test="tests/service/test_api.py::test_a_requeue_raises_counts_and_changes_nothing_else",
     ),
     Mutant(
@@ -443,8 +443,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a clock that is set back empties a task",
         file="jobq/server/tasks.py",
-        text='return b"" if record is None or record.body is None else record.body',
-        wrong='return b""',
+        text="return await _held(call, record.body), record",
+        wrong='return await _held(call, b""), record',
         test="tests/service/test_settle_races.py::test_no_body_is_lost_to_a_clock",
     ),
     Mutant(

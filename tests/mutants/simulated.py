@@ -97,14 +97,14 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
         "S7: failures are not counted",
         _RETRY,
-        "return Requeue(task.requeued(failures=1), backoff.delay(counters.failures + 1))",
-        "return Requeue(task.requeued(), backoff.delay(counters.failures + 1))",
+        "return Requeue(counters.raised(failures=1), backoff.delay(counters.failures + 1))",
+        "return Requeue(counters.raised(), backoff.delay(counters.failures + 1))",
     ),
     _found(
         "S7: a preemption costs a retry",
         _RETRY,
-        "            return Requeue(task.requeued(preemptions=1), timedelta(0))\n        case OutcomeKind.FAILED",
-        "            return Requeue(task.requeued(failures=1), timedelta(0))\n        case OutcomeKind.FAILED",
+        "            return Requeue(task.counters.raised(preemptions=1))\n        case OutcomeKind.FAILED",
+        "            return Requeue(task.counters.raised(failures=1))\n        case OutcomeKind.FAILED",
     ),
     _found(
         "S7: what is given back counts as a crash",
@@ -135,7 +135,7 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
         "S5: the repetition of a settle is refused",
         _STORE,
-        "if entry.settled.get(grant.receipt) == settlement:",
+        "if entry.settled.get(grant.receipt) == settlement.key:",
         "if False:",
     ),
     _found(
@@ -177,7 +177,7 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
         "a cancel is not heard",
         "jobq/run/attempt/attempt_journal.py",
-        "await (asyncio.Event() if self._page is None else self._page.cancel).wait()",
+        "await self._cancel.wait()",
         "await asyncio.Event().wait()",
     ),
     _found(

@@ -94,8 +94,9 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S5: a give-back only unlocks",
         _DELIVERY,
-        "            await self.requeue(task, timedelta(0))\n",
-        '            await self._settle("unlock", lambda: self._wire.unlock(self._locked))\n',
+        "                else:\n                    await self._put_back(task, delay)\n",
+        "                else:\n"
+        '                    await self._settle("unlock", lambda: self._wire.unlock(self._locked))\n',
     ),
     _found(
         "S5: no answer is told as success",

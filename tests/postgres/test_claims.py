@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from jobq.settlement import Complete
 from jobq_postgres import PostgresBackend
 from jobq_postgres.push import ADD, _columns
 from tests.postgres.server import Database
@@ -28,7 +29,7 @@ async def test_task_that_was_pushed_by_another_and_not_told_of_is_found(
     )
     await queue.push(tasks(50, "more"))
     for delivery in await queue.receive(200, LEASE, NOW):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     await take_nothing(queue)
     await late.execute("COMMIT")
     found = await queue.receive(5, LEASE, NOW) + await queue.receive(5, LEASE, NOW)
@@ -45,7 +46,7 @@ async def test_claims_at_once_share_and_miss_nothing(database: Database, queue: 
         async with PostgresBackend(database.server(), "q") as mine:
             while found := await mine.receive(1 + number * 3, LEASE, timedelta(seconds=2)):
                 seen.extend(delivery.id for delivery in found)
-                await asyncio.gather(*(delivery.complete(DONE) for delivery in found))
+                await asyncio.gather(*(delivery.settle(Complete(DONE)) for delivery in found))
 
     async def push() -> None:
         for number in range(20):

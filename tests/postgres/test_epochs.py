@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from jobq.settlement import Complete, DeadLetter
 from jobq.task import Task
 from jobq_postgres import PostgresBackend, migrations
 from tests.postgres.server import Database
@@ -23,11 +24,11 @@ async def test_the_first_tokens_are_plain_and_redrives_are_overtaken(queue: Post
     delivery = await take(queue)
     assert str(delivery.fencing) == "0.0.1"
     for epoch in (1, 2, 3):
-        await delivery.dead_letter("failures", "")
+        await delivery.settle(DeadLetter("failures", ""))
         await queue.redrive([delivery.id])
         delivery = await take(queue)
         assert delivery.fencing.epoch == epoch
-    await delivery.dead_letter("failures", "")
+    await delivery.settle(DeadLetter("failures", ""))
     await queue.purge_dead([delivery.id])
     await queue.push(tasks(1))
     assert (await take(queue)).fencing == (4, 0, 1)
@@ -38,7 +39,7 @@ async def test_retention_raises_the_epoch_once_for_all_that_it_forgets(
 ) -> None:
     await queue.push(tasks(3))
     for delivery in await queue.receive(3, LEASE, NOW):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     database.run("UPDATE jobq.submission SET ended_at = ended_at - interval '31 days'")
     async with PostgresBackend(database.server(), "q") as sweeper:
         assert await sweeper.receive(1, LEASE, NOW) == []

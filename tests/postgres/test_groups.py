@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from jobq.errors import BackendUnavailable, DuplicateTask, LockLost
+from jobq.settlement import Complete, DeadLetter
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
@@ -19,7 +20,7 @@ async def test_settles_of_many_slots_share_few_statements(database: Database, qu
     assert len(held) == 400
     before = _commits(database)
     await asyncio.gather(*(delivery.renew(LEASE) for delivery in held))
-    await asyncio.gather(*(delivery.complete(DONE) for delivery in held))
+    await asyncio.gather(*(delivery.settle(Complete(DONE)) for delivery in held))
     assert _commits(database) - before < 40
     assert (await queue.stats()).leased == 0
 
@@ -35,13 +36,13 @@ async def test_one_that_cannot_be_stored_does_not_hurt_the_others(queue: Postgre
     held = await queue.receive(5, LEASE, NOW)
     reasons = ["fine", "fine", "a NUL \0", "fine", "fine"]
     answers = await asyncio.gather(
-        *(delivery.dead_letter(reason, "") for delivery, reason in zip(held, reasons, strict=True)),
+        *(delivery.settle(DeadLetter(reason, "")) for delivery, reason in zip(held, reasons, strict=True)),
         return_exceptions=True,
     )
     assert [answer is None for answer in answers] == [True, True, False, True, True]
     assert isinstance(answers[2], BackendUnavailable)
     assert len(await queue.dead_letters(10)) == 4
-    await held[2].complete(DONE)
+    await held[2].settle(Complete(DONE))
 
 
 async def test_stale_one_among_many_is_refused_alone(queue: PostgresBackend) -> None:
@@ -50,7 +51,9 @@ async def test_stale_one_among_many_is_refused_alone(queue: PostgresBackend) -> 
     stale = await take(queue, timedelta(seconds=1))
     good = await queue.receive(2, LEASE, NOW)
     await asyncio.sleep(1.1)
-    answers = await asyncio.gather(*(delivery.complete(DONE) for delivery in (stale, *good)), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(delivery.settle(Complete(DONE)) for delivery in (stale, *good)), return_exceptions=True
+    )
     assert isinstance(answers[0], LockLost)
     assert answers[1:] == [None, None]
     assert (await queue.stats()).visible == 1
@@ -83,7 +86,7 @@ async def test_verb_that_is_cancelled_at_any_turn_leaves_the_lane_usable(queue: 
     await queue.push(tasks(2))
     one, other = await take(queue), await take(queue)
     await one.renew(LEASE)
-    for call in (one.renew(LEASE), one.complete(DONE), queue.push(tasks(1, "n"))):
+    for call in (one.renew(LEASE), one.settle(Complete(DONE)), queue.push(tasks(1, "n"))):
         calling = asyncio.ensure_future(call)
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -92,6 +95,6 @@ async def test_verb_that_is_cancelled_at_any_turn_leaves_the_lane_usable(queue: 
             await calling
         await other.renew(LEASE)
     with suppress(LockLost):
-        await one.complete(DONE)
-    await other.complete(DONE)
+        await one.settle(Complete(DONE))
+    await other.settle(Complete(DONE))
     assert (await queue.stats()).leased == 0

@@ -3,8 +3,8 @@
 import time
 from datetime import timedelta
 
-from jobq.journal.page import page_of
 from jobq.journal.records import Attempt
+from jobq.settlement import Complete, Record, Release
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from jobq_postgres.claim import FORGET_ATTEMPTS
@@ -17,12 +17,10 @@ LEASE = timedelta(seconds=60)
 async def _done(queue: PostgresBackend) -> str:
     (id_,) = await queue.push([Task.new(command="true")])
     (delivery,) = await queue.receive(1, LEASE, timedelta(0))
-    page = page_of(delivery)
-    assert page is not None
-    page.attempt = Attempt(attempt=1, outcome="succeeded", then="done", ended=time.time())
-    page.output = "a NUL \0 and a half \ud800"
-    await delivery.complete(DONE)
-    await delivery.complete(DONE)  # S5: the same again, without a second effect
+    attempt = Attempt(attempt=1, outcome="succeeded", then="done", ended=time.time())
+    done = Complete(DONE, record=Record(attempt, "a NUL \0 and a half \ud800"))
+    await delivery.settle(done)
+    await delivery.settle(done)  # S5: the same again, without a second effect
     return id_
 
 
@@ -47,7 +45,7 @@ async def test_what_is_old_is_forgotten(queue: PostgresBackend, database: Databa
 async def test_what_is_cleared_or_purged_leaves_no_attempts(queue: PostgresBackend) -> None:
     (id_,) = await queue.push([Task.new(command="true")])
     (delivery,) = await queue.receive(1, LEASE, timedelta(0))
-    await delivery.release()
+    await delivery.settle(Release())
     journal = queue.journal
     assert journal is not None
     assert [attempt.outcome for attempt in await journal.attempts(id_)] == ["released"]

@@ -10,6 +10,7 @@ import pytest
 
 from jobq.errors import AnswerLost, BackendUnavailable, PushUnknown, SettlementUnknown
 from jobq.server.error_responses import refused_for
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.testing.tcp_proxy import Strike, TcpProxy
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
@@ -56,10 +57,10 @@ async def test_settle_without_an_answer_is_unknown_and_its_repeat_is_exact(
         delivery = await take(far)
         again = delivery.task.requeued(failures=1)
         calls: dict[str, Verb] = {
-            "complete": lambda: delivery.complete(DONE),
-            "requeue": lambda: delivery.requeue(again, timedelta(hours=1)),
-            "release": delivery.release,
-            "dead_letter": lambda: delivery.dead_letter("failures", "with a NUL \0 and half a pair \ud800"),
+            "complete": lambda: delivery.settle(Complete(DONE)),
+            "requeue": lambda: delivery.settle(Requeue(again.counters, timedelta(hours=1))),
+            "release": lambda: delivery.settle(Release()),
+            "dead_letter": lambda: delivery.settle(DeadLetter("failures", "with a NUL \0 and half a pair \ud800")),
         }
         await delivery.renew(LEASE)  # the connection is open: what is lost is the settle, not its beginning
         proxy.strike(lost, lambda sent: receipt(delivery).bytes in sent)
@@ -96,7 +97,7 @@ async def test_claim_without_an_answer_is_asked_for_again_and_costs_nothing(
             assert found
         assert [delivery.deliveries for delivery in found] == [1] * 6
         for delivery in found:
-            await delivery.complete(DONE)
+            await delivery.settle(Complete(DONE))
 
 
 async def test_claim_whose_answer_was_lost_is_handed_out_once(
@@ -150,7 +151,7 @@ async def test_black_hole_holds_up_a_renewal_no_longer_than_one_attempt(
             await delivery.renew(LEASE)
         assert time.monotonic() - began < LEASE.total_seconds() / 8 + 2
         await delivery.renew(LEASE)
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
 
 
 async def test_renewal_that_is_given_up_makes_way_at_once(

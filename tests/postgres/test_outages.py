@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
+from jobq.settlement import Complete, Requeue
 from jobq.testing.tcp_proxy import TcpProxy
 from jobq_postgres import PostgresBackend
 from tests.cli.conftest import Jobq
@@ -35,12 +36,12 @@ async def test_same_handle_goes_on_after_a_restart(own_postgres: PostgresServer)
             await waiting
         await asyncio.to_thread(own_postgres.start)
         await held.renew(LEASE)
-        await held.complete(DONE)
+        await held.settle(Complete(DONE))
         (again,) = await queue.receive(1, LEASE, timedelta(seconds=10))
         assert again.id == lost.id
         assert again.deliveries == 2
         with pytest.raises(LockLost):
-            await lost.complete(DONE)
+            await lost.settle(Complete(DONE))
         waiting = asyncio.create_task(queue.receive(1, LEASE, timedelta(seconds=30)))
         await queue.push(tasks(1, "n"))
         assert [each.id for each in await waiting] == ["n-00000"]
@@ -58,7 +59,7 @@ async def test_failover_to_read_only_is_definite(own_postgres: PostgresServer) -
         await read_only(database, True)
         for call in (
             lambda: held.renew(LEASE),
-            lambda: held.complete(DONE),
+            lambda: held.settle(Complete(DONE)),
             lambda: queue.push(tasks(1, "n")),
             lambda: queue.push(tasks(500, "n")),
             lambda: queue.receive(1, LEASE, NOW),
@@ -70,7 +71,7 @@ async def test_failover_to_read_only_is_definite(own_postgres: PostgresServer) -
         database.run("SELECT pg_reload_conf()")
         await read_only(database, False)
         await held.renew(LEASE)
-        await held.complete(DONE)
+        await held.settle(Complete(DONE))
         assert len(await queue.receive(5, LEASE, NOW)) == 1
 
 
@@ -98,7 +99,7 @@ async def test_no_connection_left_is_definite_and_passes(own_postgres: PostgresS
                 await delivery.renew(LEASE)
             database.run("ALTER ROLE few CONNECTION LIMIT 5")
             await delivery.renew(LEASE)
-            await delivery.complete(DONE)
+            await delivery.settle(Complete(DONE))
 
 
 async def test_locked_table_is_refused_in_time_and_nothing_was_changed(
@@ -118,7 +119,7 @@ async def test_locked_table_is_refused_in_time_and_nothing_was_changed(
         await queue.receive(1, LEASE, NOW)
     await other.execute("ROLLBACK")
     await other.close()
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     assert len(await queue.receive(5, LEASE, NOW)) == 1
 
 
@@ -162,7 +163,7 @@ async def test_others_are_told_again_after_a_connection_could_not_be_made(
         heard: asyncio.Queue[str] = asyncio.Queue()
         listener = await database.server().connect("listen")
         await listener.add_listener(links.channel, lambda *note: heard.put_nowait(str(note[-1])))
-        await delivery.requeue(delivery.task, NOW)
+        await delivery.settle(Requeue(delivery.task.counters, NOW))
         async with asyncio.timeout(5):
             assert await heard.get() == "0:1", "what was not told yet goes with the next"
         await listener.close()
@@ -191,7 +192,7 @@ async def test_a_cancelled_statement_changed_nothing(own_postgres: PostgresServe
         await other.close()
         await administrator.close()
         await held.renew(LEASE)
-        await held.complete(DONE)
+        await held.settle(Complete(DONE))
 
 
 def test_whoever_waits_outlasts_an_outage(database: Database, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import AccessDenied, ConfigurationError, QueueNotFound, StoreUnusable
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq_postgres import PostgresBackend, migrations
 from jobq_postgres.migrations import Section
 from tests.postgres.server import Database
@@ -77,7 +78,7 @@ async def test_migration_runs_only_what_is_missing_and_stops_older_workers(
         with pytest.raises(StoreUnusable, match="newer jobq"):
             await _receive_both(older)
         await held.renew(LEASE)
-        await held.complete(DONE)
+        await held.settle(Complete(DONE))
 
 
 async def test_failed_migration_changes_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +145,10 @@ async def test_least_rights_are_those_of_the_documentation(database: Database, r
         delivery = await take(backend)
         await delivery.renew(LEASE)
         await delivery.checkpoint("x")
-        await delivery.requeue(delivery.task.requeued(failures=1), NOW)
-        await (await take(backend)).complete(DONE)
+        await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
+        await (await take(backend)).settle(Complete(DONE))
         dead = await take(backend)
-        await dead.dead_letter("failures", "")
+        await dead.settle(DeadLetter("failures", ""))
         await backend.peek(1)
         await backend.stats()
         await backend.dead_letters(1)

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import jobq
-from jobq.run.attempt.retry import Complete, Leave, Requeue
+from jobq.run.attempt.retry import Leave
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
 from jobq.settings import Settings
+from jobq.settlement import Complete, Requeue
 from jobq.task import Outcome, OutcomeKind
 from tests.process import callbacks
 from tests.process.stage import QUICK, alive, until_true

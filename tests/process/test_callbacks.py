@@ -13,7 +13,7 @@ import pytest
 
 import jobq
 from jobq.errors import LockLost
-from jobq.run.attempt.retry import Complete, Leave, Requeue
+from jobq.run.attempt.retry import Leave
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
 from jobq.run.callbacks.callback import Convention
@@ -21,6 +21,7 @@ from jobq.run.callbacks.inline_runner import CallbackRunner
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
+from jobq.settlement import Complete, Requeue
 from jobq.task import Outcome, OutcomeKind
 from tests.process.stage import QUICK, stage_in, until_true
 

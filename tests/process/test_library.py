@@ -12,13 +12,13 @@ import pytest
 
 import jobq
 from jobq.errors import ConfigurationError
-from jobq.run.attempt.retry import Complete, DeadLetter, Requeue
 from jobq.run.attempt.settle import Settled
 from jobq.run.callbacks.callback import Convention
 from jobq.run.callbacks.inline_runner import CallbackRunner
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.task import OutcomeKind
 from tests.process.stage import QUICK, stage_in
 

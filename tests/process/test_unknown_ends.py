@@ -16,6 +16,7 @@ import pytest
 from jobq.clock import Moment, SystemClock
 from jobq.run.process.spawner import ExitStatus, Launch, Process, StatusLost
 from jobq.run.stopping import Stopping
+from jobq.settlement import Release
 from jobq.testing.faults import Fault
 from tests.process.stage import Stage, stage_in, until_true
 
@@ -101,7 +102,7 @@ async def test_p1_it_is_left_to_its_lease(stage: Stage, case: str, reason: str) 
     # Its lease runs out at the store, and only then it is delivered again; its end was unexplained (S7).
     (again,) = await stage.backend.receive(1, timedelta(seconds=5), timedelta(seconds=10))
     assert (again.deliveries, again.task.counters.ends) == (2, 0)
-    await again.release()
+    await again.settle(Release())
 
 
 async def test_what_left_survivors_and_succeeded_is_done(stage: Stage) -> None:

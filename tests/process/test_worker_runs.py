@@ -13,8 +13,8 @@ import pytest
 from jobq.backend import Delivery
 from jobq.clock import Moment
 from jobq.lease.timing import timing_for
+from jobq.run.attempt.neighbours import Place
 from jobq.run.attempt.supervisor import Supervisor
-from jobq.run.neighbours import Place
 from jobq.run.process.output import OutputReader, StreamName
 from jobq.run.worker.host import Host
 from jobq.settings import Settings

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from jobq.backend import FencingNumber
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
@@ -25,14 +26,16 @@ async def test_an_id_that_the_broker_has_forgotten(tmp_path: Path) -> None:
         seen = [await _begun(stage)]
         await clock.advance(LOCK_SECONDS + 1)
         again = await stage.take()
-        await again.requeue(Task.new(id="train", command="true").requeued(failures=1), NOW)  # as its pusher has it
+        await again.settle(
+            Requeue(Task.new(id="train", command="true").requeued(failures=1).counters, NOW)
+        )  # as its pusher has it
         copy = await stage.take()
-        await copy.release()
+        await copy.settle(Release())
         released = await stage.take()
-        await released.dead_letter("failed", "")
+        await released.settle(DeadLetter("failed", ""))
         assert await stage.backend.redrive(["train"]) == ["train"]
         redriven = await stage.take()
-        await redriven.dead_letter("failed", "again")
+        await redriven.settle(DeadLetter("failed", "again"))
         seen += [each.fencing for each in (again, copy, released, redriven)]
         assert await stage.backend.purge_dead(["train"]) == ["train"]
         for _ in range(2):
@@ -50,7 +53,7 @@ async def test_a_queue_that_is_made_anew_goes_on(tmp_path: Path) -> None:
     async with staged(tmp_path, clock=clock) as stage:
         for task in await stage.pushed(3):
             assert task.epoch == 0
-            await (await stage.take()).complete(DONE)
+            await (await stage.take()).settle(Complete(DONE))
         before = await _begun(stage)
         broker = stage.emulator.broker
         broker.delete(QUEUE)

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
-from jobq.journal.page import page_of
 from jobq.settings import Settings
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.spec import resolve
 from jobq.task import Counters, Task, TaskResult
 from jobq.testing.http_proxy import HttpProxy, Strike
@@ -79,7 +79,7 @@ async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite
     with pytest.raises(SettlementUnknown):
         await first.checkpoint("epoch 4")  # it was done all the same
     queue._wire._seconds = 5.0
-    await first.requeue(first.task.requeued(failures=1), NOW)
+    await first.settle(Requeue(first.task.requeued(failures=1).counters, NOW))
     proxy.strike(Strike.BUSY, "GET", count=math.inf)
     with pytest.raises(BackendUnavailable, match="nothing of what was received"):
         await queue.receive(1, None, timedelta(seconds=1))  # it must not start from nothing: put off
@@ -91,7 +91,7 @@ async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite
     assert second.checkpoint_value == "epoch 4"
     with pytest.raises(LockLost):
         await queue._checkpoints.save(claim_of(first), "late")  # type: ignore[union-attr]
-    await second.complete(GOOD)
+    await second.settle(Complete(GOOD))
     await written(queue)
     assert await _checkpoints(queue) == [], "nothing of it is left"
 
@@ -115,18 +115,18 @@ async def test_s9_the_checkpoint_of_what_has_not_ended_is_not_old(
     with monkeypatch.context() as later:  # so long after that age alone protects nothing
         later.setattr("jobq_azure.table_journal.retention._SAVED_SECONDS", 0.0)
         await swept()
-        await first.requeue(first.task.requeued(failures=1), NOW)
+        await first.settle(Requeue(first.task.requeued(failures=1).counters, NOW))
         await swept()
         (second,) = await queue.receive(1, None, NOW)
     assert second.checkpoint_value == "epoch 3"
-    await second.dead_letter("failed", "exit code 3")
+    await second.settle(DeadLetter("failed", "exit code 3"))
     monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
     await swept()
     assert await queue._wire.get(queue._wire.place.queue, f"l!{second.id}") is None, "it is no more known than others"
     assert await queue.redrive([second.id]) == [second.id]
     (third,) = await queue.receive(1, None, timedelta(seconds=2))
     assert third.checkpoint_value == "epoch 3"
-    await third.dead_letter("failed", "exit code 3")
+    await third.settle(DeadLetter("failed", "exit code 3"))
     monkeypatch.setattr("jobq_azure.table_journal.retention._SAVED_SECONDS", 0.0)
     await swept()
     await swept()  # what the first has left of it
@@ -142,7 +142,7 @@ async def test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue._inner._wire, "complete", _lost)  # type: ignore[attr-defined]
         with pytest.raises(Exception, match="lost"):
-            await original.requeue(task.requeued(failures=1), NOW)
+            await original.settle(Requeue(task.requeued(failures=1).counters, NOW))
     (copy,) = await queue.receive(1, None, timedelta(seconds=2))
     await written(queue)
     await queue._inner._wire.unlock(original._inner._locked)  # type: ignore[attr-defined] # its lock ends
@@ -151,7 +151,7 @@ async def test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_
         await queue.receive(1, None, timedelta(seconds=2))
     names = [each.content.message_id for each in stage.queue.messages()]
     assert [str(name).startswith("~") for name in names] == [False, True], "the original under its lock, and its copy"
-    await copy.complete(GOOD)
+    await copy.settle(Complete(GOOD))
 
 
 async def test_l1_a_worker_ends_though_a_lease_shows_that_nobody_has(stage: Stage, azurite: Azurite) -> None:
@@ -177,11 +177,11 @@ async def test_s1_what_is_given_back_without_a_copy_was_not_replaced(stage: Stag
     full = Task.new(command="true", id="full").model_copy(update={"counters": Counters(ends=2**31 - 1)})
     await queue._inner._wire.send(Outgoing(body=full.encode(), message_id="m"))  # type: ignore[attr-defined]
     (first,) = await queue.receive(1, None, NOW)
-    await first.release()
+    await first.settle(Release())
     await written(queue)
     (again,) = await queue.receive(1, None, timedelta(seconds=2))
     assert again.id == "full"
-    await again.complete(GOOD)
+    await again.settle(Complete(GOOD))
     await written(queue)
 
 
@@ -193,10 +193,8 @@ async def test_a_wish_reaches_what_a_repeated_push_tells_of_anew(stage: Stage, a
     await written(queue)
     assert [*await queue.journal.cancel(["train"])] == ["canceled"]
     (found,) = await queue.receive(1, None, NOW)
-    page = page_of(found)
-    assert page is not None
-    assert page.cancel.is_set()
-    await found.complete(GOOD)
+    assert found.cancel_requested
+    await found.settle(Complete(GOOD))
     await written(queue)
 
 
@@ -238,15 +236,15 @@ async def test_s9_tasks_of_one_id_have_checkpoints_of_their_own(
     first, second = await queue.receive(2, None, timedelta(seconds=2))
     await first.checkpoint("of the first")
     await second.checkpoint("of the second")
-    await first.requeue(first.task.requeued(failures=1), NOW)
+    await first.settle(Requeue(first.task.requeued(failures=1).counters, NOW))
     (again,) = await queue.receive(1, None, timedelta(seconds=2))
     assert again.checkpoint_value == "of the first"
-    await second.complete(GOOD)
+    await second.settle(Complete(GOOD))
     await written(queue)
-    await again.requeue(again.task.requeued(failures=1), NOW)
+    await again.settle(Requeue(again.task.requeued(failures=1).counters, NOW))
     (last,) = await queue.receive(1, None, timedelta(seconds=2))
     assert last.checkpoint_value == "of the first"
-    await last.complete(GOOD)
+    await last.settle(Complete(GOOD))
     await written(queue)
 
 
@@ -261,7 +259,11 @@ async def test_what_is_back_beside_its_copy_is_not_run(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue._inner._wire, "complete", _lost)  # type: ignore[attr-defined]
         with pytest.raises(Exception, match="lost"):
-            await (original.release() if way_back == "release" else original.requeue(task.requeued(failures=1), NOW))
+            await (
+                original.settle(Release())
+                if way_back == "release"
+                else original.settle(Requeue(task.requeued(failures=1).counters, NOW))
+            )
     (copy,) = await queue.receive(1, None, timedelta(seconds=2))
     assert copy.fencing.generation == 1
     await written(queue)
@@ -270,7 +272,7 @@ async def test_what_is_back_beside_its_copy_is_not_run(
     with pytest.raises(BackendUnavailable):
         await queue.receive(1, None, timedelta(seconds=2))
     assert "is back beside its copy, and is done with" in caplog.text
-    await copy.complete(GOOD)  # it is there, and its lock stands
+    await copy.settle(Complete(GOOD))  # it is there, and its lock stands
     assert await queue.receive(1, None, timedelta(seconds=1)) == []
     assert await state(queue, task.id) == "succeeded"
 
@@ -285,7 +287,7 @@ async def test_what_is_back_before_its_copy_is_due_is_not_run(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue._inner._wire, "complete", _lost)  # type: ignore[attr-defined]
         with pytest.raises(Exception, match="lost"):
-            await original.requeue(task.requeued(failures=1), timedelta(minutes=1))
+            await original.settle(Requeue(task.requeued(failures=1).counters, timedelta(minutes=1)))
     await original.renew(original.lease)  # tells nothing more of itself
     await written(queue)
     await queue._inner._wire.unlock(original._inner._locked)  # type: ignore[attr-defined] # its lock ends

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from jobq.backend import Renewed
 from jobq.clock import Moment
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
+from jobq.run.attempt.attempt_journal import AttemptJournal
+from jobq.settlement import Complete
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
 from jobq.testing.service_bus.faults import Fault, Operation
@@ -57,7 +60,7 @@ async def _held(folder: Path, *, tells: bool = False) -> AsyncIterator[Held]:
         since = Moment.of(clock)
         delivery = await stage.take()
         timing = LeaseTiming(lease=delivery.lease.total_seconds())
-        async with LeaseKeeper(delivery, since=since, timing=timing, clock=clock) as keeper:
+        async with LeaseKeeper(AttemptJournal(delivery), since=since, timing=timing, clock=clock) as keeper:
             yield Held(stage, clock, keeper)
 
 
@@ -85,7 +88,7 @@ async def test_a_receive_tells(tmp_path: Path) -> None:
         held.shortens()
         await held.passes(5)
         await held.stage.pushed()
-        await (await held.stage.take()).complete(DONE)
+        await (await held.stage.take()).settle(Complete(DONE))
         await held.passes(30)
         assert not held.keeper.is_lost
         assert held.overlap == 0
@@ -126,4 +129,4 @@ async def test_who_asks_for_more_hears_of_a_shorter_lock_each_time(tmp_path: Pat
         kept = delivery.lease
         stage.queue.description = replace(stage.queue.description, lock_duration=SHORT)
         told = [await delivery.renew(delivery.lease), await delivery.renew(kept), await delivery.renew(kept)]
-        assert told == [timedelta(seconds=SHORT - 1)] * 3
+        assert told == [Renewed(lease=timedelta(seconds=SHORT - 1))] * 3

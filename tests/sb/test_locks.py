@@ -13,9 +13,11 @@ from jobq.clock import Moment
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import timing_for
-from jobq.run.attempt.retry import Complete, crashes_before
+from jobq.run.attempt.attempt_journal import AttemptJournal
+from jobq.run.attempt.retry import crashes_before
 from jobq.run.attempt.settle import Settled, settle
 from jobq.settings import Settings
+from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
@@ -60,9 +62,9 @@ async def test_a_refused_lock_is_lost(stage: Stage, status: int) -> None:
     with pytest.raises(LockLost):
         await delivery.renew(LEASE)
     with pytest.raises(LockLost):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     stage.emulator.faults.clear()
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
@@ -72,9 +74,9 @@ async def test_a_service_that_stumbles_has_extended_and_ended_nothing(stage: Sta
     for operation in (Operation.RENEW, Operation.COMPLETE):
         stage.emulator.faults.plan(Fault(status), operation)
         with pytest.raises((BackendUnavailable, SettlementUnknown)):
-            await (delivery.renew(LEASE) if operation is Operation.RENEW else delivery.complete(DONE))
+            await (delivery.renew(LEASE) if operation is Operation.RENEW else delivery.settle(Complete(DONE)))
     assert stage.queue.count(State.LOCKED) == 1
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
 
 
 async def test_s5_a_completion_that_lands_after_it_was_asked_for_is_no_lost_lock(stage: Stage) -> None:
@@ -83,12 +85,12 @@ async def test_s5_a_completion_that_lands_after_it_was_asked_for_is_no_lost_lock
     delivery = await stage.take()
     stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
     with pytest.raises(BackendUnavailable, match="the lock still stands"):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     (held,) = stage.queue.messages()
     assert held.lock is not None
     stage.queue.complete(held.lock)
     with pytest.raises(SettlementUnknown, match="was not answered"):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
 
 
 async def test_s5_what_may_land_late_is_told_as_unknown(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ async def test_s5_what_may_land_late_is_told_as_unknown(tmp_path: Path) -> None:
         await stage.pushed()
         delivery = await stage.take()
         timing = timing_for(delivery.lease, Settings())
-        keeper = LeaseKeeper(delivery, since=Moment.of(clock), timing=timing, clock=clock)
+        keeper = LeaseKeeper(AttemptJournal(delivery), since=Moment.of(clock), timing=timing, clock=clock)
         stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE, count=math.inf)
         able = stage.backend.capabilities
         settling = asyncio.create_task(settle(delivery, keeper, Complete(), None, capabilities=able, clock=patience))
@@ -114,7 +116,7 @@ async def test_a_completion_whose_answer_was_lost_is_in_doubt(stage: Stage) -> N
     delivery = await stage.take()
     stage.emulator.faults.plan(Fault(drop=Drop.AFTER), Operation.COMPLETE)
     with pytest.raises(SettlementUnknown):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     assert len(stage.requests(Operation.COMPLETE)) == 1, "it was sent again by a library"
     assert stage.queue.messages() == []
 
@@ -124,8 +126,8 @@ async def test_a_completion_that_never_arrived_is_known_by_its_lock(stage: Stage
     delivery = await stage.take()
     stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
     with pytest.raises(BackendUnavailable, match="the lock still stands"):
-        await delivery.complete(DONE)
-    await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
+    await delivery.settle(Complete(DONE))
     assert stage.queue.messages() == []
 
 
@@ -139,12 +141,12 @@ async def test_who_stands_between_extends_and_ends_nothing(stage: Stage, strike:
         await delivery.renew(LEASE)
     stage.proxy.strike(strike, "DELETE")
     with pytest.raises(BackendUnavailable, match="the lock still stands"):
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     if strike is not Strike.BARE:  # which is what the service says of an empty queue, too
         stage.proxy.strike(strike, "POST")
         with pytest.raises(BackendUnavailable):
             await stage.backend.receive(1, None, NOW)
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     assert stage.queue.messages() == []
 
 
@@ -156,9 +158,9 @@ async def test_a_property_with_the_name_of_a_header_moves_no_lock(stage: Stage) 
     forged = {"location": f"http://elsewhere/{QUEUE}/messages/{locked.number}/{locked.lock}", "Date": "yesterday"}
     stage.queue.send([Content(Task.new(command="true").encode(), message_id="forged", properties=forged)])
     delivery = await stage.take()
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     assert [each.number for each in stage.queue.messages()] == [locked.number]
-    await other.complete(DONE)
+    await other.settle(Complete(DONE))
 
 
 async def test_the_length_of_a_lock_is_the_services(tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ async def test_a_checkpoint_is_refused_in_plain_words(stage: Stage) -> None:
     assert not stage.backend.capabilities.native_checkpoint
     with pytest.raises(ConfigurationError, match="no place for a task's checkpoint"):
         await delivery.checkpoint("step 7")
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
 
 
 async def test_a_renewal_that_answers_404_kills_the_tree(stage: Stage) -> None:
@@ -229,7 +231,7 @@ async def test_a_receive_that_is_cancelled_costs_no_delivery(stage: Stage) -> No
     (delivery,) = await stage.backend.receive(1, None, timedelta(seconds=5))
     assert delivery.deliveries == 1
     assert len(stage.requests(Operation.RENEW, 200)) == 1
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
 
 
 async def test_s6_what_an_abandoned_poll_brought_is_given_back_whole(stage: Stage) -> None:
@@ -313,7 +315,7 @@ async def test_tokens_are_made_anew_before_they_end(stage: Stage) -> None:
         for _ in range(7):  # longer than a token serves
             await asyncio.sleep(0.4)
             await delivery.renew(LEASE)
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     assert credential.given >= 3
     assert not [each for each in stage.emulator.gate.requests if each.status == 401]
 
@@ -326,7 +328,7 @@ async def test_a_refused_token_is_replaced_once(stage: Stage) -> None:
         stage.emulator.access.bearers.clear()  # revoked while the task runs
         await delivery.renew(LEASE)
         assert credential.given == 2
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
         stage.emulator.faults.plan(Fault(401), Operation.RECEIVE, count=2)
         with pytest.raises(AccessDenied, match="Receiver"):
             await backend.receive(1, None, NOW)

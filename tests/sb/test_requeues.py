@@ -8,6 +8,7 @@ import pytest
 from jobq.backend import Delivery
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
 from jobq.run.attempt.retry import crashes_before
+from jobq.settlement import Complete, Release, Requeue
 from jobq.task import Budgets
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
@@ -20,7 +21,7 @@ async def _crash_after_the_clone(stage: Stage, delivery: Delivery) -> None:
     """Requeue; the machine is gone when the clone was sent, before the original is completed."""
     stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
     with pytest.raises(BackendUnavailable):
-        await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+        await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
 
 
 @pytest.mark.parametrize("window", [0.0, 600.0], ids=["without dedup", "with dedup"])
@@ -34,15 +35,15 @@ async def test_a_crash_between_clone_and_completion_loses_nothing(tmp_path: Path
         copy = await stage.take()
         assert copy.fencing == (first.fencing.epoch, 1, 2)
         assert copy.task.counters.failures == 1
-        await copy.complete(DONE)
+        await copy.settle(Complete(DONE))
         await clock.advance(LOCK_SECONDS + 1)
         again = await stage.take()
         assert again.fencing == (first.fencing.epoch, 0, 2)
         assert crashes_before(again.task, again.deliveries) == 1
-        await again.requeue(again.task.requeued(failures=1), NOW)
+        await again.settle(Requeue(again.task.requeued(failures=1).counters, NOW))
         assert len(stage.queue.messages()) == (0 if window else 1)
         with pytest.raises(LockLost):
-            await first.complete(DONE)
+            await first.settle(Complete(DONE))
 
 
 async def test_s3_s7_a_crash_between_the_steps_of_a_give_back_makes_no_second_task(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ async def test_s3_s7_a_crash_between_the_steps_of_a_give_back_makes_no_second_ta
         first = await stage.take()
         stage.emulator.faults.plan(Fault(drop=Drop.BEFORE), Operation.COMPLETE)
         with pytest.raises(BackendUnavailable):
-            await first.release()
+            await first.settle(Release())
         copy = await stage.take()
         await clock.advance(LOCK_SECONDS + 1)
         original, again = [await stage.take() for _ in range(2)]
@@ -63,10 +64,10 @@ async def test_s3_s7_a_crash_between_the_steps_of_a_give_back_makes_no_second_ta
         shown = [first.fencing, copy.fencing, original.fencing, again.fencing]
         assert shown == [(epoch, 0, 1), (epoch, 1, 2), (epoch, 0, 2), (epoch, 1, 3)]
         assert crashes_before(copy.task, copy.deliveries) == 0
-        await original.requeue(original.task.requeued(failures=1), NOW)
+        await original.settle(Requeue(original.task.requeued(failures=1).counters, NOW))
         (left,) = stage.queue.messages()
         assert left.content.message_id == f"~1:{epoch}:1"
-        await again.complete(DONE)
+        await again.settle(Complete(DONE))
         assert stage.queue.messages() == []
 
 
@@ -78,8 +79,8 @@ async def test_a_requeue_that_is_repeated_sends_one_clone(stage: Stage) -> None:
     stage.emulator.faults.plan(Fault(503), Operation.COMPLETE, count=2)
     for _ in range(2):
         with pytest.raises(BackendUnavailable):
-            await delivery.requeue(again, NOW)
-    await delivery.requeue(again, NOW)
+            await delivery.settle(Requeue(again.counters, NOW))
+    await delivery.settle(Requeue(again.counters, NOW))
     assert len(stage.requests(Operation.SEND, 201)) == 2, "the push, and one clone"
     assert [each.generation for each in [(await stage.take()).task]] == [1]
 
@@ -89,7 +90,7 @@ async def test_a_clone_whose_answer_was_lost_is_in_doubt_without_dedup(stage: St
     delivery = await stage.take()
     stage.emulator.faults.plan(Fault(drop=Drop.AFTER), Operation.SEND)
     with pytest.raises(SettlementUnknown):
-        await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+        await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
     assert len(stage.queue.messages()) == 2, "the clone, and the original under its lock"
 
 
@@ -100,8 +101,8 @@ async def test_a_clone_whose_answer_was_lost_is_sent_again_with_dedup(tmp_path: 
         stage.emulator.faults.plan(Fault(drop=Drop.AFTER), Operation.SEND)
         again = delivery.task.requeued(failures=1)
         with pytest.raises(BackendUnavailable):
-            await delivery.requeue(again, NOW)
-        await delivery.requeue(again, NOW)
+            await delivery.settle(Requeue(again.counters, NOW))
+        await delivery.settle(Requeue(again.counters, NOW))
         (left,) = stage.queue.messages()
         # The original's sequence number, epoch and generation.
         assert left.content.message_id == f"~1:{delivery.fencing.epoch}:1"
@@ -114,9 +115,9 @@ async def test_who_lost_the_lock_sends_no_clone(tmp_path: Path) -> None:
         stale = await stage.take()
         await clock.advance(LOCK_SECONDS + 1)
         with pytest.raises(LockLost):
-            await stale.requeue(stale.task.requeued(failures=1), NOW)
+            await stale.settle(Requeue(stale.task.requeued(failures=1).counters, NOW))
         with pytest.raises(LockLost):
-            await stale.release()
+            await stale.settle(Release())
         assert len(stage.queue.messages()) == 1
 
 
@@ -125,7 +126,7 @@ async def test_a_delay_goes_by_the_services_clock(tmp_path: Path) -> None:
     async with staged(tmp_path, clock=clock) as stage:
         await stage.pushed()
         delivery = await stage.take()
-        await delivery.requeue(delivery.task.requeued(failures=1), timedelta(seconds=90))
+        await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, timedelta(seconds=90)))
         (scheduled,) = stage.queue.messages()
         assert scheduled.content.scheduled_for is not None
         assert 90 <= scheduled.content.scheduled_for - clock.wall() <= 91
@@ -156,7 +157,7 @@ async def test_a_crash_budget_is_exact(tmp_path: Path) -> None:
             assert crashes_before(delivery.task, delivery.deliveries) == crashes
             await clock.advance(LOCK_SECONDS + 1)
         delivery = await stage.take()
-        await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+        await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
         for crashes in (2, 3):
             delivery = await stage.take()
             assert crashes_before(delivery.task, delivery.deliveries) == crashes

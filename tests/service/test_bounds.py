@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from jobq.backend import Backend, Delivery
 from jobq.errors import JobqError, MalformedTask
-from jobq.journal.page import page_of
 from jobq.journal.records import (
     MAX_BEAT_OUTPUT_BYTES,
     MAX_DETAIL_CHARACTERS,
@@ -35,6 +34,7 @@ from jobq.journal.records import (
 from jobq.run.attempt.result import MAX_VALUE_DEPTH, with_written
 from jobq.run.callbacks.sync_task_context import MAX_CHECKPOINT_BYTES, checked_checkpoint
 from jobq.settings import Settings
+from jobq.settlement import Complete, DeadLetter, Record, Requeue
 from jobq.spec import resolve
 from jobq.strict_json import MAX_DEPTH
 from jobq.task import MAX_BODY_BYTES, MAX_NEW_BYTES, Outcome, OutcomeKind, Task, TaskResult
@@ -127,20 +127,26 @@ async def pass_all_doors(backend: Backend, case: Case) -> None:
         (id_,) = await backend.push([task])
         assert [found.id for found in await backend.peek(10)] == [id_]
         first = await _received(backend, task)
-        await _tell(first, case, "retry", OutcomeKind.FAILED)
+        record = await _record(first, case, "retry", OutcomeKind.FAILED)
         if (text := case.checkpoint()) and backend.capabilities.native_checkpoint:
             await first.checkpoint(text)
         counted = first.task.requeued(failures=2**31 - 1)
-        await first.requeue(counted, timedelta(0))
+        await first.settle(Requeue(counted.counters, record=record))
         second = await _received(backend, counted)
-        await _tell(second, case, "dead", OutcomeKind.FAILED)
-        await second.dead_letter("failed", f"{case.filled(MAX_DETAIL_CHARACTERS)}\n{case.printed(4096)}")
+        record = await _record(second, case, "dead", OutcomeKind.FAILED)
+        await second.settle(
+            DeadLetter("failed", f"{case.filled(MAX_DETAIL_CHARACTERS)}\n{case.printed(4096)}", record=record)
+        )
         (dead,) = await backend.dead_letters(10)
         assert Task.decode(dead.body) == counted
         assert await backend.redrive([id_]) == [id_]
         third = await _received(backend, None)
-        await _tell(third, case, "done", OutcomeKind.SUCCEEDED)
-        await third.complete(TaskResult(exit_code=0, value=case.value(), output_tail=case.printed(MAX_OUTPUT_BYTES)))
+        record = await _record(third, case, "done", OutcomeKind.SUCCEEDED)
+        await third.settle(
+            Complete(
+                TaskResult(exit_code=0, value=case.value(), output_tail=case.printed(MAX_OUTPUT_BYTES)), record=record
+            )
+        )
         stats = await backend.stats()
         assert (stats.visible, stats.leased, stats.dead) == (0, 0, 0)
 
@@ -151,21 +157,16 @@ async def _received(backend: Backend, task: Task | None) -> Delivery:
     return delivery
 
 
-async def _tell(delivery: Delivery, case: Case, then: str, outcome: OutcomeKind) -> None:
-    """Renew and leave on the page what a worker does."""
-    page = page_of(delivery)
+async def _record(delivery: Delivery, case: Case, then: str, outcome: OutcomeKind) -> Record:
+    """Renew as a worker does, and return what it records with the settle."""
     now = time.time()
-    if page is not None:
-        text, output = case.printed(MAX_TEXT_CHARACTERS), case.printed(MAX_BEAT_OUTPUT_BYTES)
-        beat = Beat(at=now, started=now - 1, progress=0.5, text=text, output=output)
-        page.beat = lambda: beat
-    await delivery.renew(LEASE)
-    if page is not None:
-        detail = case.filled(MAX_DETAIL_CHARACTERS)
-        attempt = Attempt(attempt=delivery.deliveries, outcome=outcome, then=then, ended=now, detail=detail)
-        # A clock that was set from 1970 meanwhile makes the attempt that long.
-        page.attempt = replace(attempt, started=0.0, host="h", pid=1, value=case.value(), program=case.printed(100))
-        page.output = case.printed(MAX_OUTPUT_BYTES)
+    text, output = case.printed(MAX_TEXT_CHARACTERS), case.printed(MAX_BEAT_OUTPUT_BYTES)
+    await delivery.renew(LEASE, Beat(at=now, started=now - 1, progress=0.5, text=text, output=output))
+    detail = case.filled(MAX_DETAIL_CHARACTERS)
+    attempt = Attempt(attempt=delivery.deliveries, outcome=outcome, then=then, ended=now, detail=detail)
+    # A clock that was set from 1970 meanwhile makes the attempt that long.
+    attempt = replace(attempt, started=0.0, host="h", pid=1, value=case.value(), program=case.printed(100))
+    return Record(attempt, case.printed(MAX_OUTPUT_BYTES))
 
 
 @contextmanager
@@ -206,10 +207,10 @@ async def test_one_bad_settle_of_a_request_is_answered_for_itself(tmp_path: Path
                 held = await backend.receive(7, LEASE, WAIT)
                 results = [TaskResult()] * 3 + [TaskResult(**bad)] + [TaskResult()] * 3
                 answers = await asyncio.gather(
-                    *(delivery.complete(result) for delivery, result in zip(held, results, strict=True)),
+                    *(delivery.settle(Complete(result)) for delivery, result in zip(held, results, strict=True)),
                     return_exceptions=True,
                 )
                 assert isinstance(answers[3], JobqError), (bad, answers)
                 assert [answer for at, answer in enumerate(answers) if at != 3] == [None] * 6, bad
-                await held[3].complete(TaskResult())
+                await held[3].settle(Complete(TaskResult()))
                 assert (await backend.stats()).leased == 0

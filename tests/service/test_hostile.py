@@ -11,6 +11,7 @@ from typing import Final
 
 import psutil
 
+from jobq.settlement import DeadLetter, Release
 from jobq.task import Task
 from jobq_http import Connection, HttpBackend
 from tests.service.server import HttpServer, running
@@ -128,9 +129,9 @@ async def others(url: str, warm: asyncio.Event, until: asyncio.Event) -> list[fl
             began = time.monotonic()
             await queue.push([Task.new(command="true")])
             (delivery,) = await queue.receive(1, None, _NOW)
-            await delivery.release()
+            await delivery.settle(Release())
             (again,) = await queue.receive(1, None, _NOW)
-            await again.dead_letter("failed", "by the test")
+            await again.settle(DeadLetter("failed", "by the test"))
             if warm.is_set():
                 took.append(time.monotonic() - began)
             warm.set()

@@ -13,6 +13,7 @@ from jobq.journal.records import TaskRecord
 from jobq.journal.store import journal_of
 from jobq.journal.wire import record_fields
 from jobq.settings import Settings
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.spec import resolve
 from jobq.task import Task
 from jobq.testing.harness import DONE
@@ -67,8 +68,8 @@ async def test_records_are_those_of_the_store(server: HttpServer, queue: str, tm
         tasks = [Task.new(command="true", env={"WORD": "ü"}) for _ in range(4)]
         ids = await backend.push(tasks)
         first, second, third = await backend.receive(3, None, NOW)
-        await first.complete(DONE)
-        await second.requeue(second.task.requeued(failures=1), NOW)
+        await first.settle(Complete(DONE))
+        await second.settle(Requeue(second.task.requeued(failures=1).counters, NOW))
         await third.checkpoint("step 7", 1)
         ours, theirs = journal_of(backend), journal_of(store)
         asked = [*ids, "unknown"]
@@ -103,7 +104,7 @@ async def test_more_dead_letters_than_one_answer_holds(
     async with HttpBackend(Connection(server.url), queue) as backend:
         ids = await backend.push([Task.new(command="exit 3") for _ in range(10)])
         for delivery in await backend.receive(10, None, NOW):
-            await delivery.dead_letter("failed", "by a test")
+            await delivery.settle(DeadLetter("failed", "by a test"))
         assert {letter.id for letter in await backend.dead_letters(100)} == set(ids)
         assert len(await backend.dead_letters(6)) == 6
         assert len(await backend.dead_letters(4)) == 4
@@ -119,7 +120,7 @@ async def test_an_answer_has_so_many_bytes_at_most(server: HttpServer, queue: st
         assert all(len(record.body) < 20_000 for record in await journal.find(ids))
         assert len(await journal.unfinished("", 20)) == 9
         for delivery in await backend.receive(10, None, NOW):
-            await delivery.dead_letter("failed", "by a test")
+            await delivery.settle(DeadLetter("failed", "by a test"))
         first = await backend._ask("GET", "/dead-letters", query={"limit": "20"})
         assert len(json.dumps(first)) < 6 * 10**6
         letters = await backend.dead_letters(20)

@@ -12,6 +12,7 @@ import pytest
 
 from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
 from jobq.lease.store import Grant, Request
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.tcp_proxy import Strike, TcpProxy
 from jobq_http import Connection, HttpBackend
@@ -60,10 +61,10 @@ async def test_a_verb_of_a_delivery(far: HttpBackend, proxy: TcpProxy, verb: str
     await far.push([Task.new(command="true")])
     (delivery,) = await far.receive(1, LEASE, NOW)
     calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "complete": lambda: delivery.complete(TaskResult(exit_code=0, output_tail="ok")),
-        "requeue": lambda: delivery.requeue(delivery.task.requeued(failures=1), timedelta(hours=1)),
-        "release": delivery.release,
-        "dead_letter": lambda: delivery.dead_letter("failed", "with a NUL \0 and half a pair \ud800"),
+        "complete": lambda: delivery.settle(Complete(TaskResult(exit_code=0, output_tail="ok"))),
+        "requeue": lambda: delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, timedelta(hours=1))),
+        "release": lambda: delivery.settle(Release()),
+        "dead_letter": lambda: delivery.settle(DeadLetter("failed", "with a NUL \0 and half a pair \ud800")),
         "renew": lambda: delivery.renew(LEASE),
         "checkpoint": lambda: delivery.checkpoint("half"),
     }
@@ -88,7 +89,7 @@ async def test_a_claim_is_found_by_the_next_one(near: HttpBackend, far: HttpBack
     assert await near.receive(1, LEASE, NOW) == []
     (delivery,) = await far.receive(1, LEASE, NOW)
     assert delivery.deliveries == 1
-    await delivery.complete(TaskResult())
+    await delivery.settle(Complete(TaskResult()))
 
 
 async def test_a_verb_gives_up_in_time(far: HttpBackend, proxy: TcpProxy) -> None:

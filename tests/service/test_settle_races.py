@@ -51,5 +51,7 @@ async def test_no_body_is_lost_to_a_clock(tmp_path: Path, wish: Callable[[str, T
 
         handler, body = wish(delivery.receipt, delivery.task)
         await handler(SimpleNamespace(audited={}, path={"id": id_}, body=body, backend=itself))
-        (again,) = await backend.claim(1, LEASE, NOW, key="l", former=())
-        assert again.task.command == "true"
+        found = await backend.find(id_)
+        assert found is not None
+        assert found.body is not None
+        assert Task.decode(found.body).command == "true"

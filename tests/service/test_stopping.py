@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import BackendUnavailable
+from jobq.settlement import DeadLetter, Release
 from jobq.task import Task
 from jobq_http import Connection, HttpBackend
 from tests.service.server import HttpServer
@@ -73,9 +74,9 @@ async def test_a_client_that_hangs_up_leaves_nothing_leased(tmp_path: Path) -> N
                 await here.push([Task.new(command="true")])
                 (delivery,) = await here.receive(1, None, LONG)
                 assert delivery.deliveries - 1 <= delivery.task.counters.ends
-                await delivery.release()
+                await delivery.settle(Release())
                 (again,) = await here.receive(1, None, LONG)
-                await again.dead_letter("failed", "by the test")
+                await again.settle(DeadLetter("failed", "by the test"))
     finally:
         server.kill()
 

@@ -12,11 +12,11 @@ import pytest
 
 from jobq.journal.records import TaskState
 from jobq.journal.store import KeepsJournal
-from jobq.run import neighbours
-from jobq.run.attempt import retry
+from jobq.run.attempt import neighbours, retry
+from jobq.run.attempt.neighbours import PATIENT, SHARE
 from jobq.run.attempt.retry import Backoff
-from jobq.run.neighbours import PATIENT, SHARE
 from jobq.run.stopping import Stopping
+from jobq.settlement import Requeue
 from jobq.task import Budgets, Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import Harness
@@ -45,7 +45,7 @@ async def suspects(
     for time in range(times_back):
         for delivery in await fleet.backend.receive(count, LEASE, NOW):
             delay = timedelta(seconds=due_in) if time == times_back - 1 else NOW
-            await delivery.requeue(delivery.task.requeued(), delay)
+            await delivery.settle(Requeue(delivery.task.requeued().counters, delay))
     return ids
 
 

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from jobq.errors import JobqError, LockLost
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq_sqlite import SqliteBackend
 from tests.sqlite.support import real_file, tasks
@@ -44,18 +45,18 @@ def work_for_ever(path: Path, seed: int, writer: Connection) -> None:
             say(writer, f"leased {delivery.id}")
             match choose.randrange(8):
                 case 0:
-                    await delivery.requeue(delivery.task.requeued(), timedelta(0))
+                    await delivery.settle(Requeue(delivery.task.requeued().counters, timedelta(0)))
                 case 1:
-                    await delivery.release()
+                    await delivery.settle(Release())
                 case 2:
-                    await delivery.dead_letter("failed", "by the test")
+                    await delivery.settle(DeadLetter("failed", "by the test"))
                     say(writer, f"dead {delivery.id}")
                 case 3:
                     await delivery.checkpoint(str(choose.random()))
                 case 4:
-                    await delivery.requeue(delivery.task.requeued(), timedelta(milliseconds=1))
+                    await delivery.settle(Requeue(delivery.task.requeued().counters, timedelta(milliseconds=1)))
                 case _:
-                    await delivery.complete(TaskResult(exit_code=0))
+                    await delivery.settle(Complete(TaskResult(exit_code=0)))
                     say(writer, f"done {delivery.id}")
 
     async def main() -> None:
@@ -75,7 +76,7 @@ def work_to_the_end(path: Path, lease: float, writer: Connection) -> None:
             while found := await queue.receive(3, timedelta(seconds=lease), timedelta(seconds=0.2)):
                 for delivery in found:
                     try:
-                        await delivery.complete(TaskResult(exit_code=0))
+                        await delivery.settle(Complete(TaskResult(exit_code=0)))
                     except LockLost:
                         say(writer, f"lost {delivery.id}")
                     else:
@@ -93,7 +94,7 @@ def wait_for_tasks(path: Path, count: int, writer: Connection) -> None:
             for _ in range(count):
                 (delivery,) = await queue.receive(1, None, timedelta(seconds=60))
                 say(writer, repr(time.clock_gettime(time.CLOCK_BOOTTIME)))
-                await delivery.complete(TaskResult())
+                await delivery.settle(Complete(TaskResult()))
 
     asyncio.run(main())
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobq.backend import FencingNumber
+from jobq.settlement import Complete
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import SqliteBackend
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, older_file, tasks, virtual_file
@@ -24,7 +25,7 @@ async def test_the_first_tokens_are_plain_and_others_do_not_raise_them(tmp_path:
         await queue.push(tasks(3))
         for delivery in await queue.receive(3, LEASE, NOW):
             assert str(delivery.fencing) == "0.0.1"
-            await delivery.complete(DONE)
+            await delivery.settle(Complete(DONE))
 
 
 async def test_retention_and_another_process_that_clears(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ async def test_retention_and_another_process_that_clears(tmp_path: Path) -> None
         assert await _token(queue, 3) == (0, 0, 1)
         await clock.advance(11)
         for delivery in await queue.receive(3, LEASE, NOW):
-            await delivery.complete(DONE)
+            await delivery.settle(Complete(DONE))
         await clock.advance(MONTH + 1)
         await queue.push(tasks(1, "sweeps"))
         await queue.clear()

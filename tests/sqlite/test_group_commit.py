@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from jobq.errors import BackendUnavailable, DuplicateTask, LockLost
+from jobq.settlement import Complete, Release
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import crashes
@@ -69,7 +70,7 @@ async def test_concurrent_verbs_share_commits(tmp_path: Path) -> None:
         assert Gated.commits <= 2
         found = await queue.receive(200, LEASE, NOW)
         Gated.commits = 0
-        await asyncio.gather(*(delivery.complete(DONE) for delivery in found))
+        await asyncio.gather(*(delivery.settle(Complete(DONE)) for delivery in found))
         assert Gated.commits <= 2
     assert list(states(tmp_path / "jobs.db").values()) == ["done"] * 200
 
@@ -78,14 +79,14 @@ async def test_refusals_harm_no_other_in_the_same_transaction(tmp_path: Path) ->
     """S5, S8: a duplicate, also after some of its tasks were inserted, and a lost lock stand alone."""
     async with await _queue(tmp_path, 2) as queue:
         stale, held = await queue.receive(2, LEASE, NOW)
-        await stale.release()
+        await stale.settle(Release())
         Gated.commits = 0
         other_work = Task.new(command="false", id=held.id)
         answers = await asyncio.gather(
             queue.push(tasks(2, "before")),
             queue.push([*tasks(3, "undone"), other_work]),
-            stale.complete(DONE),
-            held.complete(DONE),
+            stale.settle(Complete(DONE)),
+            held.settle(Complete(DONE)),
             queue.push(tasks(2, "after")),
             return_exceptions=True,
         )
@@ -166,7 +167,7 @@ async def test_receive_cancelled_with_its_answer_in_hand_gives_back(tmp_path: Pa
             receiving.cancel()
             await asyncio.wait({receiving})
             if not receiving.cancelled():
-                await receiving.result()[0].release()
+                await receiving.result()[0].settle(Release())
         assert list(states(folder / "jobs.db").values()) == ["ready"]
 
 
@@ -192,7 +193,7 @@ async def test_every_waiting_receive_is_woken(tmp_path: Path) -> None:
                 await queue.push(tasks(1, "a"))
                 await queue.push(tasks(2, "b"))
                 found = [delivery for receive in receives for delivery in await receive]
-            await asyncio.gather(*(delivery.complete(DONE) for delivery in found))
+            await asyncio.gather(*(delivery.settle(Complete(DONE)) for delivery in found))
             await queue.push(tasks(3, "c"))
             await queue.clear()
         ask(tmp_path / "jobs.db", "DELETE FROM task")
@@ -217,7 +218,12 @@ async def test_closing_finishes_what_waits(tmp_path: Path) -> None:
 async def test_use_after_close_says_so(tmp_path: Path) -> None:
     async with await _queue(tmp_path, 1) as queue:
         (delivery,) = await queue.receive(1, LEASE, NOW)
-    for verb in (queue.push(tasks(1, "late")), queue.receive(1, LEASE, NOW), queue.stats(), delivery.complete(DONE)):
+    for verb in (
+        queue.push(tasks(1, "late")),
+        queue.receive(1, LEASE, NOW),
+        queue.stats(),
+        delivery.settle(Complete(DONE)),
+    ):
         with pytest.raises(BackendUnavailable, match=r"jobs\.db is closed"):
             await verb
     async with queue:

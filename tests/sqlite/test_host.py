@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import LockLost, StoreUnusable
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite.host import Host, this_host
 from tests.sqlite.support import DONE, HOST, LEASE, NOW, ask, backend, tasks, virtual_file
@@ -48,9 +49,9 @@ async def test_a_reboot_costs_one_lease(tmp_path: Path) -> None:
         await queue.push(tasks(4))
         held, done, dead, delayed = await queue.receive(4, LEASE, NOW)
         await held.checkpoint("half")
-        await done.complete(DONE)
-        await dead.dead_letter("failed", "x")
-        await delayed.requeue(delayed.task.requeued(), timedelta(hours=1))
+        await done.settle(Complete(DONE))
+        await dead.settle(DeadLetter("failed", "x"))
+        await delayed.settle(Requeue(delayed.task.requeued().counters, timedelta(hours=1)))
     after = VirtualClock(boottime=2, wall=before.wall() + 4)
     async with backend(virtual_file(tmp_path, after, host=REBOOTED)) as queue:
         stats = await queue.stats()
@@ -67,7 +68,7 @@ async def test_a_reboot_costs_one_lease(tmp_path: Path) -> None:
         ]
         after.jump_wall(1800)
         assert await queue.receive(1, LEASE, NOW) == [], "the wall clock decides no lease of its own boot"
-        await again.complete(DONE)
+        await again.settle(Complete(DONE))
 
 
 async def test_a_machine_with_the_same_id_leaves_the_leases_of_the_other_alone(tmp_path: Path) -> None:
@@ -88,8 +89,8 @@ async def test_a_machine_with_the_same_id_leaves_the_leases_of_the_other_alone(t
             await held.renew(LEASE)
             await other.renew(LEASE)
             assert await first.receive(1, LEASE, NOW) == await second.receive(1, LEASE, NOW) == []
-        await held.complete(DONE)
-        await other.complete(DONE)
+        await held.settle(Complete(DONE))
+        await other.settle(Complete(DONE))
         # Nothing is leased: the next to write counts on its own boot, and the former follows it.
         await second.push(tasks(1, "more"))
         (again,) = await second.receive(1, LEASE, NOW)
@@ -100,7 +101,7 @@ async def test_a_machine_with_the_same_id_leaves_the_leases_of_the_other_alone(t
         (lost,) = await first.receive(1, LEASE, NOW)
         assert lost.deliveries == 2
         with pytest.raises(LockLost):
-            await again.complete(DONE)
+            await again.settle(Complete(DONE))
 
 
 async def test_a_machine_that_lost_the_time_waits_one_lease_too(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ async def test_other_machine_is_refused_and_changes_nothing(tmp_path: Path) -> N
                     with pytest.raises(StoreUnusable, match="JOBQ_SQLITE_ADOPT=1") as caught:
                         await verb
                 assert str(tmp_path / "jobs.db") in str(caught.value)
-        await held.complete(DONE)
+        await held.settle(Complete(DONE))
 
 
 async def test_adopting_works_once_and_for_all(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ async def test_adopting_works_once_and_for_all(tmp_path: Path) -> None:
     async with backend(virtual_file(tmp_path, host=OTHER, adopt=True)) as queue:
         (delivery,) = await queue.receive(1, LEASE, NOW)
         assert delivery.deliveries == 2
-        await delivery.requeue(delivery.task.requeued(), NOW)
+        await delivery.settle(Requeue(delivery.task.requeued().counters, NOW))
     async with backend(virtual_file(tmp_path, host=OTHER)) as queue:
         assert (await queue.stats()).visible == 1
     async with backend(virtual_file(tmp_path)) as former:
@@ -197,12 +198,12 @@ async def test_jump_of_the_wall_clock_changes_no_lease(tmp_path: Path, jump: flo
         await kept.renew(LEASE)
         await clock.advance(9.9)
         assert await queue.receive(1, LEASE, NOW) == []
-        await kept.complete(DONE)
+        await kept.settle(Complete(DONE))
         await clock.advance(0.2)
         (again,) = await queue.receive(2, LEASE, NOW)
         assert again.id == lost.id
         with pytest.raises(LockLost):
-            await lost.complete(DONE)
+            await lost.settle(Complete(DONE))
 
 
 def test_this_machine_has_a_boot_id() -> None:

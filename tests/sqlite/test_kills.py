@@ -8,6 +8,7 @@ import pytest
 
 from jobq.clock import SystemClock
 from jobq.errors import LockLost
+from jobq.settlement import Complete
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import StoreFile
 from jobq_sqlite.host import this_host
@@ -74,7 +75,7 @@ async def _work_off(path: Path, count: int) -> None:
     async with backend(StoreFile(path=path, clock=clock, host=this_host())) as queue:
         while found := await queue.receive(100, LEASE, NOW):
             for delivery in found:
-                await delivery.complete(DONE)
+                await delivery.settle(Complete(DONE))
                 with pytest.raises(LockLost):
                     await delivery.checkpoint("late")
         stats = await queue.stats()

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from jobq.settlement import Complete
 from jobq_sqlite.journal import COUNTS, OLDEST
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, tasks, virtual_file
 from tests.sqlite.test_leases import request
@@ -39,7 +40,7 @@ async def test_a_long_look_holds_up_nothing(tmp_path: Path) -> None:
             async with asyncio.timeout(10):
                 (delivery,) = await queue.receive(1, LEASE, NOW)
                 await delivery.renew(LEASE)
-                await delivery.complete(DONE)
+                await delivery.settle(Complete(DONE))
                 await queue.leases.acquire(request())
             assert not looking.done()
         finally:

@@ -12,6 +12,7 @@ import pytest
 
 from jobq.errors import LockLost, StoreUnusable
 from jobq.lease.store import Grant
+from jobq.settlement import Complete
 from tests.sqlite import children
 from tests.sqlite.support import DONE, LEASE, NOW, Child, ask, backend, real_file, tasks
 from tests.sqlite.test_leases import request
@@ -95,7 +96,7 @@ async def test_every_verb_says_that_the_file_is_gone(
         for verb in refused:
             with pytest.raises(StoreUnusable, match=r"replaced while it was in use"):
                 await verb
-        lost = (held.renew(LEASE), held.checkpoint("x"), held.complete(DONE))
+        lost = (held.renew(LEASE), held.checkpoint("x"), held.settle(Complete(DONE)))
         for verb in (*lost, queue.leases.renew(grant, LEASE), queue.leases.release("one", grant.token)):
             with pytest.raises(LockLost):
                 await verb
@@ -161,7 +162,7 @@ async def test_a_file_that_comes_back_is_the_same(tmp_path: Path) -> None:
         with pytest.raises(StoreUnusable):
             await queue.stats()
         away.rename(path.parent)
-        await held.complete(DONE)
+        await held.settle(Complete(DONE))
 
 
 async def test_a_link_may_lead_to_the_file(tmp_path: Path) -> None:

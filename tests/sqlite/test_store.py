@@ -12,6 +12,7 @@ import pytest
 from jobq.backend import Delivery
 from jobq.errors import DuplicateTask, LockLost
 from jobq.servable import served
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import queue_admin, task_sql
@@ -20,13 +21,13 @@ from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, stat
 MONTH = 30 * 86400
 
 SETTLES: dict[str, Callable[[Delivery], Awaitable[None]]] = {
-    "complete": lambda delivery: delivery.complete(DONE),
-    "complete otherwise": lambda delivery: delivery.complete(TaskResult(exit_code=0, output_tail="other")),
-    "requeue": lambda delivery: delivery.requeue(delivery.task.requeued(), NOW),
-    "requeue later": lambda delivery: delivery.requeue(delivery.task.requeued(), timedelta(hours=1)),
-    "release": lambda delivery: delivery.release(),
-    "dead": lambda delivery: delivery.dead_letter("failed", "x"),
-    "dead otherwise": lambda delivery: delivery.dead_letter("failed", "y"),
+    "complete": lambda delivery: delivery.settle(Complete(DONE)),
+    "complete otherwise": lambda delivery: delivery.settle(Complete(TaskResult(exit_code=0, output_tail="other"))),
+    "requeue": lambda delivery: delivery.settle(Requeue(delivery.task.requeued().counters, NOW)),
+    "requeue later": lambda delivery: delivery.settle(Requeue(delivery.task.requeued().counters, timedelta(hours=1))),
+    "release": lambda delivery: delivery.settle(Release()),
+    "dead": lambda delivery: delivery.settle(DeadLetter("failed", "x")),
+    "dead otherwise": lambda delivery: delivery.settle(DeadLetter("failed", "y")),
 }
 
 
@@ -64,13 +65,27 @@ async def test_a_claim_that_is_asked_again_takes_over_no_lease_that_is_over(tmp_
         assert later.deliveries == 2
 
 
+async def test_what_is_released_keeps_its_place(tmp_path: Path) -> None:
+    """Whoever was not started is not put behind those that were pushed after it."""
+    clock = VirtualClock()
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        for each in tasks(3):
+            await queue.push([each])
+            await clock.advance(1)
+        (first,) = await queue.receive(1, LEASE, NOW)
+        await first.settle(Release())
+        found = await queue.receive(3, LEASE, NOW)
+        assert found[0].id == first.id
+
+
 async def test_ids_of_done_tasks_are_remembered_for_a_month(tmp_path: Path) -> None:
     """S8: a repeated push of a task that is done changes nothing; another payload is an error; then it is forgotten."""
     clock = VirtualClock()
     async with backend(virtual_file(tmp_path, clock)) as queue:
         await queue.create()
         await queue.push(tasks(1))
-        await (await queue.receive(1, LEASE, NOW))[0].complete(DONE)
+        await (await queue.receive(1, LEASE, NOW))[0].settle(Complete(DONE))
         await clock.advance(MONTH - 1)
         assert await queue.push(tasks(1)) == ["t-00000"]
         assert await queue.receive(1, LEASE, NOW) == []
@@ -90,10 +105,10 @@ async def test_nothing_but_done_tasks_is_ever_forgotten(tmp_path: Path) -> None:
         await queue.create()
         await queue.push(tasks(500, "done"))
         for delivery in await queue.receive(500, LEASE, NOW):
-            await delivery.complete(DONE)
+            await delivery.settle(Complete(DONE))
         await queue.push([*tasks(1, "dead"), *tasks(1, "leased")])
         dead, _ = await queue.receive(2, timedelta(days=9999), NOW)
-        await dead.dead_letter("failed", "x")
+        await dead.settle(DeadLetter("failed", "x"))
         await queue.push([*tasks(1, "ready"), *tasks(1, "delayed", not_before=clock.wall() + 9 * MONTH)])
         await clock.advance(3 * MONTH)
         sizes = []
@@ -125,15 +140,15 @@ async def test_checkpoint_survives_requeue_expiry_release_and_redrive(tmp_path: 
         await queue.push(tasks(1))
         delivery = await attempt("")
         await delivery.checkpoint("1")
-        await delivery.requeue(delivery.task.requeued(), NOW)
+        await delivery.settle(Requeue(delivery.task.requeued().counters, NOW))
         delivery = await attempt("1")
         await delivery.checkpoint("2")
         await clock.advance(11)
         with pytest.raises(LockLost):
             await delivery.checkpoint("late")
     async with backend(virtual_file(tmp_path, clock)) as queue:
-        await (await attempt("2")).release()
-        await (await attempt("2")).dead_letter("failed", "x")
+        await (await attempt("2")).settle(Release())
+        await (await attempt("2")).settle(DeadLetter("failed", "x"))
         assert await queue.redrive(["t-00000"]) == ["t-00000"]
         delivery = await attempt("2")
         assert (delivery.fencing.epoch, delivery.deliveries) == (1, 5)
@@ -148,7 +163,7 @@ async def test_malformed_body_can_be_buried_and_redriven(tmp_path: Path) -> None
         for deliveries in (1, 2):
             (delivery,) = await queue.receive(1, LEASE, NOW)
             assert (delivery.body, delivery.deliveries) == (b"\xff{not json", deliveries)
-            await delivery.dead_letter("malformed", "not UTF-8")
+            await delivery.settle(DeadLetter("malformed", "not UTF-8"))
             (dead,) = await queue.dead_letters(5)
             assert dead.body == b"\xff{not json"
             assert await queue.redrive([dead.id, "unknown", dead.id]) == [dead.id]
@@ -252,7 +267,7 @@ async def test_l6_leases_of_dead_workers_end_at_once_and_no_others_do(tmp_path: 
             with pytest.raises(LockLost):
                 await delivery.renew(LEASE)
         for delivery in (kept, nobody_knows):
-            await delivery.complete(DONE)
+            await delivery.settle(Complete(DONE))
         assert await lives.holders() == [], "whoever took them after the dead one is not known by its id"
 
 

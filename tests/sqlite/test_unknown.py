@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, PushUnknown, SettlementUnknown
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.task import Task
 from jobq_sqlite import SqliteBackend
 from tests.sqlite.support import DONE, LEASE, NOW, backend, states, tasks, virtual_file
@@ -74,10 +75,10 @@ async def test_delivery(tmp_path: Path, verb: str, after: bool) -> None:
     async with await _queue(tmp_path, 1) as queue:
         (delivery,) = await queue.receive(1, LEASE, NOW)
         verbs: dict[str, Callable[[], Awaitable[object]]] = {
-            "complete": lambda: delivery.complete(DONE),
-            "requeue": lambda: delivery.requeue(delivery.task.requeued(), NOW),
-            "release": delivery.release,
-            "dead_letter": lambda: delivery.dead_letter("failed", "x"),
+            "complete": lambda: delivery.settle(Complete(DONE)),
+            "requeue": lambda: delivery.settle(Requeue(delivery.task.requeued().counters, NOW)),
+            "release": lambda: delivery.settle(Release()),
+            "dead_letter": lambda: delivery.settle(DeadLetter("failed", "x")),
             "renew": lambda: delivery.renew(LEASE),
             "checkpoint": lambda: delivery.checkpoint("half"),
         }
@@ -103,7 +104,7 @@ async def test_rollback_that_fails_is_made_up_for(tmp_path: Path) -> None:
         (delivery,) = await queue.receive(1, LEASE, NOW)
         Failing.fail("UPDATE", then="ROLLBACK")
         with pytest.raises(BackendUnavailable):
-            await delivery.complete(DONE)
+            await delivery.settle(Complete(DONE))
         assert await queue.push(tasks(1, "next")) == ["next-00000"]
     assert states(tmp_path / "jobs.db") == {"t-00000": "leased", "next-00000": "ready"}
 
@@ -141,8 +142,8 @@ async def test_late_settle_stays_refused_after_doubt(tmp_path: Path) -> None:
         (delivery,) = await queue.receive(1, LEASE, NOW)
         Failing.fail("COMMIT", after=True)
         with pytest.raises(SettlementUnknown):
-            await delivery.complete(DONE)
+            await delivery.settle(Complete(DONE))
         with pytest.raises(LockLost):
-            await delivery.dead_letter("failed", "x")
-        await delivery.complete(DONE)
+            await delivery.settle(DeadLetter("failed", "x"))
+        await delivery.settle(Complete(DONE))
     assert states(tmp_path / "jobs.db") == {"t-00000": "done"}

@@ -6,6 +6,7 @@ from datetime import timedelta
 from statistics import median
 from typing import Any
 
+from jobq.settlement import Complete
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
@@ -21,7 +22,7 @@ async def _claim_seconds(queue: PostgresBackend, count: int = 30) -> float:
         began = time.perf_counter()
         delivery = await take(queue, timedelta(minutes=5))
         seconds.append(time.perf_counter() - began)
-        await delivery.complete(DONE)
+        await delivery.settle(Complete(DONE))
     return median(seconds)
 
 
@@ -100,5 +101,5 @@ async def test_push_is_started_by_a_waiting_worker_in_milliseconds(database: Dat
 async def _claimed(worker: PostgresBackend) -> float:
     (delivery,) = await worker.receive(1, LEASE, timedelta(seconds=30))
     at = time.perf_counter()
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     return at

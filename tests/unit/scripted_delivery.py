@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from jobq.backend import FencingNumber
+from jobq.backend import FencingNumber, Renewed
 from jobq.clock import Clock
 from jobq.errors import BackendUnavailable, LockLost
-from jobq.task import Task, TaskResult
+from jobq.journal.records import Beat
+from jobq.settlement import DeadLetter, Record, Release, Settlement
+from jobq.task import Task
 
 Answer = Callable[[], Awaitable[None]]
 
@@ -24,8 +26,10 @@ class ScriptedDelivery:
         self.deliveries = 1
         self.fencing = FencingNumber(0, 0, 1)
         self.checkpoint_value: str | None = None
+        self.journaled = self.cancel_requested = False
         self.renewed_at: list[float] = []
         self.settled: list[str] = []
+        self.records: list[Record | None] = []
         self.answers: list[Answer] = []
         self.settle_answers: list[Answer] = []
         self.always: Answer = self.accept
@@ -48,27 +52,21 @@ class ScriptedDelivery:
 
         return late
 
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta, beat: Beat | None = None) -> Renewed:
         assert lease == self.lease
         self.renewed_at.append(self.clock.boottime())
         await (self.answers.pop(0) if self.answers else self.always)()
+        return Renewed()
 
     async def _settle(self, verb: str) -> None:
         self.settled.append(verb)
         if self.settle_answers:
             await self.settle_answers.pop(0)()
 
-    async def complete(self, result: TaskResult) -> None:
-        await self._settle("complete")
-
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        await self._settle("requeue")
-
-    async def release(self) -> None:
-        await self._settle("release")
-
-    async def dead_letter(self, reason: str, description: str) -> None:
-        await self._settle(f"dead_letter {reason}")
+    async def settle(self, settlement: Settlement) -> None:
+        self.records.append(None if isinstance(settlement, Release) else settlement.record)
+        reason = f" {settlement.reason}" if isinstance(settlement, DeadLetter) else ""
+        await self._settle(f"{settlement.verb}{reason}")
 
     async def checkpoint(self, value: str, number: int = 0) -> None:
         await self._settle("checkpoint")

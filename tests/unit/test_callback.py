@@ -18,6 +18,7 @@ from jobq.clock import Moment
 from jobq.errors import ConfigurationError, LockLost
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
+from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.callbacks.callback import ArgumentsRefused, Callback, Convention
 from jobq.run.callbacks.callback_channel import CallbackLine
 from jobq.run.callbacks.process_runner import portable
@@ -179,7 +180,7 @@ def a_keeper() -> tuple[LeaseKeeper, ScriptedDelivery]:
     clock = VirtualClock(boottime=1000.0)
     delivery = ScriptedDelivery(clock)
     return LeaseKeeper(
-        delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60.0, grace=0.0), clock=clock
+        AttemptJournal(delivery), since=Moment.of(clock), timing=LeaseTiming(lease=60.0, grace=0.0), clock=clock
     ), delivery
 
 

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from jobq.errors import MalformedTask
-from jobq.run.attempt.retry import Backoff, DeadLetter, Reason, Requeue, verdict
+from jobq.run.attempt.retry import Backoff, Reason, verdict
+from jobq.settlement import DeadLetter, Requeue
 from jobq.task import Outcome, OutcomeKind, Task
 
 RULES = ("3=fail", "4=delay:10m", "SIGSEGV=retry", "oom=fail", "timeout=delay:1h")
@@ -24,13 +25,13 @@ def test_a_rule_comes_before_the_budgets() -> None:
     assert dead.reason is Reason.FAILED
     later = judged(Outcome(kind=FAILED, exit_code=4))
     assert isinstance(later, Requeue)
-    assert (later.delay, later.task.counters.failures) == (timedelta(minutes=10), 1)
+    assert (later.delay, later.counters.failures) == (timedelta(minutes=10), 1)
     later = judged(Outcome(kind=OutcomeKind.TIMED_OUT, signal=9))
     assert isinstance(later, Requeue)
     assert later.delay == timedelta(hours=1)
     crash = judged(Outcome(kind=OutcomeKind.CRASHED, signal=11))
     assert isinstance(crash, Requeue)
-    assert crash.task.counters.failures == 1, "a rule makes a crash a failure"
+    assert crash.counters.failures == 1, "a rule makes a crash a failure"
     for killed in (
         Outcome(kind=OutcomeKind.CRASHED, signal=9, out_of_memory=True),
         Outcome(kind=FAILED, over_memory_limit=True),

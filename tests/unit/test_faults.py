@@ -7,6 +7,7 @@ import pytest
 
 from jobq.backend import Backend, Delivery
 from jobq.errors import BackendUnavailable, LockLost, PushUnknown, SettlementUnknown
+from jobq.settlement import Complete
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
 from jobq.testing.faults import Call, Fault, Faults, FaultyBackend
@@ -52,7 +53,7 @@ async def test_without_faults_everything_passes(stage: Stage) -> None:
         delivery = await stage.delivery()
         await delivery.renew(LEASE)
         await delivery.checkpoint("half")
-        await delivery.complete(TaskResult())
+        await delivery.settle(Complete(TaskResult()))
         await backend.create()
         assert (await backend.stats()).dead == 0
         assert await backend.peek(1) == []
@@ -67,9 +68,9 @@ async def test_refuse_does_nothing_so_many_times(stage: Stage) -> None:
     stage.faults.next("complete", Fault.REFUSE, times=2)
     for _ in range(2):
         with pytest.raises(BackendUnavailable):
-            await delivery.complete(TaskResult())
+            await delivery.settle(Complete(TaskResult()))
         assert stage.state is State.LEASED
-    await delivery.complete(TaskResult())
+    await delivery.settle(Complete(TaskResult()))
     assert stage.state is State.DONE
     assert stage.faults.calls[-3:] == [
         Call("complete", "a", Fault.REFUSE),
@@ -91,7 +92,7 @@ async def test_always_lasts_until_cleared_and_next_goes_first(stage: Stage) -> N
 async def test_hang_does_nothing_until_released_or_cancelled(stage: Stage) -> None:
     delivery = await stage.delivery()
     stage.faults.next("complete", Fault.HANG, times=2)
-    first, second = (asyncio.create_task(delivery.complete(TaskResult())) for _ in range(2))
+    first, second = (asyncio.create_task(delivery.settle(Complete(TaskResult()))) for _ in range(2))
     await stage.faults.begun("complete", 2)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -107,7 +108,7 @@ async def test_answer_late_is_done_at_once_and_answers_after_the_event(stage: St
     delivery = await stage.delivery()
     answer = asyncio.Event()
     stage.faults.next("complete", Fault.ANSWER_LATE, until=answer)
-    completing = asyncio.create_task(delivery.complete(TaskResult()))
+    completing = asyncio.create_task(delivery.settle(Complete(TaskResult())))
     await stage.clock.advance(100)
     assert stage.state is State.DONE
     assert not completing.done()
@@ -136,7 +137,7 @@ async def test_lost_answers_say_what_the_protocol_says(stage: Stage) -> None:
         await delivery.renew(LEASE)
     stage.faults.next("complete", Fault.LOSE_ANSWER)
     with pytest.raises(SettlementUnknown):
-        await delivery.complete(TaskResult())
+        await delivery.settle(Complete(TaskResult()))
     assert stage.state is State.DONE
 
 
@@ -145,7 +146,7 @@ async def test_a_lost_refusal_is_unknown_too(stage: Stage) -> None:
     await stage.backend.clear()
     stage.faults.next("complete", Fault.LOSE_ANSWER)
     with pytest.raises(SettlementUnknown) as lost:
-        await delivery.complete(TaskResult())
+        await delivery.settle(Complete(TaskResult()))
     assert isinstance(lost.value.__cause__, LockLost)
 
 

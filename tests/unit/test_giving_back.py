@@ -9,10 +9,10 @@ import pytest
 from jobq.backend import Backend
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Event, Events
+from jobq.run.attempt.neighbours import Admission, Place
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report, Supervisor
 from jobq.run.circuit_breaker import Breaker
-from jobq.run.neighbours import Admission, Place
 from jobq.settings import Settings
 from jobq.task import Task
 from jobq.testing.faults import Fault, Faults, FaultyBackend

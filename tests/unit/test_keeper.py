@@ -11,6 +11,8 @@ from jobq.clock import Moment
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
 from jobq.lease.keeper import NUDGED_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming
+from jobq.run.attempt.attempt_journal import AttemptJournal
+from jobq.settlement import Release
 from jobq.testing.clock import VirtualClock
 from tests.unit.scripted_delivery import ScriptedDelivery
 
@@ -24,12 +26,15 @@ class Bench:
         self.delivery = ScriptedDelivery(self.clock, lease=L)
         self.deadlines: list[float] = []
         self.keeper = LeaseKeeper(
-            self.delivery,
+            AttemptJournal(self.delivery),
             since=Moment(since, since + self.clock.wall() - self.clock.boottime()),
             timing=LeaseTiming(lease=L, grace=grace),
             clock=self.clock,
             on_extended=self.deadlines.append,
         )
+
+    async def release(self) -> None:
+        await self.delivery.settle(Release())
 
     async def until(self, boottime: float) -> None:
         await self.clock.advance(boottime - self.clock.boottime())
@@ -285,7 +290,7 @@ async def test_settle_and_renew_never_overlap() -> None:
     bench.delivery.answers = [bench.delivery.after(4.0)]
     async with bench.keeper:
         await bench.until(T0 + 16)
-        settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release))
+        settling = asyncio.create_task(bench.keeper.settle(bench.release))
         await bench.until(T0 + 18.9)
         assert bench.delivery.settled == []
         await bench.until(T0 + 19)
@@ -303,7 +308,7 @@ async def test_a_lost_lease_is_not_settled() -> None:
     async with bench.keeper:
         await bench.until(T0 + 51)
         with pytest.raises(LockLost):
-            await bench.keeper.settle(bench.delivery.release)
+            await bench.keeper.settle(bench.release)
     assert bench.delivery.settled == []
 
 
@@ -312,7 +317,7 @@ async def test_a_settle_without_an_answer_is_unknown() -> None:
     bench = Bench()
     bench.delivery.settle_answers = [bench.delivery.hang]
     async with bench.keeper:
-        settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release))
+        settling = asyncio.create_task(bench.keeper.settle(bench.release))
         await bench.until(T0 + 5)
         with pytest.raises(SettlementUnknown):
             await settling
@@ -324,7 +329,7 @@ async def test_a_settle_may_be_given_less_time_than_a_renewal_but_never_more() -
         bench = Bench()
         bench.delivery.settle_answers = [bench.delivery.hang]
         async with bench.keeper:
-            settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release, attempt=given))
+            settling = asyncio.create_task(bench.keeper.settle(bench.release, attempt=given))
             await bench.until(T0 + ends_after - 0.1)
             assert not settling.done()
             await bench.until(T0 + ends_after)
@@ -352,7 +357,7 @@ async def test_the_lease_is_kept_while_a_refused_settle_is_repeated() -> None:
         for moment in range(5, 300, 5):
             bench.delivery.settle_answers = [bench.delivery.refuse]
             with pytest.raises(BackendUnavailable):
-                await bench.keeper.settle(bench.delivery.release)
+                await bench.keeper.settle(bench.release)
             await bench.until(T0 + moment)
         assert not bench.lost()
         assert bench.keeper.renewals > 0
@@ -363,7 +368,7 @@ async def test_a_delivery_whose_settle_is_in_doubt_is_renewed_no_more() -> None:
     bench = Bench()
     async with bench.keeper:
         bench.delivery.settle_answers = [bench.delivery.hang]
-        settling = asyncio.create_task(bench.keeper.settle(bench.delivery.release))
+        settling = asyncio.create_task(bench.keeper.settle(bench.release))
         await bench.until(T0 + 5)
         with pytest.raises(SettlementUnknown):
             await settling

@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 from jobq.errors import MalformedTask
 from jobq.run.attempt.retry import (
     Backoff,
-    Complete,
-    DeadLetter,
     Leave,
     Reason,
-    Requeue,
     check_counters,
     refusal,
     unburied,
@@ -23,7 +20,8 @@ from jobq.run.attempt.retry import (
     verdict,
     verdict_of_caller,
 )
-from jobq.task import Outcome, OutcomeKind, Task
+from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.task import Counters, Outcome, OutcomeKind, Task
 
 BACKOFF = Backoff()
 
@@ -51,7 +49,7 @@ def test_success_completes_and_a_lost_lock_is_left_alone() -> None:
 def test_a_failure_consumes_one_retry_and_raises_the_generation() -> None:
     told = verdict(Task.new(command="x"), 1, outcome(OutcomeKind.FAILED), BACKOFF)
     assert isinstance(told, Requeue)
-    assert (told.task.generation, told.task.counters.failures, told.task.counters.ends) == (1, 1, 1)
+    assert told.counters == Counters(failures=1, ends=1)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_each_budget_has_its_own_cap(kind: OutcomeKind, reason: Reason, budget: 
     for delivery in range(1, budget + 1):
         told = verdict(task, delivery, outcome(kind), BACKOFF)
         assert isinstance(told, Requeue)
-        task = told.task
+        task = task.counted(told.counters)
         assert refusal(task, delivery + 1) is None
     last = verdict(task, budget + 1, outcome(kind), BACKOFF)
     assert isinstance(last, DeadLetter)
@@ -94,8 +92,8 @@ def test_a_memory_limit_is_a_failure_with_a_reason_of_its_own() -> None:
     task = Task.new(command="x", budgets={"retries": 1})
     told = verdict(task, 1, killed, BACKOFF)
     assert isinstance(told, Requeue)
-    assert told.task.counters.failures == 1
-    last = verdict(told.task, 2, killed, BACKOFF)
+    assert told.counters.failures == 1
+    last = verdict(task.counted(told.counters), 2, killed, BACKOFF)
     assert last == DeadLetter(Reason.MEMORY_LIMIT, "failed 2 times; last: killed: 2 GiB in use")
 
 
@@ -111,9 +109,9 @@ def test_a_silent_crash_is_seen_at_the_next_delivery() -> None:
 def test_the_breaker_gives_a_task_back_with_its_budgets_whole() -> None:
     task = Task.new(command="x")
     told = unspent(task)
-    assert told.task.counters.failures == 0
-    assert told.task.counters.ends == 1, "an end that was recorded is no crash either"
-    assert refusal(told.task, 2) is None
+    assert told.counters.failures == 0
+    assert told.counters.ends == 1, "an end that was recorded is no crash either"
+    assert refusal(task.counted(told.counters), 2) is None
 
 
 KINDS = st.sampled_from(["failed", "timed_out", "crashed", "preempted", "silent", "released"])
@@ -143,7 +141,7 @@ def test_starts_are_bounded_whatever_happens(kinds: list[str], retries: int, pre
         if isinstance(told, DeadLetter):
             break
         assert isinstance(told, Requeue)
-        task = told.task
+        task = task.counted(told.counters)
     assert starts <= 1 + retries + preemptions + crashes
 
 
@@ -174,11 +172,13 @@ def test_what_is_given_up_never_starts_again_though_nobody_can_bury_it(
     told = verdict(task, deliveries, outcome(kind), BACKOFF)
     if isinstance(told, DeadLetter) and refusal(task, deliveries) is None:
         record = unburied(task, told)
-        again = task if record is None else record.task
+        again = task if record is None else task.counted(record.counters)
         refused = refusal(again, deliveries + 1)
         assert refused is not None
         assert unburied(again, refused) is None, "it is recorded once"
         check_counters(again, deliveries + 1)
         assert refusal(again.redriven(deliveries=deliveries + 1), deliveries + 2) is None
     elif isinstance(told, Requeue) and refusal(task, deliveries) is None:
-        assert refusal(told.task, deliveries + 1) is None, "whoever may run again is not taken for one given up"
+        assert refusal(task.counted(told.counters), deliveries + 1) is None, (
+            "whoever may run again is not taken for one given up"
+        )

@@ -10,10 +10,12 @@ from jobq.clock import Moment
 from jobq.errors import LockLost, MalformedTask, QueueNotFound, SettlementUnknown
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
-from jobq.run.attempt.retry import Complete, DeadLetter, Reason, Requeue, Verdict
+from jobq.run.attempt.attempt_journal import AttemptJournal
+from jobq.run.attempt.retry import Reason, Verdict
 from jobq.run.attempt.settle import Settled, settle
 from jobq.run.stopping import Stopping
-from jobq.task import Outcome, OutcomeKind, Task
+from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.task import Counters, Outcome, OutcomeKind
 from jobq.testing.clock import VirtualClock
 from tests.unit.scripted_delivery import ScriptedDelivery
 
@@ -68,7 +70,7 @@ async def told(
         "hang": delivery.hang,
     }
     delivery.settle_answers = [known[answer] for answer in answers]
-    keeper = LeaseKeeper(delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60), clock=clock)
+    keeper = LeaseKeeper(AttemptJournal(delivery), since=Moment.of(clock), timing=LeaseTiming(lease=60), clock=clock)
     capabilities = Capabilities(default_lease=timedelta(seconds=60), idempotent_settle=idempotent)
     async with keeper:
         settling = settle(
@@ -117,7 +119,7 @@ async def test_a_pause_ends_with_the_lease() -> None:
     delivery = ScriptedDelivery(clock)
     delivery.settle_answers = [delivery.refuse] * 1000
     delivery.always = delivery.refuse
-    keeper = LeaseKeeper(delivery, since=Moment.of(clock), timing=LeaseTiming(lease=60), clock=clock)
+    keeper = LeaseKeeper(AttemptJournal(delivery), since=Moment.of(clock), timing=LeaseTiming(lease=60), clock=clock)
     capabilities = Capabilities(default_lease=timedelta(seconds=60))
     async with keeper:
         settling = settle(delivery, keeper, Complete(), None, capabilities=capabilities, clock=clock)
@@ -138,17 +140,43 @@ async def test_a_place_that_is_missing_holds_up_no_slot() -> None:
 
 async def test_a_failure_that_has_no_room_for_its_count_ends_as_a_failure() -> None:
     """S7: put back without its count it would run for ever."""
-    back = Requeue(Task.new(command="false").requeued(failures=1), timedelta(0))
+    back = Requeue(Counters().raised(failures=1))
     failed = Outcome(kind=OutcomeKind.FAILED, detail="exit code 1")
     said = await told("outgrown", "ok", idempotent=False, verdict=back, outcome=failed)
     assert said == (Settled.YES, 2, ["requeue", "dead_letter failed"])
 
 
 async def test_another_end_that_has_no_room_for_its_count_is_left_to_its_lease() -> None:
-    back = Requeue(Task.new(command="false").requeued(preemptions=1), timedelta(0))
+    back = Requeue(Counters().raised(preemptions=1))
     given_back = Outcome(kind=OutcomeKind.PREEMPTED, detail="told to stop")
     said = await told("outgrown", idempotent=False, verdict=back, outcome=given_back)
     assert said == (Settled.LOST, 1, ["requeue"])
+
+
+async def test_s5_the_journal_records_what_became_of_the_task_not_what_was_wanted() -> None:
+    """It cannot be buried, and is put back for that: it was recorded as dead, and waited."""
+    clock = VirtualClock()
+    delivery = ScriptedDelivery(clock)
+    delivery.journaled = True
+    journal, failed = AttemptJournal(delivery), Outcome(kind=OutcomeKind.FAILED, detail="exit code 1")
+    keeper = LeaseKeeper(journal, since=Moment.of(clock), timing=LeaseTiming(lease=60), clock=clock)
+
+    async def missing() -> None:
+        raise QueueNotFound("there is no dead-letter queue")
+
+    delivery.settle_answers = [missing]
+    async with keeper:
+        await settle(
+            delivery,
+            keeper,
+            DeadLetter(Reason.FAILED, "failed"),
+            failed,
+            capabilities=Capabilities(default_lease=timedelta(seconds=60)),
+            clock=clock,
+            record=lambda verdict: journal.record(verdict, failed),
+        )
+    assert delivery.settled == ["dead_letter failed", "requeue"]
+    assert [record.attempt.then for record in delivery.records if record is not None] == ["dead", "retry"]
 
 
 @pytest.mark.parametrize(("level", "seconds"), [("stop", 5.0), ("now", 2.0)])

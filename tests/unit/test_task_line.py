@@ -4,9 +4,9 @@ import asyncio
 from contextlib import suppress
 
 from jobq.clock import Moment
-from jobq.journal.page import Page
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
+from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.attempt.task_socket import TaskLine
 from jobq.run.process.task_folder import TaskFolder
@@ -18,13 +18,15 @@ from .scripted_delivery import ScriptedDelivery
 async def test_whoever_opens_many_connections_is_hung_up_on() -> None:
     """And a share that is no number of a float's size is answered."""
     clock = VirtualClock()
-    keeper = LeaseKeeper(ScriptedDelivery(clock), since=Moment.of(clock), timing=LeaseTiming(lease=60.0), clock=clock)
+    keeper = LeaseKeeper(
+        AttemptJournal(ScriptedDelivery(clock)), since=Moment.of(clock), timing=LeaseTiming(lease=60.0), clock=clock
+    )
     folder = TaskFolder()
     checkpoints = Checkpoints(ScriptedDelivery(clock), keeper, None, folder.new_folder)
     line = TaskLine(folder)
     opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     try:
-        token, _, path = (await line.admit(checkpoints, page := Page())).partition("@")
+        token, _, path = (await line.admit(checkpoints)).partition("@")
         opened += [await asyncio.open_unix_connection(path) for _ in range(100)]
         ends = [asyncio.create_task(reader.read()) for reader, _ in opened]
         while sum(end.done() for end in ends) < 36:
@@ -43,7 +45,7 @@ async def test_whoever_opens_many_connections_is_hung_up_on() -> None:
                 told = await reader.readline()
             writer.close()
         assert b"ConfigurationError" in told
-        assert page.progress == (None, "")
+        assert checkpoints.progress == (None, "")
     finally:
         line.close()
         folder.close()

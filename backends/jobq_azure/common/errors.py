@@ -104,6 +104,14 @@ async def answered(call: Awaitable[_T], place: str) -> _T:
         raise Unreadable(f"{place}: the answer cannot be read ({type(error).__name__})") from None
 
 
+async def certain(call: Awaitable[_T]) -> _T:
+    """Return what a verb returns that is safe to repeat: then a lost answer is as good as a refusal."""
+    try:
+        return await call
+    except NoAnswer as error:
+        raise error.as_unavailable() from None
+
+
 def code_of(error: HttpResponseError) -> str:
     """Return the service's word for an error; the SDK has it as an enumeration for some, as text for others."""
     code = getattr(error, "error_code", None) or ""

@@ -5,6 +5,7 @@ from typing import Final
 
 from jobq.backend import Delivery
 from jobq.errors import BackendUnavailable
+from jobq.settlement import Release
 
 _SECONDS: Final = 4.0  # below what leaving a queue may take
 _PAUSE_SECONDS: Final = 0.5
@@ -20,7 +21,7 @@ async def give_back(delivery: Delivery) -> None:
     end = loop.time() + _SECONDS
     while True:
         try:
-            await delivery.release()
+            await delivery.settle(Release())
         except BackendUnavailable:
             if loop.time() >= end:
                 raise

@@ -3,17 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
 from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError
 from jobq.task import Task
-from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.errors import NoAnswer, certain
 from jobq_azure.common.giving_back import give_back
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.clear_queue import cleared
@@ -37,7 +37,6 @@ _DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its 
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
 _REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
 _SDK: Final = "jobq_azure.service_bus.amqp_client"
-_T = TypeVar("_T")
 _log: Final = logging.getLogger(__name__)
 
 
@@ -174,7 +173,7 @@ class ServiceBusBackend:
         options = self._options
         deliveries = min(options.budgets + _DELIVERIES_TO_SPARE, MOST_DELIVERIES)
         window = options.dedup_window
-        await _certain(self._admin.create(options.lock, deliveries, window, exist_ok=exist_ok))
+        await certain(self._admin.create(options.lock, deliveries, window, exist_ok=exist_ok))
         await self._look()
 
     async def prepare(self) -> None:
@@ -258,7 +257,7 @@ class ServiceBusBackend:
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at the first tasks; those that are leased are shown too, for nothing tells them apart."""
         found: list[Peeked] = []
-        for seen in await _certain(self._amqp().peek(limit)):
+        for seen in await certain(self._amqp().peek(limit)):
             if not (seen.is_scheduled or seen.is_deferred):
                 deliveries = seen.number_in(BEFORE) + seen.ended
                 found.append(Peeked(id=id_in(seen), body=seen.body, deliveries=deliveries))
@@ -268,7 +267,7 @@ class ServiceBusBackend:
         """Count what the service counts; it bills a look like ten messages, so one serves for some seconds."""
         if self._description is None or self._now() - self._described >= self._options.stats_seconds:
             try:
-                self._description = await _certain(self._admin.describe())
+                self._description = await certain(self._admin.describe())
             except AccessDenied:
                 return QueueStats(visible=None, leased=None, scheduled=None, dead=None)
             self._described = self._now()
@@ -278,26 +277,18 @@ class ServiceBusBackend:
 
     async def clear(self) -> int:
         """Delete what waits; what is leased stays its worker's, for the service lets nobody else touch it."""
-        count = await _certain(cleared(self._amqp(), self._wire))
+        count = await certain(cleared(self._amqp(), self._wire))
         self._memory = Memory(self._now)
         return count
 
     async def dead_letters(self, limit: int) -> list[Dead]:
         """Look at what jobq gave up on, and at what the service did, oldest first."""
-        return await _certain(self._dead.letters(limit))
+        return await certain(self._dead.letters(limit))
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back."""
-        return await _certain(self._dead.redrive(ids))
+        return await certain(self._dead.redrive(ids))
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good."""
-        return await _certain(self._dead.purge(ids))
-
-
-async def _certain(call: Awaitable[_T]) -> _T:
-    """Return what a verb returns that is safe to repeat: then a lost answer is as good as a refusal."""
-    try:
-        return await call
-    except NoAnswer as error:
-        raise error.as_unavailable() from None
+        return await certain(self._dead.purge(ids))

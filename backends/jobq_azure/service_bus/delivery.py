@@ -7,12 +7,13 @@ then the original completed. A crash between the two repeats the task, and loses
 import math
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from jobq.backend import FencingNumber
+from jobq.backend import Renewed
+from jobq.delivery import BaseDelivery
 from jobq.errors import AnswerLost, ConfigurationError, JobqError, LockLost, MalformedTask
-from jobq.task import Task, TaskResult
+from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
+from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.request_chain import Chain
 from jobq_azure.service_bus.lock_length import LockLength
@@ -33,13 +34,14 @@ from jobq_azure.service_bus.rest_client import Locked, Outgoing, ServiceBusWire
 if TYPE_CHECKING:
     import asyncio
 
+    from jobq.journal.records import Beat
     from jobq_azure.service_bus.amqp_client import Amqp
 
 _LONGEST_ID: Final = 100  # as of a task's
 _MOST_COUNT: Final = 2**31 - 1
 
 
-class ServiceBusDelivery:
+class ServiceBusDelivery(BaseDelivery):
     """One message locked in a queue of Service Bus.
 
     Args:
@@ -68,9 +70,13 @@ class ServiceBusDelivery:
         deduplicates: bool,
         length: LockLength,
     ) -> None:
-        self.lease = lease
+        super().__init__(
+            id=id_in(locked)[:_LONGEST_ID],
+            body=locked.body,
+            deliveries=min(locked.number_in(BEFORE) + max(1, locked.count + 1 - first), _MOST_COUNT),
+            lease=lease,  # and no checkpoint: a message cannot be changed, so there is no place for one
+        )
         self.on_requeued: Callable[[], None] = lambda: None
-        self.deliveries = min(locked.number_in(BEFORE) + max(1, locked.count + 1 - first), _MOST_COUNT)
         self._wire = wire
         self._amqp = amqp
         self._locked = locked
@@ -82,40 +88,15 @@ class ServiceBusDelivery:
         self._unanswered = ""  # a verb whose answer was lost while the lock stood
         self._is_settled = False
 
-    @property
-    def id(self) -> str:
-        """The task's id; the message's for one that is no task."""
-        return id_in(self._locked)[:_LONGEST_ID]
-
-    @property
-    def body(self) -> bytes:
-        """The message as stored."""
-        return self._locked.body
-
-    @cached_property
-    def task(self) -> Task:
-        """The task in the body; raises MalformedTask."""
+    def _decoded(self) -> Task:
         return task_in(self._locked)
-
-    @property
-    def fencing(self) -> FencingNumber:
-        """The number that the task may show to others."""
-        try:
-            return FencingNumber(self.task.epoch, self.task.generation, self.deliveries)
-        except MalformedTask:
-            return FencingNumber(0, 0, self.deliveries)
 
     @property
     def origin(self) -> str:
         """What all copies of this task have in common, and no other task of the queue."""
         return origin_of(self._locked)
 
-    @property
-    def checkpoint_value(self) -> str | None:
-        """None: a message of Service Bus cannot be changed, so there is no place for one."""
-        return None
-
-    async def renew(self, lease: timedelta) -> timedelta | None:
+    async def renew(self, lease: timedelta, beat: "Beat | None" = None) -> Renewed:  # noqa: ARG002 - there is no journal
         """Extend the lock by the queue's own duration; return that where it is known to be less than `lease` by now."""
 
         async def renew() -> None:
@@ -129,50 +110,52 @@ class ServiceBusDelivery:
         await self._send(renew)
         if (shorter := self._length.shorter_than(lease)) is not None:
             self.lease = shorter
-        return shorter
+        return Renewed(lease=shorter)
 
-    async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
-        """End the task as done."""
-        await self._settle("complete", lambda: self._wire.complete(self._locked))
+    async def settle(self, settlement: Settlement) -> None:
+        """End the delivery.
 
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        """Put it back as a clone, scheduled by the service's clock, to the second; then complete the original (S6)."""
+        What is put back unstarted is the next generation too, with one more end recorded, so that it is no crash (S7):
+        its fencing numbers are none of the original's (S3), and the clone that an original sends which runs beside it
+        is dropped (S7).
+        """
+        match settlement:
+            case Complete():
+                await self._settle("complete", lambda: self._wire.complete(self._locked))
+            case Requeue(counters, delay):
+                await self._put_back(self.task.counted(counters), delay)
+            case Release(delay):
+                try:
+                    task = self.task.requeued()
+                except MalformedTask:
+                    if delay:
+                        raise
+                    await self._settle("unlock", lambda: self._wire.unlock(self._locked))
+                else:
+                    await self._put_back(task, delay)
+            case DeadLetter(reason, description):
+                await self._settle("dead_letter", lambda: self._bury(reason, description))
+
+    async def _put_back(self, task: Task, delay: timedelta) -> None:
+        """Send a clone, scheduled by the service's clock, to the second; then complete the original (S6)."""
 
         async def put_back() -> None:
             now, _ = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
             at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
-            in_epoch = task.in_epoch(max(task.epoch, self.fencing.epoch))  # a caller may hold the task as it was pushed
-            await self._replace(clone(self._locked, in_epoch, self.deliveries, at))
+            await self._replace(clone(self._locked, task, self.deliveries, at))
 
         await self._settle("requeue", put_back)
 
-    async def release(self) -> None:
-        """Put it back unstarted, with one more end recorded, so that it is no crash (S7).
-
-        As a requeue, so the clone is of the next generation: its fencing numbers are none of the original's (S3), and
-        the clone that an original sends which runs beside it is dropped (S7).
-        """
-        try:
-            task = self.task.requeued()
-        except MalformedTask:
-            await self._settle("unlock", lambda: self._wire.unlock(self._locked))
-        else:
-            await self.requeue(task, timedelta(0))
-
-    async def dead_letter(self, reason: str, description: str) -> None:
+    async def _bury(self, reason: str, description: str) -> None:
         """Move it to the queue's own dead-letter place, in one step."""
-
-        async def bury() -> None:
-            now, _ = await self._wire.renew(self._locked)  # a connection over AMQP may have to be made first
-            properties: dict[str, str | int] = {
-                DELIVERIES: self.deliveries,
-                DIED: int(now),
-                ORIGIN: origin_of(self._locked),
-                EPOCH: self.fencing.epoch,
-            }
-            await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties)
-
-        await self._settle("dead_letter", bury)
+        now, _ = await self._wire.renew(self._locked)  # a connection over AMQP may have to be made first
+        properties: dict[str, str | int] = {
+            DELIVERIES: self.deliveries,
+            DIED: int(now),
+            ORIGIN: origin_of(self._locked),
+            EPOCH: self.fencing.epoch,
+        }
+        await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties)
 
     async def checkpoint(self, value: str, number: int = 0) -> None:  # noqa: ARG002 - it cannot be kept
         """Refuse; raises ConfigurationError."""

@@ -4,10 +4,10 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
@@ -18,8 +18,9 @@ from jobq.errors import (
     MalformedTask,
     QueueNotFound,
 )
+from jobq.settlement import Release
 from jobq.task import Task
-from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable
+from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.dead_letter_format import id_in
 from jobq_azure.storage.dead_letters import SUFFIX, Graveyard
@@ -35,7 +36,6 @@ from jobq_azure.storage.time_to_live import Lasting
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)
 _EARLY_SECONDS: Final = 5.0  # the service counts whole seconds by its own clock: so much is no step of a long delay
-_T = TypeVar("_T")
 # How long a payload may be waited for, of a lease and at most; the others of its receive wait with it.
 _BLOB_SHARE: Final = 1 / 8
 _BLOB_SECONDS: Final = 5.0
@@ -117,7 +117,7 @@ class StorageQueueBackend:
         if not exist_ok and await self._exists():
             raise ConfigurationError(f"the queue {self._wire.place} exists")
         for place in (self._wire, self._dead):
-            await _certain(place.create())
+            await certain(place.create())
         await self._payloads.create()
 
     async def prepare(self) -> None:
@@ -126,7 +126,7 @@ class StorageQueueBackend:
 
     async def _exists(self) -> bool:
         try:
-            await _certain(self._wire.count())
+            await certain(self._wire.count())
         except QueueNotFound:
             return False
         return True
@@ -218,7 +218,7 @@ class StorageQueueBackend:
 
         async def put_off(delivery: StorageDelivery, hidden: int) -> None:
             try:
-                await delivery.put_off(hidden)
+                await delivery.settle(Release(timedelta(seconds=hidden)))
             except JobqError as error:  # the others of its receive must not suffer (S11)
                 _log.warning("%s: task %s comes when its lease is over: %s", self._wire.place, delivery.id, error)
 
@@ -232,7 +232,7 @@ class StorageQueueBackend:
             return
         if looking.cancelled() or looking.exception() is not None:
             return
-        releases = (each.release() for each in looking.result() if each is not None)
+        releases = (each.settle(Release()) for each in looking.result() if each is not None)
         await asyncio.gather(*releases, return_exceptions=True)  # what is not given back comes when its lease is over
 
     def _delivery(self, message: Message, envelope: Envelope, seconds: int) -> StorageDelivery:
@@ -241,7 +241,7 @@ class StorageQueueBackend:
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at the first tasks; the service shows 32 at most."""
-        messages = await _certain(self._wire.peek(min(limit, MOST_AT_ONCE)))
+        messages = await certain(self._wire.peek(min(limit, MOST_AT_ONCE)))
         envelopes = await asyncio.gather(*(self._shown(message) for message in messages))
         return [
             Peeked(
@@ -262,9 +262,9 @@ class StorageQueueBackend:
 
     async def stats(self) -> QueueStats:
         """Count what the service counts: all messages together, and the dead letters."""
-        total = await _certain(self._wire.count())
+        total = await certain(self._wire.count())
         try:
-            dead = await _certain(self._dead.count())
+            dead = await certain(self._dead.count())
         except QueueNotFound:  # another program made the queue
             dead = 0
         return QueueStats(visible=None, leased=None, scheduled=None, dead=dead, total=total)
@@ -274,8 +274,8 @@ class StorageQueueBackend:
 
         What is pushed after it begins in another second of the service's clock than all that it took away (S3).
         """
-        count = await _certain(self._wire.count())
-        await _certain(self._wire.clear())
+        count = await certain(self._wire.count())
+        await certain(self._wire.clear())
         if count:
             await asyncio.sleep(EPOCH_SECONDS)
         await self._payloads.sweep()
@@ -283,23 +283,15 @@ class StorageQueueBackend:
 
     async def dead_letters(self, limit: int) -> list[Dead]:
         """Look at what jobq gave up on, oldest first."""
-        return await _certain(self._dead.letters(limit))
+        return await certain(self._dead.letters(limit))
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back."""
-        return await _certain(self._dead.redrive(ids))
+        return await certain(self._dead.redrive(ids))
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good."""
-        return await _certain(self._dead.purge(ids))
-
-
-async def _certain(call: Awaitable[_T]) -> _T:
-    """Return what a verb returns that is safe to repeat: then a lost answer is as good as a refusal."""
-    try:
-        return await call
-    except NoAnswer as error:
-        raise error.as_unavailable() from None
+        return await certain(self._dead.purge(ids))
 
 
 def _too_early(delivery: StorageDelivery) -> int:

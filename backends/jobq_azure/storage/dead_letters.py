@@ -12,9 +12,10 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from jobq.backend import DeadLetter, FencingNumber
+from jobq.backend import DeadLetter
+from jobq.delivery import BaseDelivery
 from jobq.errors import (
     AccessDenied,
     BackendUnavailable,
@@ -40,22 +41,6 @@ _BLOBS_AT_ONCE: Final = 8
 _BLOB_SECONDS: Final = 10.0
 _LET_GO_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
-
-
-class Buried(Protocol):
-    """What is known of a delivery that is given up."""
-
-    @property
-    def id(self) -> str: ...  # noqa: D102 - as in jobq.backend.Delivery, like the next
-
-    @property
-    def deliveries(self) -> int: ...  # noqa: D102
-
-    @property
-    def fencing(self) -> FencingNumber: ...  # noqa: D102
-
-    @property
-    def checkpoint_value(self) -> str | None: ...  # noqa: D102
 
 
 class Graveyard:
@@ -96,7 +81,9 @@ class Graveyard:
         except (JobqError, NoAnswer) as error:
             _log.debug("%s: whether it is there is not known: %s", self._wire.place, error)
 
-    async def bury(self, given_up: Buried, envelope: Envelope, message_id: str, reason: str, description: str) -> None:
+    async def bury(
+        self, given_up: BaseDelivery, envelope: Envelope, message_id: str, reason: str, description: str
+    ) -> None:
         """Write a dead letter.
 
         A story that does not fit beside the body is cut; where there is no room for any, the body goes to a blob, and

@@ -3,14 +3,16 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jobq.backend import FencingNumber
+from jobq.backend import Renewed
+from jobq.delivery import BaseDelivery
 from jobq.errors import JobqError, LockLost, MalformedTask
-from jobq.task import Task, TaskResult
+from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
+from jobq.task import Task
 from jobq_azure.common.request_chain import Chain
 from jobq_azure.storage.dead_letters import Graveyard
 from jobq_azure.storage.envelope import Envelope, spilled
@@ -18,10 +20,13 @@ from jobq_azure.storage.large_payloads import Payloads
 from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
 from jobq_azure.storage.queue_client import LONGEST, Message, Wire, whole_seconds
 
+if TYPE_CHECKING:
+    from jobq.journal.records import Beat
+
 _LONGEST_ID: Final = 100  # as of a task's
 
 
-class StorageDelivery:
+class StorageDelivery(BaseDelivery):
     """One message leased from a Storage Queue.
 
     Each update gives a new receipt and ends the old one, so the requests of a delivery form a chain: one that its
@@ -47,7 +52,13 @@ class StorageDelivery:
         lease: timedelta,
         on_their_way: "set[asyncio.Task[None]]",
     ) -> None:
-        self.lease = lease
+        super().__init__(
+            id=envelope.content.beside.id[:_LONGEST_ID] or message.id,  # whoever may send may write a long one
+            body=envelope.body,
+            deliveries=envelope.content.beside.before + message.deliveries,
+            lease=lease,
+            checkpoint=envelope.content.beside.checkpoint,
+        )
         self._wire = wire
         self._payloads = payloads
         self._dead = dead
@@ -56,49 +67,22 @@ class StorageDelivery:
         self._receipt: str | None = message.receipt  # None = settled, so far as is known
         self._envelope = envelope
         self._checkpoint_number = 0
-        self.deliveries = envelope.content.beside.before + message.deliveries
         self._asked = whole_seconds(lease)
         self._requests = Chain(wire.place, on_their_way)
         self._on_their_way = on_their_way
+        with suppress(MalformedTask):
+            self.id = self.task.id
 
-    @property
-    def id(self) -> str:
-        """The task's id; the message's for one that is not a task."""
-        try:
-            return self.task.id
-        except MalformedTask:
-            # Whoever may send messages may write a long one.
-            return self._envelope.content.beside.id[:_LONGEST_ID] or self._message_id
+    def _decoded(self) -> Task:
+        """Return the task, in the epoch of when the service took its message, or later.
 
-    @property
-    def body(self) -> bytes:
-        """What was queued, without a checkpoint beside it."""
-        return self._envelope.body
-
-    @property
-    def checkpoint_value(self) -> str | None:
-        """The checkpoint as it was at the receive, or as it was saved since."""
-        return self._envelope.content.beside.checkpoint
-
-    @cached_property
-    def task(self) -> Task:
-        """The task in the body; raises MalformedTask.
-
-        Its epoch is when the service took its message, or later: of two tasks of one id the later one has higher
-        fencing numbers, though nobody knows the ids of a Storage Queue (S3).
+        So of two tasks of one id the later one has higher fencing numbers, though nobody knows the ids of a Storage
+        Queue (S3).
         """
         task = self._envelope.task()
         return task.in_epoch(max(task.epoch, self._inserted))
 
-    @property
-    def fencing(self) -> FencingNumber:
-        """The number that the task may show to others."""
-        try:
-            return FencingNumber(self.task.epoch, self.task.generation, self.deliveries)
-        except MalformedTask:
-            return FencingNumber(0, 0, self.deliveries)
-
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta, beat: "Beat | None" = None) -> Renewed:  # noqa: ARG002 - there is no journal
         """Extend the lease from now, by whole seconds; the body is not sent again."""
         self._asked = whole_seconds(lease)
 
@@ -106,32 +90,52 @@ class StorageDelivery:
             self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
 
         await self._chain(update)
+        return Renewed()
 
-    async def complete(self, result: TaskResult) -> None:  # noqa: ARG002 - the journal's, when there is one
-        """End the task as done."""
+    async def settle(self, settlement: Settlement) -> None:
+        """End the delivery: with one request, but for a dead letter (S6)."""
 
-        async def delete() -> None:
-            await self._wire.delete(self._message_id, self._held())
-            self._deleted()
+        async def settle() -> None:
+            match settlement:
+                case Complete():
+                    await self._wire.delete(self._message_id, self._held())
+                    self._deleted()
+                case Requeue(counters, delay):
+                    await self._requeue(self.task.counted(counters), delay)
+                case Release(delay):
+                    await self._release(delay)
+                case DeadLetter(reason, description):
+                    await self._bury(reason, description)
 
-        await self._chain(delete)
+        await self._chain(settle)
 
-    async def requeue(self, task: Task, delay: timedelta) -> None:
+    async def _requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body in the same message, in one request (S6)."""
         if delay > LONGEST:  # hidden again in steps, by whoever receives it too early
             task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
-        seconds = 0 if delay <= timedelta(0) else whole_seconds(delay)
-        task = task.in_epoch(max(task.epoch, self.fencing.epoch))  # a caller may hold it as it was pushed
+        content = self._envelope.holding(task)
+        if size_of(content.text()) > MAX_TEXT_BYTES:
+            await self._requeue_in_blob(task, content, _hidden(delay))
+        else:
+            await self._wire.update(self._message_id, self._held(), _hidden(delay), content.text())
+        self._receipt = None
 
-        async def update() -> None:
-            content = self._envelope.holding(task)
-            if size_of(content.text()) > MAX_TEXT_BYTES:
-                await self._requeue_in_blob(task, content, seconds)
-            else:
-                await self._wire.update(self._message_id, self._held(), seconds, content.text())
-            self._receipt = None
+    async def _release(self, delay: timedelta) -> None:
+        """Put it back unstarted, hidden for 7 days at most: one more end is recorded, so that it is no crash (S7)."""
+        content = self._envelope.with_one_more_end()
+        text = None if content is None else content.text()
+        if text is not None and size_of(text) > MAX_TEXT_BYTES:
+            text = None  # then it counts as a crash, and comes back all the same
+        await self._wire.update(self._message_id, self._held(), _hidden(delay), text)
+        self._receipt = None
 
-        await self._chain(update)
+    async def _bury(self, reason: str, description: str) -> None:
+        """Write it to the dead-letter queue, then delete it: a crash between leaves two, which readers fold (S6)."""
+        # First the fence: a stale worker must not bury what another one runs (S4).
+        self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
+        await self._dead.bury(self, self._envelope, self._message_id, reason, description)
+        await self._wire.delete(self._message_id, self._receipt)
+        self._deleted()
 
     async def _requeue_in_blob(self, task: Task, content: Content, seconds: int) -> None:
         """Put back a task that another program wrote in fewer words than we do, and that has outgrown its message."""
@@ -144,35 +148,6 @@ class StorageDelivery:
         except JobqError:  # it is certain that the message does not name it
             await self._payloads.remove(blob)
             raise
-
-    async def release(self) -> None:
-        """Put it back unstarted: one more end is recorded, so that it is no crash (S7)."""
-        await self.put_off(0)
-
-    async def put_off(self, seconds: int) -> None:
-        """Put it back unstarted, hidden for so long."""
-
-        async def update() -> None:
-            content = self._envelope.with_one_more_end()
-            text = None if content is None else content.text()
-            if text is not None and size_of(text) > MAX_TEXT_BYTES:
-                text = None  # then it counts as a crash, and comes back all the same
-            await self._wire.update(self._message_id, self._held(), seconds, text)
-            self._receipt = None
-
-        await self._chain(update)
-
-    async def dead_letter(self, reason: str, description: str) -> None:
-        """Write it to the dead-letter queue, then delete it: a crash between leaves two, which readers fold (S6)."""
-
-        async def bury() -> None:
-            # First the fence: a stale worker must not bury what another one runs (S4).
-            self._receipt = await self._wire.update(self._message_id, self._held(), self._asked)
-            await self._dead.bury(self, self._envelope, self._message_id, reason, description)
-            await self._wire.delete(self._message_id, self._receipt)
-            self._deleted()
-
-        await self._chain(bury)
 
     async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress in its message (S9); the lease counts anew, which nobody relies on."""
@@ -197,6 +172,7 @@ class StorageDelivery:
             self._checkpoint_number = number
             # Here, and not where the caller waits: one that gave up must not take it back with its next settle (S9).
             self._envelope = replace(self._envelope, content=content)
+            self.checkpoint_value = value
 
         await self._chain(update)
 
@@ -215,3 +191,7 @@ class StorageDelivery:
 
     async def _chain(self, request: Callable[[], Awaitable[None]]) -> None:
         await self._requests.send(request, self._asked)
+
+
+def _hidden(delay: timedelta) -> int:
+    return 0 if delay <= timedelta(0) else whole_seconds(delay)

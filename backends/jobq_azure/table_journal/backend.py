@@ -16,7 +16,8 @@ from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Pr
 from jobq.clock import SystemClock
 from jobq.errors import BackendUnavailable, JobqError, MalformedTask
 from jobq.lease.store import KeepsLeases, LeaseStore
-from jobq.task import Task, TaskResult
+from jobq.settlement import Complete, Release
+from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.giving_back import give_back
 from jobq_azure.table_journal.batch_writer import Writer
@@ -180,7 +181,7 @@ class JournaledQueue:
         # It must not start from nothing, which would forget what was acknowledged (S9).
         _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
         try:
-            await inner.requeue(inner.task.requeued(), _PUT_OFF)  # MalformedTask: its counters have no room
+            await inner.settle(Release(_PUT_OFF))
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
         return None
@@ -188,7 +189,7 @@ class JournaledQueue:
     async def _end_original(self, inner: Delivery) -> None:
         """Complete what is back beside its copy; it may only wait for its next delivery, never go back (S7)."""
         try:
-            await inner.complete(TaskResult())
+            await inner.settle(Complete())
         except JobqError as error:
             _log.warning("%s: %s is back beside its copy, and comes again: %s", self.name, inner.id, error)
         else:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from jobq.errors import JobqError
-from jobq.journal.page import Page
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.client import Row, TableWire, Verb, Write
@@ -29,8 +28,6 @@ _log: Final = logging.getLogger(__name__)
 
 class Stoppable(Protocol):
     """A delivery that may be wished away."""
-
-    page: Page
 
     @property
     def id(self) -> str:
@@ -49,6 +46,10 @@ class Stoppable(Protocol):
 
     def is_open(self) -> bool:
         """Whether it may still run."""
+        ...
+
+    def cancel(self) -> None:
+        """Take in that somebody wants the task to end: its next renewal says so."""
         ...
 
 
@@ -167,7 +168,7 @@ class Wishes:
         wished = await self.among({each.id for each in told})
         for each in told:  # of one id there may be several
             if is_meant(wished.get(each.id), each.born):
-                each.page.cancel.set()
+                each.cancel()
 
     def _is_away(self, error: Exception) -> None:
         if not self._away_until:

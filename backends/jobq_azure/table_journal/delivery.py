@@ -3,17 +3,18 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from jobq.backend import Delivery, FencingNumber
+from jobq.backend import Delivery, Renewed
 from jobq.clock import SystemClock
+from jobq.delivery import BaseDelivery
 from jobq.errors import LockLost, MalformedTask
-from jobq.journal.page import Page, final_of
-from jobq.journal.records import RELEASED, Attempt
-from jobq.task import OutcomeKind, Task, TaskResult
+from jobq.journal.records import Attempt, Beat
+from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue, Settlement
+from jobq.task import OutcomeKind, Task
 from jobq_azure.table_journal.checkpoints import Checkpoints, Claim
 from jobq_azure.table_journal.entities import born
 from jobq_azure.table_journal.recorder import After, Held, Notebook, numbered
@@ -37,7 +38,7 @@ class _Copying(Protocol):
         ...
 
 
-class JournaledDelivery:
+class JournaledDelivery(BaseDelivery):
     """One delivery; each verb is the queue's own, and is told of once it is confirmed (S5).
 
     Args:
@@ -47,9 +48,6 @@ class JournaledDelivery:
         on_their_way: the backend's; holds each settle until it is answered, whether or not anybody waits for it.
         checkpoints: where they are kept if not by the queue; None = by the queue.
         checkpoint: as it was found there.
-
-    Attributes:
-        page: what the attempt tells.
     """
 
     def __init__(
@@ -61,53 +59,32 @@ class JournaledDelivery:
         checkpoints: Checkpoints | None = None,
         checkpoint: str | None = None,
     ) -> None:
-        self.page = Page()
+        super().__init__(
+            id=inner.id,
+            body=inner.body,
+            deliveries=inner.deliveries,
+            lease=inner.lease,
+            checkpoint=inner.checkpoint_value if checkpoints is None else checkpoint,
+            journaled=True,
+        )
         self._inner = inner
         self._notebook = notebook
         self._on_their_way = on_their_way
         self._checkpoints = checkpoints
-        self._checkpoint = checkpoint
         self._since = since
         self._seconds = inner.lease.total_seconds()
         self._leased = time.time()
+        self._beat: Beat | None = None
         self._is_settled = False
         self._is_replaced = False  # the queue has a copy, of which the journal was told: no word of this one follows
         self._tell_held()
 
-    @property
-    def id(self) -> str:
-        """The task's id; see `Delivery`, as for the next."""
-        return self._inner.id
-
-    @property
-    def body(self) -> bytes:
-        """The message as stored."""
-        return self._inner.body
-
-    @property
-    def task(self) -> Task:
-        """The task in the body; raises MalformedTask."""
+    def _decoded(self) -> Task:
         return self._inner.task
 
-    @property
-    def lease(self) -> timedelta:
-        """The length that was granted."""
-        return self._inner.lease
-
-    @property
-    def deliveries(self) -> int:
-        """The service's count."""
-        return self._inner.deliveries
-
-    @property
-    def fencing(self) -> FencingNumber:
-        """The number that the task may show to others."""
-        return self._inner.fencing
-
-    @property
-    def checkpoint_value(self) -> str | None:
-        """The last accepted checkpoint."""
-        return self._inner.checkpoint_value if self._checkpoints is None else self._checkpoint
+    def cancel(self) -> None:
+        """Take in that somebody wants the task to end: its next renewal says so."""
+        self.cancel_requested = True
 
     @property
     def born(self) -> str:
@@ -126,75 +103,43 @@ class JournaledDelivery:
         """Whether it may still run: it is not settled, and its lease is not over."""
         return not self._is_settled and _CLOCK.boottime() < self._since + self._seconds
 
-    async def renew(self, lease: timedelta) -> timedelta | None:
+    async def renew(self, lease: timedelta, beat: Beat | None = None) -> Renewed:
         """Extend the lease, and tell how the attempt is."""
         sent = _CLOCK.boottime()
-        shorter = await self._inner.renew(lease)
-        self._since, self._seconds = sent, (shorter or lease).total_seconds()
+        renewed = await self._inner.renew(lease)
+        self.lease, self._beat = self._inner.lease, beat or self._beat
+        self._since, self._seconds = sent, (renewed.lease or lease).total_seconds()
         self._tell_held()
-        return shorter
+        return replace(renewed, cancel=self.cancel_requested)
 
-    async def complete(self, result: TaskResult) -> None:
-        """End the task as done, or as canceled or moved where that was judged."""
+    async def settle(self, settlement: Settlement) -> None:
+        """End the delivery, and tell of it once that is confirmed, also when nobody waits for it any more."""
+        after = self._after(settlement)
+        if after is not None and isinstance(self._inner, _Copying):
+            self._inner.on_requeued = lambda: self._tell_of_copy(after)
 
-        def tell() -> None:
-            attempt = self.page.attempt or _attempt_of(result)
-            self._tell_ended(replace(attempt, then=final_of(self.page) or "done"), None)
-            if self._checkpoints is not None and (self._checkpoint is not None or has_been_delivered(self._inner)):
-                self._checkpoints.forget(claim_of(self._inner))
+        async def settled() -> None:
+            await self._inner.settle(settlement)
+            self._is_settled = True
+            self._safely(lambda: self._tell_ended(settlement, None if after is None else after()))
 
-        await self._settle(self._inner.complete(result), tell)
+        settling = asyncio.ensure_future(settled())
+        self._on_their_way.add(settling)
+        settling.add_done_callback(self._answered)
+        await asyncio.shield(settling)
 
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        """Put it back."""
-        fencing = max(
-            self.fencing, FencingNumber(max(task.epoch, self.fencing.epoch), task.generation, self.deliveries)
-        )
+    def _after(self, settlement: Settlement) -> Callable[[], After] | None:
+        """Return what tells where the task is once this is settled; None = it has ended."""
+        if not isinstance(settlement, Requeue | Release):
+            return None
+        seconds, is_requeue = max(0.0, settlement.delay.total_seconds()), isinstance(settlement, Requeue)
 
-        def after() -> After:
-            return After(fencing=fencing, due=time.time() + max(0.0, delay.total_seconds()))
+        def after() -> After:  # a copy is of the next generation
+            raised = int(is_requeue or self._is_replaced)
+            fencing = self.fencing._replace(generation=self.fencing.generation + raised)
+            return After(fencing=fencing, due=time.time() + seconds)
 
-        def tell() -> None:
-            attempt = self.page.attempt or Attempt(
-                attempt=self.deliveries, outcome=OutcomeKind.FAILED, then="retry", ended=time.time()
-            )
-            self._tell_ended(replace(attempt, then="retry"), after())
-
-        if isinstance(self._inner, _Copying):
-            self._inner.on_requeued = lambda: self._tell_of_copy(after())
-        await self._settle(self._inner.requeue(task, delay), tell)
-
-    async def release(self) -> None:
-        """Put it back unstarted."""
-
-        def after() -> After:  # a clone is of the next generation
-            return After(
-                fencing=self.fencing._replace(generation=self.fencing.generation + self._is_replaced), due=time.time()
-            )
-
-        def copied() -> None:
-            self._is_replaced = True
-            self._tell_of_copy(after())
-
-        def tell() -> None:
-            attempt = Attempt(attempt=self.deliveries, outcome=RELEASED, then="retry", ended=time.time())
-            self._tell_ended(attempt, after())
-
-        if isinstance(self._inner, _Copying):
-            self._inner.on_requeued = copied
-
-        await self._settle(self._inner.release(), tell)
-
-    async def dead_letter(self, reason: str, description: str) -> None:
-        """Move it to the dead-letter place."""
-
-        def tell() -> None:
-            attempt = self.page.attempt or Attempt(
-                attempt=self.deliveries, outcome=reason, then="dead", ended=time.time(), detail=description[:2000]
-            )
-            self._tell_ended(replace(attempt, then="dead"), None, reason, description)
-
-        await self._settle(self._inner.dead_letter(reason, description), tell)
+        return after
 
     async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress: beside it, or, where the queue has no place for it, in the journal (S9)."""
@@ -204,17 +149,17 @@ class JournaledDelivery:
             # The fence of the queue first: who has lost the lock saves nothing (S4). Then that of the row.
             await self.renew(self._inner.lease)
             await self._checkpoints.save(claim_of(self._inner), value, number)
-            self._checkpoint = value
+            self.checkpoint_value = value
         self._tell_held()
 
-    def _tell_of_copy(self, after: After) -> None:
+    def _tell_of_copy(self, after: Callable[[], After]) -> None:
         self._is_replaced = True
-        self._safely(lambda: self._notebook.replaced(self._held(), after))
+        self._safely(lambda: self._notebook.replaced(self._held(), after()))
 
     def _tell_held(self) -> None:
         if self._is_replaced:
             return
-        self._safely(lambda: self._notebook.held(self._held(self.page.told())))
+        self._safely(lambda: self._notebook.held(self._held(self._beat)))
 
     def _safely(self, tell: Callable[[], None]) -> None:
         """Tell, and let no fault of that pass for one of the queue: a confirmed renewal or settle stays what it is."""
@@ -223,7 +168,7 @@ class JournaledDelivery:
         except Exception:  # noqa: BLE001 - told with its traceback
             _log.exception("task %s: internal error of the journal", self.id)
 
-    def _held(self, beat: str | None = None) -> Held:
+    def _held(self, beat: Beat | None = None) -> Held:
         try:
             task: Task | None = self._inner.task
         except MalformedTask:
@@ -236,34 +181,24 @@ class JournaledDelivery:
             since=self._since,
             lease_seconds=self._seconds,
             leased=self._leased,
-            beat=beat,
+            beat=None if beat is None else beat.encode(),
         )
 
-    def _tell_ended(
-        self, attempt: Attempt, after: After | None, reason: str | None = None, description: str = ""
-    ) -> None:
+    def _tell_ended(self, settlement: Settlement, after: After | None) -> None:
+        record = _record_of(settlement, self.deliveries)
+        dead = settlement if isinstance(settlement, DeadLetter) else None
         self._notebook.ended(
             self._held(),
-            numbered(attempt, self.deliveries),
-            self.page.output,
+            numbered(record.attempt, self.deliveries),
+            record.output,
             after,
-            reason=reason,
-            description=description,
-            wished=self.page.cancel.is_set() and after is None,
+            reason=None if dead is None else dead.reason,
+            description="" if dead is None else dead.description,
+            wished=self.cancel_requested and after is None,
         )
-
-    async def _settle(self, request: Awaitable[None], tell: Callable[[], None]) -> None:
-        """Settle, and tell of it once that is confirmed, also when nobody waits for it any more."""
-
-        async def settled() -> None:
-            await request
-            self._is_settled = True
-            self._safely(tell)
-
-        settling = asyncio.ensure_future(settled())
-        self._on_their_way.add(settling)
-        settling.add_done_callback(self._answered)
-        await asyncio.shield(settling)
+        is_known = self.checkpoint_value is not None or has_been_delivered(self._inner)
+        if self._checkpoints is not None and isinstance(settlement, Complete) and is_known:
+            self._checkpoints.forget(claim_of(self._inner))
 
     def _answered(self, settling: "asyncio.Task[None]") -> None:
         self._on_their_way.discard(settling)
@@ -282,13 +217,15 @@ def claim_of(inner: Delivery) -> Claim:
     return Claim(id=inner.id, life=born(inner.task) or origin, fencing=inner.fencing)
 
 
-def _attempt_of(result: TaskResult) -> Attempt:
-    return Attempt(
-        attempt=result.attempt or 0,
-        outcome=str(result.outcome),
-        then="done",
-        ended=time.time() if result.ended is None else result.ended,
-        started=result.started,
-        exit_code=result.exit_code,
-        value=result.value,
-    )
+def _record_of(settlement: Settlement, attempt: int) -> Record:
+    """Return what is recorded of an attempt; where its worker says nothing, that it ended, and how the task goes on."""
+    if isinstance(settlement, Release):
+        return Record(Attempt.released(attempt, time.time()))
+    if settlement.record is not None:
+        return settlement.record
+    outcome, then = {
+        "complete": (OutcomeKind.SUCCEEDED, "done"),
+        "requeue": (OutcomeKind.FAILED, "retry"),
+        "dead_letter": (OutcomeKind.FAILED, "dead"),
+    }[settlement.verb]
+    return Record(Attempt(attempt=attempt, outcome=outcome, then=then, ended=time.time()))

@@ -5,7 +5,7 @@ import logging
 import random
 import time
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jobq.errors import JobqError
 from jobq_azure.common.errors import NoAnswer
@@ -13,6 +13,9 @@ from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.client import Row, TableWire, Verb, Write
 from jobq_azure.table_journal.errors import WriteRefused
 from jobq_azure.table_journal.recorder import Notebook
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _EVERY_SECONDS: Final = 600.0  # by each worker
 _SPREAD: Final = 0.5  # of that: workers that started together shall not sweep together
@@ -40,6 +43,7 @@ class Sweep:
         self._notebook = notebook
         self._keep_seconds = keep.total_seconds()
         self._loop: asyncio.Task[None] | None = None
+        self._behind: dict[str, Mapping[str, str] | None] = {}  # by what is looked at one by one: where to go on
 
     def start(self) -> None:
         """Sweep now, and every ten minutes or so; once only, however often this is called."""
@@ -81,11 +85,7 @@ class Sweep:
 
     async def _checkpoints(self, old: float) -> None:
         """Delete checkpoints that were saved before this and whose task neither runs nor waits, one at a time (S9)."""
-        first, end = rows.below("c")
-        found, _ = await self._wire.look(
-            self._queue, first, end, where=f"At lt {old:.3f}", select="At", limit=_MOST_ROWS
-        )
-        for each in found:
+        for each in await self._saved_before(self._queue, "c", old):
             saved = await self._wire.get(self._queue, each["RowKey"])  # first: whoever takes the task then changes it
             task = await self._wire.get(self._queue, rows.live(rows.id_of(each)))
             if saved is None or float(saved["At"]) >= old or (task is not None and task["State"] != rows.DONE):
@@ -95,15 +95,20 @@ class Sweep:
             except WriteRefused as refused:
                 _log.debug("the checkpoint of %s is kept: %s", rows.id_of(each), refused)
 
+    async def _saved_before(self, partition: str, kind: str, moment: float) -> list[Row]:
+        """Return the next rows that are older; those that stay do not stand before others for ever."""
+        first, end = rows.below(kind)
+        found, self._behind[kind] = await self._wire.look(
+            partition, first, end, where=f"At lt {moment:.3f}", select="At", limit=_MOST_ROWS,
+            after=self._behind.get(kind),
+        )  # fmt: skip
+        return found
+
     async def _wishes(self, now: float) -> None:
         """Delete wishes whose task has ended, or was never heard of."""
         partition = rows.wishes_of(self._queue)
-        first, end = rows.below("w")
-        found, _ = await self._wire.look(
-            partition, first, end, where=f"At lt {now - _WISH_SECONDS:.3f}", select="At", limit=_MOST_ROWS
-        )
         met: list[Row] = []
-        for row in found:
+        for row in await self._saved_before(partition, "w", now - _WISH_SECONDS):
             task = await self._wire.get(self._queue, rows.live(rows.id_of(row)))
             is_old = now - float(row["At"]) > _NOBODYS_SECONDS
             if (task is not None and task["State"] == rows.DONE) or (task is None and is_old):

@@ -105,8 +105,9 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
 
 
 def _result(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
-    from jobq.run.attempt.retry import Cancel, Complete, DeadLetter, Requeue, SendOn  # noqa: PLC0415 - as above
+    from jobq.run.attempt.retry import Cancel, SendOn  # noqa: PLC0415 - as above
     from jobq.run.attempt.settle import Settled  # noqa: PLC0415 - as above
+    from jobq.settlement import Complete, DeadLetter, Requeue  # noqa: PLC0415 - as above
 
     if report.settled is not Settled.YES:
         return "unknown" if report.settled is Settled.UNKNOWN else "lost"
@@ -125,7 +126,8 @@ def _result(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
 
 
 def _fate(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
-    from jobq.run.attempt.retry import DeadLetter, Requeue, SendOn  # noqa: PLC0415 - as above
+    from jobq.run.attempt.retry import SendOn  # noqa: PLC0415 - as above
+    from jobq.settlement import DeadLetter, Requeue  # noqa: PLC0415 - as above
 
     outcome = report.outcome
     what = f" ({outcome.detail}, after {durations.show(round(outcome.duration, 1))})" if outcome is not None else ""
@@ -148,10 +150,10 @@ def _fate(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
 
 
 def _object(report: "Report") -> dict[str, Any]:
-    from jobq.run.attempt.retry import DeadLetter, Requeue  # noqa: PLC0415 - as above
+    from jobq.settlement import DeadLetter, Release, Requeue  # noqa: PLC0415 - as above
 
     fields: dict[str, Any] = {"id": report.task_id, "result": _result(report)}
-    if isinstance(report.verdict, Requeue):
+    if isinstance(report.verdict, Requeue | Release):
         fields["delay_s"] = round(report.verdict.delay.total_seconds(), 3)
     if isinstance(report.verdict, DeadLetter):
         fields |= {"reason": str(report.verdict.reason), "description": report.verdict.description}

@@ -13,13 +13,14 @@ from jobq.cli.localrun.input_feed import Feed, line_of
 from jobq.cli.localrun.joblog import Finished, JobLog
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.events import Events
-from jobq.run.attempt.retry import Complete, DeadLetter, is_unspent, verdict_of_caller
+from jobq.run.attempt.retry import is_unspent, verdict_of_caller
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
 from jobq.run.process.usage import UsageSampler
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
+from jobq.settlement import Complete, DeadLetter
 from jobq.telemetry.setup import Adapt
 
 LISTED: Final = 10  # how many failures are told one by one

@@ -12,7 +12,7 @@ from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.journal.store import journal_of
-from jobq.journal.wait import ended, patiently
+from jobq.journal.wait import ended, lag_of, patiently
 from jobq.task_handle import result_of
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
     try:
         with Bar("waiting", len(ids)) as bar:
             async with _until_hopeless(backend, left_ids, timeout):
-                lags = backend.capabilities.journal_lags
-                async for id_, record in ended(journal, ids, away=away.tell, lags=lags):
+                async for id_, record in ended(journal, ids, away=away.tell, lag=lag_of(backend)):
                     away.said = ""
                     done += 1
                     if record is None:

@@ -8,8 +8,9 @@ from typing import Any, Final
 from jobq.backend import Delivery
 from jobq.events import Events
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.attempt.retry import Cancel, Complete, DeadLetter, Leave, Requeue, SendOn, Verdict
+from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict
 from jobq.run.attempt.settle import Settled
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.task import Outcome, OutcomeKind, Task, Usage
 from jobq.trace_context import ids_of
 

@@ -1,27 +1,30 @@
-"""What one attempt tells the journal of its queue, where it keeps one: while it runs, and what it came to."""
+"""What the journal of a queue, if there is one, is to know of an attempt: while it runs, and what it came to."""
 
 import asyncio
 import time
 from dataclasses import replace
-from typing import Final, Protocol, runtime_checkable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from jobq.backend import Delivery
-from jobq.journal.page import page_of
 from jobq.journal.records import (
     MAX_BEAT_OUTPUT_BYTES,
     MAX_DETAIL_CHARACTERS,
     MAX_OUTPUT_BYTES,
     MOVED,
-    RELEASED,
     Attempt,
     Beat,
     end_of,
     host_of,
     this_holder,
 )
-from jobq.run.attempt.retry import Cancel, Complete, DeadLetter, Leave, Reason, Requeue, SendOn, Verdict
+from jobq.run.attempt.retry import Cancel, Leave, Reason, SendOn, Verdict
 from jobq.run.process.usage import Reading
+from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue
 from jobq.task import Outcome, OutcomeKind, Task
+
+if TYPE_CHECKING:
+    from jobq.run.attempt.checkpoints import Checkpoints
 
 _THEN: Final = {Complete: "done", Requeue: "retry", DeadLetter: "dead", Cancel: "canceled", SendOn: MOVED}
 
@@ -39,8 +42,8 @@ class Glimpsed(Protocol):
         ...
 
 
-class Journaling:
-    """One attempt's; does nothing where the queue keeps no journal.
+class AttemptJournal:
+    """One attempt's. The keeper renews through it, so that each renewal says how it is, and hears what is asked of it.
 
     Args:
         delivery: whose.
@@ -48,35 +51,50 @@ class Journaling:
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self._page = page_of(delivery)
         self._started: float | None = None
+        self._running: object = None
+        self._checkpoints: Checkpoints | None = None
+        self._cancel = asyncio.Event()
+        if delivery.cancel_requested:
+            self._cancel.set()
 
     @property
-    def is_kept(self) -> bool:
-        """Whether there is a journal."""
-        return self._page is not None
+    def id(self) -> str:
+        """The task's."""
+        return self._delivery.id
 
     @property
     def is_canceled(self) -> bool:
         """Whether somebody wants the task to end."""
-        return self._page is not None and self._page.cancel.is_set()
+        return self._cancel.is_set()
 
     async def canceled(self) -> None:
         """Wait until somebody wants the task to end; may never return."""
-        await (asyncio.Event() if self._page is None else self._page.cancel).wait()
+        await self._cancel.wait()
 
-    def started(self, running: object) -> None:
+    def started(self, running: object, checkpoints: "Checkpoints | None") -> None:
         """Take in that it runs: from now on each renewal tells of it."""
-        self._started = time.time()
-        if self._page is not None:
-            self._page.beat = lambda: self._beat(running)
+        self._started, self._running, self._checkpoints = time.time(), running, checkpoints
 
-    def _beat(self, running: object) -> Beat:
-        share, text = (None, "") if self._page is None else self._page.progress
+    async def renew(self, lease: timedelta) -> timedelta | None:
+        """Extend the lease; return the length that was granted, if that is less."""
+        renewed = await self._delivery.renew(lease, self._beat())
+        if renewed.cancel:
+            self._cancel.set()
+        return renewed.lease
+
+    async def checkpoint(self, value: str, number: int) -> None:
+        """Save the task's progress, as the delivery does."""
+        await self._delivery.checkpoint(value, number)
+
+    def _beat(self) -> Beat | None:
+        if self._started is None or not self._delivery.journaled:
+            return None
+        share, text = (None, "") if self._checkpoints is None else self._checkpoints.progress
         beat = Beat(at=time.time(), started=self._started, progress=share, text=text)
-        if not isinstance(running, Glimpsed):
+        if not isinstance(self._running, Glimpsed):
             return beat
-        reading = running.reading()
+        reading = self._running.reading()
         if reading is not None:
             beat = replace(
                 beat,
@@ -85,24 +103,23 @@ class Journaling:
                 rss_bytes=reading.rss_bytes,
                 processes=reading.processes,
             )
-        return replace(beat, output=end_of(running.output_end(MAX_BEAT_OUTPUT_BYTES), MAX_BEAT_OUTPUT_BYTES))
+        return replace(beat, output=end_of(self._running.output_end(MAX_BEAT_OUTPUT_BYTES), MAX_BEAT_OUTPUT_BYTES))
 
-    def given_back(self) -> None:
-        """Take in that it goes back unstarted, by a requeue: no word would be told as none, or as a failure."""
-        if self._page is not None:
-            self._page.attempt = Attempt(
-                attempt=self._delivery.deliveries, outcome=RELEASED, then="retry", ended=time.time()
-            )
-
-    def judged(self, verdict: Verdict, outcome: Outcome | None) -> Verdict:
-        """Return the verdict to settle with, after what the attempt came to is on its way into the journal.
-
-        A task that is to be canceled does not come back, and is no dead letter (S1).
-        """
-        if self._page is None or isinstance(verdict, Leave):
-            return verdict
+    def judged(self, verdict: Verdict) -> Verdict:
+        """Return the verdict to settle with: a task that is to be canceled has ended, and is no dead letter (S1)."""
         if self.is_canceled and (isinstance(verdict, Requeue) or _is_canceled(verdict)):
-            verdict = Cancel()
+            return Cancel()
+        return verdict
+
+    def record(self, verdict: Verdict, outcome: Outcome | None) -> Record | None:
+        """Return what the journal is to record of it; None where it keeps none, or the backend knows.
+
+        Args:
+            verdict: as it is settled.
+            outcome: how it ended; None when there was no attempt.
+        """
+        if not self._delivery.journaled or isinstance(verdict, Leave | Release):
+            return None
         ended, (host, pid) = time.time(), host_of(this_holder())
         attempt = Attempt(
             attempt=self._delivery.deliveries,
@@ -114,12 +131,11 @@ class Journaling:
         )
         if outcome is None:
             detail = verdict.description if isinstance(verdict, DeadLetter) else ""
-            self._page.attempt = replace(attempt, detail=detail[:MAX_DETAIL_CHARACTERS])
-            return verdict
+            return Record(replace(attempt, detail=detail[:MAX_DETAIL_CHARACTERS]))
         lost = f"; its result is not kept: {outcome.value_lost}" if outcome.value_lost else ""
         if isinstance(verdict, SendOn):
             lost += f"; sent on to queue {verdict.queue} as {verdict.task.id}"
-        self._page.attempt = replace(
+        attempt = replace(
             attempt,
             started=self._started,
             detail=(outcome.detail + lost)[:MAX_DETAIL_CHARACTERS],
@@ -129,12 +145,11 @@ class Journaling:
             value=None if outcome.value_lost else outcome.value,
             program=_program(self._delivery.task),
         )
-        self._page.output = end_of(outcome.output or outcome.output_tail, MAX_OUTPUT_BYTES)
-        return verdict
+        return Record(attempt, end_of(outcome.output or outcome.output_tail, MAX_OUTPUT_BYTES))
 
 
 def _is_canceled(verdict: Verdict) -> bool:
-    return isinstance(verdict, DeadLetter) and verdict.reason is Reason.CANCELED
+    return isinstance(verdict, DeadLetter) and verdict.reason == Reason.CANCELED
 
 
 def _outcome_of(verdict: Verdict, outcome: Outcome | None) -> str:

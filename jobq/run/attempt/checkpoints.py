@@ -94,16 +94,20 @@ class Checkpoints:
         self._life = hashlib.blake2b(life.encode(), digest_size=6).hexdigest()
         self._count = 0
         self._saving = asyncio.Lock()
+        self._journaled = delivery.journaled
         self.folder: Path | None = None
+        self.progress: tuple[float | None, str] = None, ""
 
     @property
     def value(self) -> str | None:
         """What the task saved as text."""
         return self._saved.value
 
-    def nudge(self) -> None:
-        """Let the next renewal come soon: it tells of the task."""
-        self._keeper.nudge()
+    def show_progress(self, share: float | None, text: str) -> None:
+        """Take in how far the task has come, a share from 0 to 1; where there is a journal the next renewal, soon."""
+        self.progress = share, text
+        if self._journaled:
+            self._keeper.nudge()
 
     async def restore(self) -> None:
         """Make the folder, with the files that were saved last.

@@ -12,8 +12,9 @@ from jobq.backend import Backend
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt import retry
-from jobq.run.attempt.retry import DeadLetter, Leave, SendOn
+from jobq.run.attempt.retry import Leave, SendOn
 from jobq.run.attempt.settle import Patience
+from jobq.settlement import DeadLetter
 from jobq.spec import sibling
 from jobq.task import Outcome
 

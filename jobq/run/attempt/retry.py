@@ -14,7 +14,9 @@ from enum import StrEnum
 from typing import Final
 
 from jobq.errors import MalformedTask
-from jobq.run.exit_rules import Action, action_for
+from jobq.exit_rules import Action
+from jobq.run.attempt.exit_action import action_for
+from jobq.settlement import Complete, DeadLetter, Requeue, Settlement
 from jobq.task import Outcome, OutcomeKind, Task
 
 _BURIED_LATER: Final = timedelta(minutes=1)  # until what cannot be buried is tried again
@@ -30,27 +32,6 @@ class Reason(StrEnum):
     PREEMPTED = "preempted"
     CANCELED = "canceled"
     MALFORMED = "malformed"
-
-
-@dataclass(frozen=True)
-class Complete:
-    """Settle: the task is done."""
-
-
-@dataclass(frozen=True)
-class Requeue:
-    """Settle: put `task` back, visible after `delay`."""
-
-    task: Task
-    delay: timedelta
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """Settle: give the task up."""
-
-    reason: Reason
-    description: str
 
 
 @dataclass(frozen=True)
@@ -74,7 +55,8 @@ class Leave:
     """Do not settle: the lease is not ours any more."""
 
 
-Verdict = Complete | Requeue | DeadLetter | Cancel | SendOn | Leave
+# What becomes of a task: a settlement, or what is left to be made one.
+Verdict = Settlement | Cancel | SendOn | Leave
 
 
 @dataclass(frozen=True)
@@ -152,7 +134,7 @@ def unburied(task: Task, verdict: DeadLetter) -> Requeue | None:
     if verdict.reason in {Reason.MALFORMED, Reason.CRASHED} or _is_given_up(task):
         return None
     beyond = task.budgets.retries + 1 - task.counters.failures
-    return Requeue(task.requeued(failures=beyond), _BURIED_LATER)
+    return Requeue(task.counters.raised(failures=beyond), _BURIED_LATER)
 
 
 def _is_given_up(task: Task) -> bool:
@@ -181,16 +163,16 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
         case OutcomeKind.PREEMPTED:
             if counters.preemptions >= budgets.preemptions:
                 return DeadLetter(Reason.PREEMPTED, _told("given back", counters.preemptions + 1, outcome))
-            return Requeue(task.requeued(preemptions=1), timedelta(0))
+            return Requeue(task.counters.raised(preemptions=1))
         case OutcomeKind.FAILED | OutcomeKind.TIMED_OUT:
             if counters.failures >= budgets.retries:
                 return DeadLetter(_failure(outcome), _told("failed", counters.failures + 1, outcome))
-            return Requeue(task.requeued(failures=1), backoff.delay(counters.failures + 1))
+            return Requeue(counters.raised(failures=1), backoff.delay(counters.failures + 1))
         case OutcomeKind.CRASHED:
             crashes = crashes_before(task, deliveries) + 1
             if crashes > budgets.crashes:
                 return DeadLetter(Reason.CRASHED, _told("crashed", crashes, outcome))
-            return Requeue(task.requeued(ends=0), backoff.delay(crashes))
+            return Requeue(counters.raised(ends=0), backoff.delay(crashes))
 
 
 def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> Verdict:
@@ -201,7 +183,7 @@ def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> 
     if action.kind == "fail" or failures >= task.budgets.retries:
         return DeadLetter(_failure(outcome), _told("failed", failures + 1, outcome))
     delay = backoff.delay(failures + 1) if action.delay is None else action.delay
-    return Requeue(task.requeued(failures=1), delay)
+    return Requeue(task.counters.raised(failures=1), delay)
 
 
 def verdict_of_caller(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:
@@ -237,13 +219,13 @@ def unspent(task: Task) -> Requeue:
 
     It counts as given back by the machine, as a preemption does, so that no failure is free for ever (S7).
     """
-    return Requeue(task.requeued(preemptions=1), timedelta(0))
+    return Requeue(task.counters.raised(preemptions=1))
 
 
 def is_unspent(task: Task, outcome: Outcome | None, verdict: Verdict) -> bool:
     """Tell whether a task, as delivered, has failed and is given back with its retries whole, as `unspent` does it."""
     has_failed = outcome is not None and outcome.kind in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT}
-    return has_failed and isinstance(verdict, Requeue) and verdict.task.counters.failures == task.counters.failures
+    return has_failed and isinstance(verdict, Requeue) and verdict.counters.failures == task.counters.failures
 
 
 def _failure(outcome: Outcome) -> Reason:

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from jobq.backend import Delivery
 from jobq.checkpoint_format import Saved
-from jobq.journal.page import page_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.checkpoints import Archives, Checkpoints
 from jobq.run.attempt.command_attempt import CommandRunning
@@ -136,7 +135,7 @@ class CommandRunner:
         checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)
         try:
             await checkpoints.restore()
-            socket = await self._line.admit(checkpoints, page_of(delivery))
+            socket = await self._line.admit(checkpoints)
         except OSError as error:
             checkpoints.close()
             raise StartFailed(f"no socket for what it has to say: {error.strerror}", transient=True) from error

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -17,10 +17,12 @@ from jobq.errors import (
     QueueNotFound,
     SettlementUnknown,
 )
+from jobq.journal.records import MOVED
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.attempt.retry import Cancel, Complete, DeadLetter, Leave, Requeue, SendOn, Verdict, outgrown, unburied
+from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict, outgrown, unburied
 from jobq.run.racing import first_of
 from jobq.run.stopping import Stopping
+from jobq.settlement import Complete, DeadLetter, Record, Release, Settlement
 from jobq.task import Outcome, TaskResult
 
 _log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ async def settle(
     clock: Clock,
     attempt: float | None = None,
     stopping: Stopping | None = None,
+    record: Callable[[Verdict], Record | None] = lambda _verdict: None,
 ) -> Settled:
     """Tell the backend, and say what is known of it; never reports as settled what was not acknowledged.
 
@@ -66,14 +69,17 @@ async def settle(
         clock: spaces the repetitions.
         attempt: seconds one of them may take; None = as long as a renewal.
         stopping: what shortens the repetitions; None = nothing does.
+        record: makes what the journal is to record of it.
     """
     if isinstance(verdict, Leave):
         return Settled.LOST
     patience = Patience(clock, delivery.lease.total_seconds(), stopping)
 
     async def told(verdict: Verdict, patience: Patience = patience) -> Settled:
+        settlement = _settlement(verdict, outcome, record(verdict))
+
         async def send() -> None:
-            await keeper.settle(lambda: _send(delivery, verdict, outcome), attempt=attempt)
+            await keeper.settle(lambda: delivery.settle(settlement), attempt=attempt)
 
         return await _repeated(delivery, send, patience, keeper, repeats_doubt=capabilities.idempotent_settle)
 
@@ -106,7 +112,7 @@ async def give_back(
     patience = Patience(clock, GIVE_BACK_SECONDS, stopping)
 
     async def send() -> None:
-        await keeper.settle(delivery.release)
+        await keeper.settle(lambda: delivery.settle(Release()))
 
     try:
         return await _repeated(delivery, send, patience, keeper, repeats_doubt=capabilities.idempotent_settle)
@@ -188,14 +194,18 @@ class Patience:
         await first_of(end, keeper.lock_lost_event.wait(), *(event.wait() for event in hurry))
 
 
-async def _send(delivery: Delivery, verdict: Verdict, outcome: Outcome | None) -> None:
+def _settlement(verdict: Verdict, outcome: Outcome | None, record: Record | None) -> Settlement:
     match verdict:
+        case Release():
+            return verdict
+        case DeadLetter(_, description):
+            return replace(verdict, description=_with_output(description, outcome), record=record)
         case Complete() | Cancel() | SendOn():
-            await delivery.complete(_result(outcome))
-        case Requeue(task, delay):
-            await delivery.requeue(task, max(delay, timedelta(0)))
-        case DeadLetter(reason, description):
-            await delivery.dead_letter(reason, _with_output(description, outcome))
+            then = "canceled" if isinstance(verdict, Cancel) else MOVED if isinstance(verdict, SendOn) else "done"
+            return Complete(_result(outcome), then=then, record=record)
+        case Leave():
+            raise ValueError("what is left to its lease is not settled")
+    return replace(verdict, record=record)
 
 
 def _result(outcome: Outcome | None) -> TaskResult:

@@ -15,21 +15,21 @@ from jobq.errors import ConfigurationError, JobqError, MalformedTask
 from jobq.events import Events
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
-from jobq.run import neighbours
-from jobq.run.attempt import retry
+from jobq.run.attempt import neighbours, retry
 from jobq.run.attempt.attempt_events import Telling
-from jobq.run.attempt.attempt_journal import Journaling
+from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.attempt.forward import sent_on
+from jobq.run.attempt.neighbours import Admission, Place
 from jobq.run.attempt.result import fit_to_keep
-from jobq.run.attempt.retry import Backoff, Cancel, Complete, DeadLetter, Judge, Leave, Reason, Requeue, SendOn, Verdict
+from jobq.run.attempt.retry import Backoff, Cancel, Judge, Leave, Reason, SendOn, Verdict
 from jobq.run.attempt.runner import Runner, Running
 from jobq.run.attempt.settle import Patience, Settled, give_back, settle
 from jobq.run.circuit_breaker import Breaker
-from jobq.run.neighbours import Admission, Place
 from jobq.run.process.spawner import Deadline, StartFailed, StatusLost
 from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping
 from jobq.settings import Settings
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.task import Outcome, OutcomeKind, Task
 
 if TYPE_CHECKING:
@@ -124,15 +124,15 @@ class _Attempt:
         self._slot_taken = True
         self._deadline = Deadline(since.boottime)  # the keeper's, once it has confirmed the lease
         self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
+        self._journal = AttemptJournal(delivery)
         self._keeper = LeaseKeeper(
-            delivery,
+            self._journal,
             since=since,
             timing=timing_for(delivery.lease, supervisor.settings),
             clock=supervisor.clock,
             on_extended=self._deadline.move,
             on_renewal=self._telling.renewed,
         )
-        self._journal = Journaling(delivery)
         self._checkpoints: Checkpoints | None = None
         self._save_by = 0.0  # boottime in seconds
 
@@ -191,8 +191,7 @@ class _Attempt:
 
     async def _go_back(self, task: Task) -> Report:
         """Put it back uncharged, for a while: the others of this worker must not crash with it, nor it with them."""
-        verdict = Requeue(task.requeued(), neighbours.delay(task, self._backoff()))
-        self._journal.given_back()
+        verdict = Release(neighbours.delay(task, self._backoff()))
         settled = await self._told(verdict, None)
         if settled is Settled.YES:
             self._telling.released(verdict.delay)
@@ -211,9 +210,9 @@ class _Attempt:
         if running is None:
             detail = "the lease was lost" if self._keeper.lock_lost_event.is_set() else "its start took too long"
             return Outcome(kind=OutcomeKind.LOCK_LOST, detail=f"not started: {detail}")
-        self._journal.started(running)
-        self._telling.started()
         self._checkpoints = getattr(running, "checkpoints", None)
+        self._journal.started(running, self._checkpoints)
+        self._telling.started()
         try:
             outcome = await self._until_ended(running, task)
             if outcome.kind is OutcomeKind.PREEMPTED:
@@ -323,7 +322,7 @@ class _Attempt:
         outcome = fit_to_keep(outcome)
         verdict = self._with.judge(task, self._delivery.deliveries, outcome, self._backoff())
         if outcome.start_failed and outcome.kind is OutcomeKind.PREEMPTED and isinstance(verdict, Requeue):
-            verdict = Requeue(verdict.task, self._backoff().delay(task.counters.preemptions + 1))
+            verdict = Requeue(verdict.counters, self._backoff().delay(task.counters.preemptions + 1))
         if outcome.kind is OutcomeKind.SUCCEEDED:
             self._with.breaker.succeeded()
             report = await self._settle(verdict, outcome)
@@ -345,7 +344,7 @@ class _Attempt:
                 return retry.unspent(task)
         if isinstance(verdict, Requeue):
             held = timedelta(seconds=self._with.clock.boottime() - failed)
-            return Requeue(verdict.task, max(timedelta(0), verdict.delay - held))
+            return Requeue(verdict.counters, max(timedelta(0), verdict.delay - held))
         return verdict
 
     async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> Report:
@@ -356,7 +355,7 @@ class _Attempt:
             verdict = (
                 Cancel() if stopped else await sent_on(self._with.backend, verdict, outcome, self._keeper, patience)
             )
-        verdict = self._journal.judged(verdict, outcome)
+        verdict = self._journal.judged(verdict)
         settled = await self._told(verdict, outcome)
         self._telling.settled(verdict, settled)
         if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
@@ -373,6 +372,7 @@ class _Attempt:
             clock=self._with.clock,
             attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.interrupted.is_set() else None,
             stopping=self._with.stopping,
+            record=lambda settled: self._journal.record(settled, outcome),
         )
 
     async def _let_go(self) -> Report:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from jobq import strict_json
 from jobq.errors import ConfigurationError, JobqError, LockLost, MalformedTask
-from jobq.journal.page import Page
 from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
 from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.callbacks.sync_task_context import checked_checkpoint
@@ -34,16 +33,15 @@ class TaskLine:
     def __init__(self, folder: TaskFolder) -> None:
         self._folder = folder
         self._server: asyncio.Server | None = None
-        self._attempts: dict[str, tuple[Checkpoints, Page | None]] = {}
+        self._attempts: dict[str, Checkpoints] = {}
         self._opening = asyncio.Lock()
         self._open = 0
 
-    async def admit(self, checkpoints: Checkpoints, page: Page | None) -> str:
+    async def admit(self, checkpoints: Checkpoints) -> str:
         """Return what JOBQ_TASK_SOCKET says to one attempt; raises OSError when there is no room for a socket.
 
         Args:
-            checkpoints: saves what it wants saved, fenced.
-            page: takes its progress; None = nobody wants to know.
+            checkpoints: saves what it wants saved, fenced, and takes its progress.
         """
         async with self._opening:
             path = self._folder.path / "line"
@@ -54,7 +52,7 @@ class TaskLine:
                 )
                 await self._server.start_serving()
         token = secrets.token_hex(16)
-        self._attempts[token] = checkpoints, page
+        self._attempts[token] = checkpoints
         return f"{token}@{path}"
 
     def dismiss(self, admitted: str) -> None:
@@ -95,10 +93,9 @@ class TaskLine:
     async def _do(self, question: Any) -> None:
         if not isinstance(question, dict) or not isinstance(question.get("token"), str):
             raise MalformedTask("is no question")
-        admitted = self._attempts.get(question["token"])
-        if admitted is None:
+        checkpoints = self._attempts.get(question["token"])
+        if checkpoints is None:
             raise LockLost("this attempt has ended: nothing that it says counts any more")
-        checkpoints, page = admitted
         match question.get("op"):
             case "checkpoint":
                 await checkpoints.checkpoint(checked_checkpoint(question["value"]))
@@ -106,9 +103,7 @@ class TaskLine:
                 await checkpoints.checkpoint_folder()
             case "progress":
                 share = question.get("share")
-                told = None if share is None else checked_progress(float(share)), str(question.get("text", ""))
-                if page is not None:
-                    page.progress = told[0], told[1][:MAX_TEXT_CHARACTERS]
-                    checkpoints.nudge()
+                text = str(question.get("text", ""))[:MAX_TEXT_CHARACTERS]
+                checkpoints.show_progress(None if share is None else checked_progress(float(share)), text)
             case other:
                 raise ConfigurationError(f"this worker does not know {other!a}: it is of another version of jobq")

@@ -19,7 +19,8 @@ from typing import IO, Final
 
 from jobq import sizes
 from jobq.errors import JobqError
-from jobq.files.file_store import Place, is_container, place_at
+from jobq.files.file_store import Place, place_at
+from jobq.files.location import is_container
 from jobq.run.process.log_files import Sink, file_sink, log_name, nowhere
 from jobq.settings import Settings
 

@@ -14,12 +14,12 @@ from jobq.backend import Backend, Delivery, Prepares
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.run.attempt.checkpoints import Archives, archives_of
-from jobq.run.attempt.retry import Judge, Requeue, verdict
+from jobq.run.attempt.neighbours import Admission, Neighbours, Place
+from jobq.run.attempt.retry import Judge, verdict
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report, Supervisor
 from jobq.run.circuit_breaker import Breaker
-from jobq.run.neighbours import Admission, Neighbours, Place
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
 from jobq.run.process.spawner import Spawner
@@ -35,6 +35,7 @@ from jobq.run.worker.receive import Receiving
 from jobq.run.worker.signals import Heard, heard_by
 from jobq.run.worker.worker_report import Tally, WorkerReport
 from jobq.settings import Settings
+from jobq.settlement import Release, Requeue
 
 _log = logging.getLogger(__name__)
 LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
@@ -369,9 +370,9 @@ class Worker:
         else:
             self._tally.count(report)
             self._on_report(delivery, report)
-            if isinstance(report.verdict, Requeue) and report.settled is Settled.YES:
+            if isinstance(report.verdict, Requeue | Release) and report.settled is Settled.YES:
                 back_in = report.verdict.delay.total_seconds()
-            if report.settled is not Settled.YES or isinstance(report.verdict, Requeue):
+            if report.settled is not Settled.YES or isinstance(report.verdict, Requeue | Release):
                 self._coming_back.expect(report.task_id, back_in)
 
     def _free_slot(self) -> None:

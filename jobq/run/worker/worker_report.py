@@ -4,9 +4,10 @@ import signal
 from collections import Counter
 from dataclasses import dataclass
 
-from jobq.run.attempt.retry import Complete, DeadLetter, Leave
+from jobq.run.attempt.retry import Leave
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
+from jobq.settlement import Complete, DeadLetter
 from jobq.task import OutcomeKind
 
 _FAILURES = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT, OutcomeKind.CRASHED)

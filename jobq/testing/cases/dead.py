@@ -1,5 +1,6 @@
 """Dead letters: S6 (original bytes), redrive in a new epoch (S3, S7), purge."""
 
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, Bench, crashes, stored
 
@@ -9,7 +10,7 @@ async def keeps_bytes_and_reason(bench: Bench) -> None:
     """S6: the original bytes, the reason, the description, the count and the time are kept."""
     (pushed,) = await bench.pushed(env={"A": "ü"})
     delivery = await bench.take()
-    await delivery.dead_letter("failures", "exit code 1\nünd a tail\n")
+    await delivery.settle(DeadLetter("failures", "exit code 1\nünd a tail\n"))
     (letter,) = await bench.backend.dead_letters(10)
     assert letter.id == pushed.id
     assert letter.body == stored(pushed, letter.body), "the body of a dead letter is the original's (S6)"
@@ -45,11 +46,11 @@ async def redrive_is_a_new_epoch(bench: Bench) -> None:
     """S3, S7: the epoch rises, the budgets are fresh, the history of deliveries counts as explained."""
     await bench.pushed()
     delivery = await bench.take()
-    await delivery.requeue(delivery.task.requeued(failures=3), bench.lease * 0)
+    await delivery.settle(Requeue(delivery.task.requeued(failures=3).counters, bench.lease * 0))
     delivery = await bench.take()
     await bench.expire()  # one crash, which the new epoch must not be charged for
     delivery = await bench.take()
-    await delivery.dead_letter("failures", "")
+    await delivery.settle(DeadLetter("failures", ""))
     assert await bench.backend.redrive([delivery.id]) == [delivery.id]
     assert await bench.backend.dead_letters(10) == []
     await bench.counts(visible=1)
@@ -61,7 +62,7 @@ async def redrive_is_a_new_epoch(bench: Bench) -> None:
     if bench.capabilities.counts_deliveries:
         assert again.deliveries == delivery.deliveries + 1, "deliveries are never reset (S3)"
         assert crashes(again) == 0, "the new epoch begins with fresh budgets (S7)"
-    await again.complete(DONE)
+    await again.settle(Complete(DONE))
     await bench.counts()
 
 
@@ -84,7 +85,7 @@ async def redrive_ignores_an_old_not_before(bench: Bench) -> None:
     soon = bench.clock.wall() + 2
     (buried,) = await bench.pushed(not_before=soon)
     await bench.clock.advance(3)
-    await (await bench.take()).dead_letter("failures", "")
+    await (await bench.take()).settle(DeadLetter("failures", ""))
     await bench.backend.redrive([buried.id])
     assert (await bench.take()).task.not_before is None
 
@@ -96,7 +97,7 @@ async def dies_again_as_one_letter(bench: Bench) -> None:
     await bench.backend.redrive([buried.id])
     again = await bench.take()
     body = again.body
-    await again.dead_letter("crashes", "the second time")
+    await again.settle(DeadLetter("crashes", "the second time"))
     (letter,) = await bench.backend.dead_letters(10)
     assert (letter.reason, letter.body) == ("crashes", body)
 
@@ -113,4 +114,4 @@ async def purge_deletes_for_good(bench: Bench) -> None:
     assert [each.id for each in await bench.backend.dead_letters(10)] == [dead[1].id]
     await held.renew(bench.lease)
     assert held.id == waiting.id
-    await held.complete(DONE)
+    await held.settle(Complete(DONE))

@@ -5,6 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.testing.cases import case
 from jobq.testing.fault_script import SETTLE_VERBS, Fault
 from jobq.testing.harness import DONE, NOW, Bench, Verb, raises, task
@@ -29,17 +30,17 @@ async def refusal_changes_nothing(bench: Bench) -> None:
     assert delivery.deliveries == 1
     calls: dict[str, Verb] = {
         "renew": lambda: delivery.renew(bench.lease),
-        "requeue": lambda: delivery.requeue(one.requeued(failures=1), NOW),
-        "release": delivery.release,
-        "dead_letter": lambda: delivery.dead_letter("failures", ""),
-        "complete": lambda: delivery.complete(DONE),
+        "requeue": lambda: delivery.settle(Requeue(one.requeued(failures=1).counters, NOW)),
+        "release": lambda: delivery.settle(Release()),
+        "dead_letter": lambda: delivery.settle(DeadLetter("failures", "")),
+        "complete": lambda: delivery.settle(Complete(DONE)),
     }
     for verb, call in calls.items():
         faults.next(verb, Fault.REFUSE)
         with raises(BackendUnavailable, f"a refused {verb}"):
             await call()
         await bench.counts(leased=1)
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     await bench.counts()
 
 
@@ -72,10 +73,10 @@ async def lost_settle_is_repeated(bench: Bench) -> None:
         (one,) = await bench.pushed()
         delivery = await bench.take(backend)
         calls: dict[str, Verb] = {
-            "complete": lambda: delivery.complete(DONE),  # noqa: B023 - called within the same turn
-            "requeue": lambda: delivery.requeue(one.requeued(failures=1), _DELAY),  # noqa: B023 - as above
-            "release": delivery.release,
-            "dead_letter": lambda: delivery.dead_letter("failures", ""),  # noqa: B023 - as above
+            "complete": lambda: delivery.settle(Complete(DONE)),  # noqa: B023 - called within the same turn
+            "requeue": lambda: delivery.settle(Requeue(one.requeued(failures=1).counters, _DELAY)),  # noqa: B023 - as above
+            "release": lambda: delivery.settle(Release()),  # noqa: B023 - as above
+            "dead_letter": lambda: delivery.settle(DeadLetter("failures", "")),  # noqa: B023 - as above
         }
         faults.next(verb, Fault.LOSE_ANSWER)
         with raises(SettlementUnknown, f"{verb} without an answer"):
@@ -122,7 +123,7 @@ async def hang_and_cancel_leave_the_store_usable(bench: Bench) -> None:
         "push": lambda: backend.push([task()]),
         "receive": lambda: backend.receive(1, bench.lease, NOW),
         "renew": lambda: delivery.renew(bench.lease),
-        "complete": lambda: delivery.complete(DONE),
+        "complete": lambda: delivery.settle(Complete(DONE)),
     }
     for verb, call in calls.items():
         faults.next(verb, Fault.HANG)
@@ -133,7 +134,7 @@ async def hang_and_cancel_leave_the_store_usable(bench: Bench) -> None:
             await hanging
         assert hanging.cancelled(), f"{verb} answered though it hung"
     await bench.counts(leased=1)
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     await bench.counts()
 
 
@@ -145,7 +146,7 @@ async def late_answer_is_no_second_effect(bench: Bench) -> None:
     delivery = await bench.take(backend)
     answer = asyncio.Event()
     faults.next("complete", Fault.ANSWER_LATE, until=answer)
-    completing = asyncio.ensure_future(delivery.complete(DONE))
+    completing = asyncio.ensure_future(delivery.settle(Complete(DONE)))
     await faults.begun("complete")
     await bench.finish(asyncio.ensure_future(_empty(bench)), 30)
     await bench.expire()

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from jobq.errors import LockLost
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, Verb, crashes, raises, task
 
@@ -20,7 +21,7 @@ async def expired_task_comes_back(bench: Bench) -> None:
     assert second.id == first.id
     assert second.body == first.body
     assert second.fencing > first.fencing
-    await second.complete(DONE)
+    await second.settle(Complete(DONE))
     await bench.expire()
     await bench.nothing()
 
@@ -47,11 +48,11 @@ async def fencing_rises_through_everything(bench: Bench) -> None:
             case "expire":
                 await bench.expire()
             case "requeue":
-                await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+                await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
             case "release":
-                await delivery.release()
+                await delivery.settle(Release())
             case _:
-                await delivery.dead_letter("failures", "")
+                await delivery.settle(DeadLetter("failures", ""))
                 assert await bench.backend.redrive([delivery.id]) == [delivery.id]
         delivery = await bench.take()
         seen.append(delivery.fencing)
@@ -77,13 +78,13 @@ async def an_id_that_was_forgotten_goes_on(bench: Bench) -> None:
         if "purge" not in how:
             await bench.backend.clear()
         else:
-            await delivery.dead_letter("failures", "")
+            await delivery.settle(DeadLetter("failures", ""))
             if "redrive" in how:
                 await bench.clock.advance(_GRAIN)
                 await bench.backend.redrive(["again"])
                 delivery = await bench.take()
                 seen.append(delivery.fencing)
-                await delivery.dead_letter("failures", "")
+                await delivery.settle(DeadLetter("failures", ""))
             assert await bench.backend.purge_dead(["again"]) == ["again"]
         await bench.clock.advance(_GRAIN)
     assert seen == sorted(set(seen)), f"fencing numbers did not strictly rise: {seen}"
@@ -98,7 +99,7 @@ async def renewal_extends(bench: Bench) -> None:
         await bench.clock.advance(bench.lease.total_seconds() / 2)
         await delivery.renew(bench.lease)
         await bench.nothing()
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     await bench.expire()
     await bench.nothing()
 
@@ -140,10 +141,10 @@ async def expired_receipt_is_refused_before_redelivery(bench: Bench) -> None:
     verbs: dict[str, Verb] = {
         "renew": lambda: delivery.renew(bench.lease),
         "checkpoint": lambda: delivery.checkpoint("late"),
-        "complete": lambda: delivery.complete(DONE),
-        "requeue": lambda: delivery.requeue(delivery.task.requeued(failures=1), NOW),
-        "release": delivery.release,
-        "dead_letter": lambda: delivery.dead_letter("failures", ""),
+        "complete": lambda: delivery.settle(Complete(DONE)),
+        "requeue": lambda: delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW)),
+        "release": lambda: delivery.settle(Release()),
+        "dead_letter": lambda: delivery.settle(DeadLetter("failures", "")),
     }
     for verb, call in verbs.items():
         with raises(LockLost, f"{verb} after expiry"):
@@ -158,10 +159,10 @@ async def lease_ends_when_it_says(bench: Bench) -> None:
     await bench.pushed(2)
     early, late = await bench.take_all(2)
     await bench.clock.advance(bench.lease.total_seconds() * 0.75)
-    await early.complete(DONE)
+    await early.settle(Complete(DONE))
     await bench.clock.advance(bench.lease.total_seconds() * 0.5)
     with raises(LockLost, "complete after the end of the lease"):
-        await late.complete(DONE)
+        await late.settle(Complete(DONE))
 
 
 @case("native_checkpoint")
@@ -176,11 +177,11 @@ async def checkpoint_reaches_the_next_attempt(bench: Bench) -> None:
             case "expire":
                 await bench.expire()
             case "requeue":
-                await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+                await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
             case "release":
-                await delivery.release()
+                await delivery.settle(Release())
             case _:
-                await delivery.dead_letter("failures", "")
+                await delivery.settle(DeadLetter("failures", ""))
                 await bench.backend.redrive([delivery.id])
         delivery = await bench.take()
         assert delivery.checkpoint_value == "ünd/2", f"the checkpoint was lost by {step}"
@@ -197,7 +198,7 @@ async def stale_checkpoint_is_refused(bench: Bench) -> None:
     await holder.checkpoint("new")
     with raises(LockLost, "a stale checkpoint"):
         await stale.checkpoint("stale")
-    await holder.requeue(holder.task.requeued(failures=1), NOW)
+    await holder.settle(Requeue(holder.task.requeued(failures=1).counters, NOW))
     with raises(LockLost, "a checkpoint after the settle"):
         await holder.checkpoint("after the end")
     assert (await bench.take()).checkpoint_value == "new"
@@ -213,11 +214,11 @@ async def late_checkpoint_undoes_no_newer_one(bench: Bench) -> None:
     with raises(LockLost, "a checkpoint that was sent before the newest"):
         await delivery.checkpoint("second", 2)
     await delivery.checkpoint("third", 3)
-    await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
     following = await bench.take()
     assert following.checkpoint_value == "third"
     await following.checkpoint("fourth", 1)  # each attempt counts from one
-    await following.release()
+    await following.settle(Release())
     assert (await bench.take()).checkpoint_value == "fourth"
 
 
@@ -227,8 +228,8 @@ async def checkpoints_are_apart(bench: Bench) -> None:
     await bench.pushed(2)
     one, other = await bench.take_all(2)
     await one.checkpoint("mine")
-    await one.release()
-    await other.release()
+    await one.settle(Release())
+    await other.settle(Release())
     values = {each.id: each.checkpoint_value for each in await bench.take_all(2)}
     assert values == {one.id: "mine", other.id: None}
 

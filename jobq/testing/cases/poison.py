@@ -1,6 +1,7 @@
 """Messages that are no tasks: L3 (they delay others by one receive at most) and S6 (their bytes are kept)."""
 
 from jobq.errors import LockLost, MalformedTask
+from jobq.settlement import Complete, DeadLetter, Release
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, Bench, raises
 
@@ -35,8 +36,8 @@ async def malformed_body_is_an_ordinary_delivery(bench: Bench) -> None:
         assert again.deliveries == 2
         assert again.fencing > delivery.fencing
     with raises(LockLost, "complete after redelivery"):
-        await delivery.complete(DONE)
-    await again.release()
+        await delivery.settle(Complete(DONE))
+    await again.settle(Release())
     assert (await bench.take()).body == b"not json"
 
 
@@ -45,7 +46,7 @@ async def dead_letter_keeps_any_bytes(bench: Bench) -> None:
     """S6: whatever the bytes, the dead letter holds them unchanged under the message's id."""
     expected = {await bench.inject(body): body for body in _BODIES}
     for delivery in await bench.take_all(len(_BODIES)):
-        await delivery.dead_letter("malformed", "by the suite")
+        await delivery.settle(DeadLetter("malformed", "by the suite"))
     assert {each.id: each.body for each in await bench.backend.dead_letters(100)} == expected
     assert {each.reason for each in await bench.backend.dead_letters(100)} == {"malformed"}
     await bench.counts(dead=len(_BODIES))
@@ -61,9 +62,9 @@ async def others_are_not_affected(bench: Bench) -> None:
     await bench.counts(visible=3)
     found = {each.id: each for each in await bench.take_all(3)}
     assert found.keys() == {before.id, bad, after.id}
-    await found[before.id].complete(DONE)
-    await found[bad].dead_letter("malformed", "")
-    await found[after.id].complete(DONE)
+    await found[before.id].settle(Complete(DONE))
+    await found[bad].settle(DeadLetter("malformed", ""))
+    await found[after.id].settle(Complete(DONE))
     await bench.counts(dead=1)
 
 
@@ -71,11 +72,11 @@ async def others_are_not_affected(bench: Bench) -> None:
 async def malformed_is_redriven_and_purged_as_it_is(bench: Bench) -> None:
     """A redrive puts the bytes back unchanged; a purge and a clear delete them like any other."""
     injected = await bench.inject(b"not json")
-    await (await bench.take()).dead_letter("malformed", "")
+    await (await bench.take()).settle(DeadLetter("malformed", ""))
     assert await bench.backend.redrive([injected]) == [injected]
     again = await bench.take()
     assert (again.id, again.body) == (injected, b"not json")
-    await again.dead_letter("malformed", "")
+    await again.settle(DeadLetter("malformed", ""))
     assert await bench.backend.purge_dead([injected]) == [injected]
     await bench.inject(b"another")
     assert await bench.backend.clear() == 1

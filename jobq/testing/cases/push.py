@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from jobq.backend import Backend
 from jobq.errors import ConfigurationError, DuplicateTask, MalformedTask, QueueNotFound
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.task import Budgets
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, Verb, raises, stored, task
@@ -92,15 +93,15 @@ async def id_is_remembered_in_every_state(bench: Bench) -> None:
     delivery = await bench.take()
     assert await bench.backend.push([known]) == [known.id]
     await bench.nothing()
-    await delivery.requeue(known.requeued(failures=1), NOW)
+    await delivery.settle(Requeue(known.requeued(failures=1).counters, NOW))
     assert await bench.backend.push([known]) == [known.id]
     delivery = await bench.take()
     assert delivery.task.counters.failures == 1, "the push has overwritten the counters"
-    await delivery.dead_letter("failures", "")
+    await delivery.settle(DeadLetter("failures", ""))
     assert await bench.backend.push([known]) == [known.id]
     await bench.nothing()
     assert await bench.backend.redrive([known.id]) == [known.id]
-    await (await bench.take()).complete(DONE)
+    await (await bench.take()).settle(Complete(DONE))
     assert await bench.backend.push([known]) == [known.id]
     await bench.nothing()
 
@@ -120,7 +121,7 @@ async def purged_and_cleared_ids_are_free(bench: Bench) -> None:
 async def repeat_after_success_is_safe(bench: Bench) -> None:
     """S8: where idempotent_push is declared, the same call again adds nothing, whatever happened in between."""
     tasks = await bench.pushed(3)
-    await (await bench.take()).complete(DONE)
+    await (await bench.take()).settle(Complete(DONE))
     assert await bench.backend.push(tasks) == [each.id for each in tasks]
     await bench.take_all(2)
 
@@ -144,7 +145,7 @@ async def higher_priority_first(bench: Bench) -> None:
     await bench.backend.push(tasks)
     first = await bench.take()
     assert first.task.priority == 5
-    await first.requeue(first.task.requeued(failures=1), NOW)
+    await first.settle(Requeue(first.task.requeued(failures=1).counters, NOW))
     assert [each.task.priority for each in [await bench.take() for _ in tasks]] == [5, 2, 0, -3]
 
 

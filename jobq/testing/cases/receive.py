@@ -5,6 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from jobq.backend import Delivery
+from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, crashes, stored
 
@@ -90,7 +91,7 @@ async def waiter_is_woken_by_time(bench: Bench) -> None:
     other = await bench.handle()
     (pushed,) = await bench.pushed()
     delivery = await bench.take()
-    await delivery.requeue(pushed.requeued(failures=1), timedelta(seconds=2))
+    await delivery.settle(Requeue(pushed.requeued(failures=1).counters, timedelta(seconds=2)))
     waiting = asyncio.create_task(other.receive(1, bench.lease, _LONG))
     (second,) = await bench.finish(waiting, 15)
     assert second.task.generation == 1
@@ -168,8 +169,8 @@ async def stats_follow_every_state(bench: Bench) -> None:
     await bench.counts(visible=4, scheduled=1)
     first, second = [await bench.take() for _ in range(2)]
     await bench.counts(visible=2, leased=2, scheduled=1)
-    await first.dead_letter("failures", "")
-    await second.requeue(second.task.requeued(failures=1), timedelta(seconds=600))
+    await first.settle(DeadLetter("failures", ""))
+    await second.settle(Requeue(second.task.requeued(failures=1).counters, timedelta(seconds=600)))
     await bench.counts(visible=2, scheduled=2, dead=1)
     await bench.take()
     await bench.expire()
@@ -187,7 +188,7 @@ async def clear_deletes_all_but_the_dead(bench: Bench) -> None:
         assert await bench.backend.clear() == 4
     else:
         assert await bench.backend.clear() == 3
-        await held.complete(DONE)
+        await held.settle(Complete(DONE))
     await bench.counts(dead=1)
     await bench.expire()
     await bench.nothing()

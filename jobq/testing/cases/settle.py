@@ -5,7 +5,8 @@ from datetime import timedelta
 
 from jobq.backend import Delivery
 from jobq.errors import LockLost
-from jobq.task import TaskResult
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.task import Counters, TaskResult
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, Verb, crashes, raises
 
@@ -14,10 +15,10 @@ _DELAY = timedelta(seconds=3)
 
 def _settlements(delivery: Delivery) -> dict[str, Verb]:
     return {
-        "complete": lambda: delivery.complete(DONE),
-        "requeue": lambda: delivery.requeue(delivery.task.requeued(failures=1), NOW),
-        "release": delivery.release,
-        "dead_letter": lambda: delivery.dead_letter("failures", "three times"),
+        "complete": lambda: delivery.settle(Complete(DONE)),
+        "requeue": lambda: delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW)),
+        "release": lambda: delivery.settle(Release()),
+        "dead_letter": lambda: delivery.settle(DeadLetter("failures", "three times")),
     }
 
 
@@ -25,7 +26,7 @@ def _settlements(delivery: Delivery) -> dict[str, Verb]:
 async def complete_ends_the_task(bench: Bench) -> None:
     """A completed task is neither visible, leased nor dead, and never comes back."""
     await bench.pushed()
-    await (await bench.take()).complete(TaskResult(value={"answer": [42, None]}, duration=2.0))
+    await (await bench.take()).settle(Complete(TaskResult(value={"answer": [42, None]}, duration=2.0)))
     await bench.counts()
     await bench.expire()
     await bench.nothing()
@@ -37,7 +38,7 @@ async def requeue_stores_counters_and_generation(bench: Bench) -> None:
     (pushed,) = await bench.pushed()
     delivery = await bench.take()
     changed = delivery.task.requeued(failures=2, preemptions=1)
-    await delivery.requeue(changed, NOW)
+    await delivery.settle(Requeue(changed.counters, NOW))
     following = await bench.take()
     assert following.task == changed
     assert following.body == changed.encode()
@@ -53,7 +54,7 @@ async def requeue_waits_for_its_delay(bench: Bench) -> None:
     """S6: not before the delay, which is not the old lease either, and soon after it."""
     await bench.pushed()
     delivery = await bench.take()
-    await delivery.requeue(delivery.task.requeued(failures=1), _DELAY + bench.lease)
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, _DELAY + bench.lease))
     await bench.counts(scheduled=1)
     await bench.clock.advance(bench.lease.total_seconds() + 1)
     await bench.nothing()
@@ -69,7 +70,7 @@ async def longest_delay_is_taken(bench: Bench) -> None:
     assert longest is not None
     await bench.pushed()
     delivery = await bench.take()
-    await delivery.requeue(delivery.task.requeued(failures=1), longest)
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, longest))
     await bench.expire()
     await bench.nothing()
 
@@ -80,7 +81,7 @@ async def release_consumes_no_budget(bench: Bench) -> None:
     await bench.pushed()
     before = await bench.take()
     for number in (1, 2, 3):
-        await before.release()
+        await before.settle(Release())
         await bench.counts(visible=1)
         after = await bench.take()
         assert after.task.counters.failures == after.task.counters.preemptions == 0
@@ -92,6 +93,20 @@ async def release_consumes_no_budget(bench: Bench) -> None:
         before = after
 
 
+@case()
+async def release_waits_for_its_delay(bench: Bench) -> None:
+    """S7: a task that this worker has no room for comes back when its delay is over, and no sooner."""
+    (pushed,) = await bench.pushed()
+    await (await bench.take()).settle(Release(_DELAY + bench.lease))
+    await bench.counts(scheduled=1)
+    await bench.clock.advance(bench.lease.total_seconds() + 1)
+    await bench.nothing()
+    await bench.clock.advance(_DELAY.total_seconds())
+    after = await bench.take()
+    assert after.task.fingerprint() == pushed.fingerprint()
+    assert after.task.counters == Counters(ends=1), "one recorded end, and no failure"
+
+
 @case("counts_deliveries")
 async def counters_add_up_over_a_whole_life(bench: Bench) -> None:
     """S7: a crash, a failure, a preemption, a release and a crash: each counted as what it was."""
@@ -99,10 +114,10 @@ async def counters_add_up_over_a_whole_life(bench: Bench) -> None:
     await bench.take()
     await bench.expire()
     delivery = await bench.take()
-    await delivery.requeue(delivery.task.requeued(failures=1), NOW)
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
     delivery = await bench.take()
-    await delivery.requeue(delivery.task.requeued(preemptions=1), NOW)
-    await (await bench.take()).release()
+    await delivery.settle(Requeue(delivery.task.requeued(preemptions=1).counters, NOW))
+    await (await bench.take()).settle(Release())
     await bench.take()
     await bench.expire()
     delivery = await bench.take()
@@ -140,7 +155,7 @@ async def repeat_after_redelivery_has_no_effect(bench: Bench) -> None:
         await settle()
         assert await bench.seen() == before, f"the repeat of {verb} had an effect on the next delivery"
         await bench.nothing()
-        await holder.complete(DONE)
+        await holder.settle(Complete(DONE))
 
 
 @case("idempotent_settle")
@@ -149,18 +164,18 @@ async def other_arguments_are_no_repeat(bench: Bench) -> None:
     await bench.pushed(3)
     done, back, dead = await bench.take_all(3)
     again = back.task.requeued(failures=1)
-    await done.complete(DONE)
-    await back.requeue(again, _DELAY)
-    await dead.dead_letter("failures", "first")
+    await done.settle(Complete(DONE))
+    await back.settle(Requeue(again.counters, _DELAY))
+    await dead.settle(DeadLetter("failures", "first"))
     before = await bench.seen()
     with raises(LockLost, "complete with another result"):
-        await done.complete(TaskResult(exit_code=1))
+        await done.settle(Complete(TaskResult(exit_code=1)))
     with raises(LockLost, "requeue with another task"):
-        await back.requeue(back.task.requeued(preemptions=1), _DELAY)
+        await back.settle(Requeue(back.task.requeued(preemptions=1).counters, _DELAY))
     with raises(LockLost, "requeue with another delay"):
-        await back.requeue(again, NOW)
+        await back.settle(Requeue(again.counters, NOW))
     with raises(LockLost, "dead_letter with another description"):
-        await dead.dead_letter("failures", "second")
+        await dead.settle(DeadLetter("failures", "second"))
     assert await bench.seen() == before
 
 
@@ -170,9 +185,9 @@ async def two_at_once_have_one_effect(bench: Bench) -> None:
     (pushed,) = await bench.pushed()
     delivery = await bench.take()
     answers = await asyncio.gather(
-        delivery.complete(DONE),
-        delivery.requeue(pushed.requeued(failures=1), NOW),
-        delivery.dead_letter("failures", ""),
+        delivery.settle(Complete(DONE)),
+        delivery.settle(Requeue(pushed.requeued(failures=1).counters, NOW)),
+        delivery.settle(DeadLetter("failures", "")),
         return_exceptions=True,
     )
     accepted = [answer for answer in answers if answer is None]
@@ -189,9 +204,9 @@ async def two_completions_at_once_are_one(bench: Bench) -> None:
     """S5: the same completion twice at the same time: both are told yes, one has an effect."""
     await bench.pushed(2)
     delivery, other = await bench.take_all(2)
-    await asyncio.gather(delivery.complete(DONE), delivery.complete(DONE))
+    await asyncio.gather(delivery.settle(Complete(DONE)), delivery.settle(Complete(DONE)))
     await bench.counts(leased=1)
-    await other.complete(DONE)
+    await other.settle(Complete(DONE))
     await bench.counts()
 
 
@@ -203,5 +218,5 @@ async def settling_one_leaves_the_other(bench: Bench) -> None:
         one, other = await bench.take_all(2)
         await _settlements(one)[verb]()
         await other.renew(bench.lease)
-        await other.complete(DONE)
+        await other.settle(Complete(DONE))
         await bench.backend.clear()

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from jobq.backend import Delivery
 from jobq.errors import LockLost
+from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.task import TaskResult
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, Verb, raises
@@ -13,10 +14,12 @@ def _verbs(delivery: Delivery, bench: Bench) -> dict[str, Verb]:
     """Every verb, with arguments that no other call of the suite uses: none of these repeats a settle (S5)."""
     return {
         "renew": lambda: delivery.renew(bench.lease),
-        "complete": lambda: delivery.complete(TaskResult(exit_code=0, output_tail="stale")),
-        "requeue": lambda: delivery.requeue(delivery.task.requeued(preemptions=1), timedelta(seconds=77)),
-        "release": delivery.release,
-        "dead_letter": lambda: delivery.dead_letter("stale", "stale"),
+        "complete": lambda: delivery.settle(Complete(TaskResult(exit_code=0, output_tail="stale"))),
+        "requeue": lambda: delivery.settle(
+            Requeue(delivery.task.requeued(preemptions=1).counters, timedelta(seconds=77))
+        ),
+        "release": lambda: delivery.settle(Release()),
+        "dead_letter": lambda: delivery.settle(DeadLetter("stale", "stale")),
     }
 
 
@@ -43,7 +46,7 @@ async def after_expiry_and_redelivery(bench: Bench) -> None:
     await _refused(bench, stale, "after redelivery")
     await bench.nothing()
     await holder.renew(bench.lease)
-    await holder.complete(DONE)
+    await holder.settle(Complete(DONE))
     await _refused(bench, stale, "after the next one's completion")
     await bench.expire()
     await bench.nothing()
@@ -54,7 +57,7 @@ async def after_complete(bench: Bench) -> None:
     """A task that is done stays done."""
     await bench.pushed()
     delivery = await bench.take()
-    await delivery.complete(DONE)
+    await delivery.settle(Complete(DONE))
     await _refused(bench, delivery, "after complete")
     await bench.expire()
     await bench.nothing()
@@ -65,13 +68,13 @@ async def after_requeue(bench: Bench) -> None:
     """Who gave it back has no say any more, before and after the next delivery."""
     await bench.pushed()
     delivery = await bench.take()
-    await delivery.requeue(delivery.task.requeued(failures=1), timedelta(seconds=3))
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, timedelta(seconds=3)))
     await _refused(bench, delivery, "after requeue")
     await bench.clock.advance(4)
     following = await bench.take()
     await _refused(bench, delivery, "after requeue and redelivery")
     assert following.task.counters.failures == 1
-    await following.complete(DONE)
+    await following.settle(Complete(DONE))
 
 
 @case()
@@ -79,11 +82,11 @@ async def after_release(bench: Bench) -> None:
     """A released task belongs to the next."""
     await bench.pushed()
     delivery = await bench.take()
-    await delivery.release()
+    await delivery.settle(Release())
     await _refused(bench, delivery, "after release", but="release")
     following = await bench.take()
     await _refused(bench, delivery, "after release and redelivery", but="release")
-    await following.complete(DONE)
+    await following.settle(Complete(DONE))
 
 
 @case()
@@ -91,12 +94,12 @@ async def after_dead_letter(bench: Bench) -> None:
     """A dead letter is not changed, completed or brought back by its former holder."""
     await bench.pushed()
     delivery = await bench.take()
-    await delivery.dead_letter("failures", "the first word")
+    await delivery.settle(DeadLetter("failures", "the first word"))
     await _refused(bench, delivery, "after dead_letter")
     await bench.backend.redrive([delivery.id])
     following = await bench.take()
     await _refused(bench, delivery, "after dead_letter and redrive")
-    await following.complete(DONE)
+    await following.settle(Complete(DONE))
 
 
 @case("clears_leased")
@@ -120,7 +123,7 @@ async def after_clear_and_new_push(bench: Bench) -> None:
     await _refused(bench, delivery, "after clear and a new push")
     successor = await bench.take()
     await _refused(bench, delivery, "after clear, a new push and its delivery")
-    await successor.complete(DONE)
+    await successor.settle(Complete(DONE))
 
 
 @case()
@@ -128,7 +131,7 @@ async def refusals_touch_no_other_task(bench: Bench) -> None:
     """S11: refusals about one task leave the other's lease alone."""
     await bench.pushed(2)
     stale, other = await bench.take_all(2)
-    await stale.requeue(stale.task.requeued(failures=1), NOW)
+    await stale.settle(Requeue(stale.task.requeued(failures=1).counters, NOW))
     await _refused(bench, stale, "beside another task")
     await other.renew(bench.lease)
-    await other.complete(DONE)
+    await other.settle(Complete(DONE))

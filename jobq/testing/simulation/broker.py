@@ -124,8 +124,8 @@ class Broker:
 
     async def fenced(
         self, near: Any, verb: str, action: Callable[[], Awaitable[object]], told: tuple[Any, ...], turn: int
-    ) -> tuple[bool, int]:
-        """Do a verb of a delivery; return whether its task is to be canceled, and the receipt's next turn."""
+    ) -> tuple[object, int]:
+        """Do a verb of a delivery; return its answer, and the receipt's next turn."""
         receipt = f"{near.id} {near.fencing}"
         if self.rotates and turn != self._turns[receipt]:
             self.fired("receipt that has rotated")
@@ -134,9 +134,9 @@ class Broker:
         expected = self.monitor.expects(near, verb, told)
         is_accepted = False
         try:
-            await action()
+            answer = await action()
             is_accepted = True
         finally:
             self.monitor.did(near, verb, told, expected, is_accepted=is_accepted)
         self._turns[receipt] += 1
-        return near.page.cancel.is_set(), self._turns[receipt]
+        return answer, self._turns[receipt]

@@ -7,14 +7,15 @@ client is told follows the protocol: a refused connection is definite, anything 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from jobq.backend import Capabilities, Delivery, QueueStats
+from jobq.backend import Capabilities, Delivery, QueueStats, Renewed
+from jobq.delivery import BaseDelivery
 from jobq.errors import AnswerLost, BackendUnavailable, PushUnknown, SettlementUnknown
-from jobq.journal.page import Page
-from jobq.task import Task, TaskResult
+from jobq.journal.records import Beat
+from jobq.settlement import Settlement
+from jobq.task import Task
 from jobq.testing.simulation.loop import NODE
 
 if TYPE_CHECKING:
@@ -209,66 +210,48 @@ class Client:
             raise AnswerLost(str(error)) from None
 
 
-class _RemoteDelivery:
+class _RemoteDelivery(BaseDelivery):
     """A delivery whose verbs are requests."""
 
-    def __init__(self, link: Link, near: Any) -> None:
+    def __init__(self, link: Link, near: Delivery) -> None:
+        super().__init__(
+            id=near.id,
+            body=near.body,
+            deliveries=near.deliveries,
+            lease=near.lease,
+            checkpoint=near.checkpoint_value,
+            journaled=near.journaled,
+            cancel_requested=near.cancel_requested,
+        )
         self._link, self._near = link, near
         self._broker, self._monitor = link.broker, link.broker.monitor
-        self.id, self.body, self.lease = near.id, near.body, near.lease
-        self.deliveries, self.fencing = near.deliveries, near.fencing
-        self.checkpoint_value = near.checkpoint_value
-        self.page = Page()
         self._turn = 0  # of a receipt that rotates: known only from an answer
         self._on_its_way = ""  # the verb
-        if near.page.cancel.is_set():
-            self.page.cancel.set()
 
-    @cached_property
-    def task(self) -> Task:
-        return Task.decode(self.body)
-
-    async def renew(self, lease: timedelta) -> None:
+    async def renew(self, lease: timedelta, beat: Beat | None = None) -> Renewed:
         sent = self._broker.loop.now
-        is_canceled = await self._do("renew", lambda: self._near.renew(lease), lease)
+        renewed: Renewed = await self._do("renew", lambda: self._near.renew(lease, beat), lease)
         self._monitor.extended(self.id, str(self.fencing), sent)
-        if is_canceled:
+        if renewed.cancel:
             self._monitor.cancel_known(self.id, str(self.fencing))
-            self.page.cancel.set()
+        return renewed
 
-    async def complete(self, result: TaskResult) -> None:
-        await self._do("complete", lambda: self._near.complete(result), result)
-
-    async def requeue(self, task: Task, delay: timedelta) -> None:
-        await self._do("requeue", lambda: self._near.requeue(task, delay), task, delay)
-
-    async def release(self) -> None:
-        await self._do("release", self._near.release)
-
-    async def dead_letter(self, reason: str, description: str) -> None:
-        await self._do("dead_letter", lambda: self._near.dead_letter(reason, description), reason, description)
+    async def settle(self, settlement: Settlement) -> None:
+        await self._do(settlement.verb, lambda: self._near.settle(settlement), settlement)
 
     async def checkpoint(self, value: str, number: int = 0) -> None:
         await self._do("checkpoint", lambda: self._near.checkpoint(value, number), value, number)
         self._monitor.checkpoint_acknowledged(self.id, value)
 
-    async def _do(self, verb: str, action: Callable[[], Awaitable[object]], *told: Any) -> bool:
-        attempt, output, turn = self.page.attempt, self.page.output, self._turn
-        beat = None if self.page.beat is None else self.page.beat()
+    async def _do(self, verb: str, action: Callable[[], Awaitable[object]], *told: Any) -> Any:
+        turn = self._turn
         if self._on_its_way:
             self._monitor.broken("S4", f"{verb} of {self.id} is sent while {self._on_its_way} is unanswered")
         self._on_its_way = verb
-
-        async def handler() -> tuple[bool, int]:
-            page = self._near.page
-            page.attempt, page.output = attempt, output
-            page.beat = None if beat is None else lambda: beat
-            return await self._broker.fenced(self._near, verb, action, told, turn)
-
         try:
-            is_canceled, self._turn = await self._link.ask(handler)
+            answer, self._turn = await self._link.ask(lambda: self._broker.fenced(self._near, verb, action, told, turn))
         except Reset as error:
             raise SettlementUnknown(f"{verb} of {self.id}: {error}") from None
         finally:
             self._on_its_way = ""
-        return bool(is_canceled)
+        return answer

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any, Final, cast
 
 from jobq.backend import Backend
-from jobq.journal.page import Page
 from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.attempt.task_socket import TaskLine
 from jobq.run.process.line_splitter import Tail
@@ -113,7 +112,7 @@ class _Line(TaskLine):
         super().__init__(folder)
         self._lines = lines
 
-    async def admit(self, checkpoints: Checkpoints, page: Page | None) -> str:  # noqa: ARG002 - as in `TaskLine`
+    async def admit(self, checkpoints: Checkpoints) -> str:
         name = f"line {len(self._lines) + 1}"
         self._lines[name] = checkpoints
         return name

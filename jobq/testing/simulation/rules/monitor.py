@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _CANCEL_SECONDS: Final = 2.0  # from the answer that tells of it to the task's end
 _GRAIN_SECONDS: Final = 1e-3
 _NEARLY: Final = 0.98  # of a time limit, by a clock that may be quick
-_VERBS: Final = {"Complete": "complete", "Cancel": "complete", "Requeue": "requeue", "DeadLetter": "dead_letter"}
 
 
 class Circumstances(Protocol):
@@ -175,7 +174,7 @@ class Monitor(TaskRules):
         self.counts[f"reported {report.settled.name.lower()}"] += 1
         if report.settled is not Settled.YES:
             return
-        verb = "release" if report.verdict is None else _VERBS[type(report.verdict).__name__]
+        verb = "release" if report.verdict is None else getattr(report.verdict, "verb", "complete")
         found = self.tasks[delivery.id].settled.get(str(delivery.fencing), ("nothing",))[0]
         if found != verb:
             self.broken("S5", f"{verb} of {delivery.id} is reported as settled, and the broker knows of {found}")

@@ -223,14 +223,15 @@ class TaskRules(Trace):
                     self.broken("S5", f"{known.id} {fencing} is told as done, and did not succeed")
                 known.state = "done"
             case "dead_letter":
-                self._check_burial(known, told[0])
+                self._check_burial(known, told[0].reason)
                 known.state = "dead"
             case "release":
                 known.task = known.task.released()
                 known.state = "done" if known.is_stopping else "waiting"
             case "requeue":
-                self._check_requeue(known, told[0], fencing)
-                known.task = told[0]
+                task = known.task.counted(told[0].counters)
+                self._check_requeue(known, task, fencing)
+                known.task = task
                 known.state = "done" if known.is_stopping else "waiting"
 
     def _check_burial(self, known: Known, reason: str) -> None:

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from uuid import UUID
 
-from jobq.backend import Delivery
+from jobq.backend import Delivery, Renewed
 from jobq.errors import BackendUnavailable, LockLost
+from jobq.journal.records import Beat
 from jobq.testing.service_bus import errors
 from jobq.testing.service_bus.message import Message, State
 from jobq.testing.simulation.loop import NODE, Machine
@@ -196,8 +197,8 @@ class _Delivery:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def renew(self, lease: timedelta) -> timedelta | None:
+    async def renew(self, lease: timedelta, beat: Beat | None = None) -> Renewed:
         sent = NODE.get().machine.loop.now
-        granted = await self._inner.renew(lease)
+        renewed = await self._inner.renew(lease, beat)
         self._rules.extended(self._inner.id, str(self._inner.fencing), sent)
-        return granted
+        return renewed

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jobq.errors import MalformedTask
-from jobq.run.attempt.retry import Cancel, Complete, DeadLetter
+from jobq.run.attempt.retry import Cancel
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
+from jobq.settlement import Complete, DeadLetter
 from jobq.task import Task
 from jobq.testing.simulation.loop import Node
 from jobq.testing.simulation.rules.known import Known

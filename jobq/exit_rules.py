@@ -19,7 +19,6 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from jobq import durations
-from jobq.task import Outcome, OutcomeKind, Task
 
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # as `jobq.spec` has it
 _CODES: Final = range(1, 256)
@@ -50,19 +49,6 @@ def parse(rule: str) -> tuple[str, Action]:
     return _condition(when), _action(then)
 
 
-def action_for(task: Task, outcome: Outcome) -> Action | None:
-    """Return what the task's rules say of this end; None = nothing."""
-    if not task.on_exit or outcome.kind not in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT, OutcomeKind.CRASHED}:
-        return None
-    if outcome.kind is OutcomeKind.TIMED_OUT:
-        facts = {"timeout"}
-    else:
-        facts = {"oom"} if outcome.out_of_memory or outcome.over_memory_limit else set()
-        facts |= set() if outcome.exit_code is None else {str(outcome.exit_code)}
-        facts |= set() if outcome.signal is None else {_signal_name(outcome.signal)}
-    return next((action for when, action in map(parse, task.on_exit) if when in facts), None)
-
-
 def _condition(when: str) -> str:
     if when.isdecimal() and int(when) in _CODES:
         return str(int(when))
@@ -89,10 +75,3 @@ def _action(then: str) -> Action:
     raise ValueError(
         f"{then!r} is neither retry, nor fail, nor delay: with a duration, such as delay:10m, nor queue:NAME"
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal: a number alone would be an exit code
-        return f"SIG{number}"

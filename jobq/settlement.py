@@ -1,0 +1,126 @@
+"""The four ways in which a delivery ends, as values: what `Delivery.settle` is given.
+
+No settlement replaces the work: it says what becomes of the task that the store holds, and raises its counters. Each
+takes along what the journal is to record of the attempt, so the journal costs no request of its own, and is never ahead
+of the queue (S5).
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from jobq.task import Counters, TaskResult
+
+if TYPE_CHECKING:
+    from jobq.journal.records import Attempt
+
+_NO_DELAY: Final = timedelta(0)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the journal is to record of an attempt that ends.
+
+    Attributes:
+        attempt: what it came to.
+        output: the end of what it printed.
+    """
+
+    attempt: "Attempt"
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Complete:
+    """End the task: it is done, or ends for good in another way.
+
+    Attributes:
+        result: what it came to.
+        then: `done`, `canceled`, or `moved` to another queue.
+        record: for the journal; None = nothing is known of the attempt.
+    """
+
+    verb: ClassVar = "complete"
+    result: TaskResult = field(default=TaskResult(), repr=False)
+    then: str = field(default="done", repr=False, kw_only=True)
+    record: Record | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+    @property
+    def final(self) -> str | None:
+        """What it has come to where that is not success: `canceled` or `moved`."""
+        return None if self.then == "done" else self.then
+
+    @property
+    def key(self) -> str:
+        """What tells this settlement from another one of the same delivery (S5)."""
+        return _key(self.verb, self.result, *([] if self.final is None else [self.final]))
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """Put the task back in its next generation (S3, S6).
+
+    Attributes:
+        counters: the task's, from now on (S7).
+        delay: until it is visible.
+        record: as of `Complete`.
+    """
+
+    verb: ClassVar = "requeue"
+    counters: Counters
+    delay: timedelta = _NO_DELAY
+    record: Record | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+    @property
+    def key(self) -> str:
+        """As of `Complete`."""
+        return _key(self.verb, self.counters, self.delay)
+
+
+@dataclass(frozen=True)
+class Release:
+    """Put back what was never started: untouched but for one recorded end, so that it costs no budget (S7).
+
+    The backend knows what the journal is to record of it. A copy that may run beside its original is of the next
+    generation (S3).
+
+    Attributes:
+        delay: until it is visible.
+    """
+
+    verb: ClassVar = "release"
+    delay: timedelta = _NO_DELAY
+
+    @property
+    def key(self) -> str:
+        """As of `Complete`."""
+        return _key(self.verb, self.delay) if self.delay else self.verb
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """Move the task to the dead-letter place, with its original bytes (S6).
+
+    Attributes:
+        reason: one word from `jobq.run.attempt.retry.Reason`.
+        description: what happened, for people.
+        record: as of `Complete`.
+    """
+
+    verb: ClassVar = "dead_letter"
+    reason: str
+    description: str = ""
+    record: Record | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+    @property
+    def key(self) -> str:
+        """As of `Complete`."""
+        return _key("dead", str(self.reason), self.description)
+
+
+Settlement = Complete | Requeue | Release | DeadLetter
+
+
+def _key(verb: str, *values: object) -> str:
+    return f"{verb} {hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()}"
