@@ -340,10 +340,10 @@ async def answered_within(clock: Clock, seconds: float, request: Awaitable[T]) -
     finally:
         timer.cancel()
         # A request that ignores its cancellation is not waited for: it must not hold up the verdict. Its late
-        # answer is looked at by nobody; what it may have done is "unknown" already.
-        if not sending.done():
-            sending.add_done_callback(_forget)
-            sending.cancel()
+        # answer is looked at by nobody; what it may have done is "unknown" already. Who is cancelled in the instant in
+        # which it fails does not look either.
+        sending.add_done_callback(_forget)
+        sending.cancel()
 
 
 def _forget(late: "asyncio.Future[Any]") -> None:

@@ -1,9 +1,9 @@
 """Replay the bank of mutants: `python -m tests.mutants [--json] [--learn] [PART OF A NAME OR OF ITS TEST]`.
 
 Each mutant is made in a copy of what git knows, below an environment that finds the copy before this checkout, and its
-test runs there, two mutants at a time. Of one that the simulation finds, the seed that has shown it before is tried
-first (`seeds.json`, which `--learn` writes anew): where the menu has changed since, the whole test runs, and it takes
-longer. The exit code is 1 when one survived, and 2 when one could not be tried.
+test runs there, two mutants at a time. Of a test that runs seeds of the simulation, the seed that has shown the mutant
+before is run first (`seeds.json`, which `--learn` writes anew); where the menu has changed since, all others are, which
+takes longer. The exit code is 1 when one survived, and 2 when one could not be tried.
 """
 
 import json
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,16 +24,20 @@ from jobq.testing.simulation.campaign import run_many
 from jobq.testing.simulation.stores import STORES
 from tests.mutants.bank import BANK
 from tests.mutants.mutant import Mutant
+from tests.mutants.search import FOUND
+from tests.simulation import test_lab
 
 ROOT: Final = Path(__file__).parent.parent.parent
 _AT_ONCE: Final = 2
 _SECONDS: Final = 300
 _FAILED: Final = 1  # of pytest: tests ran and some failed; any other code but 0 tells that they could not run
 _INSTALLED: Final = ("tests/azure/azurite/node_modules", ".peer")  # not known to git; used where they are
-_SEEDS: Final = Path(__file__).with_name("seeds.json")
-_STORES: Final = {  # that the tests which run seeds run them on
-    "tests/simulation/test_lab.py::test_no_rule_is_broken": "memory",
-    "tests/simulation/test_lab.py::test_no_rule_is_broken_by_the_copies_of_service_bus": "service-bus",
+SEEDS: Final = Path(__file__).with_name("seeds.json")
+_LAB: Final = "tests/simulation/test_lab.py::test_no_rule_is_broken"
+# What the tests which run seeds run, and on which store.
+RUNS: Final[dict[str, tuple[str, Collection[int]]]] = {
+    _LAB: ("memory", test_lab.SEEDS),
+    f"{_LAB}_by_the_copies_of_service_bus": ("service-bus", test_lab.BUS_SEEDS),
 }
 
 
@@ -57,7 +62,7 @@ def main(words: list[str]) -> int:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             replayed = list(pool.map(replay, chosen))
     if learns:
-        _SEEDS.write_text(json.dumps(json.loads(_SEEDS.read_text()) | seeds, indent=1, sort_keys=True) + "\n")
+        SEEDS.write_text(json.dumps(json.loads(SEEDS.read_text()) | seeds, indent=1, sort_keys=True) + "\n")
     codes = [code for code, _ in replayed]
     caught = codes.count(0)
     if as_json:
@@ -98,8 +103,8 @@ def _packages(python: Path) -> str:
 
 def _seeds(chosen: list[Mutant]) -> dict[str, int]:
     """Return the seeds that have shown mutants, by name, without those that show a fault of the right code."""
-    seeds: dict[str, int] = json.loads(_SEEDS.read_text())
-    for test, store in _STORES.items():
+    seeds: dict[str, int] = json.loads(SEEDS.read_text())
+    for test, (store, _) in RUNS.items():
         names = [mutant.name for mutant in chosen if mutant.test == test and mutant.name in seeds]
         failed = {each.seed for each in run_many({seeds[name] for name in names}, STORES[store]).failures}
         for name in names:
@@ -111,25 +116,23 @@ def _seeds(chosen: list[Mutant]) -> dict[str, int]:
 def _replay(mutant: Mutant, copy: Path, seeds: dict[str, int]) -> tuple[int, float]:
     """Return 0 when its test fails, 1 when it passes, 2 when that could not be found out; and the seconds it took.
 
-    A seed of its own is tried before; which seed the test finds is noted.
+    Where the test runs seeds, they are run one after the other, its own first, and which one was found is noted.
     """
     file = copy / mutant.file
     right = file.read_text()
     began = time.monotonic()
     file.write_text(right.replace(mutant.text, mutant.wrong))
     try:
-        seed = seeds.get(mutant.name)
-        code, said = (0, "") if seed is None else _run_seed(seed, _STORES[mutant.test], copy)
-        if code != _FAILED:
-            code, said = _run_test(mutant, copy)
+        seed = _find(mutant, copy, seeds.get(mutant.name)) if mutant.test in RUNS else None
+        code, said = (_FAILED, "") if seed is not None else _run_test(mutant, copy)
     finally:
         file.write_text(right)
     took = time.monotonic() - began
     if code == _FAILED:
-        found = re.search(r"make lab SEED=(\d+)", said)
-        if found is not None and mutant.test in _STORES:
-            seeds[mutant.name] = int(found[1])
-        print(f"caught    {took:6.1f} s  {mutant.name}", file=sys.stderr, flush=True)
+        if seed is not None:
+            seeds[mutant.name] = seed
+        by = "" if seed is None else f" (seed {seed})"
+        print(f"caught    {took:6.1f} s  {mutant.name}{by}", file=sys.stderr, flush=True)
         return 0, took
     if code == 0:
         print(f"SURVIVED  {took:6.1f} s  {mutant.name}: {mutant.test} passed", file=sys.stderr, flush=True)
@@ -139,10 +142,13 @@ def _replay(mutant: Mutant, copy: Path, seeds: dict[str, int]) -> tuple[int, flo
     return 2, took
 
 
-def _run_seed(seed: int, store: str, copy: Path) -> tuple[int, str]:
-    """Return `_FAILED` when a rule was broken; a run that did not come to its end tells nothing."""
-    code, said = _run(["-m", "jobq.testing.simulation", "--replay", str(seed), "--store", store], copy)
-    return (code, "") if f"seed {seed}: digest" in said else (0, said)
+def _find(mutant: Mutant, copy: Path, known: int | None) -> int | None:
+    """Return the first seed of its test that breaks a rule; None = there is none, or they did not come to their end."""
+    store, seeds = RUNS[mutant.test]
+    order = [*([] if known is None else [known]), *seeds]
+    _, said = _run(["-m", "tests.mutants.search", store, *map(str, order)], copy)
+    found = re.search(rf"{FOUND} (\d+)", said)
+    return None if found is None else int(found[1])
 
 
 def _run_test(mutant: Mutant, copy: Path) -> tuple[int, str]:

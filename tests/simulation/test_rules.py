@@ -60,6 +60,20 @@ def test_the_time_to_notice_a_freeze_does_not_pass_while_a_process_is_stopped(
     assert not holder.pauses
 
 
+@pytest.mark.parametrize(("stepped_at", "is_excused"), [(9.9, True), (11.0, True), (5.0, False)])
+def test_a_guardian_that_is_stopped_sees_a_step_of_the_wall_clock_only_once_it_goes_on(
+    loop: Loop, stepped_at: float, is_excused: bool
+) -> None:
+    """Seed 1481: also one from just before, which it had not looked at yet."""
+    machine = Machine(loop, "m0")
+    worker = Node(machine, "w0.1")
+    guardian = SimpleNamespace(blind_since=10.0 - 2.5, excused_until=20.0)
+    crew = Crew(0, machine, cast("Any", None), Random(1), guardians={worker: cast("Any", guardian)})
+    crew.stepped_at, crew.trouble_until = stepped_at, stepped_at + 2.5
+    loop.now = 16.0
+    assert crew.has_clock_trouble(worker) is is_excused
+
+
 @pytest.mark.parametrize("succeeded", [True, False])
 def test_one_of_two_messages_with_one_fencing_number_has_succeeded(loop: Loop, succeeded: bool) -> None:
     """Seed 427370185: without duplicate detection nobody can say which; with none that succeeded the task is lost."""

@@ -1,6 +1,7 @@
 """RELIABILITY 1.3 in virtual time: each edge of the timing rule, before, at and after."""
 
 import asyncio
+import gc
 import itertools
 import logging
 import random
@@ -9,7 +10,7 @@ import pytest
 
 from jobq.clock import Moment
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
-from jobq.lease.keeper import NUDGED_SECONDS, LeaseKeeper
+from jobq.lease.keeper import NUDGED_SECONDS, LeaseKeeper, answered_within
 from jobq.lease.timing import LeaseTiming
 from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.settlement import Release
@@ -494,3 +495,19 @@ async def test_checkpoints_are_numbered_so_that_a_late_one_undoes_no_newer_one()
             await first
         await bench.keeper.checkpoint("b")
     assert numbers == [("a", 1), ("b", 2)]
+
+
+async def test_who_is_cancelled_in_the_instant_in_which_a_request_fails_leaves_no_error_unseen() -> None:
+    """Seed 427253073 of the simulation: asyncio told of an exception that nobody had retrieved."""
+    unseen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unseen.append(context))
+    answer = asyncio.get_running_loop().create_future()
+    asking = asyncio.create_task(answered_within(VirtualClock(), 10.0, answer))
+    await asyncio.sleep(0)
+    answer.set_exception(SettlementUnknown("reset"))
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    del answer, asking
+    gc.collect()
+    assert not unseen

@@ -1,10 +1,11 @@
 """The bank of mutants follows the code: `make mutants` replays it, which takes minutes."""
 
 import ast
+import json
 
 import pytest
 
-from tests.mutants.__main__ import ROOT
+from tests.mutants.__main__ import ROOT, RUNS, SEEDS
 from tests.mutants.bank import BANK
 from tests.mutants.mutant import Mutant
 
@@ -21,3 +22,10 @@ def test_each_mutant_can_be_made_and_names_a_test(mutant: Mutant) -> None:
 
 def test_each_mutant_has_a_name_of_its_own() -> None:
     assert len({mutant.name for mutant in BANK}) == len(BANK)
+
+
+def test_each_seed_that_is_run_first_is_one_that_the_test_runs() -> None:
+    """Else a mutant could be caught by what its test would let pass."""
+    seeds = json.loads(SEEDS.read_text())
+    tests = {mutant.name: mutant.test for mutant in BANK}
+    assert {name for name, seed in seeds.items() if seed not in RUNS[tests[name]][1]} == set()

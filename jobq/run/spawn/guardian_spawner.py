@@ -17,11 +17,10 @@ from jobq.run.guardian import protocol
 from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
 from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
-from jobq.run.spawn import containment
+from jobq.run.spawn import containment, pings
 from jobq.run.spawn.dead_workers import holder_of
 from jobq.run.spawn.guarded_process import GuardedProcess, unsendable_in
 from jobq.run.spawn.guardian_handle import GuardianHandle, finished
-from jobq.run.spawn.pings import Pings
 from jobq.run.spawn.survivors import SECONDS, WORKER_ID_VARIABLE, kill_all_of
 
 FD_VARIABLE: Final = "JOBQ_GUARDIAN_FD"
@@ -50,6 +49,7 @@ class GuardianSpawner:
             is killed.
         contained: JOBQ_CONTAINMENT: what is to hold the tasks together for the kernel.
         handle: what is done about the guardian as a process.
+        ping_seconds: from one question whether the guardian lives to the next.
 
     Attributes:
         lost: set when the guardian is gone: nothing can be started any more.
@@ -66,6 +66,7 @@ class GuardianSpawner:
         on_guardian_lost: Callable[[], None] | None = None,
         contained: containment.Asked = "auto",
         handle: GuardianHandle | None = None,
+        ping_seconds: float = pings.SECONDS,
     ) -> None:
         self._connection = connection
         self._on_guardian_lost = on_guardian_lost
@@ -80,7 +81,7 @@ class GuardianSpawner:
         self.lost = asyncio.Event()
         self._lost: str | None = None
         self._preloaded: asyncio.Future[None] | None = None
-        self._pings = Pings(self.tell, self._handle.signal, self._lose)
+        self._pings = pings.Pings(self.tell, self._handle.signal, self._lose, ping_seconds)
 
     @property
     def worker_id(self) -> str:

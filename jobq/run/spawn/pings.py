@@ -21,14 +21,20 @@ class Pings:
         tell: sends a message to the guardian.
         signal_guardian: sends it a signal, if it is there.
         lose: called with the reason when it was killed.
+        seconds: from one question to the next.
     """
 
     def __init__(
-        self, tell: Callable[[Message], None], signal_guardian: Callable[[int], None], lose: Callable[[str], None]
+        self,
+        tell: Callable[[Message], None],
+        signal_guardian: Callable[[int], None],
+        lose: Callable[[str], None],
+        seconds: float = SECONDS,
     ) -> None:
         self._tell = tell
         self._signal = signal_guardian
         self._lose = lose
+        self._seconds = seconds
         self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -48,10 +54,10 @@ class Pings:
     def _ping(self) -> None:
         if self._unanswered == MOST_UNANSWERED:
             self._signal(signal.SIGKILL)
-            self._lose(f"it said nothing for {SECONDS * MOST_UNANSWERED:g} s, and was killed")
+            self._lose(f"it said nothing for {self._seconds * MOST_UNANSWERED:g} s, and was killed")
             return
         if self._unanswered:
             self._signal(signal.SIGCONT)
         self._unanswered += 1
-        self._timer = asyncio.get_running_loop().call_later(SECONDS, self._ping)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._ping)
         self._tell({"op": "ping", "id": 0})

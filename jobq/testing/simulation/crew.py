@@ -70,7 +70,7 @@ class Crew:
 
     def has_clock_trouble(self, node: Node) -> bool:
         """Tell whether its clocks may have looked as if its machine was frozen; a stopped guardian looks only later."""
-        is_stepped = node in self.guardians and self.guardians[node].stopped_at <= self.stepped_at
+        is_stepped = node in self.guardians and self.guardians[node].blind_since <= self.stepped_at
         return self.machine.loop.now <= max(
             self.trouble_until, self._guardian_excused_until(node) if is_stepped else -1.0
         )

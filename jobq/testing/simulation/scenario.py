@@ -7,6 +7,7 @@ from errno import EAGAIN, ENOENT
 from random import Random
 from typing import Final
 
+from jobq.run.spawn.pings import SECONDS
 from jobq.settings import Settings
 from jobq.task import Budgets, Task
 from jobq.testing.simulation import menu
@@ -26,6 +27,8 @@ class Scenario:
         lease: in seconds.
         slots: of each worker.
         fault_seconds: for how long faults strike.
+        ping_seconds: how often each worker asks whether its guardian lives: mostly more seldom than it does by default,
+            as a fifth of all steps is these questions and answers.
         settings: of each worker.
         tasks: that are pushed.
     """
@@ -35,6 +38,7 @@ class Scenario:
     lease: float
     slots: int
     fault_seconds: float
+    ping_seconds: float
     settings: Settings
     tasks: tuple[Task, ...]
 
@@ -42,7 +46,7 @@ class Scenario:
     def draw(cls, chance: Random, without: frozenset[str] = frozenset()) -> "Scenario":
         """Return one by chance; kinds that the store does not know are left out."""
         kinds = menu.choose(chance) - without
-        lease = float(chance.choice([10, 20, 60, 120]))
+        lease = float(chance.choice([10, 20, 60, 60, 60, 120]))
         slots, machines = chance.choice([1, 2, 3]), chance.choice([1, 2, 2, 3])
         return cls(
             kinds=kinds,
@@ -50,8 +54,9 @@ class Scenario:
             lease=lease,
             slots=slots,
             fault_seconds=lease * chance.uniform(6, 20),
+            ping_seconds=chance.choice([SECONDS, 10.0, 10.0]),
             settings=_settings(chance, kinds, lease, slots),
-            tasks=tuple(_task(chance, kinds, lease, number) for number in range(chance.randint(2, 7 + 6 * machines))),
+            tasks=tuple(_task(chance, kinds, lease, number) for number in range(chance.randint(2, 8 + 6 * machines))),
         )
 
     def set_up(self, link: Link, chance: Random) -> None:

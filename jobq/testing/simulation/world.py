@@ -68,7 +68,7 @@ class World:
         self.loop.before_time_moves = self._instant
         self.named = self._named_rules(server)
         self._is_faulty = True
-        self._is_idle = self._was_drained = False
+        self._is_idle = False
         self._attempts = Attempts(seed, scenario, self.loop)
         self._blaming: set[Node] = set()
         self.crews = [self._crew(number) for number in range(scenario.machines)]
@@ -124,12 +124,10 @@ class World:
     def _goes_on(self, until: float, is_over: Callable[[], bool] = lambda: False) -> Callable[[], bool]:
         return lambda: self.loop.now < until and not self.monitor.violations and not is_over()
 
-    def _note_idleness(self) -> None:
-        """Note whether nothing was left to do at two blows in turn: what more would strike would strike nothing."""
-        is_drained = self._is_drained()
+    def _has_nothing_to_do(self) -> bool:
+        """Tell whether a blow would strike nothing: all tasks have ended, and nobody puts one back."""
         may_come_back = "redrive" in self.kinds and any(each.state == "dead" for each in self.monitor.tasks.values())
-        self._is_idle = is_drained and self._was_drained and not may_come_back
-        self._was_drained = is_drained
+        return self._is_drained() and not may_come_back
 
     def _is_drained(self) -> bool:
         return len(self.monitor.tasks) == len(self.scenario.tasks) and self.monitor.all_ended()
@@ -205,6 +203,7 @@ class World:
             SimulatedHost(chance_of(crew.chance.getrandbits(64)), self._attempts.lines),
             backend,
             guardian,
+            self.scenario.ping_seconds,
             settings=self.scenario.settings,
             clock=crew.machine,
             stopping=stopping,
@@ -244,7 +243,7 @@ class World:
         """Let one blow of the menu fall, then the next; each draws from a generator of its own."""
         if not self._is_faulty:
             return
-        self._note_idleness()
+        self._is_idle = self._has_nothing_to_do()
         chance = self._chance
         kinds = sorted(self.kinds & menu.BLOWS.keys())
         if kinds:

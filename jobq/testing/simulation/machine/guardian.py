@@ -39,7 +39,7 @@ class GuardianProcess:
     Attributes:
         connection: the worker's end of the socket.
         node: itself; nodes: what stands still with its machine.
-        stopped_at: the true time of its last SIGSTOP.
+        blind_since: the true time since which it may not have looked at its clocks when it was last stopped.
         excused_until: until which it is stopped or has just been: the leases of what it guards it cannot see to.
     """
 
@@ -55,7 +55,7 @@ class GuardianProcess:
         self._guardian: Guardian | None = None
         self._nothing_lives = asyncio.Event()
         self._late_seconds = _LATE_SECONDS
-        self.stopped_at = self.excused_until = -1.0
+        self.blind_since = self.excused_until = -1.0
         self._thaw_seconds = 0.0
         self._is_waking = self._is_worker_waking = False
         self._timer: Any = None
@@ -85,7 +85,7 @@ class GuardianProcess:
         if self.node.dead or self._kernel.is_guardian_stopped:
             return False
         self._kernel.is_guardian_stopped = True
-        self.stopped_at, self.excused_until, self._thaw_seconds = self._loop.now, math.inf, thaw_seconds
+        self.blind_since, self.excused_until, self._thaw_seconds = self._loop.now - thaw_seconds, math.inf, thaw_seconds
         self.node.pause()
         return True
 

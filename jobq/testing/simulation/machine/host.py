@@ -140,15 +140,18 @@ class _Output:
         """No descriptors."""
 
 
-def worker_on(host: SimulatedHost, backend: Backend, guardian: GuardianProcess, **more: Any) -> Worker:
+def worker_on(
+    host: SimulatedHost, backend: Backend, guardian: GuardianProcess, ping_seconds: float, **more: Any
+) -> Worker:
     """Return a real worker of a simulated machine.
 
     Args:
         host: the machine.
         backend: as this process sees it.
         guardian: its parent.
+        ping_seconds: how often it asks whether that lives.
         more: for `Worker`.
     """
     handle = Handle(guardian.signal, guardian.nothing_lives)
-    spawner = GuardianSpawner(cast("Any", guardian.connection), handle=handle)
+    spawner = GuardianSpawner(cast("Any", guardian.connection), handle=handle, ping_seconds=ping_seconds)
     return Worker(backend, spawner=spawner, environment={}, sampler=NoSampler(), host=host, **more)
