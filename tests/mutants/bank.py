@@ -248,7 +248,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         name="an original that cannot be completed goes back beside its copy",
         file="backends/jobq_azure/table_journal/backend.py",
         text="                await self._end_original(inner)\n                return None",
-        wrong="                await inner.complete(TaskResult())\n                return None",
+        wrong="                await inner.settle(Complete())\n                return None",
         test="tests/sb/test_journal.py::test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_completed",
     ),
     Mutant(
