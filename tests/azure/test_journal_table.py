@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -188,6 +190,87 @@ async def test_what_is_cleared_purged_and_put_back_is_known(stage: Stage) -> Non
     await queue.clear()
     await written(queue)
     assert await queue.journal.unfinished("", 10) == []
+
+
+async def _dead(queue: JournaledQueue, id_: str) -> Task:
+    task = Task.new(command="true", id=id_)
+    await queue.push([task])
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    await delivery.settle(DeadLetter("failed", "exit code 3"))
+    return task
+
+
+async def test_s5_what_has_ended_again_before_its_redrive_is_told_shows_no_other_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It showed as ready for ever: it is told once all of the letters are back."""
+    queue = await journaled(stage)
+    task = await _dead(queue, "train")
+    await written(queue)
+    redrive = queue._inner.redrive
+
+    async def slow(ids: Sequence[str]) -> list[str]:
+        done = await redrive(ids)
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        await delivery.settle(Complete(GOOD))
+        await written(queue)
+        return done
+
+    monkeypatch.setattr(queue._inner, "redrive", slow)
+    assert await queue.redrive([task.id]) == [task.id]
+    assert await state(queue, task.id) == "succeeded"
+
+
+async def test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a worker that is cut off from the table alone."""
+    queue = await journaled(stage)
+    monkeypatch.setattr(recorder, "_AT_ONCE_SECONDS", -1.0)
+    held: list[Any] = []
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(queue.writer, "add", lambda *added: held.append(added))
+        task = await _dead(queue, "train")
+    assert await queue.redrive([task.id]) == [task.id]
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    await delivery.settle(Complete(GOOD))
+    await written(queue)
+    for notes, *inquiry in held:
+        queue.writer.add(notes, *inquiry)
+    assert await state(queue, task.id) == "succeeded"
+
+
+async def test_s5_a_clear_forgets_nothing_that_was_pushed_since(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a second and more, and `push --wait` said of a task that ran that it was cleared."""
+    queue = await journaled(stage)
+    (before,) = await queue.push([Task.new(command="true")])
+    await written(queue)
+    clear, since = queue._inner.clear, Task.new(command="true")
+
+    async def slow() -> int:
+        count = await clear()
+        await queue.push([since])
+        await written(queue)
+        return count
+
+    monkeypatch.setattr(queue._inner, "clear", slow)
+    assert await queue.clear() == 1
+    await written(queue)
+    assert [each.id for each in await queue.journal.find([before, since.id])] == [since.id]
+
+
+async def test_s5_a_purge_forgets_no_later_task_of_that_id(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = await journaled(stage)
+    await _dead(queue, "nightly")
+    await written(queue)
+    monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
+    await queue._sweep.once()  # an hour later
+    await written(queue)
+    await queue.push([Task.new(command="true", id="nightly")])
+    await written(queue)
+    assert await queue.purge_dead(["nightly"]) == ["nightly"]
+    assert await state(queue, "nightly") == "ready"
+    assert await queue.journal.attempts("nightly") == [], "those of the former one are gone"
 
 
 async def test_what_is_put_back_is_known_though_others_stay(stage: Stage) -> None:
