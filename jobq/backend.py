@@ -1,4 +1,4 @@
-"""The protocol that every queue backend speaks (DESIGN section 4).
+"""The protocol that every queue backend speaks (architecture 4).
 
 A backend is small: each verb is one request, asynchronous, one shot. No loops, no sleeping (but for the wait of
 `receive`), no retry policy: whoever calls decides. A third party implements `Backend` and `Delivery`, registers an
@@ -185,7 +185,7 @@ class Delivery(Protocol):
 
     @property
     def lease(self) -> timedelta:
-        """The length that was granted; counts from before `receive` was called (RELIABILITY 1.3 rule 5)."""
+        """The length that was granted; counts from before `receive` was called (rules.md 1.3 rule 5)."""
         ...
 
     @property

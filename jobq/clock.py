@@ -1,7 +1,7 @@
 """The two clocks jobq reads, and how it waits.
 
 Deadlines are kept on CLOCK_BOOTTIME, which goes on while the machine is suspended; asyncio's own clock
-(CLOCK_MONOTONIC) stops then, so a wait for a deadline is cut into slices (RELIABILITY 1.3 rule 1).
+(CLOCK_MONOTONIC) stops then, so a wait for a deadline is cut into slices (rules.md 1.3 rule 1).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class Moment(NamedTuple):
-    """One moment on both clocks: only both can tell of a freeze of the host after it (RELIABILITY 1.3 rule 8).
+    """One moment on both clocks: only both can tell of a freeze of the host after it (rules.md 1.3 rule 8).
 
     Attributes:
         boottime, wall: in seconds.

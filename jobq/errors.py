@@ -21,7 +21,7 @@ JobqError
     ├── ConfirmationDiffers   the token of a named lease has confirmed another value                   exit 1
     └── SettlementUnknown     the answer to a settle was lost; no one can say (S5)                     exit 75
 
-`exit_code` is what the command line ends with (DESIGN section 12). No message holds a connection string, key or URL
+`exit_code` is what the command line ends with (architecture 12). No message holds a connection string, key or URL
 query.
 """
 

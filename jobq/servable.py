@@ -23,7 +23,7 @@ MOST_CLAIMED: Final = 100  # tasks of one keyed claim
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of dead letters, beyond which a page ends: it has to arrive within some seconds
 _PREFIX_CHARACTERS: Final = 16  # of a receipt of 32, by which a lost claim is found; the stores' TAKE_OVER knows it
 _RECEIPT_PARTS: Final = 3
-_MOST_OUTPUT: Final = 64 * 1024  # characters of output that are kept (DESIGN section 11)
+_MOST_OUTPUT: Final = 64 * 1024  # characters of output that are kept (architecture 11)
 Pages = Callable[[str, int], Awaitable[tuple[list[DeadLetter], str | None]]]  # as `Servable.dead_page`
 
 

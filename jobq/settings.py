@@ -1,4 +1,4 @@
-"""The only reader of JOBQ_* variables (DESIGN section 11: one table of defaults, nothing else decides)."""
+"""The only reader of JOBQ_* variables (architecture 11: one table of defaults, nothing else decides)."""
 
 import os
 from collections.abc import Mapping
@@ -393,5 +393,5 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def is_ours(variable: str) -> bool:
-    """Tell whether a variable is jobq's own, which no task inherits (RELIABILITY 3, A6)."""
+    """Tell whether a variable is jobq's own, which no task inherits (rules.md 3, A6)."""
     return variable.startswith(_PREFIX)

@@ -1,4 +1,4 @@
-"""From a queue spec such as `acct/q` to the backend that serves it (DESIGN section 3), through entry points."""
+"""From a queue spec such as `acct/q` to the backend that serves it (architecture 3), through entry points."""
 
 import re
 from collections.abc import MutableMapping

@@ -1,4 +1,4 @@
-"""JSON for data from strangers: what Python's decoder lets pass is refused here (RELIABILITY 3, A3).
+"""JSON for data from strangers: what Python's decoder lets pass is refused here (rules.md 3, A3).
 
 Refused: duplicate keys, NaN and infinities, numbers beyond a float, depth beyond a limit, bytes that are not UTF-8,
 lone surrogates (they could not be written again).

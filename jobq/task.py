@@ -306,7 +306,7 @@ class Task(_Frozen):
 
 
 class OutcomeKind(StrEnum):
-    """How one attempt ended (DESIGN section 1)."""
+    """How one attempt ended (architecture 1)."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

@@ -17,7 +17,7 @@
 --
 -- No foreign keys to jobq.queue: each would lock its row with every task, and queues are never deleted.
 --
--- Times are the server's: clock_timestamp(), inside of the statement that decides (RELIABILITY 1.3 rule 10).
+-- Times are the server's: clock_timestamp(), inside of the statement that decides (rules.md 1.3 rule 10).
 
 --== 1: tasks ==
 

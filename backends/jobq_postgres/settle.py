@@ -1,7 +1,7 @@
 """The verbs of a delivery as SQL, for many deliveries in one statement; each row is fenced by its own receipt (S4).
 
 The compare is the same everywhere: the row, its receipt, and `expires_at > clock_timestamp()`, told by the server at
-the moment it looks at the row (RELIABILITY 1.3 rule 10).
+the moment it looks at the row (rules.md 1.3 rule 10).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The time by which the leases of a file are judged (RELIABILITY 1.3 rule 10).
+"""The time by which the leases of a file are judged (rules.md 1.3 rule 10).
 
 Leases count on CLOCK_BOOTTIME of the boot that the table `host` names. A process of another boot with the same machine
 id cannot know whether that boot is over, or goes on: machines are cloned, and images baked, with their id. So it takes

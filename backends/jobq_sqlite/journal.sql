@@ -1,4 +1,4 @@
--- The journal; part of the schema since version 4 (DESIGN section 8).
+-- The journal; part of the schema since version 4 (architecture 8).
 --
 -- Where a task is stands in its row of the table task. What its attempts came to stands here, written in the
 -- transaction of the settle (S5), or of whoever finds that a lease ran out. Rows go with their task, or after JOBQ_KEEP.

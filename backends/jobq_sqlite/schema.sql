@@ -11,7 +11,7 @@
 --
 -- Times: `available_at`, `finished_at`, `created_at` are wall time in seconds since the epoch, for people and delays.
 -- `expires_at` is CLOCK_BOOTTIME in seconds, valid for the boot named in `host`, and alone decides a lease
--- (RELIABILITY 1.3 rule 10); `file_clock.py` says what another boot of the same machine makes of it.
+-- (rules.md 1.3 rule 10); `file_clock.py` says what another boot of the same machine makes of it.
 
 CREATE TABLE host (
     only_row   INTEGER PRIMARY KEY CHECK (only_row = 1),

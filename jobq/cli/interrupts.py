@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM for a command that has to say what it has done: they cancel its work, which then tells.
 
 SIGTERM is what service managers, `timeout` and `kill` send; it ends such a command as Ctrl-C does, with its own exit
-code (DESIGN section 12).
+code (architecture 12).
 """
 
 import asyncio

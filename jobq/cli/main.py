@@ -1,4 +1,4 @@
-"""The entry point: which queue, which command, and what becomes of an error (DESIGN sections 3 and 12)."""
+"""The entry point: which queue, which command, and what becomes of an error (architecture 3 and 12)."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The protocol that every journal speaks: how it is read, and how a task is canceled (DESIGN section 8).
+"""The protocol that every journal speaks: how it is read, and how a task is canceled (architecture 8).
 
 Reading takes no lock that a claim waits for. What every verb may raise is what the backend's own verbs raise.
 """

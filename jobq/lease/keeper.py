@@ -1,4 +1,4 @@
-"""The only heartbeat: keeps one lease, of a delivery or of a name, and says in time when it cannot (RELIABILITY 1.3).
+"""The only heartbeat: keeps one lease, of a delivery or of a name, and says in time when it cannot (rules.md 1.3).
 
 Two loops, because the network must not be able to delay the verdict: one renews, the other watches the deadline on
 the local clock. `lock_lost_event` is set at the deadline at the latest, whatever the network does.

@@ -1,4 +1,4 @@
-"""The timing rule (RELIABILITY 1.3) as numbers: when a lease is renewed, and when its task must be dead."""
+"""The timing rule (rules.md 1.3) as numbers: when a lease is renewed, and when its task must be dead."""
 
 from dataclasses import dataclass
 from datetime import timedelta

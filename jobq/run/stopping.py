@@ -1,4 +1,4 @@
-"""The two levels of stopping: stop receiving, stop working (DESIGN section 6); and the pause of a preemption notice."""
+"""The two levels of stopping: stop receiving, stop working (architecture 6); and the pause of a preemption notice."""
 
 import asyncio
 

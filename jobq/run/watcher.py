@@ -33,7 +33,7 @@ TICK_SECONDS = 2.0
 SILENT_TICKS = 5  # in a row; counted, not timed: after a suspend the guardian has as much time as ever
 ENDING_SECONDS = 5.0  # how long it stays for what will not die
 SWEEP_TICK_SECONDS = 0.02
-USAGE = 2  # DESIGN section 12
+USAGE = 2  # architecture 12
 
 
 class Watcher:

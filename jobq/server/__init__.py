@@ -1,1 +1,1 @@
-"""The HTTP lease and task service (DESIGN section 9); needs the extra `server`."""
+"""The HTTP lease and task service (architecture 9); needs the extra `server`."""

@@ -1,4 +1,4 @@
-"""How often a caller may call: one bucket each, so that one of them cannot crowd out the others (RELIABILITY 3, A8)."""
+"""How often a caller may call: one bucket each, so that one of them cannot crowd out the others (rules.md 3, A8)."""
 
 import time
 from collections import OrderedDict

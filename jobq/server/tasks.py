@@ -25,7 +25,7 @@ from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
 from jobq.task import WIRE_VERSION, Counters, Outcome, OutcomeKind, Task, TaskResult, new_id
 
 _ACCEPTED: Final = {"accepted": True}
-_TAIL: Final = 4096  # characters of output in a dead letter (DESIGN section 11)
+_TAIL: Final = 4096  # characters of output in a dead letter (architecture 11)
 
 
 async def push(call: Call) -> Reply:

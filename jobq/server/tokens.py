@@ -1,4 +1,4 @@
-"""Bearer tokens: who may do what to which queue. Kept as hashes in the database that is served (RELIABILITY 3, A8).
+"""Bearer tokens: who may do what to which queue. Kept as hashes in the database that is served (rules.md 3, A8).
 
 A token is `jobq_ID_SECRET`: the id names it in lists and in the audit, the secret has 256 bits, so that one round of
 SHA-256 is enough of a hash.

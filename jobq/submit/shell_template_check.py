@@ -1,4 +1,4 @@
-"""Where in a shell command a field may stand, so that its value is one word and never code (RELIABILITY 3, A2).
+"""Where in a shell command a field may stand, so that its value is one word and never code (rules.md 3, A2).
 
 A value is never part of the shell's text; what is judged here is where the shell itself would evaluate it a second time
 (arithmetic, `eval`, names of variables), and where it would not be one word (within quotes). In doubt it is refused.

@@ -1,6 +1,6 @@
 """The bounds of histograms of durations, in seconds.
 
-Jobs take longer than requests, for which the usual bounds are made (facts: operations 3.1).
+Jobs take longer than requests, for which the usual bounds are made.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """What a worker counts, from its events, and what it asks of its queue: the figures behind /metrics.
 
 Counts with plain numbers, since events are frequent and scrapes are not; prometheus-client (extra `otel`) makes them
-into text. No figure has a label by task, whose number has no bound (facts: operations 3.4).
+into text. No figure has a label by task, whose number has no bound.
 """
 
 from bisect import bisect_left

@@ -17,7 +17,7 @@ from jobq.telemetry.worker_state import WorkerState
 
 _log = logging.getLogger(__name__)
 Adapt = Callable[[Runner], Runner]
-# After the stop grace: to kill, give back and end (DESIGN section 11).
+# After the stop grace: to kill, give back and end (architecture 11).
 _GIVE_BACK: Final = timedelta(seconds=10)
 _EXTRA: Final = "metrics need the extra otel: pip install 'jobq[otel]'"
 

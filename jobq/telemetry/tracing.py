@@ -1,6 +1,6 @@
 """OpenTelemetry: one CONSUMER span an attempt, linked to its push; metrics by the messaging conventions (extra `otel`).
 
-Semantic conventions for messaging, version 1.44, status Development (facts: operations 3.1). The process of a task gets
+Semantic conventions for messaging, version 1.44, status Development. The process of a task gets
 its attempt's context as TRACEPARENT, so that what it traces hangs below its attempt.
 
 It has to be cheap, for it runs on the event loop beside every short task: the W3C text is read and written here rather

@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos",
         description="Real workers over real stores, and blows: kills, stops, partitions, restarts of the store. What\n"
-        "the tasks wrote is then compared with what the store wrote (RELIABILITY T4, T5, T6).",
+        "the tasks wrote is then compared with what the store wrote (rules.md T4, T5, T6).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -26,7 +26,7 @@ PERIOD_SECONDS: Final = LEASE_SECONDS / 4  # between renewals: a blow falls at a
 LOOK_SECONDS: Final = 0.1
 FEED_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 180.0  # a loaded machine's; what has not ended by then is lost
-GONE_SECONDS: Final = 1.0  # RELIABILITY T4: what lives then is left
+GONE_SECONDS: Final = 1.0  # rules.md T4: what lives then is left
 CLOCK_SECONDS: Final = 0.005  # more, and somebody has set the wall clock: the store's times say nothing
 _WAITING: Final = 12  # tasks that wait at the most: enough that no slot is idle, few to drain
 _BUDGETS: Final = Budgets(retries=1, preemptions=10**6, crashes=10**6)

@@ -1,4 +1,4 @@
-"""Every option that DESIGN section 11 names exists, with the default that it names; typos are met with suggestions."""
+"""Every option that architecture 11 names exists, with the default that it names; typos are met with suggestions."""
 
 import re
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Which queue, which command, what becomes of errors (DESIGN sections 3, 10, 12)."""
+"""Which queue, which command, what becomes of errors (architecture 3, 10, 12)."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The worker's command line: options into settings, events onto the terminal (operations 3.5; RELIABILITY A5)."""
+"""The worker's command line: options into settings, events onto the terminal (A5)."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """Runs the suite on a service that keeps its own time: the cases really wait, so many of them run side by side.
 
-What a case says holds where an answer comes within an eighth of a lease (RELIABILITY 1.3 rule 4). One that fails where
+What a case says holds where an answer comes within an eighth of a lease (rules.md 1.3 rule 4). One that fails where
 the service did not answer in time, though nothing was injected, or where this machine stood still for as long, has
 shown nothing: it is void, runs again on a fresh queue, and pytest's summary names it.
 """

@@ -13,7 +13,7 @@ from jobq import durations
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
-GIVE_BACK: Final = timedelta(seconds=10)  # after the stop grace (DESIGN section 11)
+GIVE_BACK: Final = timedelta(seconds=10)  # after the stop grace (architecture 11)
 _VARIABLE: Final = re.compile(r"\bJOBQ_[A-Z_]+\b")
 
 Document = dict[str, Any]

@@ -1,6 +1,6 @@
 """What KEDA 2.20 takes of the resources that deploy/ uses: a stranger's key is refused, which its schema does not do.
 
-From the custom resource definitions and the scalers' documentation of that version (facts: operations 1.3 and 1.4);
+From the custom resource definitions and the scalers' documentation of that version;
 only fields that we use or might, so that a mistyped one is found.
 """
 

@@ -107,7 +107,7 @@ def _bicep() -> dict[str, Any]:
 
 
 def test_bicep_is_read_by_a_parser_and_has_the_jobs_fields() -> None:
-    """The names of the fields are those of azure-mgmt-appcontainers 5.1 (facts: operations 1.5)."""
+    """The names of the fields are those of azure-mgmt-appcontainers 5.1."""
     job = _bicep()["resources"]["job"]
     properties = job["config"]["properties"]
     assert set(properties) == {"environmentId", "configuration", "template"}

@@ -1,4 +1,4 @@
-"""Nothing is ever alive unarmed, and nothing is shown that is not to be seen (P2 of RELIABILITY 1.2; A6)."""
+"""Nothing is ever alive unarmed, and nothing is shown that is not to be seen (P2; A6)."""
 
 import os
 import select

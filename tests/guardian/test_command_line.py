@@ -93,7 +93,7 @@ def test_p1_a_stopped_worker_is_told_to_stop_all_the_same(worker: Worker) -> Non
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("moment", ["the watcher begins", "the guardian begins", "the worker begins"])
 def test_a_signal_while_it_starts_is_obeyed_once_it_is_up(tmp_path: Path, number: int, moment: str) -> None:
-    """Nothing was given back, so the exit code is 0 (DESIGN section 12)."""
+    """Nothing was given back, so the exit code is 0 (architecture 12)."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
     environment["JOBQ_HOME"] = str(tmp_path)
     forked.run([sys.executable, "-m", "jobq", "demo", "create"], env=environment, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""A host that froze this machine: its clocks stood still, so every lease is unknown (RELIABILITY 1.3, rules 7 and 8).
+"""A host that froze this machine: its clocks stood still, so every lease is unknown (rules.md 1.3, rules 7 and 8).
 
 No test can freeze its host; what a guest sees of it is a wall clock that somebody sets right. The guardian here is the
 real one, in a process whose `time.time` jumps when a file appears.

@@ -1,4 +1,4 @@
-"""The guardian as a process: signals, exit codes, restart, PID 1, arming, privacy (P2, P3 of RELIABILITY 1.2; A6)."""
+"""The guardian as a process: signals, exit codes, restart, PID 1, arming, privacy (P2, P3; A6)."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""GuardianSpawner as any Spawner: exit truth, order, descriptors, deadlines (P1, P2, P4, P5, P7 of RELIABILITY 1.2)."""
+"""GuardianSpawner as any Spawner: exit truth, order, descriptors, deadlines (P1, P2, P4, P5, P7)."""
 
 import asyncio
 import fcntl

@@ -184,7 +184,7 @@ def test_p1_nothing_survives_its_deadline_with_a_blocked_worker() -> None:
 
 @pytest.mark.parametrize("blocked", [True, False])
 def test_p2_sigkill_of_the_guardian_leaves_only_the_stated_gap(blocked: bool) -> None:
-    kinds = [kind for kind in KINDS if kind != "env_i_setsid"]  # RELIABILITY 1.2: a scrubbed environment is the gap
+    kinds = [kind for kind in KINDS if kind != "env_i_setsid"]  # rules.md 1.2: a scrubbed environment is the gap
     with all_trees(kinds, guarded=False) as (program, guardian, worker, marks):
         if blocked:
             os.kill(worker, signal.SIGUSR2)

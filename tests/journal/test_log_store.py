@@ -100,7 +100,7 @@ async def test_a_store_that_is_away_takes_no_descriptors_from_tasks(
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_a_worker_that_sends_its_last_logs_can_be_stopped(place: Place) -> None:
-    """It says what is not whole, and ends with 0: nothing was given back (DESIGN section 12)."""
+    """It says what is not whole, and ends with 0: nothing was given back (architecture 12)."""
     dead = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint=http://127.0.0.1:9/x;"
     place.push("echo something")
     worker = place.jobq.start(

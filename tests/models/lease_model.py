@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from tests.models.search import Table
 
 RULES: Final = {
-    "1": "a deadline counts from before the renewal, not from its answer (RELIABILITY 1.3 rule 1)",
+    "1": "a deadline counts from before the renewal, not from its answer (rules.md 1.3 rule 1)",
     "2": "the deadline lies before the lease's end by what a clock may lose (rule 2)",
     "3": "no answer is no extension (rule 3)",
     "5": "a receive counts from before its request (rule 5)",

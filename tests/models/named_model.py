@@ -27,7 +27,7 @@ from jobq.lease.store import Request as Wish
 from tests.models.search import Table
 
 RULES: Final = {
-    "2": "the holder's deadline lies before the lease's end by what its clock may lose (RELIABILITY 1.3 rule 2)",
+    "2": "the holder's deadline lies before the lease's end by what its clock may lose (rules.md 1.3 rule 2)",
     "S3": "a name that was released goes on with higher tokens",
     "S4, renew": "a renewal compares the token",
     "S4, save": "a save compares the token",

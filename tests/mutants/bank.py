@@ -1,6 +1,6 @@
 """The mutants: texts of the product replaced by wrong ones, each with the tests that must fail under it.
 
-Each stands for a fault that tests once let pass, or for a line on which a rule of RELIABILITY.md rests. When the text
+Each stands for a fault that tests once let pass, or for a line on which a rule of rules.md rests. When the text
 is gone, `tests/unit/test_mutants.py` fails: a mutant follows the code that it wrongs.
 """
 

@@ -56,7 +56,7 @@ _COMMANDS = (("size",), ("worker",), ("lease", "run", "name", "--", "true"))
 
 @pytest.mark.parametrize("command", _COMMANDS, ids=lambda command: command[0])
 def test_port_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
-    """DESIGN 12: 3, and nothing is tried again."""
+    """architecture 12: 3, and nothing is tried again."""
     told = jobq("postgresql://me@127.0.0.1:99999/db/q", *command, folder=tmp_path, code=3)
     assert "'99999' is no port" in told
     assert "Traceback" not in told
@@ -85,14 +85,14 @@ def test_ports_that_are_some(hosts: str) -> None:
     ],
 )
 def test_option_that_cannot_serve(database: Database, option: str, says: str, tmp_path: Path) -> None:
-    """DESIGN 12: 3."""
+    """architecture 12: 3."""
     told = jobq(f"{database.url}?{option}/q", "size", folder=tmp_path, code=3)
     assert says in told
     assert "canary" not in told
 
 
 def test_worker_does_not_wait_for_tls_where_there_is_none(database: Database, tmp_path: Path) -> None:
-    """DESIGN 12: 3 at once: no waiting makes it better."""
+    """architecture 12: 3 at once: no waiting makes it better."""
     assert "speaks no TLS" in jobq(f"{database.url}?sslmode=require/q", "worker", folder=tmp_path, code=3)
 
 

@@ -131,7 +131,7 @@ async def test_a_worker_that_is_cancelled_while_it_drains_gives_its_commands_bac
 
 
 async def test_a_callback_that_raises_fails_the_attempt_and_keeps_its_secret(tmp_path: Path) -> None:
-    """RELIABILITY 3, A5: the text of a stranger's error may hold a connection string."""
+    """rules.md 3, A5: the text of a stranger's error may hold a connection string."""
 
     async def callback() -> None:
         raise RuntimeError("AccountKey=canary")
@@ -212,7 +212,7 @@ def test_the_readme_example_runs(tmp_path: Path) -> None:
 
 
 def test_importing_jobq_imports_nothing_heavy() -> None:
-    """DESIGN section 10."""
+    """architecture 10."""
     heavy = "('pydantic', 'azure', 'aiohttp', 'rich', 'asyncio')"
     program = f"import sys, jobq; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""AsyncioSpawner with real processes and real signals: rules P3, P4, P5, P7 of RELIABILITY 1.2."""
+"""AsyncioSpawner with real processes and real signals: rules P3, P4, P5, P7."""
 
 import asyncio
 import fcntl

@@ -164,7 +164,7 @@ async def test_a_property_with_the_name_of_a_header_moves_no_lock(stage: Stage) 
 
 
 async def test_the_length_of_a_lock_is_the_services(tmp_path: Path) -> None:
-    # RELIABILITY 1.3 rule 6: two times of one answer; settings only shorten it.
+    # rules.md 1.3 rule 6: two times of one answer; settings only shorten it.
     async with staged(tmp_path, options=Options(shorter_lock=timedelta(seconds=30)), lock_duration=60.0) as stage:
         await stage.pushed(3)
         assert (await stage.take()).lease == timedelta(seconds=30)

@@ -1,4 +1,4 @@
-"""The real command line over HTTP, each command in a process of its own (DESIGN section 12)."""
+"""The real command line over HTTP, each command in a process of its own (architecture 12)."""
 
 import json
 import re

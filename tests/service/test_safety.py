@@ -1,4 +1,4 @@
-"""Who may do what, how much, and what leaves the service (RELIABILITY 3, A5 and A8)."""
+"""Who may do what, how much, and what leaves the service (rules.md 3, A5 and A8)."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""RELIABILITY 1.3 rule 10: leases count from a boot of one machine, the wall clock decides only another boot's."""
+"""rules.md 1.3 rule 10: leases count from a boot of one machine, the wall clock decides only another boot's."""
 
 import asyncio
 from datetime import timedelta

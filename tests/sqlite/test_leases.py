@@ -23,7 +23,7 @@ def request(name: str = "one", **more: timedelta) -> Request:
 
 
 async def test_reboot_ends_named_leases_in_time_and_keeps_tokens_cursors_and_confirmations(tmp_path: Path) -> None:
-    """RELIABILITY 1.3 rule 10: boottime begins anew, far below the old expiry; the wall clock tells when that is."""
+    """rules.md 1.3 rule 10: boottime begins anew, far below the old expiry; the wall clock tells when that is."""
     old = VirtualClock(boottime=5000)
     async with backend(virtual_file(tmp_path, old)) as before:
         held = await before.leases.acquire(request())

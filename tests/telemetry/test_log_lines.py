@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 TRACE: Final = "0af7651916cd43dd8448eb211c80319c"
 SPAN: Final = "b7ad6b7169203331"
-# The events of operations 3.5, and what jobq tells besides.
+# The events that are promised.
 EVENTS: Final = {
     "task.leased",
     "task.started",

@@ -1,4 +1,4 @@
-"""How long a task lives: deadlines, the death of worker and guardian, leaving (P1, P2, P4, P5 of RELIABILITY 1.2)."""
+"""How long a task lives: deadlines, the death of worker and guardian, leaving (P1, P2, P4, P5)."""
 
 import asyncio
 import os

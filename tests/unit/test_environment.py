@@ -1,4 +1,4 @@
-"""What a task is told through its environment: RELIABILITY 3, A2 and A6."""
+"""What a task is told through its environment: rules.md 3, A2 and A6."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""RELIABILITY 1.3 in virtual time: each edge of the timing rule, before, at and after."""
+"""rules.md 1.3 in virtual time: each edge of the timing rule, before, at and after."""
 
 import asyncio
 import gc
@@ -68,7 +68,7 @@ async def test_deadline_counts_from_before_the_request() -> None:
 
 @pytest.mark.parametrize("fault", ["refuse", "hang"])
 async def test_unknown_never_extends_and_the_lock_is_lost_at_the_deadline(fault: str) -> None:
-    """Rule 3 and DESIGN section 5: whatever the network does, the event is set at the deadline at the latest."""
+    """Rule 3 and architecture 5: whatever the network does, the event is set at the deadline at the latest."""
     bench = Bench()
     bench.delivery.always = getattr(bench.delivery, fault)
     async with bench.keeper:
@@ -286,7 +286,7 @@ async def test_a_slow_drift_of_the_wall_clock_is_no_freeze() -> None:
 
 
 async def test_settle_and_renew_never_overlap() -> None:
-    """DESIGN section 5: pop receipts rotate, so one request at a time."""
+    """architecture 5: pop receipts rotate, so one request at a time."""
     bench = Bench()
     bench.delivery.answers = [bench.delivery.after(4.0)]
     async with bench.keeper:
@@ -422,7 +422,7 @@ async def test_whatever_the_answers_the_event_comes_in_time(seed: int) -> None:
 
 
 async def test_a_checkpoint_whose_caller_was_cancelled_is_still_waited_for() -> None:
-    """DESIGN section 5: its answer may bring a new receipt, which the settle that follows needs."""
+    """architecture 5: its answer may bring a new receipt, which the settle that follows needs."""
     bench = Bench()
     answer, sent = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""LineSplitter and Tail: the same lines for any cut into chunks, in bounded memory (DESIGN section 6, Output)."""
+"""LineSplitter and Tail: the same lines for any cut into chunks, in bounded memory (architecture 6, Output)."""
 
 import re
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""DESIGN section 11: one table of defaults; a variable is JOBQ_ and the name of its field."""
+"""architecture 11: one table of defaults; a variable is JOBQ_ and the name of its field."""
 
 from datetime import timedelta
 

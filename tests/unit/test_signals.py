@@ -1,4 +1,4 @@
-"""What a worker makes of signals (DESIGN section 6, Stopping), with real ones sent to this process."""
+"""What a worker makes of signals (architecture 6, Stopping), with real ones sent to this process."""
 
 import asyncio
 import os

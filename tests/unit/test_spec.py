@@ -1,4 +1,4 @@
-"""DESIGN section 3: from a spec to a backend, through real entry points."""
+"""architecture 3: from a spec to a backend, through real entry points."""
 
 import sys
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_password_is_refused_and_never_shown() -> None:
 
 @pytest.mark.parametrize("text", ["AccountName=x;AccountKey=canary", "sb://ns/q?sig=canary", "demo?password=canary"])
 def test_what_may_be_a_secret_is_not_repeated(text: str) -> None:
-    """RELIABILITY 3, A5."""
+    """rules.md 3, A5."""
     with pytest.raises(InvalidSpec) as caught:
         parse(text)
     assert "canary" not in str(caught.value)

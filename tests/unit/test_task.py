@@ -1,4 +1,4 @@
-"""The task and its wire format: what is refused, what is read, what travels (RELIABILITY 3, A3)."""
+"""The task and its wire format: what is refused, what is read, what travels (rules.md 3, A3)."""
 
 import contextlib
 import json
@@ -201,7 +201,7 @@ def test_one_thing_says_what_runs(other: dict[str, object], more: dict[str, obje
 
 
 def test_a_variable_of_a_task_is_not_shown_by_its_repr() -> None:
-    """RELIABILITY 3, A5."""
+    """rules.md 3, A5."""
     assert "canary" not in repr(Task.new(command="x", env={"TOKEN": "canary"}))
 
 

@@ -1,4 +1,4 @@
-"""RELIABILITY 1.3 rules 2 and 4 as numbers."""
+"""rules.md 1.3 rules 2 and 4 as numbers."""
 
 from datetime import timedelta
 

@@ -36,7 +36,7 @@ NEVER_CONNECTED: Final = (
     aiohttp.ConnectionTimeoutError,
     aiohttp.ClientHttpProxyError,  # the proxy refused to connect us
 )
-# The same loss is told by either, by whether the service still looks for the message: facts/azure.md 1.4.
+# The same loss is told by either, by whether the service still looks for the message.
 _LOST: Final = frozenset({"PopReceiptMismatch", "MessageNotFound"})
 _TOO_LARGE: Final = frozenset({"RequestBodyTooLarge", "MessageTooLarge"})
 

@@ -7,7 +7,7 @@ from typing import Final
 from jobq.errors import SettlementUnknown
 from jobq_azure.common.errors import NoAnswer
 
-# How long a request of a delivery may take, of its lease and at most: longer than its caller waits (RELIABILITY 1.3
+# How long a request of a delivery may take, of its lease and at most: longer than its caller waits (rules.md 1.3
 # rule 4: an eighth, 5 s), since a late answer still counts, and over before the caller's second try is.
 _ANSWER_SHARE: Final = 3 / 16
 _ANSWER_SECONDS: Final = 7.5

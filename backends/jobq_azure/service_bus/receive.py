@@ -51,7 +51,7 @@ class Polls:
         """Return up to `most` messages, or none after so long.
 
         What an abandoned poll has brought was granted before this was called: its lock is renewed first, for its lease
-        is counted from the call (RELIABILITY 1.3 rule 5).
+        is counted from the call (rules.md 1.3 rule 5).
         """
         end = self._now() + seconds
         while True:

@@ -1,7 +1,7 @@
 """Requests to one queue of Service Bus over REST, one method a request; nothing is repeated.
 
 A message is locked, renewed, completed and unlocked by the URI that came with it. How long a lock lasts follows from
-two times of that one answer, never from a clock of ours (RELIABILITY 1.3 rule 6).
+two times of that one answer, never from a clock of ours (rules.md 1.3 rule 6).
 """
 
 import json
@@ -78,7 +78,7 @@ class Locked:
     count: int
     seconds: float
     enqueued: float
-    path: str = field(repr=False)  # a secret of the worker's (DESIGN section 1), as the next
+    path: str = field(repr=False)  # a secret of the worker's (architecture 1), as the next
     token: uuid.UUID = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
 
@@ -150,7 +150,7 @@ class ServiceBusWire:
         return True
 
     async def renew(self, locked: Locked) -> Renewed:
-        """Extend a lock. That the answer tells for how long is not promised: facts 1.1."""
+        """Extend a lock. That the answer tells for how long is not promised."""
         answer = await self._on_lock("POST", locked)
         try:
             told = json.loads(answer.headers["brokerproperties"])

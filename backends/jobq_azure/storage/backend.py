@@ -75,7 +75,7 @@ class StorageQueueBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What a Storage Queue can and cannot do: facts/azure.md 1.4."""
+        """What a Storage Queue can and cannot do."""
         return Capabilities(
             finds_at_once=False,
             default_lease=DEFAULT_LEASE,

@@ -17,7 +17,7 @@ from typing import Any, Final
 from jobq import strict_json
 from jobq.errors import MalformedTask
 
-MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request: facts/azure.md 1.4
+MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request
 # What a message may still grow by: counters, a generation, a date. Nothing may push it over the limit later.
 HEADROOM_BYTES: Final = 1024
 MAX_COUNT: Final = 2**31 - 1  # as of a task's own counters

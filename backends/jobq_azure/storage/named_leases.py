@@ -139,7 +139,7 @@ class BlobLeases:
         if since is None:
             since = kept.date
             await self._write(name, replace(kept, closed_since=since), request.key)
-        # Two times of one clock, in whole seconds (RELIABILITY 1.3 rule 6).
+        # Two times of one clock, in whole seconds (rules.md 1.3 rule 6).
         left = since + row.lock_delay + _GRAIN_SECONDS - kept.date
         if left <= 0:
             return None

@@ -1,6 +1,6 @@
 """One Storage Queue, one method a request: no retry here, none in the SDK and none below it.
 
-The official SDK speaks; this module sets what it would otherwise decide for us (facts/azure.md 1.5): the time to live
+The official SDK speaks; this module sets what it would otherwise decide for us: the time to live
 is always -1 (the service's default deletes after 7 days), an update always names its visibility, a body is sent
 only where it is to change, and nothing is ever sent twice.
 """
@@ -40,7 +40,7 @@ class Message:
 
     id: str
     text: str = field(repr=False)
-    receipt: str = field(repr=False)  # a secret of the worker's (DESIGN section 1)
+    receipt: str = field(repr=False)  # a secret of the worker's (architecture 1)
     deliveries: int
     inserted: int = 0
     expires: int = 0

@@ -150,7 +150,7 @@ class JournaledQueue:
         self, max_tasks: int, lease: timedelta | None, wait: timedelta
     ) -> list[JournaledDelivery] | None:
         """Lease tasks once; None = all that came was put off, or is not to be run."""
-        since = _CLOCK.boottime()  # RELIABILITY 1.3, rule 1
+        since = _CLOCK.boottime()  # rules.md 1.3, rule 1
         granted = await self._inner.receive(max_tasks, lease, wait)
         if not granted:
             return []

@@ -19,7 +19,7 @@ from jobq_azure.table_journal.client import Row, TableWire, Verb, Write
 from jobq_azure.table_journal.errors import WriteRefused
 
 _BEFORE_START_SECONDS: Final = 1.0  # a look before a start, at most; and a share of the lease
-_BEFORE_START_SHARE: Final = 1 / 4  # then the keeper renews once before the start (RELIABILITY 1.3, rule 5)
+_BEFORE_START_SHARE: Final = 1 / 4  # then the keeper renews once before the start (rules.md 1.3, rule 5)
 _AGAIN_SECONDS: Final = 15.0  # a table that did not answer holds up no start for so long
 _PERIOD_SHARE: Final = 1 / 4  # of a lease: as often as it is renewed
 _ASKED_AT_ONCE: Final = 32

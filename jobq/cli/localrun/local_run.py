@@ -70,7 +70,7 @@ class Here:
 
     @property
     def exit_code(self) -> int:
-        """Whether all of it was done, as DESIGN section 12."""
+        """Whether all of it was done, as architecture 12."""
         is_whole = not self.left and self.input_is_queued
         if self.stopped_by is not None and not is_whole:
             return _CODE_OF.get(self.stopped_by, 143)

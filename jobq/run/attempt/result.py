@@ -1,4 +1,4 @@
-"""What a task came to, as JSON that every store takes, or the reason why it is not kept (DESIGN section 8).
+"""What a task came to, as JSON that every store takes, or the reason why it is not kept (architecture 8).
 
 Training runs write NaN, and programs text that is no UTF-8: what can be kept is kept. NaN and infinities become the
 strings that Python's json writes for them, and bytes that are no text the replacement character.

@@ -31,7 +31,7 @@ _LONGEST_PAUSE_SECONDS: Final = 5.0
 STOPPING_SECONDS: Final = 5.0  # for the repetitions once the worker has to stop
 AT_ONCE_SECONDS: Final = 2.0  # and once it has to stop without grace
 GIVE_BACK_SECONDS: Final = 5.0  # for those of giving back what was never started
-_TAIL_CHARACTERS: Final = 4096  # of the output, in a dead letter (DESIGN section 11)
+_TAIL_CHARACTERS: Final = 4096  # of the output, in a dead letter (architecture 11)
 
 
 class Settled(StrEnum):

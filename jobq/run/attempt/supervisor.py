@@ -1,4 +1,4 @@
-"""One attempt, from a delivery to its settlement: confirm, start, wait, stop, judge, settle (DESIGN section 6)."""
+"""One attempt, from a delivery to its settlement: confirm, start, wait, stop, judge, settle (architecture 6)."""
 
 import asyncio
 import logging

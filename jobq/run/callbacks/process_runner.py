@@ -1,4 +1,4 @@
-"""Runs a plain callback in a supervised process of its own, since a thread cannot be stopped (DESIGN section 6)."""
+"""Runs a plain callback in a supervised process of its own, since a thread cannot be stopped (architecture 6)."""
 
 import base64
 import inspect

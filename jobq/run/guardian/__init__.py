@@ -1,4 +1,4 @@
-"""The small process that owns the tasks and outlives the worker (DESIGN section 6).
+"""The small process that owns the tasks and outlives the worker (architecture 6).
 
 It spawns and reaps every task, kills what outlives its lease with the worker blocked, starved, stopped or dead, and
 finds what left its process group. Standard library only, no asyncio: it must be small, and never be busy with

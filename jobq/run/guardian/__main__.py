@@ -37,8 +37,8 @@ from jobq.run.guardian.loop import Guardian
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
-STOP_WITHIN_SECONDS = 30.0  # DESIGN section 11: stop grace, kill and requeue
-USAGE = 2  # DESIGN section 12
+STOP_WITHIN_SECONDS = 30.0  # architecture 11: stop grace, kill and requeue
+USAGE = 2  # architecture 12
 
 
 def start_worker(command: list[str], environment: dict[str, str], contained: Contained) -> tuple[int, socket.socket]:

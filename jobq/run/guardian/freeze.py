@@ -2,7 +2,7 @@
 
 from jobq.run.guardian.system import System
 
-AHEAD_SECONDS = 1.0  # RELIABILITY 1.3 rule 8, as the keeper has it: how far the wall clock may get ahead between looks,
+AHEAD_SECONDS = 1.0  # rules.md 1.3 rule 8, as the keeper has it: how far the wall clock may get ahead between looks,
 AHEAD_RATE = 0.01  # and for each second between them
 
 

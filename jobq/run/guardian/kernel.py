@@ -94,7 +94,7 @@ def set_name(name: str) -> None:
 
 
 def hide_from_same_user() -> None:
-    """Keep other processes of this user from reading our environment in /proc (RELIABILITY 3, A6)."""
+    """Keep other processes of this user from reading our environment in /proc (rules.md 3, A6)."""
     _call(_PR_SET_DUMPABLE, 0)
 
 

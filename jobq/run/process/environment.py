@@ -1,4 +1,4 @@
-"""What a task is told through its environment, and the argv it runs (DESIGN section 6; RELIABILITY 3, A2 and A6)."""
+"""What a task is told through its environment, and the argv it runs (architecture 6; rules.md 3, A2 and A6)."""
 
 import functools
 import shutil

@@ -1,4 +1,4 @@
-"""Reads what a task prints: drains its pipes, whatever comes, and thins out progress (DESIGN section 6, Output)."""
+"""Reads what a task prints: drains its pipes, whatever comes, and thins out progress (architecture 6, Output)."""
 
 import asyncio
 import logging

@@ -233,7 +233,7 @@ def _missing(launch: Launch, program: str) -> str:
 
 
 def _largest(launch: Launch) -> str:
-    # Names only: the values may be secret (RELIABILITY 3, A5).
+    # Names only: the values may be secret (rules.md 3, A5).
     sizes = [(len(os.fsencode(value)), f"argument {index}") for index, value in enumerate(launch.argv)]
     sizes += [
         (len(os.fsencode(name)) + len(os.fsencode(value)), f"environment variable {_shown(name)}")

@@ -1,4 +1,4 @@
-"""Who starts the tasks: a guardian wherever there is one (DESIGN section 6), and how `jobq worker` gets below it."""
+"""Who starts the tasks: a guardian wherever there is one (architecture 6), and how `jobq worker` gets below it."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
 _IMPORT_SECONDS: Final = 10.0  # after which a preload is told of, and again
-_GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end (DESIGN section 11)
+_GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end (architecture 11)
 _WEAKER: Final = (
     "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
     " their group outlive the task"

@@ -1,4 +1,4 @@
-"""How one process becomes three (DESIGN section 6): the watcher, its guardian, and the worker, which goes on in Python.
+"""How one process becomes three (architecture 6): the watcher, its guardian, and the worker, which goes on in Python.
 
 The worker is forked, not started: what the command line has imported by then is a third of a worker's start.
 """

@@ -1,4 +1,4 @@
-"""Finds what a dead guardian left behind, by the worker's id in its environment (DESIGN section 6).
+"""Finds what a dead guardian left behind, by the worker's id in its environment (architecture 6).
 
 A process that scrubbed its environment is not found: the stated gap.
 """

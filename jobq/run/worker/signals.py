@@ -1,4 +1,4 @@
-"""Signals of the worker, through the event loop and restored afterwards (DESIGN section 6, Stopping).
+"""Signals of the worker, through the event loop and restored afterwards (architecture 6, Stopping).
 
 SIGTERM and SIGHUP stop; SIGINT stops, the second time at once; SIGUSR1 drains.
 """

@@ -1,4 +1,4 @@
-"""What a worker did, counted, and the exit code that follows from it (DESIGN section 12)."""
+"""What a worker did, counted, and the exit code that follows from it (architecture 12)."""
 
 import signal
 from collections import Counter
@@ -24,7 +24,7 @@ class WorkerReport:
         given_back: attempts cut short by a stop and put back.
         lost: attempts whose lease was lost, or whose settlement nobody can vouch for.
         results_not_kept: tasks done whose result is not kept: too long, too deep, no JSON.
-        exit_code: as DESIGN section 12.
+        exit_code: as architecture 12.
         stopped_by: the signal that asked it to stop working, such as SIGINT; None = none did.
     """
 

@@ -31,7 +31,7 @@ class Broker:
     Attributes:
         is_down: whether connections are refused.
         rotates: whether each accepted verb of a delivery changes its receipt, as on a Storage Queue: who did not get
-            the answer has lost the lease (RELIABILITY 1.3 rule 9).
+            the answer has lost the lease (rules.md 1.3 rule 9).
         faults: how often each kind has struck.
     """
 

@@ -56,7 +56,7 @@ class World:
         self._store = store = store_of(made)
         self.scenario = scenario = Scenario.draw(chance, store.without)
         self.kinds, self.lease, self.slots = scenario.kinds, scenario.lease, scenario.slots
-        # RELIABILITY 1.3 rule 2, reckoned here, not as the product does.
+        # rules.md 1.3 rule 2, reckoned here, not as the product does.
         granted = self.lease - store.grain
         self.hold = min(0.85 * granted, 0.99 * granted - 1.5)
         server = Machine(self.loop, "server")

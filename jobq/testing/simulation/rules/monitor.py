@@ -19,7 +19,7 @@ _NEARLY: Final = 0.98  # of a time limit, by a clock that may be quick
 
 
 class Circumstances(Protocol):
-    """What excuses a worker, by name (RELIABILITY 1.3 (8), (11)), and what it was told."""
+    """What excuses a worker, by name (rules.md 1.3 (8), (11)), and what it was told."""
 
     lease: float
     hold: float

@@ -12,7 +12,7 @@ class Violation:
     """A rule that was broken.
 
     Attributes:
-        rule: its id in RELIABILITY section 1.
+        rule: its id in rules.md.
         text: what happened, to which task, and when.
     """
 
