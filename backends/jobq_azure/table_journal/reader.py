@@ -258,7 +258,7 @@ class TableJournal:
         """Return the rows of what waited, and of what ran if that was cleared too; and forget what was pushed.
 
         Args:
-            before: wall time in seconds, by the service's clock; what was written later is not of what was cleared.
+            before: wall time in seconds, by the service's clock; what was made later is not of what was cleared.
             running: whether what ran was cleared, too.
         """
         self._pushed.clear()
@@ -266,10 +266,11 @@ class TableJournal:
         first, end = rows.below("l")
         where = _NOT_DONE if running else "State eq 'ready'"
         found = await _answered(
-            self._wire.all(self._queue, first, end, where=where, select="State", most=_MOST_LIVE, etags=True)
+            self._wire.all(self._queue, first, end, where=where, select="State,Born", most=_MOST_LIVE, etags=True)
         )
         now = self._wire.now()
-        return [row for row in found if now - rows.age(row, now) < before]
+        # The word of a push comes later than the push: what was made before was pushed before, in most cases.
+        return [row for row in found if min(now - rows.age(row, now), _born_in(row)) < before]
 
     async def purged(self, ids: Sequence[str]) -> list[Row]:
         """Return all rows of tasks that have ended, and not those of a later one that has an id of theirs."""
