@@ -273,6 +273,27 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sb/test_copy_names.py::test_s1_a_letter_of_the_services_making_is_no_other_lifes",
     ),
     Mutant(
+        name="an end that is written late stands (table journal)",
+        file="backends/jobq_azure/table_journal/recorder.py",
+        text="self._writer.add(notes, self._unless_later(where, held.id, held.fencing))",
+        wrong="self._writer.add(notes)",
+        test="tests/azure/test_journal_table.py::test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one",
+    ),
+    Mutant(
+        name="a clear forgets what was pushed since (table journal)",
+        file="backends/jobq_azure/table_journal/reader.py",
+        text=" if min(now - rows.age(row, now), _born_in(row)) < before]",
+        wrong="]",
+        test="tests/azure/test_journal_table.py::test_s5_a_clear_forgets_nothing_that_was_pushed_since",
+    ),
+    Mutant(
+        name="a record that is missing for a moment was cleared",
+        file="jobq/journal/wait.py",
+        text=" and began - seen[id_] >= lag)",
+        wrong=")",
+        test="tests/journal/test_results.py::test_s5_what_runs_is_not_told_as_cleared",
+    ),
+    Mutant(
         name="what a journal has not heard of is gone",
         file="jobq/cli/submit/wait_for_results.py",
         text="away=away.tell, lag=lag_of(backend))",
