@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from jobq.errors import TaskNotFound
 from jobq.journal.records import Canceled, TaskRecord
 from jobq.journal.store import Journal, journal_of
-from jobq.journal.wait import ended
+from jobq.journal.wait import ended, lag_of
 from jobq.task import TaskResult
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TaskHandle(str):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         journal = self._journal
         async with asyncio.timeout(seconds):
-            async for _, record in ended(journal, [self.id]):
+            async for _, record in ended(journal, [self.id], lag=lag_of(self._backend)):
                 if record is None:
                     raise unknown(self.id)
                 return await result_of(journal, record)

@@ -25,6 +25,7 @@ async def ended(
     *,
     away: Callable[[BackendUnavailable], None] | None = None,
     lag: float = 0.0,
+    unseen: bool = False,
 ) -> AsyncIterator[tuple[str, TaskRecord | None]]:
     """Yield each task once it has ended, with where it is; None for one that is not known any more.
 
@@ -33,11 +34,11 @@ async def ended(
         ids: the tasks, which were acknowledged (S1): one that is missing was cleared or purged.
         away: is told each time that the service does not answer, and the wait goes on; None = BackendUnavailable is
             raised.
-        lag: seconds for which a record may be missing of a task that goes on, see `lag_of`. A task of which there was
-            none yet is waited for without an end then.
+        lag: seconds for which the record of a task that goes on may be missing again, see `lag_of`.
+        unseen: wait without an end also for a task of which there was no record yet.
     """
     left = dict.fromkeys(ids)
-    seen = dict[str, float]()  # when there was a record of it last
+    seen, missed = set[str](), dict[str, float]()  # since when there is no record any more
     pause = _FIRST_PAUSE_SECONDS
     while left:
         began = time.monotonic()
@@ -46,11 +47,14 @@ async def ended(
             found = {record.id: record for record in await patiently(lambda: journal.find(batch), away)}  # noqa: B023 - called at once
             for id_ in batch:
                 record = found.get(id_)
-                if record is None:
-                    is_over = not lag or (id_ in seen and began - seen[id_] >= lag)
-                else:
-                    seen[id_] = began
+                if record is not None:
+                    seen.add(id_)
+                    missed.pop(id_, None)
                     is_over = record.state.is_final
+                elif id_ in seen:
+                    is_over = began - missed.setdefault(id_, began) >= lag
+                else:
+                    is_over = not unseen
                 if is_over:
                     del left[id_]
                     some = True

@@ -15,8 +15,9 @@ from jobq.task import Task
 from jobq.testing.http_proxy import Strike
 from jobq_azure.table_journal import backend as module
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.batch_writer import Writer, fixed
+from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.client import TableWire
+from jobq_azure.table_journal.note import fixed
 from tests.azure.journal_stage import journaled, state, written
 from tests.azure.stage import SHORT, Stage
 

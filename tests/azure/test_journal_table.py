@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -225,19 +224,51 @@ async def test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a worker that is cut off from the table alone."""
-    queue = await journaled(stage)
     monkeypatch.setattr(recorder, "_AT_ONCE_SECONDS", -1.0)
-    held: list[Any] = []
-    with monkeypatch.context() as cut_off:
-        cut_off.setattr(queue.writer, "add", lambda *added: held.append(added))
-        task = await _dead(queue, "train")
-    assert await queue.redrive([task.id]) == [task.id]
+    cut_off = await journaled(stage)
+    given = Settings(connection_string=stage.azurite.connection_string, journal="tables")
+    async with resolve(stage.spec, given) as other:
+        assert isinstance(other, JournaledQueue)
+        (id_,) = await cut_off.push([Task.new(command="true")])
+        (delivery,) = await cut_off.receive(1, LEASE, NOW)
+        await written(cut_off)
+        await stage.tables.refuse()
+        await delivery.settle(DeadLetter("failed", "exit code 3"))
+        assert await other.redrive([id_]) == [id_]
+        (again,) = await other.receive(1, LEASE, NOW)
+        await again.settle(Complete(GOOD))
+        assert await state(other, id_) == "succeeded"
+        await stage.tables.heal()
+        assert await state(cut_off, id_) == "succeeded"
+
+
+async def test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_look(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked up again, and not written over it."""
+    monkeypatch.setattr(recorder, "_AT_ONCE_SECONDS", -1.0)
+    queue = await journaled(stage)
+    (id_,) = await queue.push([Task.new(command="true")])
     (delivery,) = await queue.receive(1, LEASE, NOW)
-    await delivery.settle(Complete(GOOD))
     await written(queue)
-    for notes, *inquiry in held:
-        queue.writer.add(notes, *inquiry)
-    assert await state(queue, task.id) == "succeeded"
+    write, place = queue._wire.write, queue._wire.place
+    after = rows.order(delivery.fencing._replace(epoch=delivery.fencing.epoch + 1))
+    later = {"State": rows.DONE, "Fencing": after, "At": 2.0, "Then": "done", "Born": ""}
+    met = list[str]()
+
+    async def behind_another(partition: str, writes: Sequence[Write]) -> None:
+        if not met and any(each.row == rows.live(id_) for each in writes):
+            met.append(id_)
+            await write(place.queue, [Write(Verb.REPLACE, rows.live(id_), later)])
+        await write(partition, writes)
+
+    monkeypatch.setattr(queue._wire, "write", behind_another)
+    await delivery.settle(DeadLetter("failed", "exit code 3"))
+    await written(queue)
+    row = await queue._wire.get(place.queue, rows.live(id_))
+    assert met
+    assert row is not None
+    assert row["Then"] == "done"
 
 
 async def test_s5_a_clear_forgets_nothing_that_was_pushed_since(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from jobq.cli.submit.wait_for_results import wait_for
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.settings import Settings
 from jobq.spec import resolve
+from jobq.task_handle import TaskHandle
 from tests.cli.conftest import eventually
 
 from .conftest import Place, everywhere
@@ -187,6 +188,8 @@ class _ClearedAsItBegan(_Late):
 async def test_s5_what_runs_is_not_told_as_cleared(capsys: pytest.CaptureFixture[str]) -> None:
     async with asyncio.timeout(20):
         assert await wait_for(cast("Backend", _ClearedAsItBegan()), ["a"], as_json=False) == 0
+        handle = TaskHandle.of("a", cast("Backend", _ClearedAsItBegan()))
+        assert (await handle.result()).succeeded
     assert "cleared or purged" not in capsys.readouterr().err
 
 
@@ -225,7 +228,9 @@ async def test_an_interrupt_between_push_and_wait_tells_of_both(tmp_path: Path) 
 
 
 @everywhere
-async def test_a_push_returns_ids_that_know_their_results(place: Place) -> None:
+async def test_a_push_returns_ids_that_know_their_results(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    if place.is_azure:  # what was cleared may run all the same, until two leases of five minutes are over
+        monkeypatch.setattr("jobq.task_handle.lag_of", lambda backend: 1.0)
     settings = Settings(home=place.jobq.home, scheduled_events="off", num_retries=0, **place.settings)
     async with library.connect(place.spec, settings=settings) as queue:
         handle = await queue.push("echo hello; echo [1] > $JOBQ_RESULT_FILE")

@@ -275,9 +275,17 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="an end that is written late stands (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text="self._writer.add(notes, self._unless_later(where, held.id, held.fencing))",
-        wrong="self._writer.add(notes)",
+        text="note.make, note.look = lambda: None if is_stale else values, look",
+        wrong="note.make = lambda: None if is_stale else values",
         test="tests/azure/test_journal_table.py::test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one",
+    ),
+    Mutant(
+        name="an end that is written late stands over what came after its look (table journal)",
+        file="backends/jobq_azure/table_journal/recorder.py",
+        text='(Verb.REPLACE, str(row["odata.etag"]))',
+        wrong='(Verb.REPLACE, "")',
+        test="tests/azure/test_journal_table.py"
+        "::test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_look",
     ),
     Mutant(
         name="a clear forgets what was pushed since (table journal)",
@@ -289,15 +297,15 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a record that is missing for a moment was cleared",
         file="jobq/journal/wait.py",
-        text=" and began - seen[id_] >= lag)",
-        wrong=")",
+        text="is_over = began - missed.setdefault(id_, began) >= lag",
+        wrong="is_over = True",
         test="tests/journal/test_results.py::test_s5_what_runs_is_not_told_as_cleared",
     ),
     Mutant(
         name="what a journal has not heard of is gone",
         file="jobq/cli/submit/wait_for_results.py",
-        text="away=away.tell, lag=lag_of(backend))",
-        wrong="away=away.tell)",
+        text="unseen=lag > 0)",
+        wrong="unseen=False)",
         test="tests/journal/test_results.py::test_s5_what_a_journal_has_not_heard_of_is_waited_for",
     ),
     Mutant(

@@ -38,6 +38,8 @@ _ROOM_SECONDS: Final = 2.0  # for which a push waits that is faster than the tab
 _CHECKPOINT_SHARE: Final = 1 / 8  # of a lease: for the checkpoint of a task that was delivered before
 _CHECKPOINT_SECONDS: Final = 2.0
 _PUT_OFF: Final = timedelta(seconds=30)  # a task whose checkpoint cannot be had now
+_FIRST_PAUSE_SECONDS: Final = 0.1  # of a receive all of which was put off, before it asks again
+_LONGEST_PAUSE_SECONDS: Final = 2.0
 _log: Final = logging.getLogger(__name__)
 
 
@@ -137,7 +139,7 @@ class JournaledQueue:
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lease tasks; those that somebody wants to end are told so before they start."""
-        end = _CLOCK.boottime() + wait.total_seconds()
+        end, pause = _CLOCK.boottime() + wait.total_seconds(), _FIRST_PAUSE_SECONDS
         while True:
             left = timedelta(seconds=max(0.0, end - _CLOCK.boottime()))
             found = await self._receive(max_tasks, lease, left)
@@ -145,6 +147,8 @@ class JournaledQueue:
                 return list(found)
             if _CLOCK.boottime() >= end:  # what waits behind what was put off must not pass for an empty queue
                 raise BackendUnavailable(f"{self.name}: nothing of what was received can be handed out")
+            await asyncio.sleep(min(pause, max(0.0, end - _CLOCK.boottime())))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _receive(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta
@@ -220,6 +224,7 @@ class JournaledQueue:
 
     async def clear(self) -> int:
         """Delete what waits; and forget it."""
+        await self._tried(self._journal.find([]), "what was cleared still shows")  # the first answer sets its clock
         began = self._wire.now()
         count = await self._inner.clear()
         await self._tried(self._forget_cleared(began), "what was cleared still shows")

@@ -8,14 +8,14 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from jobq.errors import JobqError
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal.client import MOST_ROWS, TableWire, Verb, Write
 from jobq_azure.table_journal.errors import WriteRefused
+from jobq_azure.table_journal.note import Note
 
 MOST_NOTES: Final = 20_000
 MOST_BYTES: Final = 16 * 1024 * 1024
@@ -25,50 +25,8 @@ _TRANSACTION_BYTES: Final = 3 * 1024 * 1024  # the service takes 4 MiB
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 15.0
 _TELL_SECONDS: Final = 60.0
-_ROW_BYTES: Final = 400  # of a row, beside its values
+_ASKED_AT_ONCE: Final = 32
 _log: Final = logging.getLogger(__name__)
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class Note:
-    """One row to be written.
-
-    Attributes:
-        partition, row: its key.
-        make: returns its values when it is written; None = it is not worth writing any more.
-        bytes: about how much memory it takes.
-        verb: what to do with the row.
-        etag: the row must be as it was when this was read, else it stays as it is; empty = however it is.
-        is_spare: whether it may be dropped first: what a later note tells anyway.
-    """
-
-    partition: str
-    row: str
-    make: Callable[[], Mapping[str, Any] | None]
-    bytes: int
-    verb: Verb = Verb.REPLACE
-    etag: str = ""
-    is_spare: bool = False
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What tells it from others."""
-        return self.partition, self.row
-
-
-def fixed(
-    partition: str,
-    row: str,
-    values: Mapping[str, Any],
-    verb: Verb = Verb.REPLACE,
-    *,
-    etag: str = "",
-    spare: bool = False,
-) -> Note:
-    """Return a note whose values are known."""
-    size = sum(len(value) if isinstance(value, str) else 16 for value in values.values())
-    size += _ROW_BYTES
-    return Note(partition=partition, row=row, make=lambda: values, bytes=size, verb=verb, etag=etag, is_spare=spare)
 
 
 # Returns notes to be written before, when that has to be looked up first.
@@ -113,7 +71,7 @@ class Writer:
 
         Args:
             notes: in the order in which they are to be written.
-            inquiry: made before the first of them is written.
+            inquiry: made once before the first of them is written, or what takes its place.
         """
         first: Note | None = None
         for note in notes:
@@ -202,11 +160,7 @@ class Writer:
 
     async def _write_some(self) -> None:
         batch = self._next()
-        for note in batch:
-            if (inquiry := self._inquiries.get(note.key)) is not None:
-                found = await inquiry()
-                self._inquiries.pop(note.key, None)
-                self.add(found)
+        await self._ask(batch)
         made = [(note, values) for note in batch if (values := note.make()) is not None]
         wanted = {id(note) for note, _ in made}
         self._written(note for note in batch if id(note) not in wanted)
@@ -221,6 +175,20 @@ class Writer:
             self._written([note for note, _ in made])
             self._recovered()  # it was answered, if only by a refusal
             return
+
+    async def _ask(self, batch: Sequence[Note]) -> None:
+        """Look up what has to be known before these notes are written."""
+        turn = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+        async def ask(note: Note) -> None:
+            async with turn:
+                if (inquiry := self._inquiries.get(note.key)) is not None:
+                    self.add(await inquiry())
+                    self._inquiries.pop(note.key, None)
+                if note.look is not None:
+                    await note.look()
+
+        await asyncio.gather(*(ask(note) for note in batch))
 
     def _next(self) -> list[Note]:
         """Return what goes into one transaction, oldest first: of one partition, and not too much."""
@@ -242,6 +210,8 @@ class Writer:
         if refused.index is None and len(made) > 1:
             return made[: len(made) // 2]  # the rest stays in the buffer
         note, values = made.pop(min(refused.index or 0, len(made) - 1))
+        if refused.is_conflict and note.look is not None:
+            return made  # it stays in the buffer, and is looked up again: somebody has written since
         self._written([note])
         if not refused.is_conflict:
             self._dropped += 1

@@ -149,7 +149,7 @@ class JournaledDelivery(BaseDelivery):
             # The fence of the queue first: who has lost the lock saves nothing (S4). Then that of the row.
             await self.renew(self._inner.lease)
             await self._checkpoints.save(claim_of(self._inner), value, number)
-            self.checkpoint_value = value
+        self.checkpoint_value = value
         self._tell_held()
 
     def _tell_of_copy(self, after: Callable[[], After]) -> None:

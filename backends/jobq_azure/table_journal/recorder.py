@@ -12,8 +12,9 @@ from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, host_of, this_holder
 from jobq.task import OutcomeKind, Task
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.batch_writer import Inquiry, Note, Writer, fixed
+from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.client import Row, TableWire, Verb
+from jobq_azure.table_journal.note import Note, fixed
 
 _CLOCK: Final = SystemClock()
 _LATE_SECONDS: Final = 600.0  # a push that is told later is none: its task may have ended, and its row be swept
@@ -170,7 +171,8 @@ class Notebook:
         born = rows.born(held.task)
         notes = self._attempt(held.id, held.fencing, attempt, output, Verb.REPLACE, born, reason, description)
         if after is not None:
-            self._waits(held, after, notes)
+            self._writer.add(notes)
+            self._waits(held, after)
             return
         values: dict[str, Any] = {
             "State": rows.DONE,
@@ -179,40 +181,39 @@ class Notebook:
             "Then": attempt.then,
             "Born": born,
         }
-        where = fixed(self._queue, rows.live(held.id), values)
-        notes.append(where)
+        self._writer.add(notes)
+        self._tell_where(held.id, held.fencing, values)
         if wished:
-            notes.append(fixed(rows.wishes_of(self._queue), rows.wish_key(held.id), {}, Verb.DELETE))
-        self._writer.add(notes, self._unless_later(where, held.id, held.fencing))
+            self._writer.add([fixed(rows.wishes_of(self._queue), rows.wish_key(held.id), {}, Verb.DELETE)])
 
     def replaced(self, held: Held, after: After) -> None:
         """Tell that the queue has a copy of a task; whether the original is gone is not known yet (S6)."""
-        self._waits(held, after, [])
+        self._waits(held, after)
 
-    def _waits(self, held: Held, after: After, notes: list[Note]) -> None:
+    def _waits(self, held: Held, after: After) -> None:
         values = _waiting(held.task, after.fencing, after.due)
         if held.checkpoint is not None:
             rows.put(values, "Checkpoint", held.checkpoint.encode())
-        where = fixed(self._queue, rows.live(held.id), values)
-        self._writer.add([*notes, where], self._unless_later(where, held.id, after.fencing))
+        self._tell_where(held.id, after.fencing, values)
 
-    def _unless_later(self, note: Note, task_id: str, fencing: FencingNumber) -> Inquiry:
-        """Let a note that a task waits or has ended not be written late over the word of a later attempt (S3, S5).
+    def _tell_where(self, task_id: str, fencing: FencingNumber, values: dict[str, Any]) -> None:
+        """Record that a task waits or has ended: late not over the word of a later attempt (S3, S5).
 
         Whoever is cut off from the table alone, and not from the queue, tells of what another has long begun or ended.
         """
-        make, known_until, is_stale = note.make, _CLOCK.boottime() + _AT_ONCE_SECONDS, False
+        note, is_stale = fixed(self._queue, rows.live(task_id), values), False
+        known_until = _CLOCK.boottime() + _AT_ONCE_SECONDS
 
-        async def look() -> list[Note]:
+        async def look() -> None:
             nonlocal is_stale
             if _CLOCK.boottime() > known_until:
-                row = await self._wire.get(self._queue, rows.live(task_id))
+                row = await self._wire.get(self._queue, note.row)
+                note.verb, note.etag = (Verb.INSERT, "") if row is None else (Verb.REPLACE, str(row["odata.etag"]))
                 with suppress(LookupError, ValueError):  # whoever may write there may write anything
                     is_stale = row is not None and rows.fencing_in(row["Fencing"]) > fencing
-            return []
 
-        note.make = lambda: None if is_stale else make()
-        return look
+        note.make, note.look = lambda: None if is_stale else values, look
+        self._writer.add([note])
 
     def _attempt(
         self,

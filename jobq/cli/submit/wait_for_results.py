@@ -44,7 +44,8 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
     try:
         with Bar("waiting", len(ids)) as bar:
             async with _until_hopeless(backend, left_ids, timeout):
-                async for id_, record in ended(journal, ids, away=away.tell, lag=lag_of(backend)):
+                lag = lag_of(backend)
+                async for id_, record in ended(journal, ids, away=away.tell, lag=lag, unseen=lag > 0):
                     away.said = ""
                     done += 1
                     if record is None:
