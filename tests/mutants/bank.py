@@ -39,14 +39,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/attempt/retry.py",
         text="task.counters.ends > deliveries - 1",
         wrong="task.counters.ends > deliveries",
-        test="tests/unit/test_retry.py::test_an_envelope_cannot_record_the_end_of_the_delivery_that_begins",
+        test="tests/unit/run/test_retry.py::test_an_envelope_cannot_record_the_end_of_the_delivery_that_begins",
     ),
     Mutant(
         name="a settle pauses past the end of its lease",
         file="jobq/run/attempt/settle.py",
         text="first_of(end, keeper.lock_lost_event.wait(), *",
         wrong="first_of(end, *",
-        test="tests/unit/test_settlement.py::test_a_pause_ends_with_the_lease",
+        test="tests/unit/run/test_settlement.py::test_a_pause_ends_with_the_lease",
     ),
     Mutant(
         name="what expired keeps its place",
@@ -74,7 +74,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/worker/receive.py",
         text="return None if not receiving.done() or receiving.cancelled() else receiving.result()",
         wrong="return receiving.result() if receiving.done() and not receiving.cancelling() else None",
-        test="tests/unit/test_receiving.py::test_s1_a_receive_that_is_answered_as_it_is_cancelled_hands_its_tasks_over",
+        test="tests/unit/run/test_receiving.py::test_s1_a_receive_that_is_answered_as_it_is_cancelled_hands_its_tasks_over",
     ),
     Mutant(
         name="a repeated claim takes over a lease that is over (SQLite)",
@@ -221,7 +221,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/attempt/settle.py",
         text="repeats_doubt=capabilities.idempotent_settle)\n    except MalformedTask as fault:  # it has no",
         wrong="repeats_doubt=True)\n    except MalformedTask as fault:  # it has no",
-        test="tests/unit/test_giving_back.py::test_s7_a_give_back_in_doubt_makes_no_second_copy",
+        test="tests/unit/run/test_giving_back.py::test_s7_a_give_back_in_doubt_makes_no_second_copy",
     ),
     Mutant(
         name="a letter that is put back has a name of what goes back (Service Bus)",
@@ -256,7 +256,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_azure/table_journal/cancel_requests.py",
         text="        return float(born) <= wish.at",
         wrong="        return True",
-        test="tests/azure/test_journal_table.py::test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id",
+        test="tests/azure/journal/test_journal_table.py::test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id",
     ),
     Mutant(
         name="tasks of one id have one checkpoint (Service Bus)",
@@ -277,14 +277,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_azure/table_journal/recorder.py",
         text="note.make, note.look = lambda: None if is_stale else values, look",
         wrong="note.make = lambda: None if is_stale else values",
-        test="tests/azure/test_journal_table.py::test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one",
+        test="tests/azure/journal/test_journal_table.py::test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one",
     ),
     Mutant(
         name="an end that is written late stands over what came after its look (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
         text='(Verb.REPLACE, str(row["odata.etag"]))',
         wrong='(Verb.REPLACE, "")',
-        test="tests/azure/test_journal_table.py"
+        test="tests/azure/journal/test_journal_table.py"
         "::test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_look",
     ),
     Mutant(
@@ -292,7 +292,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_azure/table_journal/reader.py",
         text=" if min(now - rows.age(row, now), _born_in(row)) < before]",
         wrong="]",
-        test="tests/azure/test_journal_table.py::test_s5_a_clear_forgets_nothing_that_was_pushed_since",
+        test="tests/azure/journal/test_journal_table.py::test_s5_a_clear_forgets_nothing_that_was_pushed_since",
     ),
     Mutant(
         name="a record that is missing for a moment was cleared",
@@ -334,14 +334,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/attempt/retry.py",
         text="    if _is_given_up(task):",
         wrong="    if False:",
-        test="tests/unit/test_retry.py::test_what_is_given_up_never_starts_again_though_nobody_can_bury_it",
+        test="tests/unit/run/test_retry.py::test_what_is_given_up_never_starts_again_though_nobody_can_bury_it",
     ),
     Mutant(
         name="a missing dead-letter place is not made when it is needed",
         file="backends/jobq_azure/storage/dead_letters.py",
         text="            except AccessDenied:\n                raise missing from None",
         wrong="            finally:\n                raise missing from None",
-        test="tests/azure/test_missing_place.py::test_it_is_made_when_it_is_needed",
+        test="tests/azure/faults/test_missing_place.py::test_it_is_made_when_it_is_needed",
     ),
     Mutant(
         name="the first page of dead letters over HTTP is all",
@@ -453,14 +453,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_azure/table_journal/reader.py",
         text="if known is not None and self._is_former(id_, _born_in(row)):",
         wrong="if False:",
-        test="tests/azure/test_journal_table.py::test_who_pushes_an_id_again_hears_nothing_of_the_former_task",
+        test="tests/azure/journal/test_journal_table.py::test_who_pushes_an_id_again_hears_nothing_of_the_former_task",
     ),
     Mutant(
         name="whose an outcome is, is guessed by when it ended",
         file="backends/jobq_azure/table_journal/reader.py",
         text='return float(row.get("Born") or latest)',
         wrong="return latest",
-        test="tests/azure/test_journal_table.py::test_whose_an_outcome_is_is_known_an_hour_later",
+        test="tests/azure/journal/test_journal_table.py::test_whose_an_outcome_is_is_known_an_hour_later",
     ),
     Mutant(
         name="what was purged before an answer was lost is not told",

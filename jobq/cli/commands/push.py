@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq import strict_json
 from jobq.cli.common import ExampleCommand, Invocation, duration, json_option, read_settings, spec_of, with_queue
 from jobq.cli.display import terminal
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
