@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq import strict_json
-from jobq.cli.common import ExampleCommand, Invocation, duration, json_option, read_settings, spec_of, with_queue
+from jobq.cli.common import (
+    Invocation,
+    ProgramCommand,
+    duration,
+    json_option,
+    program_of,
+    read_settings,
+    spec_of,
+    with_queue,
+)
 from jobq.cli.display import terminal
 from jobq.errors import MalformedTask
 
@@ -19,8 +28,6 @@ if TYPE_CHECKING:
     from jobq.cli.submit.push_chunks import Echo
     from jobq.settings import Settings
     from jobq.submit.input_lines import Template
-
-_ARGV: Final = "jobq.argv"
 
 _HELP: Final = """Queue commands, which workers will run.
 
@@ -49,17 +56,7 @@ _EXAMPLES: Final = (
 )
 
 
-class _PushCommand(ExampleCommand):
-    """Keeps what follows the first `--` apart, which click would mix with FILE."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before `--`."""
-        if "--" in args:
-            position = args.index("--")
-            ctx.meta[_ARGV] = tuple(args[position + 1 :])
-            args = args[:position]
-        return super().parse_args(ctx, args)
-
+class _PushCommand(ProgramCommand):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the shape of a command line."""
         return ["[OPTIONS]", "[-c COMMAND ... | FILE | --call MODULE:FUNCTION | -- PROGRAM [ARGS]...]"]
@@ -190,7 +187,7 @@ def push(
             "preemptions": settings.max_preemptions,
         },
     )
-    argv: tuple[str, ...] | None = ctx.meta.get(_ARGV)
+    argv: tuple[str, ...] | None = program_of(ctx)
     _check_sources(file, commands, argv, call, spec, id_)
     if kwargs is not None and call is None:
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")

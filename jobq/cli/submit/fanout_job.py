@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from jobq.cli.display import terminal
@@ -12,7 +12,7 @@ from jobq.cli.submit.cursor_lease import Cursors, walk_lease
 from jobq.errors import JobqError, MalformedTask, SourceChanged
 from jobq.lease.traversal import Page, Traversal
 from jobq.settings import Settings
-from jobq.submit.command_template import CommandTemplate
+from jobq.submit import command_template
 from jobq.submit.input_lines import Template
 from jobq.submit.pusher import BATCH_TASKS, Pusher
 from jobq.submit.record_sources import Record, Records
@@ -30,14 +30,14 @@ class Fanout:
         settings: of the lease.
         name: of the fanout.
         records: the data set.
-        command: the template of the commands.
+        command: what each record is put into.
         template: what all tasks have.
         batch: records of one task.
         accepts_changes: whether lines that are not queued yet may be others than when it began.
         skips_refused: whether records that no task can be made of are told and left out.
 
     Raises:
-        InvalidTemplate: the command has a field that the records do not have.
+        InvalidTemplate: the command cannot be filled in with what the records have.
     """
 
     def __init__(
@@ -48,15 +48,16 @@ class Fanout:
         *,
         name: str,
         records: Records,
-        command: CommandTemplate,
+        command: command_template.Template,
         template: Template,
         batch: int,
         accepts_changes: bool = False,
         skips_refused: bool = False,
     ) -> None:
-        fields = records.fields if batch == 1 else _BATCH_FIELDS
-        if fields is not None:
-            command.check(fields)
+        if batch > 1:
+            command.check(_BATCH_FIELDS, many="items")
+        elif records.fields is not None:
+            command.check(records.fields)
         self._pusher = pusher
         self._name = name
         self._records = records
@@ -157,9 +158,9 @@ class Fanout:
         for record in records:
             if record.refused:
                 raise MalformedTask(f"{record.where}: {record.refused}")
-        fields: Mapping[str, str | list[str]] = records[0].fields
+        fields: command_template.Values = records[0].fields
         if self._batch == 1:
-            self._command.check(set(fields))
+            self._command.check(fields)
         else:
             fields = {
                 "first": records[0].key,
@@ -171,8 +172,8 @@ class Fanout:
         try:
             filled = self._command.filled(fields)
             # The same records make the same id, so that a page which is queued again adds nothing (S8).
-            id_ = f"{self._name}.{position}.{_digest([filled.command, dict(filled.env)])}"
-            return self._template.task(command=filled.command, env=dict(filled.env), id=id_)
+            id_ = f"{self._name}.{position}.{_digest(list(filled.values()))}"
+            return self._template.task(**filled, id=id_)
         except MalformedTask as error:
             raise MalformedTask(f"{records[0].where}: {error}") from None
 
