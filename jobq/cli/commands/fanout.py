@@ -91,12 +91,12 @@ def fanout(
         raise click.UsageError("--sql and --key go together: rows are walked by a column that is unique")
     if accept_changes and lines is None:
         raise click.UsageError("--accept-changes goes with --lines")
-    from jobq.cli.submit.cursor_lease import cursors_of  # noqa: PLC0415 - `jobq fanout --help` needs none of it
-    from jobq.cli.submit.fanout_job import Fanout  # noqa: PLC0415 - as above
+    from jobq.cli.submit.cursor_lease import cursor_of  # noqa: PLC0415 - `jobq fanout --help` needs none of it
+    from jobq.cli.submit.fanout_job import Fanout, check  # noqa: PLC0415 - as above
     from jobq.cli.submit.push_chunks import Echo, pusher_to  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.spec import parse  # noqa: PLC0415 - as above
     from jobq.submit.command_template import ArgvTemplate, ShellTemplate  # noqa: PLC0415 - as above
-    from jobq.submit.input_lines import Template  # noqa: PLC0415 - as above
+    from jobq.submit.input_lines import Template, budgets_of  # noqa: PLC0415 - as above
     from jobq.submit.record_sources import blob_records, line_records, row_records  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
 
@@ -107,11 +107,7 @@ def fanout(
         "timeout": timeout.total_seconds() if timeout is not None else None,
         "priority": priority,
         "trace_context": ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
-        "budgets": {
-            "retries": settings.num_retries,
-            "crashes": settings.max_crashes,
-            "preemptions": settings.max_preemptions,
-        },
+        "budgets": budgets_of(settings),
     }
     if sql is not None and key is not None:
         records = row_records(sql[0], sql[1], key)
@@ -119,15 +115,15 @@ def fanout(
         records = line_records(Path(lines))
     else:
         records = blob_records(str(blobs), settings)
+    check(template, records, batch)
     echo = Echo(ids=False, as_json=as_json)
 
     async def work(backend: "Backend") -> int:
         creates = not no_create
-        async with cursors_of(backend, queue, settings, creates=creates, tells=not as_json) as cursors:
+        async with cursor_of(backend, queue, settings, f"fanout:{name}", creates=creates, tells=not as_json) as cursor:
             spread = Fanout(
                 pusher_to(backend, echo, creates=creates),
-                cursors,
-                settings,
+                cursor,
                 name=name,
                 records=records,
                 command=template,

@@ -8,17 +8,24 @@ from typing import Any, Final
 
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.cli.submit.cursor_lease import Cursors, walk_lease
+from jobq.cli.submit.cursor_lease import Cursor
 from jobq.errors import JobqError, MalformedTask, SourceChanged
 from jobq.lease.traversal import Page, Traversal
-from jobq.settings import Settings
 from jobq.submit import command_template
 from jobq.submit.input_lines import Template
 from jobq.submit.pusher import BATCH_TASKS, Pusher
 from jobq.submit.record_sources import Record, Records
 from jobq.task import Task
 
-_BATCH_FIELDS: Final = frozenset({"first", "last", "count", "number", "items"})
+_BATCH_FIELDS: Final = ("count", "first", "items", "last", "number")
+
+
+def check(command: command_template.Template, records: Records, batch: int) -> None:
+    """Raise InvalidTemplate for a command that cannot be filled in with what the records have, as far as is known."""
+    if batch > 1:
+        command.check(_BATCH_FIELDS, many="items")
+    elif records.fields is not None:
+        command.check(records.fields)
 
 
 class Fanout:
@@ -26,8 +33,7 @@ class Fanout:
 
     Args:
         pusher: brings batches into the queue.
-        cursors: where the lease is kept.
-        settings: of the lease.
+        cursor: where the cursor is kept.
         name: of the fanout.
         records: the data set.
         command: what each record is put into.
@@ -35,16 +41,12 @@ class Fanout:
         batch: records of one task.
         accepts_changes: whether lines that are not queued yet may be others than when it began.
         skips_refused: whether records that no task can be made of are told and left out.
-
-    Raises:
-        InvalidTemplate: the command cannot be filled in with what the records have.
     """
 
     def __init__(
         self,
         pusher: Pusher,
-        cursors: Cursors,
-        settings: Settings,
+        cursor: Cursor,
         *,
         name: str,
         records: Records,
@@ -54,10 +56,6 @@ class Fanout:
         accepts_changes: bool = False,
         skips_refused: bool = False,
     ) -> None:
-        if batch > 1:
-            command.check(_BATCH_FIELDS, many="items")
-        elif records.fields is not None:
-            command.check(records.fields)
         self._pusher = pusher
         self._name = name
         self._records = records
@@ -67,8 +65,7 @@ class Fanout:
         self._accepts_changes = accepts_changes
         self._skips_refused = skips_refused
         self._skipped = 0
-        self._cursors = cursors
-        self._lease = walk_lease(cursors.keeper, settings, f"fanout:{name}")
+        self._cursor = cursor
 
     async def run(self) -> int:
         """Queue what is left; return the exit code."""
@@ -77,16 +74,15 @@ class Fanout:
             "command": self._command.text,
             "--batch": str(self._batch),
             "options": _digest(repr(self._template)),
-            **self._cursors.source,
+            **self._cursor.source,
         }
         file = self._records.file
         if file is not None and not self._accepts_changes:
             source["file"] = await file.digest()
         # Whole batches, so that no page but the last ends within one.
         size = self._batch * max(1, BATCH_TASKS // self._batch)
-        walk = Traversal(self._lease, self._records.fetch, batch_size=size, source=source)
+        walk = Traversal(self._cursor.lease, self._records.fetch, batch_size=size, source=source)
         try:
-            await self._cursors.ready(self._lease.name)
             async with walk:
                 if file is not None:
                     await file.check_queued(walk.progress, self._name)
