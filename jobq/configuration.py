@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from jobq import durations, sizes
+from jobq.formats import durations, sizes
 from jobq.settings import About, Settings, variable_of
 
 HIDDEN: Final = "(set, not shown)"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError
 from jobq.events import Event, Events
+from jobq.formats.trace_context import current_context
 from jobq.journal.records import Canceled, TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.lease.named import NamedLease, named_lease
@@ -26,7 +27,6 @@ from jobq.spec import resolve
 from jobq.submit.pusher import Pusher
 from jobq.task import Task
 from jobq.task_handle import TaskHandle
-from jobq.trace_context import current_context
 from jobq.workspec import enqueue
 
 _T = TypeVar("_T")

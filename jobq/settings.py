@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from jobq import durations, sizes
 from jobq.errors import ConfigurationError
 from jobq.files.location import checked_place
+from jobq.formats import durations, sizes
 
 _PREFIX: Final = "JOBQ_"
 # What a task is given: a jobq command inside of a task finds them in its environment.

@@ -1,7 +1,7 @@
 """What a user submits, how an attempt ends, and the JSON of both on the wire.
 
 Wire format, version 2: one JSON object, UTF-8. Fields that are None are left out; an unknown field is refused, so a
-newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.wire_v1`.
+newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.formats.wire_v1`.
 """
 
 import hashlib
@@ -17,8 +17,9 @@ from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from jobq import exit_rules, strict_json, wire_v1
+from jobq import exit_rules
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json, wire_v1
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024

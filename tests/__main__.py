@@ -82,7 +82,7 @@ def _split(options: list[str]) -> tuple[list[str], dict[str, list[str]]]:
         if path.exists() and path.is_relative_to(_HERE) and path != _HERE:
             chosen.setdefault(path.relative_to(_HERE).parts[0], []).append(option)
             options = [other for other in options if other != option]
-    every = (folder for folder in _HERE.iterdir() if any(folder.glob("test_*.py")))
+    every = (folder for folder in _HERE.iterdir() if any(folder.rglob("test_*.py")))
     return options, chosen or {folder.name: [str(folder)] for folder in every}
 
 

@@ -21,7 +21,7 @@ QUICK = (
     "tests/conformance/test_memory.py",
     "tests/timing/test_lifetime.py",
     "tests/process/test_end_to_end.py",
-    "tests/process/test_callback_processes.py",
+    "tests/process/library/test_callback_processes.py",
     "tests/cli/test_main.py",
     "tests/cli/test_worker.py",
 )

@@ -21,12 +21,13 @@ from jobq_sqlite.bulk import ROWS_AT_ONCE, some
 from jobq_sqlite.errors import StoreReplaced, translate
 from jobq_sqlite.open_file import OpenFile
 from jobq_sqlite.task_sql import Now
-from jobq_sqlite.transaction import Operation, Work
+from jobq_sqlite.transaction import GAP_SECONDS, Operation, Work
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 
 POLL_SECONDS: Final = 0.05  # a push by another process is seen within this; costs about 0.2 % of a core
+_TURN_SECONDS: Final = 0.1  # of one batch after the other, before others get the lock
 _MAX_BATCH: Final = 1000  # bounds how long one transaction holds the write lock
 _log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class Connection:
         self._backlog: list[Operation] = []  # the thread's own: what did not fit into the last batch
         self._watchers = 0
         self._stopping = False
+        self._turn = 0.0  # seconds of batches without a gap
+        self._ended_at = 0.0  # the last of them, by the monotonic clock
         self._thread = threading.Thread(target=self._main, name=f"jobq-sqlite {file.path.name}", daemon=True)
         self._loop: asyncio.AbstractEventLoop
         self._opened: asyncio.Future[None]
@@ -187,7 +190,9 @@ class Connection:
         return batch
 
     def _run(self, batch: list[Operation], database: sqlite3.Connection) -> None:
+        self._let_others_in()
         wanted = [operation for operation in batch if not operation.answer.cancelled()]
+        began = time.monotonic()
         try:
             transaction.run(wanted, database, self.file)
         except BaseException:
@@ -195,6 +200,16 @@ class Connection:
             raise
         finally:
             self._tell(deliver, wanted)
+            self._ended_at = time.monotonic()
+            self._turn += self._ended_at - began
+
+    def _let_others_in(self) -> None:
+        """Leave a gap now and then between batches: SQLite's lock has no queue, and others need it (S11)."""
+        if time.monotonic() - self._ended_at >= GAP_SECONDS:
+            self._turn = 0.0
+        elif self._turn >= _TURN_SECONDS:
+            time.sleep(GAP_SECONDS)
+            self._turn = 0.0
 
     def _look_for_foreign_writes(self, database: sqlite3.Connection, seen: int | None) -> int | None:
         try:

@@ -180,6 +180,7 @@ class OpenFile:
 
     def __init__(self, file: StoreFile, *, create: bool = False, reads_beside: "OpenFile | None" = None) -> None:
         self.path = file.path
+        self.busy_timeout = file.busy_timeout
         self._file = file
         self._create = create
         self._reads_beside = reads_beside

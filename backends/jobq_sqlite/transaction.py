@@ -7,7 +7,7 @@ from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError
 from jobq_sqlite.bulk import SECONDS_AT_ONCE
@@ -17,6 +17,8 @@ from jobq_sqlite.task_sql import Now
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection, Now], T]
+GAP_SECONDS: Final = 0.004  # for which whoever has written for long leaves the lock to others
+_LOOK_SECONDS: Final = 0.003  # between two looks whether the lock is free; within the gap
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +86,7 @@ def _answered_without_lock(operation: Operation, database: sqlite3.Connection, n
 def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connection, file: OpenFile) -> None:
     if database.in_transaction:
         database.execute("ROLLBACK")  # the last one could not be rolled back when it failed
-    database.execute("BEGIN IMMEDIATE")
+    _take_write_lock(database, file.busy_timeout)
     try:
         now = file.now_to_write(database)  # after the wait for the lock, so that no lease is judged by an old time (S4)
         now = now._replace(bulk_until=time.monotonic() + SECONDS_AT_ONCE)
@@ -103,6 +105,24 @@ def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connecti
         for operation in writers:
             operation.error = (operation.unknown or BackendUnavailable)(text)
     file.confirm()  # S1: what was written to a file that nobody will open is not acknowledged
+
+
+def _take_write_lock(database: sqlite3.Connection, patience: float) -> None:
+    """Begin to write, once the lock is free: SQLite's own waiting looks ten times a second, and seldom meets a gap."""
+    give_up = time.monotonic() + patience
+    database.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
+                    raise
+                time.sleep(_LOOK_SECONDS)
+            else:
+                return
+    finally:
+        database.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
 
 
 def _run_one(operation: Operation, database: sqlite3.Connection, now: Now) -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from jobq import durations, sizes
 from jobq.cli.display import terminal
 from jobq.cli.interrupts import Interrupted, heard
 from jobq.errors import ConfigurationError
+from jobq.formats import durations, sizes
 
 if TYPE_CHECKING:
     from jobq.backend import Backend

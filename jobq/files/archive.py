@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from jobq import sizes
 from jobq.errors import ConfigurationError
+from jobq.formats import sizes
 
 _READ_BYTES: Final = 1024 * 1024
 _MOST_DEEP: Final = 100  # each level costs a call, and a look at all above it

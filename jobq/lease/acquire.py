@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
-from jobq import durations
 from jobq.clock import Clock, Moment
 from jobq.errors import BackendUnavailable, ConfigurationError, LeaseHeld, LockLost, QueueNotFound, SettlementUnknown
+from jobq.formats import durations
 from jobq.lease.keeper import answered_within
 from jobq.lease.store import Busy, Grant, LeaseStore, Request
 from jobq.lease.timing import LeaseTiming

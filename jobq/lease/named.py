@@ -14,9 +14,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from jobq import durations
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
+from jobq.formats import durations
 from jobq.lease.acquire import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, Acquirer
 from jobq.lease.keeper import LeaseKeeper, Loss
 from jobq.lease.store import Confirmation, Grant, LeaseStore, checked_name

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from jobq import durations
 from jobq.errors import ConfigurationError
+from jobq.formats import durations
 from jobq.settings import Settings
 
 SHORTEST_SECONDS = 10.0

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
-from jobq import strict_json
 from jobq.errors import LockLost, MalformedTask, SourceChanged, StoreUnusable
+from jobq.formats import strict_json
 from jobq.lease.named import NamedLease
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from jobq import strict_json
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 from jobq.journal.records import MAX_DETAIL_CHARACTERS, MAX_OUTPUT_BYTES, MAX_VALUE_BYTES, Attempt, Beat, end_of
 from jobq.servable import TaskRecord
 from jobq.server import schemas

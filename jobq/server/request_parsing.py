@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from jobq import strict_json
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 from jobq.server import schemas
 from jobq.server.error_responses import Refused
 

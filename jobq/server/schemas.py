@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from jobq import durations, strict_json
 from jobq.backend import MOST_CHECKPOINTS
+from jobq.formats import durations, strict_json
 from jobq.journal.records import (
     MAX_BEAT_OUTPUT_BYTES,
     MAX_DETAIL_CHARACTERS,

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
-from jobq import strict_json
 from jobq.errors import JobqError, LockLost, MalformedTask
+from jobq.formats import strict_json
 from jobq.journal.wire import body_fields
 from jobq.run.attempt import retry
 from jobq.servable import HeldDelivery, Kind, TaskRecord

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Self
 
-from jobq import strict_json
 from jobq.errors import JobqError, MalformedTask
+from jobq.formats import strict_json
 from jobq.settings import Settings
 from jobq.task import MAX_BODY_BYTES, Task
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from jobq.trace_context import inherited_context
+from jobq.formats.trace_context import inherited_context
 
 
 @contextmanager

@@ -30,13 +30,13 @@ from opentelemetry.trace import (
 from jobq import __version__
 from jobq.backend import Delivery
 from jobq.events import Event
+from jobq.formats.trace_context import ids_of, state_of, written
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.runner import Runner, Running
 from jobq.run.process.spawner import Deadline
 from jobq.task import Task
 from jobq.telemetry.histogram_buckets import DURATION_BOUNDS
 from jobq.telemetry.worker_state import ENDS, UNSETTLED
-from jobq.trace_context import ids_of, state_of, written
 
 _log = logging.getLogger(__name__)
 _SCOPE: Final = "jobq"

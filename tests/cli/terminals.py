@@ -13,9 +13,8 @@ from typing import Any, Self
 
 import pyte
 
+from tests.cli.conftest import DEADLINE_SECONDS
 from tests.fork_server import forked
-
-from .conftest import DEADLINE_SECONDS
 
 
 class Terminal:

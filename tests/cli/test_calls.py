@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobq.run.spawn.choose_spawner import is_possible
-
-from .conftest import Jobq
+from tests.cli.conftest import Jobq
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-tasks.md"
 MODULE = """

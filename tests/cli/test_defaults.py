@@ -6,14 +6,13 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from jobq.durations import show
 from jobq.errors import ConfigurationError
+from jobq.formats.durations import show
 from jobq.lease.timing import timing_for
 from jobq.run.attempt import command_attempt as command
 from jobq.settings import Settings
 from jobq.spec import resolve
-
-from .conftest import Jobq
+from tests.cli.conftest import Jobq
 
 
 class Row(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Jobq
+from tests.cli.conftest import Jobq
 
 
 def test_unwritable_home(jobq: Jobq) -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from jobq.cli.main import cli
 from jobq.task import Task
-
-from .conftest import Jobq
+from tests.cli.conftest import Jobq
 
 EVENT: Final = {"ts", "level", "event", "msg", "queue", "backend", "worker_id", "host"}
 DEAD: Final = {"id", "reason", "description", "deliveries", "died", "task"}

@@ -12,9 +12,8 @@ from typing import Final
 
 import pytest
 
+from tests.cli.conftest import Jobq, eventually
 from tests.guardian.stage import state, worker_below
-
-from .conftest import Jobq, eventually
 
 TTL: Final = 3.0
 SHORT: Final = {

@@ -17,9 +17,8 @@ import pytest
 from jobq.backend import Backend
 from jobq.run.spawn.choose_spawner import is_possible
 from jobq.task import Task
+from tests.cli.conftest import Jobq, eventually
 from tests.guardian.stage import worker_below
-
-from .conftest import Jobq, eventually
 
 LEASE = timedelta(seconds=3)
 NOW = timedelta(0)

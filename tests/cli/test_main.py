@@ -11,8 +11,7 @@ import click
 import pytest
 
 from jobq.cli.main import cli
-
-from .conftest import Jobq
+from tests.cli.conftest import Jobq
 
 HEAVY = {"azure", "aiohttp", "psutil", "pydantic", "rich", "sqlite3", "jobq.task", "jobq.settings"}
 

@@ -4,8 +4,7 @@ import signal
 import time
 
 from jobq.task import Budgets, Task
-
-from .conftest import Jobq, eventually
+from tests.cli.conftest import Jobq, eventually
 
 
 def test_runs_one_task_and_ends(jobq: Jobq) -> None:

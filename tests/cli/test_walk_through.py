@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from .conftest import Jobq, eventually
-from .terminals import Terminal
+from tests.cli.conftest import Jobq, eventually
+from tests.cli.terminals import Terminal
 
 README: Final = Path(__file__).parents[2] / "README.md"
 PROMPT: Final = "ready>"

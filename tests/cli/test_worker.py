@@ -8,8 +8,7 @@ import sys
 from datetime import datetime
 
 from jobq.task import Task
-
-from .conftest import Jobq
+from tests.cli.conftest import Jobq
 
 CANARY = "canary-3f9a"
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from jobq import durations
+from jobq.formats import durations
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"

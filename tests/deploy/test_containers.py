@@ -13,7 +13,7 @@ import pycep
 import pytest
 import yaml
 
-from jobq import durations
+from jobq.formats import durations
 from jobq.settings import TASK_VARIABLES, Settings, variable_of
 from jobq.testing.service_bus.emulator import Emulator
 from tests.fork_server import forked

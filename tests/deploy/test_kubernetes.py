@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from jobq import durations
+from jobq.formats import durations
 from jobq.settings import Settings
 from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.spec import resolve

@@ -46,7 +46,7 @@ NOT_RUN: Final = {
     "jobq checkpoint": "speaks to the worker of the task that runs it; tests/journal does it inside of one",
     "date | jobq checkpoint": "as above",
     "jobq progress": "as above",
-    "jobq demo top": "follows a queue for ever on a terminal; tests/cli/test_top.py looks at it",
+    "jobq demo top": "follows a queue for ever on a terminal; tests/cli/display/test_top.py looks at it",
     "watch ": "repeats its command for ever",
     "jobq demo push --wait": "waits for a worker; tests/journal does it beside one",
     "curl ": "needs a storage service that refuses stale fencing numbers",

@@ -9,7 +9,7 @@ import pytest
 
 from jobq.run.process.spawner import Deadline, StatusLost
 from tests.guardian.stage import boottime, state, until_async
-from tests.guardian.warming import impatient_guardian, stage
+from tests.guardian.zygote.warming import impatient_guardian, stage
 
 
 async def test_p1_a_deadline_that_moves_while_a_task_is_started_counts() -> None:

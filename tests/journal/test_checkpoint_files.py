@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobq.checkpoint_format import Saved
 from jobq.clock import Moment
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
 from jobq.fencing import FencingNumber
@@ -21,6 +20,7 @@ from jobq.files.archive import Unfit, _digest, pack, unpack
 from jobq.files.file_store import place_at
 from jobq.files.folder_store import FolderPlace
 from jobq.files.location import checked_place
+from jobq.formats.checkpoint_format import Saved
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.run.attempt.attempt_journal import AttemptJournal

@@ -18,10 +18,10 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="SQLite reads the time before it has the lock",
         file="backends/jobq_sqlite/transaction.py",
-        text=('    database.execute("BEGIN IMMEDIATE")\n    try:\n        now = file.now_to_write(database)'),
+        text="    _take_write_lock(database, file.busy_timeout)\n    try:\n        now = file.now_to_write(database)",
         wrong=(
             "    now = file.now_to_write(database)\n"
-            '    database.execute("BEGIN IMMEDIATE")\n'
+            "    _take_write_lock(database, file.busy_timeout)\n"
             "    try:\n"
             "        now = now"
         ),
@@ -39,14 +39,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/attempt/retry.py",
         text="task.counters.ends > deliveries - 1",
         wrong="task.counters.ends > deliveries",
-        test="tests/unit/test_retry.py::test_an_envelope_cannot_record_the_end_of_the_delivery_that_begins",
+        test="tests/unit/run/test_retry.py::test_an_envelope_cannot_record_the_end_of_the_delivery_that_begins",
     ),
     Mutant(
         name="a settle pauses past the end of its lease",
         file="jobq/run/attempt/settle.py",
         text="first_of(end, keeper.lock_lost_event.wait(), *",
         wrong="first_of(end, *",
-        test="tests/unit/test_settlement.py::test_a_pause_ends_with_the_lease",
+        test="tests/unit/run/test_settlement.py::test_a_pause_ends_with_the_lease",
     ),
     Mutant(
         name="what expired keeps its place",
@@ -74,7 +74,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/worker/receive.py",
         text="return None if not receiving.done() or receiving.cancelled() else receiving.result()",
         wrong="return receiving.result() if receiving.done() and not receiving.cancelling() else None",
-        test="tests/unit/test_receiving.py::test_s1_a_receive_that_is_answered_as_it_is_cancelled_hands_its_tasks_over",
+        test="tests/unit/run/test_receiving.py::test_s1_a_receive_that_is_answered_as_it_is_cancelled_hands_its_tasks_over",
     ),
     Mutant(
         name="a repeated claim takes over a lease that is over (SQLite)",
@@ -221,7 +221,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/attempt/settle.py",
         text="repeats_doubt=capabilities.idempotent_settle)\n    except MalformedTask as fault:  # it has no",
         wrong="repeats_doubt=True)\n    except MalformedTask as fault:  # it has no",
-        test="tests/unit/test_giving_back.py::test_s7_a_give_back_in_doubt_makes_no_second_copy",
+        test="tests/unit/run/test_giving_back.py::test_s7_a_give_back_in_doubt_makes_no_second_copy",
     ),
     Mutant(
         name="a letter that is put back has a name of what goes back (Service Bus)",
@@ -256,7 +256,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_azure/table_journal/cancel_requests.py",
         text="        return float(born) <= wish.at",
         wrong="        return True",
-        test="tests/azure/test_journal_table.py::test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id",
+        test="tests/azure/journal/test_journal_table.py::test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id",
     ),
     Mutant(
         name="tasks of one id have one checkpoint (Service Bus)",
@@ -277,22 +277,71 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_azure/table_journal/recorder.py",
         text="note.make, note.look = lambda: None if is_stale else values, look",
         wrong="note.make = lambda: None if is_stale else values",
-        test="tests/azure/test_journal_table.py::test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one",
+        test="tests/azure/journal/test_journal_table.py::test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one",
     ),
     Mutant(
         name="an end that is written late stands over what came after its look (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
         text='(Verb.REPLACE, str(row["odata.etag"]))',
         wrong='(Verb.REPLACE, "")',
-        test="tests/azure/test_journal_table.py"
+        test="tests/azure/journal/test_journal_table.py"
         "::test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_look",
+    ),
+    Mutant(
+        name="a former task's word is told as that of a later one of its id (table journal)",
+        file="backends/jobq_azure/table_journal/reader.py",
+        text="if row is not None and not self._is_former(id_, row):",
+        wrong="if row is not None:",
+        test="tests/azure/journal/test_journal_races.py::test_s5_the_end_of_a_former_task_of_that_id_is_not_told_as_this_ones",
+    ),
+    Mutant(
+        name="a late end stands over a task that was given its id since (table journal)",
+        file="backends/jobq_azure/table_journal/recorder.py",
+        text="made - float(born) > knows)",
+        wrong="False)",
+        test="tests/azure/journal/test_journal_races.py::test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life",
+    ),
+    Mutant(
+        name="a final word is dropped as told already (table journal)",
+        file="backends/jobq_azure/table_journal/batch_writer.py",
+        text=" and each.verb is Verb.INSERT and each.look is None]",
+        wrong=" and each.verb is Verb.INSERT]",
+        test="tests/azure/journal/test_journal_races.py::test_s5_a_final_word_is_not_dropped_as_told_already",
+    ),
+    Mutant(
+        name="one look that is refused keeps all from being written (table journal)",
+        file="backends/jobq_azure/table_journal/batch_writer.py",
+        text="if faults or len(errors) == len(batch):",
+        wrong="if errors:",
+        test="tests/azure/journal/test_journal_races.py::test_looks_that_are_refused_keep_no_others_from_being_written",
+    ),
+    Mutant(
+        name="what was requeued counts as a lost lease (table journal)",
+        file="backends/jobq_azure/table_journal/recorder.py",
+        text=" or rows.lease_left(row, self._wire.now()) > 0:",
+        wrong=":",
+        test="tests/azure/journal/test_journal_races.py::test_what_was_requeued_counts_as_no_lost_lease",
+    ),
+    Mutant(
+        name="what is put off is given back once, and by half (table journal)",
+        file="backends/jobq_azure/table_journal/backend.py",
+        text="await give_back(self._delivery(inner, since, None), _PUT_OFF)",
+        wrong='await inner.settle(__import__("jobq").settlement.Release(_PUT_OFF))',
+        test="tests/sb/test_put_off.py::test_s6_what_is_put_off_leaves_no_original_beside_its_copy",
+    ),
+    Mutant(
+        name="a receive all of which was put back is an outage",
+        file="jobq/run/worker/receive.py",
+        text="self._was_served, denied_since = True, None",
+        wrong="raise",
+        test="tests/sb/test_put_off.py::test_l4_a_fresh_worker_comes_to_what_waits_behind_what_is_put_off",
     ),
     Mutant(
         name="a clear forgets what was pushed since (table journal)",
         file="backends/jobq_azure/table_journal/reader.py",
         text=" if min(now - rows.age(row, now), _born_in(row)) < before]",
         wrong="]",
-        test="tests/azure/test_journal_table.py::test_s5_a_clear_forgets_nothing_that_was_pushed_since",
+        test="tests/azure/journal/test_journal_table.py::test_s5_a_clear_forgets_nothing_that_was_pushed_since",
     ),
     Mutant(
         name="a record that is missing for a moment was cleared",
@@ -320,7 +369,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/submit/pusher.py",
         text="return is_safe and (window is None or seconds < window.total_seconds() / 2)",
         wrong="return window is None or seconds < window.total_seconds() / 2",
-        test="tests/azure/test_one_push_policy.py::test_a_push_that_may_be_doubled_is_not_repeated",
+        test="tests/azure/faults/test_one_push_policy.py::test_a_push_that_may_be_doubled_is_not_repeated",
     ),
     Mutant(
         name="what the first try may have queued is not in doubt after the second",
@@ -328,6 +377,13 @@ BANK: Final[tuple[Mutant, ...]] = (
         text="list(dict.fromkeys((*unknown.ids, *error.ids)))",
         wrong="error.ids",
         test="tests/unit/test_pusher.py::test_s8_what_either_try_may_have_queued_is_in_doubt",
+    ),
+    Mutant(
+        name="who writes without a pause leaves others no gap (SQLite)",
+        file="backends/jobq_sqlite/connection.py",
+        text="            time.sleep(GAP_SECONDS)\n",
+        wrong="",
+        test="tests/sqlite/test_fair_lock.py::test_who_writes_without_a_pause_leaves_gaps",
     ),
     Mutant(
         name="a lease that is over is waited for again and again",
@@ -348,14 +404,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/attempt/retry.py",
         text="    if _is_given_up(task):",
         wrong="    if False:",
-        test="tests/unit/test_retry.py::test_what_is_given_up_never_starts_again_though_nobody_can_bury_it",
+        test="tests/unit/run/test_retry.py::test_what_is_given_up_never_starts_again_though_nobody_can_bury_it",
     ),
     Mutant(
         name="a missing dead-letter place is not made when it is needed",
         file="backends/jobq_azure/storage/dead_letters.py",
         text="            except AccessDenied:\n                raise missing from None",
         wrong="            finally:\n                raise missing from None",
-        test="tests/azure/test_missing_place.py::test_it_is_made_when_it_is_needed",
+        test="tests/azure/faults/test_missing_place.py::test_it_is_made_when_it_is_needed",
     ),
     Mutant(
         name="the first page of dead letters over HTTP is all",
@@ -467,14 +523,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_azure/table_journal/reader.py",
         text="if known is not None and self._is_former(id_, _born_in(row)):",
         wrong="if False:",
-        test="tests/azure/test_journal_table.py::test_who_pushes_an_id_again_hears_nothing_of_the_former_task",
+        test="tests/azure/journal/test_journal_table.py::test_who_pushes_an_id_again_hears_nothing_of_the_former_task",
     ),
     Mutant(
         name="whose an outcome is, is guessed by when it ended",
         file="backends/jobq_azure/table_journal/reader.py",
         text='return float(row.get("Born") or latest)',
         wrong="return latest",
-        test="tests/azure/test_journal_table.py::test_whose_an_outcome_is_is_known_an_hour_later",
+        test="tests/azure/journal/test_journal_table.py::test_whose_an_outcome_is_is_known_an_hour_later",
     ),
     Mutant(
         name="what was purged before an answer was lost is not told",

@@ -22,7 +22,7 @@ from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.client import Verb, Write
 from jobq_azure.table_journal.delivery import claim_of
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
-from tests.azure.journal_stage import state, written
+from tests.azure.journal.journal_stage import state, written
 from tests.sb.stage import NOW, SPEC, Stage
 
 GOOD = TaskResult(exit_code=0)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from jobq.backend import Backend, Delivery
 from jobq.errors import JobqError, MalformedTask
+from jobq.formats.strict_json import MAX_DEPTH
 from jobq.journal.records import (
     MAX_BEAT_OUTPUT_BYTES,
     MAX_DETAIL_CHARACTERS,
@@ -36,7 +37,6 @@ from jobq.run.callbacks.sync_task_context import MAX_CHECKPOINT_BYTES, checked_c
 from jobq.settings import Settings
 from jobq.settlement import Complete, DeadLetter, Record, Requeue
 from jobq.spec import resolve
-from jobq.strict_json import MAX_DEPTH
 from jobq.task import MAX_BODY_BYTES, MAX_NEW_BYTES, Outcome, OutcomeKind, Task, TaskResult
 from tests.service.server import running
 

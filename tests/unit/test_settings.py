@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from jobq import durations
 from jobq.errors import ConfigurationError
+from jobq.formats import durations
 from jobq.settings import Settings
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobq import sizes
 from jobq.errors import ConfigurationError
+from jobq.formats import sizes
 from jobq.settings import Settings
 
 MIB = 1024**2

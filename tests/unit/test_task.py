@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq import strict_json
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 from jobq.task import MAX_BODY_BYTES, Task, new_id
 
 

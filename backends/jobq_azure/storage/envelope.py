@@ -7,8 +7,8 @@ the message, so that a requeue is one atomic request whatever the size of the ta
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from jobq import strict_json
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 from jobq.task import Task
 from jobq_azure.storage.message_format import NOTHING, Beside, Content
 

@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jobq import strict_json
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 
 MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request
 # What a message may still grow by: counters, a generation, a date. Nothing may push it over the limit later.

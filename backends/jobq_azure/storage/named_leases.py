@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from jobq import strict_json
 from jobq.errors import BackendUnavailable, LockLost, MalformedTask, SettlementUnknown, StoreUnusable
+from jobq.formats import strict_json
 from jobq.lease import rules
 from jobq.lease.rules import CONFIRMED, HELD, RELEASED, Row
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, Request

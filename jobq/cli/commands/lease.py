@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq import durations
 from jobq.cli.common import (
     ExampleCommand,
     SuggestingGroup,
@@ -18,6 +17,7 @@ from jobq.cli.common import (
     with_queue,
 )
 from jobq.cli.display import terminal
+from jobq.formats import durations
 
 if TYPE_CHECKING:
     from jobq.backend import Backend

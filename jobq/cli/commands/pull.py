@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq import durations
 from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, run_async, size, spec_of
 from jobq.cli.display import terminal
+from jobq.formats import durations
 
 if TYPE_CHECKING:
     from jobq.backend import Backend, Delivery

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq import strict_json
 from jobq.cli.common import (
     Invocation,
     ProgramCommand,
@@ -22,6 +21,7 @@ from jobq.cli.common import (
 )
 from jobq.cli.display import terminal
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 
 if TYPE_CHECKING:
     from jobq.backend import Backend

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq import durations
 from jobq.cli.common import ExampleCommand, Invocation, duration, read_settings, run_async, size
 from jobq.cli.display import terminal
+from jobq.formats import durations
 
 if TYPE_CHECKING:
     from jobq.cli.localrun.local_run import Here

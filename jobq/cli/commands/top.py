@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq import durations
 from jobq.cli.common import ExampleCommand, duration, json_option, with_queue
 from jobq.cli.display import format_journal, terminal
 from jobq.errors import BackendUnavailable, JobqError
+from jobq.formats import durations
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from jobq import durations, sizes
 from jobq.cli.display.terminal import visible
 from jobq.events import Event
+from jobq.formats import durations, sizes
 
 ID_CHARACTERS: Final = 8  # the end of an id: its beginning is the time, alike for all tasks of a batch
 _PHRASES: Final = {

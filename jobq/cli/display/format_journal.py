@@ -4,10 +4,10 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from jobq import durations, sizes
-from jobq.checkpoint_format import Saved
 from jobq.cli.display import format_task
 from jobq.cli.display.terminal import shortened, visible
+from jobq.formats import durations, sizes
+from jobq.formats.checkpoint_format import Saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,9 +4,9 @@ import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from jobq import strict_json
 from jobq.cli.display.terminal import visible, visible_bytes
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 
 if TYPE_CHECKING:
     from jobq.task import Task

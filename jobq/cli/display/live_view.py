@@ -16,11 +16,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
-from jobq import strict_json
 from jobq.backend import Backend, QueueStats
 from jobq.cli.display import slot_table, terminal
 from jobq.cli.display.live_frame import Draw
 from jobq.events import Event, Events
+from jobq.formats import strict_json
 from jobq.run.process.usage import UsageSampler, Watch
 from jobq.settings import Settings
 from jobq.spec import resolve

@@ -4,8 +4,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from jobq import durations
 from jobq.cli.display import terminal
+from jobq.formats import durations
 
 if TYPE_CHECKING:
     from rich.progress import Progress

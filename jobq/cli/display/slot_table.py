@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from jobq import durations
 from jobq.cli.display.event_format import short_id
 from jobq.cli.display.terminal import paint, visible
+from jobq.formats import durations
 from jobq.run.process.usage import Reading
 
 _LINES_ABOVE: Final = 5  # of a terminal: left to what scrolls

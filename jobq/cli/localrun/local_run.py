@@ -5,7 +5,6 @@ import time
 from contextlib import nullcontext, suppress
 from typing import Final
 
-from jobq import durations
 from jobq.backend import Backend, Delivery
 from jobq.cli.display.live_view import Live, beside
 from jobq.cli.display.passthrough_log import Screen
@@ -13,6 +12,7 @@ from jobq.cli.localrun.input_feed import Feed, line_of
 from jobq.cli.localrun.joblog import Finished, JobLog
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.events import Events
+from jobq.formats import durations
 from jobq.run.attempt.retry import is_unspent, verdict_of_caller
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from jobq import durations
 from jobq.cli.display import format_journal, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
 from jobq.errors import BackendUnavailable, JobqError
+from jobq.formats import durations
 from jobq.journal.store import journal_of
 from jobq.journal.wait import ended, lag_of, patiently
 from jobq.task_handle import result_of

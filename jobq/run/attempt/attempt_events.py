@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from jobq.backend import Delivery
 from jobq.events import Events
+from jobq.formats.trace_context import ids_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict
 from jobq.run.attempt.settle import Settled
 from jobq.settlement import Complete, DeadLetter, Requeue
 from jobq.task import Outcome, OutcomeKind, Task, Usage
-from jobq.trace_context import ids_of
 
 # The names are the public ones of the log (docs/deployment.md); the journal has words of its own.
 _EVENT_OF: Final = {

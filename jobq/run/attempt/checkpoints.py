@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from jobq.backend import Backend, Delivery
-from jobq.checkpoint_format import Saved
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, LockLost
 from jobq.fencing import FencingNumber
 from jobq.files.archive import Unfit, pack, unpack
 from jobq.files.file_store import Place, place_at
 from jobq.files.remove_tree import remove_tree
 from jobq.files.threads import in_thread
+from jobq.formats.checkpoint_format import Saved
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.process.spawner import StartFailed
 from jobq.settings import Settings

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from jobq import sizes
+from jobq.formats import sizes
 from jobq.journal.records import MAX_VALUE_BYTES
 from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.attempt.result import with_written

@@ -8,8 +8,8 @@ import json
 from dataclasses import replace
 from typing import Final
 
-from jobq import strict_json
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 from jobq.journal.records import MAX_VALUE_BYTES
 from jobq.task import Outcome
 

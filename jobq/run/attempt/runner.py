@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from jobq.backend import Delivery
-from jobq.checkpoint_format import Saved
+from jobq.formats.checkpoint_format import Saved
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.checkpoints import Archives, Checkpoints
 from jobq.run.attempt.command_attempt import CommandRunning

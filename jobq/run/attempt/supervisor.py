@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobq import durations
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock, Moment
 from jobq.errors import ConfigurationError, JobqError, MalformedTask
 from jobq.events import Events
+from jobq.formats import durations
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run.attempt import neighbours, retry

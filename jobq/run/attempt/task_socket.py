@@ -10,8 +10,8 @@ import logging
 import secrets
 from typing import Any, Final
 
-from jobq import strict_json
 from jobq.errors import ConfigurationError, JobqError, LockLost, MalformedTask
+from jobq.formats import strict_json
 from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
 from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.callbacks.sync_task_context import checked_checkpoint

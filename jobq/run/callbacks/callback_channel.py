@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from jobq import errors, strict_json
+from jobq import errors
 from jobq.errors import JobqError, MalformedTask
+from jobq.formats import strict_json
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.callbacks.child_program import MAX_LINE_BYTES
 from jobq.run.callbacks.sync_task_context import checked_checkpoint

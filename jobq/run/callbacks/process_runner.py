@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from jobq.backend import Delivery
-from jobq.checkpoint_format import Saved
 from jobq.errors import ConfigurationError
+from jobq.formats.checkpoint_format import Saved
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.attempt_journal import Glimpsed
 from jobq.run.attempt.result import with_text

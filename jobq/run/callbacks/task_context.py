@@ -3,8 +3,8 @@
 import asyncio
 
 from jobq.backend import Delivery
-from jobq.checkpoint_format import Saved
 from jobq.errors import LockLost
+from jobq.formats.checkpoint_format import Saved
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.callbacks.sync_task_context import SyncTaskContext, checked_checkpoint
 from jobq.task import Task

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from jobq import strict_json
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
+from jobq.formats import strict_json
 from jobq.run.process import call_function
 from jobq.settings import is_ours
 from jobq.task import Task

@@ -17,10 +17,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import IO, Final
 
-from jobq import sizes
 from jobq.errors import JobqError
 from jobq.files.file_store import Place, place_at
 from jobq.files.location import is_container
+from jobq.formats import sizes
 from jobq.run.process.log_files import Sink, file_sink, log_name, nowhere
 from jobq.settings import Settings
 

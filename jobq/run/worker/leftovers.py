@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from jobq import durations
 from jobq.backend import Backend, Delivery, SharesMachine
 from jobq.clock import Clock
 from jobq.errors import JobqError
+from jobq.formats import durations
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.journal.store import Journal, KeepsJournal
 from jobq.run.spawn.dead_workers import without_survivors

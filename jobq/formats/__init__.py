@@ -1,0 +1,1 @@
+"""How values are written as text: durations, sizes, JSON, checkpoints, trace contexts, the peer's messages."""

@@ -1,0 +1,154 @@
+"""What is shown of events, and that showing never blocks, fails or forges."""
+
+import json
+import logging
+import os
+import threading
+
+import pytest
+
+from jobq.cli.display.event_format import json_line, sentence, terminal_safe, text_line
+from jobq.cli.display.writer_thread import Writer
+from jobq.events import Event
+from tests.cli.conftest import eventually
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "said"),
+    [
+        ("task.started", {"task_id": "0123-456789ab", "attempt": 2}, "task 456789ab started (attempt 2)"),
+        (
+            "task.failed",
+            {"task_id": "x", "signal": 9, "duration_s": 61.0, "detail": "killed"},
+            "task x failed (SIGKILL, after 1m1s): killed",
+        ),
+        ("task.retry_scheduled", {"task_id": "x", "delay_s": 2.5}, "task x will run again (in 2.5s)"),
+        (
+            "task.dead_lettered",
+            {"task_id": "x", "reason": "failed"},
+            "task x was given up, see `jobq QUEUE dead list` (failed)",
+        ),
+        (
+            "task.succeeded",
+            {"task_id": "x", "duration_s": 2, "cpu_s": 3.5, "max_rss_bytes": 642_777_088, "processes": 5},
+            "task x succeeded (after 2s, cpu 3.5s, peak 613 MiB, 5 processes)",
+        ),
+        ("task.succeeded", {"task_id": "x", "cpu_s": 0.1, "processes": 1}, "task x succeeded (cpu 0.1s)"),
+        ("task.failed", {"task_id": "x", "max_rss_bytes": "?"}, "task x failed (max_rss_bytes=?)"),
+        ("worker.stopped", {"succeeded": 3}, "worker stopped (succeeded=3)"),
+        ("moon.has_risen", {"signal": 4711, "duration_s": "?"}, "moon has risen (signal 4711, duration_s=?)"),
+        ("odd", {}, "odd"),
+        ("", {}, ""),
+    ],
+)
+def test_sentences(name: str, fields: dict[str, object], said: str) -> None:
+    assert sentence(name, fields) == said
+
+
+def test_json_line_takes_anything() -> None:
+    cycle: list[object] = []
+    cycle.append(cycle)
+    for value in (float("nan"), cycle, object(), b"\xff", {1: {2}}, "\ud800", {("a", "b"): 1}):
+        line = json_line(Event(name="task.odd", fields={"value": value, "ts": "forged", "level": "forged"}), queue="q")
+        decoded = json.loads(line)
+        assert decoded["event"] == "task.odd"
+        assert decoded["level"] == "info"
+        assert decoded["ts"] != "forged"
+        assert "value" in decoded
+
+
+def test_text_line_forges_nothing() -> None:
+    event = Event(name="task.failed", fields={"detail": "one\n12:00:00 INFO forged\x1b[2J"}, level=logging.WARNING)
+    first, second = text_line(event).split("\n")
+    assert "WARNING task failed: one" in first
+    assert second == "    12:00:00 INFO forged\\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("plain\ttab", "plain\ttab"),
+        ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m\x1b[0m"),
+        ("\x1b[2J\x1b]0;title\x07\r\x9b31m", "\\x1b[2J\\x1b]0;title\\x07\\r\\x9b31m"),
+        ("\u202eevil", "\\u202eevil"),
+    ],
+)
+def test_terminal_safe(line: str, shown: str) -> None:
+    assert terminal_safe(line) == shown
+
+
+class Pipe:
+    """A pipe and a writer into it, whose reader decides how fast."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.end, self.descriptor = os.pipe()
+        self.writer = Writer(lambda count: (self.descriptor, b"dropped %d\n" % count), max_bytes=max_bytes)
+        self.writer.start()
+
+    def lines(self) -> list[bytes]:
+        """Read everything to the end while the writer is stopped; closes both ends."""
+        stopper = threading.Thread(target=self._stop)
+        stopper.start()
+        with os.fdopen(self.end, "rb") as reader:
+            found = reader.read()
+        stopper.join()
+        return found.splitlines()
+
+    def _stop(self) -> None:
+        self.writer.stop(10)
+        os.close(self.descriptor)
+
+
+def test_writer_keeps_order() -> None:
+    pipe = Pipe(max_bytes=10_000_000)
+    wanted = [b"line %d" % n for n in range(20_000)] + [b"end"]
+    for line in wanted:
+        pipe.writer.put(pipe.descriptor, line + b"\n")
+    assert pipe.lines() == wanted
+
+
+def test_writer_drops_and_tells_how_many() -> None:
+    pipe = Pipe(max_bytes=10_000)
+    for n in range(5_000):  # far more than the pipe and the queue hold; nobody reads
+        pipe.writer.put(pipe.descriptor, b"%060d\n" % n)
+    pipe.writer.put(pipe.descriptor, b"important\n", important=True)
+    pipe.writer.put(pipe.descriptor, b"end\n", important=True)
+    lines = pipe.lines()
+    dropped = [int(line.split()[1]) for line in lines if line.startswith(b"dropped")]
+    kept = [line for line in lines if line.startswith(b"0")]
+    assert len(kept) + sum(dropped) == 5_000
+    assert dropped
+    assert b"important" in lines
+    assert kept == sorted(kept)
+
+
+def test_writer_gives_up_on_a_closed_pipe_only() -> None:
+    gone = Pipe(max_bytes=10_000)
+    open_end, open_descriptor = os.pipe()
+    os.close(gone.end)
+    for _ in range(100):
+        gone.writer.put(gone.descriptor, b"lost\n")
+    gone.writer.put(open_descriptor, b"kept\n")
+    assert os.read(open_end, 100) == b"kept\n"
+    assert gone.writer.stop(5) == 0
+    for descriptor in (gone.descriptor, open_end, open_descriptor):
+        os.close(descriptor)
+
+
+def test_writer_stops_in_time_though_nobody_reads() -> None:
+    pipe = Pipe(max_bytes=10_000_000)
+    for _ in range(10_000):
+        pipe.writer.put(pipe.descriptor, b"x" * 99 + b"\n")
+    assert pipe.writer.stop(0.05) > 0
+    os.close(pipe.end)  # frees the thread
+    eventually(lambda: pipe.writer.stop(1) == 0)
+    os.close(pipe.descriptor)
+
+
+def test_writer_takes_a_non_blocking_descriptor() -> None:
+    pipe = Pipe(max_bytes=10_000_000)
+    os.set_blocking(pipe.descriptor, False)
+    for _ in range(5_000):
+        pipe.writer.put(pipe.descriptor, b"x" * 99 + b"\n")
+    pipe.writer.put(pipe.descriptor, b"end\n")
+    assert len(pipe.lines()) == 5_001

@@ -1,0 +1,70 @@
+"""`fanout --sql postgresql://...`: the rows of a query on PostgreSQL, walked by a key; the database is only read."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.conftest import Jobq
+from tests.postgres.server import Database
+
+
+@pytest.fixture
+def users(postgres: Database) -> Iterator[Database]:
+    """A database with 600 users, one of whom has a name that is refused."""
+    database = postgres.fresh()
+    database.run(
+        "CREATE TABLE users (id bigint, tag text, made uuid DEFAULT gen_random_uuid(), name text, photo bytea)"
+    )
+    database.run(
+        "INSERT INTO users (id, tag, name) SELECT n, 'tag ' || lpad(n::text, 4, '0'),"
+        " CASE n WHEN 551 THEN '-bad' ELSE 'user $1 ' || n END FROM generate_series(1, 600) AS n"
+    )
+    yield database
+    database.drop()
+
+
+def fanout(users: Database, query: str = "SELECT id, name FROM users WHERE name <> '?'", key: str = "id") -> list[str]:
+    return ["demo", "fanout", "users", "--sql", users.url, query, "--key", key, "--", "printf", "%s", "{name}"]
+
+
+def test_rows_become_tasks_and_an_interrupted_walk_goes_on(jobq: Jobq, users: Database) -> None:
+    refused = jobq(*fanout(users), code=2)
+    assert "the row with id 551: " in refused.err
+    assert len(jobq.waiting()) == 500
+    users.run("UPDATE users SET name = 'good' WHERE id = 551")
+    assert "going on with users after 500 records" in jobq(*fanout(users)).err
+    names = [task.argv[-1] for task in jobq.waiting() if task.argv]
+    assert names == [f"user $1 {n}" if n != 551 else "good" for n in range(1, 601)]
+    assert "users is done" in jobq(*fanout(users)).err
+    assert "begun with another data set" in jobq(*fanout(users, "SELECT * FROM users"), code=2).err
+
+
+def test_a_text_can_be_the_key(jobq: Jobq, users: Database) -> None:
+    jobq(*fanout(users, "SELECT tag, id AS name FROM users", "tag"))
+    assert [task.argv[-1] for task in jobq.waiting() if task.argv] == [str(n) for n in range(1, 601)]
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "told"),
+    [
+        ("SELECT * FROM nobody", "id", 'relation "nobody" does not exist'),
+        ("SELECT nextval('s') AS id", "id", "read-only transaction"),
+        ("SELECT made, name FROM users", "made", "is a UUID; numbers and texts can serve"),
+        ("SELECT id, photo AS name FROM (SELECT id, 'x'::bytea AS photo FROM users) AS p", "id", "bytes cannot stand"),
+    ],
+)
+def test_what_cannot_be_walked_is_told(jobq: Jobq, users: Database, query: str, key: str, told: str) -> None:
+    users.run("CREATE SEQUENCE s")
+    assert told in jobq(*fanout(users, query, key), code=2 if "bytes" in told else 3).err
+    assert jobq.waiting() == []
+    assert users.run("SELECT last_value, is_called FROM s") == [(1, False)], "the database is only read"
+
+
+def test_a_database_that_is_away_and_a_password_in_its_address(jobq: Jobq) -> None:
+    away = jobq(*fanout(Database("postgresql://somebody@127.0.0.1:1/db")), code=75)
+    assert "127.0.0.1:1/db: cannot connect" in away.err
+    secret = jobq(*fanout(Database("postgresql://somebody:canary@127.0.0.1:1/db")), code=3)
+    assert "a password does not belong" in secret.err
+    assert "canary" not in secret.err
+    other = jobq(*fanout(Database("mysql://somebody@127.0.0.1/db")), code=3)
+    assert "an SQLite file or postgresql://USER@HOST/DATABASE" in other.err

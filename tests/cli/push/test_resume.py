@@ -1,0 +1,176 @@
+"""`push --resume NAME FILE`: killed anywhere and run again, no line is lost and none is queued twice (S1, S8, S9)."""
+
+import contextlib
+import random
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Jobq
+
+SHORT = {
+    "JOBQ_ALLOW_SHORT_LEASE": "1",
+    "JOBQ_LEASE_TTL": "2s",
+    "JOBQ_KILL_MARGIN": "0.1s",
+    "JOBQ_SCHEDULE_MARGIN": "0.05s",
+}
+
+
+@pytest.fixture(autouse=True)
+def short(jobq: Jobq) -> None:
+    jobq.environment |= SHORT
+
+
+def commands_in(file: Path) -> list[str]:
+    """Return the commands of all tasks in the order of their arrival, as cheaply as can be."""
+    if not file.exists():
+        return []
+    with contextlib.closing(sqlite3.connect(file, timeout=30)) as database:
+        try:
+            return [
+                command
+                for (command,) in database.execute("SELECT json_extract(body, '$.command') FROM task ORDER BY seq")
+            ]
+        except sqlite3.OperationalError:  # not made yet
+            return []
+
+
+def count_in(file: Path) -> int:
+    if not file.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(file, timeout=30)) as database:
+        try:
+            return int(database.execute("SELECT count(*) FROM task").fetchone()[0])
+        except sqlite3.OperationalError:
+            return 0
+
+
+def killed_and_run_again(jobq: Jobq, count: int, kills: int, seconds: float) -> None:
+    file = jobq.folder / "tasks.txt"
+    lines = [f"echo {number}" for number in range(count)]
+    file.write_text("\n".join(lines) + "\n")
+    push = ("demo", "push", "--resume", "monday", "tasks.txt")
+    dice = random.Random(count)
+    killed = 0
+    while killed < kills:
+        process = jobq.start(*push, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        began = count_in(jobq.file)
+        give_up = time.monotonic() + seconds
+        # Once it has moved on, at any moment: in a push, between it and the save, in the save.
+        while process.poll() is None and count_in(jobq.file) == began and time.monotonic() < give_up:
+            time.sleep(0.002)
+        time.sleep(dice.uniform(0, 0.05))
+        process.kill()
+        assert process.wait() == -9, "it was done before it was killed; the file is too short"
+        killed += 1
+    last = jobq.start(*push, stderr=subprocess.DEVNULL, env={"JOBQ_LEASE_TTL": "20s"})  # nobody waits for its end
+    assert last.wait(1500) == 0
+    assert commands_in(jobq.file) == lines, "every line once, in the order of the file"
+    assert "is done" in jobq(*push).err
+    assert count_in(jobq.file) == count
+
+
+def test_killed_anywhere_it_is_finished_by_running_it_again(jobq: Jobq) -> None:
+    killed_and_run_again(jobq, 30_000, kills=3, seconds=20)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_million_lines_killed_many_times(jobq: Jobq) -> None:
+    killed_and_run_again(jobq, 1_000_000, kills=20, seconds=60)
+
+
+def test_lines_have_ids_of_the_name_and_their_offset_and_keep_their_own(jobq: Jobq) -> None:
+    (jobq.folder / "f").write_text('true\n\n# a comment\nfalse\n{"command": "echo own", "id": "own"}\n')
+    jobq("demo", "push", "--resume", "n", "f", "--priority", "3")
+    assert sorted((task.id, task.command, task.priority) for task in jobq.waiting()) == [
+        ("n.0", "true", 3),
+        ("n.18", "false", 3),
+        ("own", "echo own", 3),
+    ]
+
+
+def test_what_was_done_is_not_done_again_under_another_name(jobq: Jobq) -> None:
+    (jobq.folder / "f").write_text("true\n")
+    jobq("demo", "push", "--resume", "a", "f", "--ids")
+    result = jobq("demo", "push", "--resume", "b", "f", "--json")
+    assert result.objects == [{"id": "b.0"}]
+    assert len(jobq.waiting()) == 2
+
+
+def test_a_bad_line_is_told_with_its_number_and_mended(jobq: Jobq) -> None:
+    file = jobq.folder / "f"
+    file.write_text('echo 1\necho 2\n{"nonsense": 1}\necho 4\n')
+    bad = jobq("demo", "push", "--resume", "n", "f", code=2)
+    assert "f, line 3: nonsense: unknown field" in bad.err
+    assert "--accept-changes" in bad.err
+    assert jobq.commands() == ["echo 1", "echo 2"]
+    file.write_text("echo 1\necho 2\necho 3\necho 4\n")
+    jobq("demo", "push", "--resume", "n", "f", "--accept-changes")
+    assert jobq.commands() == ["echo 1", "echo 2", "echo 3", "echo 4"]
+
+
+@pytest.fixture
+def interrupted(jobq: Jobq) -> Path:
+    """A push of two pages of which the first was queued: the second begins with what is no task."""
+    file = jobq.folder / "f"
+    file.write_text("".join(f"echo {number}\n" for number in range(500)) + '{"nonsense": 1}\necho end\n')
+    jobq("demo", "push", "--resume", "n", "f", code=2)
+    assert count_in(jobq.file) == 500
+    return file
+
+
+def test_a_changed_file_is_refused(jobq: Jobq, interrupted: Path) -> None:
+    interrupted.write_text(interrupted.read_text().replace('{"nonsense": 1}', "echo mended"))
+    refused = jobq("demo", "push", "--resume", "n", "f", code=2)
+    assert "push:n was begun with another file" in refused.err
+    assert count_in(jobq.file) == 500
+    jobq("demo", "push", "--resume", "n", "f", "--accept-changes")
+    assert jobq.commands()[500:] == ["echo mended", "echo end"]
+
+
+def test_a_file_whose_queued_lines_changed_is_refused_in_any_case(jobq: Jobq, interrupted: Path) -> None:
+    interrupted.write_text(interrupted.read_text().replace("echo 7\n", "echo 8\n"))
+    refused = jobq("demo", "push", "--resume", "n", "f", "--accept-changes", code=2)
+    assert "its first 500 lines, which are queued, have changed" in refused.err
+    interrupted.write_text("short\n")
+    assert "has become shorter" in jobq("demo", "push", "--resume", "n", "f", "--accept-changes", code=2).err
+    assert count_in(jobq.file) == 500
+
+
+def test_other_options_are_refused(jobq: Jobq, interrupted: Path) -> None:
+    assert interrupted.exists()
+    refused = jobq("demo", "push", "--resume", "n", "f", "--priority", "1", code=2)
+    assert "was begun with another options" in refused.err
+
+
+def test_a_file_that_has_grown_when_it_was_done_is_refused(jobq: Jobq) -> None:
+    file = jobq.folder / "f"
+    file.write_text("echo 1\n")
+    jobq("demo", "push", "--resume", "n", "f")
+    with file.open("a") as more:
+        more.write("echo 2\n")
+    assert "another file" in jobq("demo", "push", "--resume", "n", "f", code=2).err
+    assert "has grown" in jobq("demo", "push", "--resume", "n", "f", "--accept-changes", code=2).err
+    assert jobq.commands() == ["echo 1"]
+
+
+def test_what_cannot_be_resumed_is_told_before_anything_is_done(jobq: Jobq) -> None:
+    (jobq.folder / "f").write_text("true\n")
+    push = ("demo", "push")
+    for arguments, code, text in (
+        ((*push, "--resume", "n"), 2, "reads a FILE"),
+        ((*push, "--resume", "n", "-"), 2, "reads a FILE"),
+        ((*push, "--resume", "n", "f", "--delay", "1s"), 2, "--delay counts from"),
+        ((*push, "--accept-changes", "f"), 2, "goes with --resume"),
+        ((*push, "--resume", "n", "missing"), 2, "cannot read missing: No such file"),
+        ((*push, "--resume", "n", "."), 2, "no file that can be read again"),
+        ((*push, "--resume", "a/b", "f"), 3, "is no name for a lease"),
+        ((*push, "--resume", "x" * 76, "f"), 3, "at most 75 characters"),
+        ((*push, "--resume", "n", "f", "-c", "true"), 2, "one place"),
+    ):
+        assert text in jobq(*arguments, code=code).err
+    assert not jobq.file.exists()
