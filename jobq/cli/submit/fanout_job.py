@@ -104,7 +104,7 @@ class Fanout:
             terminal.tell(f"{self._pusher.summary()}; run the same command again to go on")
             raise
         except JobqError as error:
-            if not isinstance(error, SourceChanged):
+            if not isinstance(error, SourceChanged | command_template.InvalidTemplate):
                 error.add_note(f"{self._pusher.summary()}; run the same command again to go on")
             raise
         are = "refused one was" if self._skipped == 1 else "refused ones were"
