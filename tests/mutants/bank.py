@@ -358,6 +358,27 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/journal/test_results.py::test_s5_what_a_journal_has_not_heard_of_is_waited_for",
     ),
     Mutant(
+        name="a push is repeated though its ids may be forgotten by now",
+        file="jobq/submit/pusher.py",
+        text="return is_safe and (window is None or seconds < window.total_seconds() / 2)",
+        wrong="return is_safe",
+        test="tests/unit/test_pusher.py::test_s8_a_push_is_repeated_only_while_its_ids_are_known",
+    ),
+    Mutant(
+        name="a push is repeated where an id is taken twice",
+        file="jobq/submit/pusher.py",
+        text="return is_safe and (window is None or seconds < window.total_seconds() / 2)",
+        wrong="return window is None or seconds < window.total_seconds() / 2",
+        test="tests/azure/faults/test_one_push_policy.py::test_a_push_that_may_be_doubled_is_not_repeated",
+    ),
+    Mutant(
+        name="what the first try may have queued is not in doubt after the second",
+        file="jobq/submit/pusher.py",
+        text="list(dict.fromkeys((*unknown.ids, *error.ids)))",
+        wrong="error.ids",
+        test="tests/unit/test_pusher.py::test_s8_what_either_try_may_have_queued_is_in_doubt",
+    ),
+    Mutant(
         name="who writes without a pause leaves others no gap (SQLite)",
         file="backends/jobq_sqlite/connection.py",
         text="            time.sleep(GAP_SECONDS)\n",
