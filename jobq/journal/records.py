@@ -234,7 +234,7 @@ class JournalStats:
 
 
 class Canceled(StrEnum):
-    """What became of the wish to cancel one task."""
+    """What became of the request to cancel one task."""
 
     CANCELED = "canceled"  # it waited, and will not run
     STOPPING = "stopping"  # it runs, and is stopped with its next heartbeat

@@ -136,14 +136,14 @@ def _check_queue(call: Call) -> None:
 async def start(call: Call) -> Reply:
     """Let it run; what runs already goes on with the new rate."""
     _check_queue(call)
-    wish: schemas.GeneratorStart = call.body
+    body: schemas.GeneratorStart = call.body
 
-    if wish.max_seconds is not None and wish.max_seconds < wish.min_seconds:
+    if body.max_seconds is not None and body.max_seconds < body.min_seconds:
         raise Refused(400, "refused", "max_seconds is less than min_seconds")
 
     def change(known: Wanted) -> Wanted:
-        asked = Wanted(is_running=True, run=known.run, **wish.model_dump())
-        if asked.max_seconds is not None and "command" not in wish.model_fields_set:
+        asked = Wanted(is_running=True, run=known.run, **body.model_dump())
+        if asked.max_seconds is not None and "command" not in body.model_fields_set:
             asked = replace(asked, command=f"sleep {_LENGTH}")
         return asked if known == asked else replace(asked, run=known.run + 1)
 

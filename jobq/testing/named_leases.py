@@ -68,7 +68,7 @@ class LeaseBench:
         return store_of(await self._stack.enter_async_context(self._harness.connect(self._queue)))
 
     def request(self, holder: str = "a", *, lock_delay: timedelta = timedelta(0), name: str = NAME) -> Request:
-        """Return a new wish."""
+        """Return a new request."""
         return Request(name=name, key=str(uuid.uuid4()), holder=holder, ttl=self.ttl, lock_delay=lock_delay)
 
     async def granted(self, holder: str = "a", *, lock_delay: timedelta = timedelta(0)) -> Grant:

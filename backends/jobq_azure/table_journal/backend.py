@@ -1,7 +1,7 @@
-"""An Azure queue with a journal in an Azure Table (JOBQ_JOURNAL=tables): the queue as it is, and what is told of it.
+"""An Azure queue with a journal in an Azure Table (JOBQ_JOURNAL=tables): the queue as it is, and a record of it.
 
-The queue's own requests, and what they mean, are not changed by it. What it adds to a task's way is one look for wishes
-to cancel before a start, of a second at most and none while the table is away; everything else is told afterwards.
+The queue's own requests, and what they mean, are not changed by it. What it adds to a task's way is one look for cancel
+requests before a start, of a second at most and none while the table is away; everything else is written afterwards.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.giving_back import give_back
 from jobq_azure.table_journal.batch_writer import Writer
-from jobq_azure.table_journal.cancel_requests import Wishes
+from jobq_azure.table_journal.cancel_requests import CancelRequests
 from jobq_azure.table_journal.checkpoints import Checkpoints
 from jobq_azure.table_journal.client import TableWire
 from jobq_azure.table_journal.delivery import JournaledDelivery, claim_of, has_been_delivered
@@ -60,7 +60,7 @@ class JournaledQueue:
         self._stack = AsyncExitStack()
         self._keeps_checkpoints = not inner.capabilities.native_checkpoint
         self.writer: Writer
-        self._wishes: Wishes
+        self._cancel_requests: CancelRequests
         self._notebook: Notebook
         self._journal: TableJournal
         self._sweep: Sweep
@@ -86,9 +86,9 @@ class JournaledQueue:
             await stack.enter_async_context(self._inner)
             await stack.enter_async_context(self._wire)
             self.writer = Writer(self._wire)
-            self._wishes = Wishes(self._wire)
+            self._cancel_requests = CancelRequests(self._wire)
             self._notebook = Notebook(self._wire, self.writer)
-            self._journal = TableJournal(self._wire, self._wishes, self._count_dead, self._knows_ids)
+            self._journal = TableJournal(self._wire, self._cancel_requests, self._count_dead, self._knows_ids)
             self._sweep = Sweep(self._wire, self._notebook, self._keep)
             if self._keeps_checkpoints:
                 self._checkpoints = Checkpoints(self._wire, self._notebook.forget)
@@ -104,7 +104,7 @@ class JournaledQueue:
             await asyncio.wait(self._on_their_way, timeout=_LEAVE_SECONDS)
         for settling in self._on_their_way:
             settling.cancel()
-        await self._wishes.aclose()
+        await self._cancel_requests.aclose()
         await self._sweep.aclose()
         await self.writer.aclose()
 
@@ -164,7 +164,7 @@ class JournaledQueue:
         try:
             opened = await asyncio.gather(*(self._opened(inner, seen_to) for inner in granted))
             deliveries = [self._delivery(each[0], since, each[1]) for each in opened if each is not None]
-            await self._wishes.hear(deliveries)
+            await self._cancel_requests.hear(deliveries)
         except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
             own = deliveries or [self._delivery(inner, since, None) for inner in granted if inner not in seen_to]
             back = [asyncio.ensure_future(_given_back(each)) for each in own]
@@ -239,9 +239,9 @@ class JournaledQueue:
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back, and tell of it."""
-        # Whoever retries a task wants it to run: a wish that came too late for its last attempt ends not the next.
+        # Who retries a task wants it to run: a request that came too late for its last attempt does not end the next.
         or_else = "what somebody wanted to end may end before it starts"
-        await self._tried(self._journal.wishes_of_dead_forgotten(ids), or_else)
+        await self._tried(self._journal.forget_cancel_requests_of_dead(ids), or_else)
         or_else = "what was put back still shows as dead until it starts"
         # Before: what was put back first may have ended again when the last one is.
         dead = await self._tried(self._journal.dead(ids), or_else) or {}

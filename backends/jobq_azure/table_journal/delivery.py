@@ -194,7 +194,7 @@ class JournaledDelivery(BaseDelivery):
             after,
             reason=None if dead is None else dead.reason,
             description="" if dead is None else dead.description,
-            wished=self.cancel_requested and after is None,
+            cancel_requested=self.cancel_requested and after is None,
         )
         is_known = self.checkpoint_value is not None or has_been_delivered(self._inner)
         if self._checkpoints is not None and isinstance(settlement, Complete) and is_known:

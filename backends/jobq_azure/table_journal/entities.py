@@ -92,13 +92,13 @@ def checkpoint_key(task_id: str, life: str) -> str:
     return f"c!{safe(task_id)}!{safe(life)}"
 
 
-def wish_key(task_id: str) -> str:
-    """Return the key of the wish that a task ends, in the partition of wishes."""
+def cancel_request_key(task_id: str) -> str:
+    """Return the key of a task's cancel request, in the partition of cancel requests."""
     return f"w!{safe(task_id)}"
 
 
-def wishes_of(queue: str) -> str:
-    """Return the partition of a queue's wishes."""
+def cancel_requests_of(queue: str) -> str:
+    """Return the partition of a queue's cancel requests."""
     return f"{queue}!wish"
 
 
@@ -162,13 +162,13 @@ def lease_left(row: Row, now: float) -> float:
     return float(row.get("LeaseLeft", 0.0)) - age(row, now)
 
 
-def live_record(row: Row, now: float, *, wished: bool) -> TaskRecord:
+def live_record(row: Row, now: float, *, cancel_requested: bool) -> TaskRecord:
     """Return where a task is that has not ended, as its row says.
 
     Args:
         row: of the key `live`.
         now: by the service's clock.
-        wished: whether somebody wants it to end.
+        cancel_requested: whether somebody wants it to end.
     """
     state, due = str(row.get("State", "ready")), float(row.get("Due", 0.0))
     is_leased = state == "running"
@@ -189,7 +189,7 @@ def live_record(row: Row, now: float, *, wished: bool) -> TaskRecord:
         lease_left=left,
         beat=Beat.decode(beat.decode()) if beat and is_leased else None,
         checkpoint=checkpoint.decode() if "Checkpoint0" in row else None,
-        cancel_requested=wished,
+        cancel_requested=cancel_requested,
     )
 
 

@@ -155,7 +155,7 @@ class Notebook:
         *,
         reason: str | None = None,
         description: str = "",
-        wished: bool = False,
+        cancel_requested: bool = False,
     ) -> None:
         """Tell what an attempt came to, once its settle has been confirmed (S5).
 
@@ -166,7 +166,7 @@ class Notebook:
             after: where the task is now; None = it has ended.
             reason: of a dead letter; None = it is none.
             description: likewise.
-            wished: whether there is a wish to take away; only where it has ended.
+            cancel_requested: whether there is a cancel request to take away; only where it has ended.
         """
         born = rows.born(held.task)
         notes = self._attempt(held.id, held.fencing, attempt, output, Verb.REPLACE, born, reason, description)
@@ -183,8 +183,10 @@ class Notebook:
         }
         self._writer.add(notes)
         self._tell_where(held.id, held.fencing, values)
-        if wished:
-            self._writer.add([fixed(rows.wishes_of(self._queue), rows.wish_key(held.id), {}, Verb.DELETE)])
+        if cancel_requested:
+            self._writer.add(
+                [fixed(rows.cancel_requests_of(self._queue), rows.cancel_request_key(held.id), {}, Verb.DELETE)]
+            )
 
     def replaced(self, held: Held, after: After) -> None:
         """Tell that the queue has a copy of a task; whether the original is gone is not known yet (S6)."""

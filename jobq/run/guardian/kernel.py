@@ -113,7 +113,7 @@ class Signals:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in _HANDLED:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the user's wish
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the user wants it so
                 signal.signal(number, lambda _number, _frame: None)
         ignore_terminal()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
@@ -156,7 +156,7 @@ def default_signals(*, worker: bool = False) -> None:
     """
     for number in _RESET:
         if _signal(number, _SIG_DFL) == _SIG_IGN and number == signal.SIGHUP:
-            _signal(number, _SIG_IGN)  # nohup: the user's wish
+            _signal(number, _SIG_IGN)  # nohup: the user wants it so
     _sigprocmask(_SIG_SETMASK, _BLOCKED_FOR_WORKER if worker else _BLOCKED_FOR_TASK, None)
 
 

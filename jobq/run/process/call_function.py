@@ -105,7 +105,7 @@ def enter(folder: str, instead_of: str | None = None) -> None:
         folder: where the task runs.
         instead_of: a folder that stood there until now.
     """
-    if os.environ.get("PYTHONSAFEPATH"):  # the user's wish; -P, which this program itself is run with, is ours
+    if os.environ.get("PYTHONSAFEPATH"):  # the user wants it; -P, which this program itself is run with, is ours
         return
     position = sys.path.index(instead_of) if instead_of in sys.path else 0
     sys.path[position : position + (instead_of in sys.path)] = [folder]

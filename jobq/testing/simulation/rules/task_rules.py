@@ -141,7 +141,7 @@ class TaskRules(Trace):
         self._abandoned += 1
 
     def cancel_asked(self, task_id: str) -> None:
-        """Somebody's wish to cancel it has arrived."""
+        """Somebody's request to cancel it has arrived."""
         self.tasks[task_id].is_cancel_asked = True
 
     def canceled(self, task_id: str, answer: Canceled) -> None:
