@@ -53,7 +53,7 @@ class WorkSpecification(Generic[Seed]):
         raise NotImplementedError(f"{type(self).__name__} does not say what its tasks are: define list_tasks")
 
     def already_done(self, task: Task) -> "bool | Awaitable[bool]":  # noqa: ARG002 - for subclasses
-        """Tell whether a task need not be queued, because its result is there; False by default."""
+        """Return whether a task need not be queued, because its result is there; False by default."""
         return False
 
 
@@ -98,7 +98,7 @@ async def enqueue(
             it is cancelled, too.
 
     Raises:
-        Exception: what the specification or `push` raises; what was pushed before stays, as its note tells.
+        Exception: what the specification or `push` raises; what was pushed before stays, as its note says.
     """
     if not isinstance(specification, WorkSpecification):
         specification = _Function(specification)

@@ -6,8 +6,8 @@ order of ids, so that two pushes of the same ids wait for each other and never i
 A task is pushed in an epoch that is above that of all that was forgotten (S3). What is encoded in a former one is
 refused by the database (`check_epoch` in schema.sql), and encoded anew.
 
-What became ready is told in the same transaction, so that none is told of without being there, and none is there
-without being told of. The price: PostgreSQL lets only one transaction at a time commit that notifies. Calls of one
+What became ready is notified in the same transaction: no notification without the task, and no task without its
+notification. The price: PostgreSQL lets only one transaction at a time commit that notifies. Calls of one
 process share a commit; many processes that push one task each get in each other's way.
 """
 
@@ -133,7 +133,7 @@ class Pusher:
     """Adds tasks for one process.
 
     Attributes:
-        epoch: in which tasks are pushed now, as a rule: whoever encodes them so saves doing it twice.
+        epoch: in which tasks are pushed now, as a rule: who encodes them so saves doing it twice.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The verbs of a delivery as SQL, for many deliveries in one statement; each row is fenced by its own receipt (S4).
 
-The compare is the same everywhere: the row, its receipt, and `expires_at > clock_timestamp()`, told by the server at
+The compare is the same everywhere: the row, its receipt, and `expires_at > clock_timestamp()`, read by the server at
 the moment it looks at the row (rules.md 1.3 rule 10).
 """
 
@@ -139,7 +139,7 @@ def settling(
     Args:
         settlement: how it ends.
         body: of a task that goes back, as it is stored from now on.
-        said: what tells this settle from another one with the same receipt (S5).
+        said: what distinguishes this settle from another one with the same receipt (S5).
         attempt: the delivery's number, for the journal; None = none is kept.
         keeps_result: whether the result is kept with the id, for the service; the journal has its own.
     """
@@ -191,7 +191,7 @@ async def settle(connection: Any, statement: str, changes: Sequence[Change]) -> 
             [f"{each.row.receipt} {each.values[0]};" for each in refused],
         )
         repeated = {row[0] for row in found}
-    # A statement of its own: should it not come to it, whoever claims such a task ends it unstarted.
+    # A statement of its own: should it not come to it, who claims such a task ends it unstarted.
     if canceled := [row[0] for row in rows if len(row) > 1 and row[3]]:
         await connection.fetch(CANCEL_IDLE, canceled)
     return [

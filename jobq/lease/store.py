@@ -38,7 +38,7 @@ class LeaseLimits:
     Attributes:
         default_ttl, min_ttl, max_ttl: how long a lease may last without a renewal; max_ttl None = no limit.
         poll: how often a waiting acquire looks, at most.
-        counts_renewals: whether the store can tell that a lease was renewed, and how much time is left.
+        counts_renewals: whether the store knows that a lease was renewed, and how much time is left.
         strict_expiry: an expired token is refused even before anyone else has taken the name.
         whole_seconds: the store takes no fractions.
     """

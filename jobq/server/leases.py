@@ -19,7 +19,7 @@ _OURS: Final = "jobq."  # names of the service itself
 
 async def _store(call: Call) -> LeaseStore:
     name = getattr(call.body, "resource", None)
-    if name is not None and name.startswith(_OURS):  # else whoever may lease tasks could stop the generator
+    if name is not None and name.startswith(_OURS):  # else all who may lease tasks could stop the generator
         call.needs(Scope.ADMIN)
     return store_of(await call.backend())
 

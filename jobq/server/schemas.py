@@ -89,7 +89,7 @@ class Claim(Body):
 
 
 class Told(Body):
-    """What a running attempt tells of itself, for those who look on; all by its own word."""
+    """How a running attempt is, for those who look on; all by its own word."""
 
     running_seconds: Annotated[Seconds | None, Field(description="For how long it has run.")] = None
     progress: Annotated[float | None, Field(ge=0, le=1)] = None
@@ -573,7 +573,7 @@ class QueueMade(Answer):
 
 
 class Generator(Answer):
-    """The load generator of a queue, as every replica tells it."""
+    """The load generator of a queue, as every replica answers."""
 
     desired: Annotated[str, Field(description="running or stopped: what was asked for last")]
     state: Annotated[str, Field(description="running, starting, stopping or stopped")]

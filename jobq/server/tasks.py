@@ -62,7 +62,7 @@ def _id_of(call: Call, number: int) -> str:
 
 
 async def claim(call: Call) -> Reply:
-    """Lease tasks, and stay for a first one; whoever hangs up meanwhile leaves nothing leased."""
+    """Lease tasks, and stay for a first one; a client that hangs up meanwhile leaves nothing leased."""
     body: schemas.Claim = call.body
     backend = await call.backend()
     lease = None if body.lease_seconds is None else timedelta(seconds=body.lease_seconds)
@@ -167,11 +167,11 @@ async def complete(call: Call) -> Reply:
 async def fail(call: Call) -> Reply:
     """Count a failure; the task comes again, or is given up, by its budgets (S7)."""
     body: schemas.Failure = call.body
-    # Told apart by the request alone: what becomes of it depends on counters that the first one has changed (S5).
+    # Distinguished by the request alone: what becomes of it depends on counters that the first one has changed (S5).
     said = _said("fail", body.detail, body.output, body.duration_seconds, body.exit_code)
     delivery, task = await _held_body(call)
     if task is None:
-        await delivery.settle(Release(), said)  # stale, or said before: the fence tells
+        await delivery.settle(Release(), said)  # stale, or said before: the fence decides
         return 202, _ACCEPTED
     verdict = _verdict(task, body)
     record = journal_records.record_of(

@@ -36,7 +36,7 @@ NEVER_CONNECTED: Final = (
     aiohttp.ConnectionTimeoutError,
     aiohttp.ClientHttpProxyError,  # the proxy refused to connect us
 )
-# The same loss is told by either, by whether the service still looks for the message.
+# The same loss is answered as either, by whether the service still looks for the message.
 _LOST: Final = frozenset({"PopReceiptMismatch", "MessageNotFound"})
 _TOO_LARGE: Final = frozenset({"RequestBodyTooLarge", "MessageTooLarge"})
 
@@ -66,7 +66,7 @@ class ServiceFailed(NoAnswer):
 
 
 class NoCredential(AccessDenied):
-    """No request was sent: there is nothing to sign in with, or whoever gives tokens gave none."""
+    """No request was sent: there is nothing to sign in with, or the service that gives tokens gave none."""
 
 
 class AlreadyThere(Exception):

@@ -127,18 +127,18 @@ class JournaledQueue:
             raise BackendUnavailable(str(error)) from None
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
-        """Add the tasks; the journal is told once they are acknowledged (S1)."""
-        await self.writer.room(_ROOM_SECONDS)  # before, for whoever is cancelled afterwards has pushed
+        """Add the tasks, and record them once they are acknowledged (S1)."""
+        await self.writer.room(_ROOM_SECONDS)  # before, for who is cancelled afterwards has pushed
         ids = await self._inner.push(tasks)
         try:
             self._journal.pushed(tasks)
             self._notebook.pushed(tasks)
-        except Exception:  # noqa: BLE001 - told with its traceback; the tasks are queued, which must not look otherwise
+        except Exception:  # noqa: BLE001 - logged with its traceback; the tasks are queued, which must not look otherwise
             _log.exception("%s: internal error of the journal", self.name)
         return ids
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
-        """Lease tasks; those that somebody wants to end are told so before they start."""
+        """Lease tasks; those that somebody wants to end are marked so before they start."""
         end, pause = _CLOCK.boottime() + wait.total_seconds(), _FIRST_PAUSE_SECONDS
         while True:
             left = timedelta(seconds=max(0.0, end - _CLOCK.boottime()))
@@ -238,7 +238,7 @@ class JournaledQueue:
         return await self._inner.dead_letters(limit)
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
-        """Put dead letters back, and tell of it."""
+        """Put dead letters back, and record it."""
         # Who retries a task wants it to run: a request that came too late for its last attempt does not end the next.
         or_else = "what somebody wanted to end may end before it starts"
         await self._tried(self._journal.forget_cancel_requests_of_dead(ids), or_else)
@@ -246,11 +246,11 @@ class JournaledQueue:
         # Before: what was put back first may have ended again when the last one is.
         dead = await self._tried(self._journal.dead(ids), or_else) or {}
 
-        async def tell(done: Sequence[str]) -> None:
+        async def record(done: Sequence[str]) -> None:
             for id_ in dead.keys() & set(done):
                 self._notebook.redriven(id_, *dead[id_])
 
-        return await self._tended(self._inner.redrive(ids), tell, or_else)
+        return await self._tended(self._inner.redrive(ids), record, or_else)
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good, and forget them."""
@@ -260,9 +260,9 @@ class JournaledQueue:
         self._notebook.forget(await self._journal.purged(ids))
 
     async def _tended(
-        self, tending: Awaitable[list[str]], tell: Callable[[Sequence[str]], Awaitable[None]], or_else: str
+        self, tending: Awaitable[list[str]], record: Callable[[Sequence[str]], Awaitable[None]], or_else: str
     ) -> list[str]:
-        """Tell the journal of what was done, also where some of it was not."""
+        """Record in the journal what was done, also where some of it was not."""
         done: Sequence[str] = ()
         try:
             done = found = await tending
@@ -271,15 +271,15 @@ class JournaledQueue:
             raise
         finally:
             if done:
-                await self._tried(tell(done), or_else)
+                await self._tried(record(done), or_else)
         return found
 
-    async def _tried(self, telling: Awaitable[_T], or_else: str) -> _T | None:
-        """Tell the journal of what the queue has done; it is done, whether or not it can be told."""
+    async def _tried(self, recording: Awaitable[_T], or_else: str) -> _T | None:
+        """Record what the queue has done; it is done, whether or not the journal can be written."""
         try:
-            return await telling
+            return await recording
         except JobqError as error:
-            _log.warning("the journal of %s cannot be told (%s): %s", self._wire.place.spec, or_else, error)
+            _log.warning("the journal of %s cannot be written (%s): %s", self._wire.place.spec, or_else, error)
             return None
 
 

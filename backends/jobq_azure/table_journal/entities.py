@@ -123,11 +123,11 @@ def taken(row: Mapping[str, Any], name: str) -> bytes:
 
 def shown_body(task: Task | None) -> bytes:
     """Return what is kept of a task while it has not ended: what runs, and no variables, which may be secrets (A5)."""
-    return b"" if task is None else shown(task, _MOST_BODY_BYTES)  # a row of more would cost more than it tells
+    return b"" if task is None else shown(task, _MOST_BODY_BYTES)  # a row of more would cost more than it is worth
 
 
 def born(task: Task | None) -> str:
-    """Return what tells a task from another that had its id before."""
+    """Return what distinguishes a task from another that had its id before."""
     return "" if task is None else moment(task.created)
 
 
@@ -230,5 +230,5 @@ def fencing_of(row: Row) -> FencingNumber:
 
 
 def is_final(then: str) -> bool:
-    """Tell whether an attempt that ended so was the task's last."""
+    """Return whether an attempt that ended so was the task's last."""
     return then in FINAL

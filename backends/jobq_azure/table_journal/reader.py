@@ -1,6 +1,6 @@
 """The journal of one Azure queue, read from its table; and cancel requests, recorded there.
 
-It knows what was pushed and run with the journal on, as far as whoever did so could tell it. What it says of the end of
+It knows what was pushed and run with the journal on, as far as it could be recorded. What it says of the end of
 a task is true: that was written after the queue had confirmed it (S5). What it has not heard of it does not claim: a
 worker that dies between a settle and its note leaves a task `expired`, which says only that nothing of it runs.
 """
@@ -30,7 +30,7 @@ _MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
 _MOST_ATTEMPTS: Final = 10_000  # of one task
 _PAGES_OF_IDS: Final = 3  # ids of one push lie beside each other: some pages show them all, or else each is asked for
 _MOST_PUSHED: Final = 100_000
-_GRAIN_SECONDS: Final = 1e-6  # of when a task was made, as a row tells it
+_GRAIN_SECONDS: Final = 1e-6  # of when a task was made, as a row has it
 _NOT_DONE: Final = f"State ne '{rows.DONE}'"
 
 
@@ -88,7 +88,7 @@ class TableJournal:
         return [record for record in await self._each(ids, record) if record is not None]
 
     def _born_of(self, id_: str, row: Row | None) -> str:
-        """Return what tells the task of this id from another, as far as is known."""
+        """Return what distinguishes the task of this id from another, as far as is known."""
         if row is None or self._is_former(id_, _born_in(row)):
             return rows.moment(self._born.get(id_))
         return str(row.get("Born") or "")
@@ -116,9 +116,9 @@ class TableJournal:
         if known is not None and self._is_former(id_, _born_in(row)):
             return replace(known, cancel_requested=cancel_requested)
         self._forget_pushed(id_)
-        return await self._told(id_, row, cancel_requested=cancel_requested)
+        return await self._record_of_row(id_, row, cancel_requested=cancel_requested)
 
-    async def _told(self, id_: str, row: Row, *, cancel_requested: bool) -> TaskRecord:
+    async def _record_of_row(self, id_: str, row: Row, *, cancel_requested: bool) -> TaskRecord:
         fencing = rows.fencing_in(row["Fencing"])
         if row["State"] == rows.DONE:
             ended = await self._wire.get(self._queue, rows.attempt_key(id_, fencing))
@@ -134,7 +134,7 @@ class TableJournal:
         return replace(record, last=rows.decoded(last))
 
     def _is_former(self, id_: str, moment: float) -> bool:
-        """Tell whether a task that was made then had this id before the one which we have pushed.
+        """Return whether a task that was made then had this id before the one which we have pushed.
 
         Not of one that this queue has taken ours for a repetition of (S8).
         """
@@ -345,13 +345,13 @@ async def _answered(call: Awaitable[_T]) -> _T:
         return await call
     except NoAnswer as error:
         raise BackendUnavailable(str(error)) from None
-    except (LookupError, ValueError, TypeError) as error:  # whoever may write there may write anything
+    except (LookupError, ValueError, TypeError) as error:  # who may write there may write anything
         raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error
 
 
 def _born_in(row: Row, latest: float = math.inf) -> float:
-    """Return when the task of a row was made; the latest that it can be where that is not told."""
+    """Return when the task of a row was made; the latest that it can be where that is not known."""
     try:
         return float(row.get("Born") or latest)
-    except ValueError:  # whoever may write there may write anything
+    except ValueError:  # who may write there may write anything
         return latest

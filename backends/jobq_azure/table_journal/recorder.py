@@ -1,4 +1,4 @@
-"""What the journal of an Azure queue is told: that a task was pushed, is held, is held still, and what it came to."""
+"""Records in the journal of an Azure queue: that a task was pushed, is held, is held still, and what it came to."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from jobq_azure.table_journal.client import Row, TableWire, Verb
 from jobq_azure.table_journal.note import Note, fixed
 
 _CLOCK: Final = SystemClock()
-_LATE_SECONDS: Final = 600.0  # a push that is told later is none: its task may have ended, and its row be swept
+_LATE_SECONDS: Final = 600.0  # a push that is written later is none: its task may have ended, and its row be swept
 _AT_ONCE_SECONDS: Final = 1.0  # a note that is written within is not worth a look
 _MOST_DESCRIPTION: Final = 8192
 _BEAT_BYTES: Final = 6 * 1024
@@ -35,7 +35,7 @@ class Held:
         since: boottime in seconds, read before the request that granted the lease was sent.
         lease_seconds: how long it lasts from then.
         leased: wall time in seconds of the receive.
-        beat: what it tells of itself, as JSON.
+        beat: how it is, as JSON.
     """
 
     id: str
@@ -75,7 +75,7 @@ class Notebook:
         self._queue = wire.place.queue
 
     def pushed(self, tasks: Sequence[Task]) -> None:
-        """Tell that tasks were acknowledged by the queue."""
+        """Record that tasks were acknowledged by the queue."""
         now = time.time()
         until = _CLOCK.boottime() + _LATE_SECONDS
         self._writer.add(self._pushed(task, now, until) for task in tasks)
@@ -87,7 +87,7 @@ class Notebook:
         return note
 
     def redriven(self, task_id: str, dead: FencingNumber, etag: str) -> None:
-        """Tell that a dead letter was put back, under the next epoch (S3), unless somebody has told more since.
+        """Record that a dead letter was put back, under the next epoch (S3), unless more was recorded since.
 
         Args:
             task_id: its id.
@@ -99,7 +99,7 @@ class Notebook:
         self._writer.add([fixed(self._queue, rows.live(task_id), values, verb, etag=etag)])
 
     def held(self, held: Held) -> None:
-        """Tell that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
+        """Record that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
         key = rows.live(held.id)
         size = len(rows.shown_body(held.task)) + len(held.checkpoint or "") + _BEAT_BYTES
         note = Note(partition=self._queue, row=key, make=lambda: _running(held), bytes=2 * size, is_spare=True)
@@ -107,10 +107,10 @@ class Notebook:
         self._writer.add([note], None if is_first else lambda: self._lost_before(held))
 
     async def was_replaced(self, inner: Delivery) -> bool:
-        """Tell whether a delivery is of a message in whose place another was sent, as the journal was told.
+        """Return whether a delivery is of a message in whose place another was sent, by the journal's record.
 
         Service Bus sends a copy of what goes back to the queue, and then completes the original; a crash between leaves
-        both (S6). Who has sent or received the copy has told of its generation: then the original is to be completed,
+        both (S6). Who has sent or received the copy has recorded its generation: then the original is to be completed,
         not run.
         """
         row = await self._wire.get(self._queue, rows.live(inner.id))
@@ -125,7 +125,7 @@ class Notebook:
             return []
         try:
             return self._lost(held, row)
-        except (LookupError, ValueError, TypeError):  # whoever may write there may write anything
+        except (LookupError, ValueError, TypeError):  # who may write there may write anything
             return []
 
     def _lost(self, held: Held, row: Row) -> list[Note]:
@@ -143,7 +143,7 @@ class Notebook:
             pid=pid,
             detail="its lease ran out without a word: the worker died, or lost it",
         )
-        # Inserted: its own worker may have told more, and late.
+        # Inserted: its own worker may have recorded more, and late.
         return self._attempt(held.id, fencing, attempt, "", Verb.INSERT, str(row.get("Born", "")))
 
     def ended(
@@ -157,7 +157,7 @@ class Notebook:
         description: str = "",
         cancel_requested: bool = False,
     ) -> None:
-        """Tell what an attempt came to, once its settle has been confirmed (S5).
+        """Record what an attempt came to, once its settle has been confirmed (S5).
 
         Args:
             held: the delivery.
@@ -182,26 +182,26 @@ class Notebook:
             "Born": born,
         }
         self._writer.add(notes)
-        self._tell_where(held.id, held.fencing, values)
+        self._record_where(held.id, held.fencing, values)
         if cancel_requested:
             self._writer.add(
                 [fixed(rows.cancel_requests_of(self._queue), rows.cancel_request_key(held.id), {}, Verb.DELETE)]
             )
 
     def replaced(self, held: Held, after: After) -> None:
-        """Tell that the queue has a copy of a task; whether the original is gone is not known yet (S6)."""
+        """Record that the queue has a copy of a task; whether the original is gone is not known yet (S6)."""
         self._waits(held, after)
 
     def _waits(self, held: Held, after: After) -> None:
         values = _waiting(held.task, after.fencing, after.due)
         if held.checkpoint is not None:
             rows.put(values, "Checkpoint", held.checkpoint.encode())
-        self._tell_where(held.id, after.fencing, values)
+        self._record_where(held.id, after.fencing, values)
 
-    def _tell_where(self, task_id: str, fencing: FencingNumber, values: dict[str, Any]) -> None:
+    def _record_where(self, task_id: str, fencing: FencingNumber, values: dict[str, Any]) -> None:
         """Record that a task waits or has ended: late not over the word of a later attempt (S3, S5).
 
-        Whoever is cut off from the table alone, and not from the queue, tells of what another has long begun or ended.
+        Who is cut off from the table alone, and not from the queue, writes of what another has long begun or ended.
         """
         note, is_stale = fixed(self._queue, rows.live(task_id), values), False
         known_until = _CLOCK.boottime() + _AT_ONCE_SECONDS
@@ -211,7 +211,7 @@ class Notebook:
             if _CLOCK.boottime() > known_until:
                 row = await self._wire.get(self._queue, note.row)
                 note.verb, note.etag = (Verb.INSERT, "") if row is None else (Verb.REPLACE, str(row["odata.etag"]))
-                with suppress(LookupError, ValueError):  # whoever may write there may write anything
+                with suppress(LookupError, ValueError):  # who may write there may write anything
                     is_stale = row is not None and rows.fencing_in(row["Fencing"]) > fencing
 
         note.make, note.look = lambda: None if is_stale else values, look
@@ -259,7 +259,7 @@ def _waiting(task: Task | None, fencing: FencingNumber, due: float) -> dict[str,
 
 def _running(held: Held) -> dict[str, Any] | None:
     left = held.lease_seconds - (_CLOCK.boottime() - held.since)
-    if left <= 0:  # another may hold it by now, and has told so (S3)
+    if left <= 0:  # another may hold it by now, and has recorded it (S3)
         return None
     values: dict[str, Any] = {
         "State": "running",

@@ -87,7 +87,7 @@ class Sweep:
     async def _checkpoints(self, old: float) -> None:
         """Delete checkpoints that were saved before this and whose task neither runs nor waits, one at a time (S9)."""
         for each in await self._saved_before(self._queue, "c", old):
-            saved = await self._wire.get(self._queue, each["RowKey"])  # first: whoever takes the task then changes it
+            saved = await self._wire.get(self._queue, each["RowKey"])  # first: who takes the task then changes it
             task = await self._wire.get(self._queue, rows.live(rows.id_of(each)))
             if saved is None or float(saved["At"]) >= old or (task is not None and task["State"] != rows.DONE):
                 continue
@@ -118,7 +118,7 @@ class Sweep:
 
 
 def _has_met(request: Row, task: Row) -> bool:
-    """Tell whether a task has ended that somebody wanted to end; not a former one of its id, which ended before."""
+    """Return whether a task has ended that somebody wanted to end; not a former one of its id, which ended before."""
     born = {str(request.get("Born") or ""), str(task.get("Born") or "")}
     is_of_it = "" in born or len(born) == 1
     return task["State"] == rows.DONE and (is_of_it or float(task["At"]) >= float(request["At"]))

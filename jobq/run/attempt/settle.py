@@ -54,7 +54,7 @@ async def settle(
     stopping: Stopping | None = None,
     record: Callable[[Verdict], Record | None] = lambda _verdict: None,
 ) -> Settled:
-    """Tell the backend, and say what is known of it; never reports as settled what was not acknowledged.
+    """Settle with the backend, and return what is known of that; never reports as settled what was not acknowledged.
 
     A refusal is repeated for one lease, for a lease that is kept costs nothing; then, or some seconds after a stop, the
     delivery is left to its lease: a store that refuses for good must hold up no worker. A lost answer is repeated only
@@ -63,7 +63,7 @@ async def settle(
     Args:
         delivery: whose.
         keeper: keeps its lease meanwhile.
-        verdict: what to tell.
+        verdict: what to settle.
         outcome: how the attempt ended; None when there was none.
         capabilities: the backend's.
         clock: spaces the repetitions.
@@ -179,7 +179,7 @@ class Patience:
         self._hurried = self._pressed = False
 
     def is_over(self) -> bool:
-        """Tell whether it is time to give up."""
+        """Return whether it is time to give up."""
         now = self._clock.boottime()
         if self._stopping.interrupted.is_set() and not self._hurried:
             self._hurried, self._end = True, min(self._end, now + STOPPING_SECONDS)

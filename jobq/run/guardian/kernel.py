@@ -242,7 +242,7 @@ def kill_stray(pid: int, groups: set[int], spared: "tuple[int | None, ...]", sys
 
 
 def is_child(pid: int) -> bool:
-    """Tell whether a number is a child of ours that is not reaped, so that it may be signalled (P4)."""
+    """Return whether a number is a child of ours that is not reaped, so that it may be signalled (P4)."""
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -251,7 +251,7 @@ def is_child(pid: int) -> bool:
 
 
 def is_dead(pid: int) -> bool:
-    """Tell whether a child of ours, not reaped yet, has ended."""
+    """Return whether a child of ours, not reaped yet, has ended."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

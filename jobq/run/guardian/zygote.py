@@ -200,7 +200,7 @@ def _read(letter: int) -> Message:
 
 
 def is_shadowed(home: str) -> bool:
-    """Tell whether the working directory holds a module that a new Python would import instead of one that we have."""
+    """Return whether the working directory holds a module that a new Python would import in place of one of ours."""
     folder = call_function.here()
     if folder == home or os.environ.get("PYTHONSAFEPATH"):
         return False

@@ -131,7 +131,7 @@ class Watch:
         return Reading(now, tree.cpu_seconds, cores, tree.rss_bytes, len(tree.rss_of))
 
     def is_suspect(self, tree: Tree) -> bool:
-        """Tell whether the tree may be over its limit, and it is time to look closer."""
+        """Return whether the tree may be over its limit, and it is time to look closer."""
         if self.limit_bytes is None or tree.rss_bytes <= self.limit_bytes or self._over.is_set():
             return False
         return time.monotonic() >= self._confirm_after or tree.rss_bytes > self._confirm_above_bytes
@@ -270,7 +270,7 @@ async def _in_thread(work: Callable[[], _T]) -> tuple[_T, float]:
             result = work(), time.thread_time()
         except BaseException as error:  # noqa: BLE001 - passed on
             result = error
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(tell, result)
 
     threading.Thread(target=run, name="jobq usage", daemon=True).start()

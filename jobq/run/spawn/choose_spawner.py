@@ -21,7 +21,7 @@ from jobq.run.spawn.launch import launch
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
-_IMPORT_SECONDS: Final = 10.0  # after which a preload is told of, and again
+_IMPORT_SECONDS: Final = 10.0  # after which a preload is warned of, and again
 _GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end (architecture 11)
 _WEAKER: Final = (
     "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
@@ -30,7 +30,7 @@ _WEAKER: Final = (
 
 
 def is_possible() -> bool:
-    """Tell whether this system can have a guardian: Linux 5.3 or newer."""
+    """Return whether this system can have a guardian: Linux 5.3 or newer."""
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 

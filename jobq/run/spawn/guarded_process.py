@@ -1,4 +1,4 @@
-"""A leader as the worker sees it: what it is told, and what it can ask. The guardian never imports this."""
+"""A leader as the worker sees it: what it reports, and what it can be asked. The guardian never imports this."""
 
 import asyncio
 import contextlib

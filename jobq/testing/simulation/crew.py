@@ -63,7 +63,7 @@ class Crew:
         self._running, self.guardians[node] = node, guardian
 
     def excuses(self, node: Node) -> bool:
-        """Tell whether its machine, or what guards it, stands still, or has just done so as far as it knows."""
+        """Return whether its machine, or what guards it, stands still, or has just done so as far as it knows."""
         if node is self.holder:
             return self.machine.loop.now <= max(self.excused_until, self.holder_excused_until)
         return self.machine.loop.now <= max(self.excused_until, self._guardian_excused_until(node))
@@ -90,7 +90,7 @@ class Crew:
             self.holder_excused_until = self.machine.loop.now + min(thaw, left)
 
     def is_stopping(self, node: Node) -> bool:
-        """Tell whether a worker of it has a reason to end what runs."""
+        """Return whether a worker of it has a reason to end what runs."""
         return node in self.told_to_stop or (node in self.stoppings and self.stoppings[node].interrupted.is_set())
 
     def term(self) -> None:

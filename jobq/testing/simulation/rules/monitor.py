@@ -26,19 +26,19 @@ class Circumstances(Protocol):
     slots: int
 
     def excuses(self, tree: "Tree") -> bool:
-        """Tell whether a tree's machine stands still as a whole, or has just stood still: only fencing protects."""
+        """Return whether a tree's machine stands still as a whole, or has just stood still: only fencing protects."""
         ...
 
     def has_clock_trouble(self, node: Node) -> bool:
-        """Tell whether a node's clocks may have looked as if its machine was frozen: it may give up what it holds."""
+        """Return whether a node's clocks may have looked as if its machine was frozen: it may give up what it holds."""
         ...
 
     def is_stopping(self, node: Node) -> bool:
-        """Tell whether a worker was told to stop, for good or for now, or has lost its guardian."""
+        """Return whether a worker was told to stop, for good or for now, or has lost its guardian."""
         ...
 
     def blames_its_machine(self, node: Node) -> bool:
-        """Tell whether a worker's breaker has tripped."""
+        """Return whether a worker's breaker has tripped."""
         ...
 
 
@@ -82,7 +82,7 @@ class Monitor(TaskRules):
         self._check_starts(known, tree)
 
     def _may_live_beside(self, tree: "Tree", other: "Tree") -> bool:  # noqa: ARG002 - for queues that send copies
-        """Tell whether two trees of one task may live at once."""
+        """Return whether two trees of one task may live at once."""
         return False
 
     def _check_starts(self, known: Known, tree: "Tree") -> None:  # noqa: ARG002 - as above

@@ -70,7 +70,7 @@ class TaskRules(Trace):
         self._served.add(node.name)
 
     def was_served(self, node: Node) -> bool:
-        """Tell whether a worker ever had an answer to a receive."""
+        """Return whether a worker ever had an answer to a receive."""
         return node.name in self._served
 
     def rotated(self, task_id: str, fencing: str) -> None:
@@ -78,7 +78,7 @@ class TaskRules(Trace):
         self.tasks[task_id].refused.add(fencing)
 
     def all_ended(self) -> bool:
-        """Tell whether nothing that was acknowledged is left to do."""
+        """Return whether nothing that was acknowledged is left to do."""
         now = self._server.boottime()
         for known in self.tasks.values():
             self._end_if_expired(known, now)
@@ -263,7 +263,7 @@ class TaskRules(Trace):
         known.silent_ends += step[2] == 0
 
     def _may_be_forgiven(self, node: Node) -> bool:
-        """Tell whether a worker has a reason to give a failure back uncharged."""
+        """Return whether a worker has a reason to give a failure back uncharged."""
         raise NotImplementedError
 
     def _end_if_expired(self, known: Known, now: float) -> None:

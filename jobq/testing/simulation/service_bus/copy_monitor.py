@@ -80,7 +80,7 @@ class CopyMonitor(CopyRules):
             self.broken("S5", f"{verb} of {delivery.id} is reported as settled, and the broker knows of {found}")
 
     def all_ended(self) -> bool:
-        """Tell whether nothing is left to do: the queue is empty, and what was acknowledged done or dead."""
+        """Return whether nothing is left to do: the queue is empty, and what was acknowledged done or dead."""
         self._expire()
         if any(copy.place == "queue" for copy in self._copies.values()):
             return False
