@@ -11,7 +11,7 @@
         def already_done(self, task):
             return Path(output_of(task)).exists()
 
-    counts = await jobq.enqueue(queue, Folds())
+    counts = await jobq.workspec.enqueue(queue.push, Folds())
 
 Seeds are listed side by side, `already_done` is asked for many tasks at a time, and memory stays bounded: what lists
 faster than the queue takes has to wait. What is not asynchronous runs on threads.
