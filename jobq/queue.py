@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
-from jobq.errors import ConfigurationError, QueueNotFound
+from jobq.errors import ConfigurationError
 from jobq.events import Event, Events
 from jobq.formats.trace_context import current_context
 from jobq.journal.records import Canceled, TaskRecord
@@ -24,6 +24,7 @@ from jobq.run.worker.worker import Worker
 from jobq.run.worker.worker_report import WorkerReport
 from jobq.settings import Settings
 from jobq.spec import resolve
+from jobq.submit.pusher import Pusher
 from jobq.task import Task
 from jobq.task_handle import TaskHandle
 from jobq.workspec import enqueue
@@ -78,6 +79,7 @@ class Queue:
 
         A string is a command for the shell. Many are added all or none. An async iterator is added in batches of at
         most `BATCH_TASKS`, each all or none, so memory stays bounded; a batch waits `LINGER_SECONDS` for company.
+        A push whose answer was lost is repeated once with the same ids, where the service takes none of them twice.
 
         Args:
             tasks: one, many, or an async iterator.
@@ -105,11 +107,7 @@ class Queue:
             batch = [
                 task if task.trace_context else task.model_copy(update={"trace_context": context}) for task in batch
             ]
-        try:
-            return await self.backend.push(batch)
-        except QueueNotFound:
-            await self.backend.create()
-            return await self.backend.push(batch)
+        return await Pusher(self.backend).push(batch)
 
     async def pull_and_execute(
         self,

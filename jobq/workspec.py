@@ -25,14 +25,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from jobq.submit.pusher import FINISH_SECONDS, TAKE_BACK_SECONDS, Batch, see_to_its_end
 from jobq.task import Task
 
 Seed = TypeVar("Seed")
 Listed = Task | str  # a string is a command for the shell
-BATCH_TASKS: Final = 500
 LINGER_SECONDS: Final = 0.5  # how long the first task of a batch waits for company
 WAITING_TASKS: Final = 2000  # listed and not pushed yet, at most
-_CANCELLED_PUSH_SECONDS: Final = 9.0  # for a push that was cancelled, to find out what became of it
+_CANCELLED_PUSH_SECONDS: Final = FINISH_SECONDS + TAKE_BACK_SECONDS + 1  # for a pusher to find out what became of it
 _CHUNK_ITEMS: Final = 200
 _CHUNK_SECONDS: Final = 0.05
 _END: Final = object()
@@ -219,10 +219,7 @@ class _Enqueuing:
         try:
             await asyncio.shield(pushing)
         except asyncio.CancelledError:
-            await asyncio.wait({pushing}, timeout=self._finish_seconds)
-            if not pushing.done():
-                pushing.cancel()
-                await asyncio.wait({pushing}, timeout=_CANCELLED_PUSH_SECONDS)
+            await see_to_its_end(pushing, self._finish_seconds, _CANCELLED_PUSH_SECONDS)
             if pushing.done() and not pushing.cancelled() and pushing.exception() is None:
                 self._counts.queued += len(batch)
             raise
@@ -230,19 +227,19 @@ class _Enqueuing:
 
     async def _batch(self) -> tuple[list[Task], bool]:
         """Return what has come within the linger time of the first, and whether that was all."""
-        batch: list[Task] = []
+        batch = Batch()
         first = await self._wanted.get()
         if first is _END:
-            return batch, True
-        batch.append(first)
+            return batch.tasks, True
+        is_full = batch.add(first)
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
-                while len(batch) < BATCH_TASKS:
+                while not is_full:
                     task = await self._wanted.get()
                     if task is _END:
-                        return batch, True
-                    batch.append(task)
-        return batch, False
+                        return batch.tasks, True
+                    is_full = batch.add(task)
+        return batch.tasks, False
 
 
 def _exited(error: SystemExit) -> RuntimeError:

@@ -204,7 +204,7 @@ class Connection:
             self._turn += self._ended_at - began
 
     def _let_others_in(self) -> None:
-        """Leave a gap now and then between batches: SQLite's lock has no queue, and other processes need it, too (S11)."""
+        """Leave a gap now and then between batches: SQLite's lock has no queue, and others need it (S11)."""
         if time.monotonic() - self._ended_at >= GAP_SECONDS:
             self._turn = 0.0
         elif self._turn >= _TURN_SECONDS:

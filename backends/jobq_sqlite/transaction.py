@@ -1,7 +1,6 @@
 """Running a batch of operations in one transaction: what is read, written, undone, and said of it when it fails."""
 
 import contextlib
-import random
 import sqlite3
 import time
 from asyncio import Future
@@ -19,7 +18,7 @@ from jobq_sqlite.task_sql import Now
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection, Now], T]
 GAP_SECONDS: Final = 0.004  # for which whoever has written for long leaves the lock to others
-_LOOK_SECONDS: Final = (0.002, 0.0038)  # between two looks whether the lock is free; within the gap
+_LOOK_SECONDS: Final = 0.003  # between two looks whether the lock is free; within the gap
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +118,7 @@ def _take_write_lock(database: sqlite3.Connection, patience: float) -> None:
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
                     raise
-                time.sleep(random.uniform(*_LOOK_SECONDS))
+                time.sleep(_LOOK_SECONDS)
             else:
                 return
     finally:

@@ -124,3 +124,26 @@ main()
     assert "in doubt: 2 tasks" in completed.stderr
     assert "no line is queued" not in completed.stderr
     assert "tail -n +1 " not in completed.stderr
+
+
+def test_a_run_does_not_take_a_lost_answer_for_a_refusal(jobq: Jobq) -> None:
+    """S8: what it has fed may be queued, though the second push of it was refused."""
+    program = """
+from jobq_sqlite.backend import SqliteBackend
+from jobq.errors import BackendUnavailable, PushUnknown
+push, calls = SqliteBackend.push, []
+async def losing(self, tasks):
+    calls.append(tasks)
+    if len(calls) == 1:
+        raise PushUnknown("the answer was lost", await push(self, tasks))
+    raise BackendUnavailable("the database is locked")
+SqliteBackend.push = losing
+from jobq.cli.main import main
+main()
+"""
+    completed = subprocess.run(
+        [sys.executable, "-c", program, "run"],
+        input="true\n", capture_output=True, text=True, env=jobq.environment, check=False,
+    )  # fmt: skip
+    assert completed.returncode == 75, completed
+    assert "the answer was lost" in completed.stderr

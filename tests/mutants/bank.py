@@ -18,10 +18,10 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="SQLite reads the time before it has the lock",
         file="backends/jobq_sqlite/transaction.py",
-        text=('    database.execute("BEGIN IMMEDIATE")\n    try:\n        now = file.now_to_write(database)'),
+        text="    _take_write_lock(database, file.busy_timeout)\n    try:\n        now = file.now_to_write(database)",
         wrong=(
             "    now = file.now_to_write(database)\n"
-            '    database.execute("BEGIN IMMEDIATE")\n'
+            "    _take_write_lock(database, file.busy_timeout)\n"
             "    try:\n"
             "        now = now"
         ),
@@ -307,6 +307,13 @@ BANK: Final[tuple[Mutant, ...]] = (
         text="unseen=lag > 0)",
         wrong="unseen=False)",
         test="tests/journal/test_results.py::test_s5_what_a_journal_has_not_heard_of_is_waited_for",
+    ),
+    Mutant(
+        name="who writes without a pause leaves others no gap (SQLite)",
+        file="backends/jobq_sqlite/connection.py",
+        text="            time.sleep(GAP_SECONDS)\n",
+        wrong="",
+        test="tests/sqlite/test_fair_lock.py::test_who_writes_without_a_pause_leaves_gaps",
     ),
     Mutant(
         name="a lease that is over is waited for again and again",

@@ -1,4 +1,4 @@
-"""SQLite's write lock has no queue: who has written for long leaves a gap, and who waits looks often enough to meet it."""
+"""SQLite's write lock has no queue: who has written for long leaves a gap, and who waits looks often enough for it."""
 
 import asyncio
 import sqlite3

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from jobq.submit.pusher import BATCH_TASKS
 from jobq.task import Task
-from jobq.workspec import BATCH_TASKS, WAITING_TASKS, Counts, WorkSpecification, enqueue
+from jobq.workspec import WAITING_TASKS, Counts, WorkSpecification, enqueue
 
 
 class Taken:

@@ -84,7 +84,7 @@ def fanout(
         raise click.UsageError("--accept-changes goes with --lines")
     from jobq.cli.submit.cursor_lease import cursors_of  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.cli.submit.fanout_job import Fanout  # noqa: PLC0415 - as above
-    from jobq.cli.submit.push_chunks import Echo, Pusher  # noqa: PLC0415 - `jobq fanout --help` needs none of it
+    from jobq.cli.submit.push_chunks import Echo, pusher_to  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.spec import parse  # noqa: PLC0415 - as above
     from jobq.submit.command_template import CommandTemplate  # noqa: PLC0415 - as above
     from jobq.submit.input_lines import Template  # noqa: PLC0415 - as above
@@ -113,9 +113,10 @@ def fanout(
     echo = Echo(ids=False, as_json=as_json)
 
     async def work(backend: "Backend") -> int:
-        async with cursors_of(backend, queue, settings) as cursors:
+        creates = not no_create
+        async with cursors_of(backend, queue, settings, creates=creates, tells=not as_json) as cursors:
             spread = Fanout(
-                Pusher(backend, echo, creates=not no_create),
+                pusher_to(backend, echo, creates=creates),
                 cursors,
                 settings,
                 name=name,

@@ -16,7 +16,7 @@ from jobq.formats import strict_json
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
-    from jobq.cli.submit.push_chunks import Echo, Pusher
+    from jobq.cli.submit.push_chunks import Echo
     from jobq.settings import Settings
     from jobq.submit.input_lines import Template
 
@@ -166,7 +166,7 @@ def push(
     as_json: bool,
 ) -> int:
     """Queue commands; see _HELP."""
-    from jobq.cli.submit.push_chunks import Echo, Pusher, Stream, push_given  # noqa: PLC0415 - as above
+    from jobq.cli.submit.push_chunks import Echo, Stream, push_given, pusher_to  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
     from jobq.submit.input_lines import Input, Template  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
@@ -201,7 +201,7 @@ def push(
             raise click.UsageError(
                 "--wait finds its tasks by the lines of the file, which --accept-changes lets change"
             )
-        code = _push_resumably(ctx, resume, file, template, settings, accept_changes, Pusher, echo, no_create)
+        code = _push_resumably(ctx, resume, file, template, settings, accept_changes, echo, no_create)
         echo.check()
         return code
     if accept_changes:
@@ -217,7 +217,7 @@ def push(
                     backend,
                     echo,
                     lambda: work_specification.push_specification(
-                        Pusher(backend, echo, creates=not no_create),
+                        pusher_to(backend, echo, creates=not no_create),
                         found,
                         template,
                         backend=backend,
@@ -238,7 +238,7 @@ def push(
                 lambda backend: _awaited(
                     backend,
                     echo,
-                    Stream(Pusher(backend, echo, creates=not no_create), source, template, _again(ctx)).run,
+                    Stream(pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx)).run,
                 ),
                 settings,
                 interruptible=True,
@@ -255,7 +255,7 @@ def push(
             raise click.UsageError(
                 f"--id: the service of {backend.name} does not know an id again, so a second push would run it twice"
             )
-        return await _awaited(backend, echo, lambda: push_given(Pusher(backend, echo, creates=not no_create), tasks))
+        return await _awaited(backend, echo, lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks))
 
     code = with_queue(ctx, push_them, settings, interruptible=True)
     echo.check()
@@ -317,11 +317,11 @@ def _push_resumably(
     template: "Template",
     settings: "Settings",
     accepts_changes: bool,
-    pusher: "type[Pusher]",
     echo: "Echo",
     no_create: bool,
 ) -> int:
     from jobq.cli.submit.cursor_lease import cursors_of  # noqa: PLC0415 - most pushes are none
+    from jobq.cli.submit.push_chunks import pusher_to  # noqa: PLC0415 - as above
     from jobq.cli.submit.resumable_push import Resumable  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
 
@@ -332,9 +332,10 @@ def _push_resumably(
     path = Path(file)
 
     async def work(backend: "Backend") -> int:
-        async with cursors_of(backend, parse(spec_of(ctx, settings)), settings) as cursors:
+        queue, creates = parse(spec_of(ctx, settings)), not no_create
+        async with cursors_of(backend, queue, settings, creates=creates, tells=not echo.as_json) as cursors:
             resumable = Resumable(
-                pusher(backend, echo, creates=not no_create),
+                pusher_to(backend, echo, creates=creates),
                 cursors,
                 settings,
                 name=name,

@@ -3,15 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NoReturn
 
 from jobq.backend import Backend
-from jobq.cli.submit.push_chunks import BATCH_TASKS
-from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
-from jobq.submit.input_lines import Input, LineCutter, Template
+from jobq.errors import DuplicateTask, JobqError
+from jobq.submit.input_lines import Input, Template
+from jobq.submit.line_batches import line_batches
+from jobq.submit.pusher import Pusher
 from jobq.task import Task
-
-_BATCH_BYTES: Final = 1024 * 1024
 
 
 def line_of(id_: str) -> int | None:
@@ -57,12 +56,10 @@ class Feed:
         self.kept = 0
         self.is_done = False
         self.line_of_own: dict[str, int] = {}
-        self._backend = backend
+        self._pusher = Pusher(backend, creates=False)
         self._template = template
         self._keeps_known = keeps_known
         self._on_end = on_end
-        self._batch: list[tuple[int, Task]] = []
-        self._bytes = 0
 
     async def run(self) -> None:
         """Queue everything that the source holds.
@@ -71,56 +68,31 @@ class Feed:
             MalformedTask, DuplicateTask: names the line; those before it are queued.
             InputUnreadable, BackendUnavailable: as they say.
         """
-        cutter = LineCutter()
-        chunk: bytes | None = None
-        while chunk != b"":
-            chunk = await self.source.read(None)
-            for number, line in cutter.feed(chunk) if chunk is not None else ():
-                await self._take(number, line)
-            await self._flush()  # what came together is queued together, and nobody waits for company
+        # What came together is queued together, and nobody waits for company.
+        async for batch in line_batches(self.source, self._task, self._refuse, linger_seconds=0):
+            try:
+                await self._pusher.push([task for _, task in batch])
+            except DuplicateTask:  # none of them was added: find those that are to blame, all in one transaction
+                await asyncio.gather(*(self._push_one(*numbered) for numbered in batch))
+            self.queued += len(batch)
         if self._on_end is not None:
             await self._on_end(self.source.bytes_read)
         self.is_done = True
 
-    async def _take(self, number: int, line: bytes) -> None:
+    def _task(self, number: int, line: bytes) -> Task | None:
         id_ = id_for(number, line)
-        try:
-            task = self._template.task_of_line(line, id_)
-        except MalformedTask as error:
-            await self._flush()
-            raise self._blamed(number, error) from None
-        if task is None:
-            return
-        if task.id != id_:
+        task = self._template.task_of_line(line, id_)
+        if task is not None and task.id != id_:
             self.line_of_own[task.id] = number
-        self._batch.append((number, task))
-        self._bytes += len(line)
-        if len(self._batch) >= BATCH_TASKS or self._bytes >= _BATCH_BYTES:
-            await self._flush()
-
-    async def _flush(self) -> None:
-        batch, self._batch, self._bytes = self._batch, [], 0
-        if not batch:
-            return
-        try:
-            await self._push([task for _, task in batch])
-        except DuplicateTask:  # none of them was added: find those that are to blame, all in one transaction
-            await asyncio.gather(*(self._push_one(number, task) for number, task in batch))
-        self.queued += len(batch)
+        return task
 
     async def _push_one(self, number: int, task: Task) -> None:
         try:
-            await self._push([task])
+            await self._pusher.push([task])
         except DuplicateTask as error:
             if not self._keeps_known:
-                raise self._blamed(number, error) from None
+                self._refuse(number, error)
             self.kept += 1
 
-    async def _push(self, tasks: list[Task]) -> None:
-        try:
-            await self._backend.push(tasks)
-        except PushUnknown:
-            await self._backend.push(tasks)  # the same ids: what is queued already stays as it is (S8)
-
-    def _blamed(self, number: int, error: JobqError) -> JobqError:
-        return type(error)(f"{self.source.name}, line {number}: {error}")
+    def _refuse(self, number: int, error: JobqError) -> NoReturn:
+        raise type(error)(f"{self.source.name}, line {number}: {error}") from None

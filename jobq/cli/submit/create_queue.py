@@ -2,19 +2,14 @@
 
 from jobq.backend import Backend
 from jobq.cli.display import terminal
-from jobq.errors import AccessDenied, BackendUnavailable, QueueNotFound
+from jobq.errors import BackendUnavailable, QueueNotFound
 from jobq.lease.store import checked_name, store_of
+from jobq.submit.pusher import make_queue
 
 
-async def create(backend: Backend, missing: QueueNotFound, *, tells: bool = True) -> None:
-    """Make the queue, and say so where `tells`; raises AccessDenied, which then also says what was missing."""
-    try:
-        await backend.create(exist_ok=True)
-    except AccessDenied as error:
-        error.add_note(str(missing))
-        raise
-    if tells:
-        terminal.tell(f"created queue {backend.name}")
+def tell_created(backend: Backend) -> None:
+    """Say that a queue was made."""
+    terminal.tell(f"created queue {backend.name}")
 
 
 async def ready_for_lease(backend: Backend, name: str, *, creates: bool = True, tells: bool = True) -> None:
@@ -35,6 +30,8 @@ async def ready_for_lease(backend: Backend, name: str, *, creates: bool = True, 
     except QueueNotFound as missing:
         if not creates:
             raise
-        await create(backend, missing, tells=tells)
+        await make_queue(backend, missing)
+        if tells:
+            tell_created(backend)
     except BackendUnavailable:
         pass  # the lease is asked for until it is answered, or for as long as the user waits

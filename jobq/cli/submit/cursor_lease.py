@@ -8,6 +8,7 @@ from typing import Final
 
 from jobq.backend import Backend
 from jobq.cli.display import terminal
+from jobq.cli.submit.create_queue import ready_for_lease
 from jobq.errors import ConfigurationError
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import store_of
@@ -25,21 +26,31 @@ class Cursors:
 
     Attributes:
         keeper: keeps the lease.
+        creates: whether to make the queue in which it keeps it.
+        tells: whether to say that it was made.
         source: what else a walk is told by there; see `Traversal`.
     """
 
     keeper: Backend
+    creates: bool
+    tells: bool
     source: Mapping[str, str] = field(default_factory=dict)
+
+    async def ready(self, name: str) -> None:
+        """See to it, before this lease is asked for, that there is where it is kept; raises QueueNotFound."""
+        await ready_for_lease(self.keeper, name, creates=self.creates, tells=self.tells)
 
 
 @asynccontextmanager
-async def cursors_of(backend: Backend, queue: QueueSpec, settings: Settings) -> AsyncIterator[Cursors]:
+async def cursors_of(
+    backend: Backend, queue: QueueSpec, settings: Settings, *, creates: bool, tells: bool
+) -> AsyncIterator[Cursors]:
     """Yield what keeps the cursors of a queue: it itself, or the queue that JOBQ_LEASES names."""
     if settings.leases is None:
-        yield Cursors(backend)
+        yield Cursors(backend, creates, tells)
     else:
         async with resolve(settings.leases, settings) as keeper:
-            yield Cursors(keeper, {"queue": str(queue)})  # cursors of several queues may meet there
+            yield Cursors(keeper, creates, tells, {"queue": str(queue)})  # cursors of several queues may meet there
 
 
 def walk_lease(backend: Backend, settings: Settings, name: str) -> NamedLease:

@@ -9,12 +9,12 @@ from typing import Any, Final
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.submit.cursor_lease import Cursors, walk_lease
-from jobq.cli.submit.push_chunks import BATCH_TASKS, Pusher
 from jobq.errors import JobqError, MalformedTask, SourceChanged
 from jobq.lease.traversal import Page, Traversal
 from jobq.settings import Settings
 from jobq.submit.command_template import CommandTemplate
 from jobq.submit.input_lines import Template
+from jobq.submit.pusher import BATCH_TASKS, Pusher
 from jobq.submit.record_sources import Record, Records
 from jobq.task import Task
 
@@ -85,7 +85,7 @@ class Fanout:
         size = self._batch * max(1, BATCH_TASKS // self._batch)
         walk = Traversal(self._lease, self._records.fetch, batch_size=size, source=source)
         try:
-            await self._pusher.ready_for_lease(self._cursors.keeper, self._lease.name)
+            await self._cursors.ready(self._lease.name)
             async with walk:
                 if file is not None:
                     await file.check_queued(walk.progress, self._name)
@@ -116,9 +116,7 @@ class Fanout:
         return 0
 
     async def _push(self, page: Page[Record], before: int) -> None:
-        tasks = list(self._tasks(page.items, before))
-        for start in range(0, len(tasks), BATCH_TASKS):
-            await self._pusher.push(tasks[start : start + BATCH_TASKS])
+        await self._pusher.push_all(list(self._tasks(page.items, before)))
 
     def _tasks(self, records: Sequence[Record], before: int) -> Iterator[Task]:
         for start in range(0, len(records), self._batch):

@@ -15,13 +15,13 @@ from typing import Any, Final
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.submit.cursor_lease import Cursors, walk_lease
-from jobq.cli.submit.push_chunks import BATCH_TASKS, Pusher
 from jobq.errors import JobqError, MalformedTask, SourceChanged
 from jobq.lease import data_sources
 from jobq.lease.data_sources import Line
 from jobq.lease.traversal import Page, Traversal
 from jobq.settings import Settings
 from jobq.submit.input_lines import Template
+from jobq.submit.pusher import BATCH_TASKS, Pusher
 from jobq.submit.resumable_file import WalkedFile
 from jobq.task import Task
 
@@ -73,7 +73,7 @@ class Resumable:
 
         walk = Traversal(self._lease, fetch, batch_size=BATCH_TASKS, source=source)
         try:
-            await self._pusher.ready_for_lease(self._cursors.keeper, self._lease.name)
+            await self._cursors.ready(self._lease.name)
             async with walk:
                 before = walk.progress
                 await file.check_queued(before, self._name)
@@ -121,15 +121,13 @@ class Resumable:
             try:
                 task = self._task(line)
             except MalformedTask as error:
-                if tasks:
-                    await self._pusher.push(tasks)  # with ids that are found again
+                await self._pusher.push_all(tasks)  # with ids that are found again
                 raise MalformedTask(
                     f"{self._path}, line {line.number}: {error}; mend it and go on with --accept-changes"
                 ) from None
             if task is not None:
                 tasks.append(task)
-        if tasks:
-            await self._pusher.push(tasks)
+        await self._pusher.push_all(tasks)
 
     def _task(self, line: Line) -> Task | None:
         content = line.content.removeprefix(_BYTE_ORDER_MARK) if line.offset == 0 else line.content

@@ -16,9 +16,9 @@ from jobq.backend import Backend
 from jobq.cli.display import format_task, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import heard
-from jobq.cli.submit.push_chunks import Pusher
 from jobq.errors import JobqError
 from jobq.submit.input_lines import Template
+from jobq.submit.pusher import Pusher
 from jobq.task import Task
 from jobq.workspec import Counts, WorkSpecification, enqueue
 
@@ -110,7 +110,7 @@ async def push_specification(
 
         try:
             await enqueue(
-                show if dry_run else pusher.push,
+                show if dry_run else pusher.push_to_its_end,
                 specification,
                 make=lambda command: template.task(command=command),
                 on_progress=on_progress,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.cli.submit import push_chunks
+from jobq.submit import pusher
 from tests.cli.conftest import Jobq, eventually
 
 _ENDS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
@@ -123,7 +123,7 @@ def test_tasks_of_other_sources_are_in_doubt_too(jobq: Jobq) -> None:
 
 def test_it_ends_within_what_others_wait() -> None:
     # `docker stop` kills after 10 s.
-    assert push_chunks._FINISH_SECONDS + push_chunks._TAKE_BACK_SECONDS <= 9
+    assert pusher.FINISH_SECONDS + pusher.TAKE_BACK_SECONDS <= 9
 
 
 def test_what_is_ignored_stays_ignored(jobq: Jobq) -> None:

@@ -1,0 +1,187 @@
+"""How tasks are pushed: one policy for the library and for each way of the command line.
+
+A queue that is missing is made, unless that is forbidden. Where an answer was lost, the push is repeated once with the
+same ids if the service takes none of them twice; anywhere else, and when that answer is lost too, it is PushUnknown
+with the ids (S8). Only what was acknowledged counts as queued (S1).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from jobq.backend import Backend
+from jobq.clock import SystemClock
+from jobq.errors import AccessDenied, JobqError, PushUnknown, QueueNotFound
+from jobq.task import Task
+
+BATCH_TASKS: Final = 500
+BATCH_BYTES: Final = 4 * 1024 * 1024  # one task more at most: below what the service takes as one request
+FINISH_SECONDS: Final = 4.0  # what a cancelled push is left, to be acknowledged
+TAKE_BACK_SECONDS: Final = 4.0  # and then, cancelled, to be taken back; together less than `docker stop` waits
+_SHOWN_IDS: Final = 20
+
+
+class Batch:
+    """Tasks that are pushed together."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self._bytes = 0
+
+    def add(self, task: Task) -> bool:
+        """Add one; return whether the batch is full now."""
+        self.tasks.append(task)
+        self._bytes += len(task.encode())
+        return len(self.tasks) >= BATCH_TASKS or self._bytes >= BATCH_BYTES
+
+
+def batches(tasks: Iterable[Task]) -> Iterator[list[Task]]:
+    """Divide tasks into batches."""
+    batch = Batch()
+    for task in tasks:
+        if batch.add(task):
+            yield batch.tasks
+            batch = Batch()
+    if batch.tasks:
+        yield batch.tasks
+
+
+async def make_queue(backend: Backend, missing: QueueNotFound) -> None:
+    """Make a queue that is missing; raises AccessDenied, which then also says what was missing."""
+    try:
+        await backend.create(exist_ok=True)
+    except AccessDenied as error:
+        error.add_note(str(missing))
+        raise
+
+
+async def see_to_its_end(
+    pushing: "asyncio.Future[Any]", finish_seconds: float = FINISH_SECONDS, take_back_seconds: float = TAKE_BACK_SECONDS
+) -> None:
+    """Wait, not for long, for what becomes of a push whose caller was cancelled; of one cut off nobody could tell.
+
+    Args:
+        pushing: the push; done afterwards, unless nothing ends it.
+        finish_seconds: for it to be answered; then it is cancelled.
+        take_back_seconds: for it to end then.
+    """
+    for seconds in (finish_seconds, take_back_seconds):
+        with contextlib.suppress(asyncio.CancelledError):  # cancelled again: on to the next step
+            await asyncio.wait({pushing}, timeout=seconds)
+        if pushing.done():
+            break
+        pushing.cancel()
+    pushing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # later, nobody asks for it
+
+
+class Pusher:
+    """Pushes to one queue, and knows at any time what is queued and what is in doubt.
+
+    Args:
+        backend: an entered backend.
+        creates: whether to make a missing queue, for which a mere sender has no right.
+        on_created: called when it was made.
+        on_acknowledged: given the ids of each push.
+
+    Attributes:
+        count: how many tasks were acknowledged.
+        doubtful: ids of tasks of a cancelled push that may or may not be queued.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        creates: bool = True,
+        on_created: Callable[[], None] = lambda: None,
+        on_acknowledged: Callable[[Sequence[str]], None] = lambda _ids: None,
+    ) -> None:
+        self.count = 0
+        self.doubtful: tuple[str, ...] = ()
+        self._backend = backend
+        self._creates = creates
+        self._on_created = on_created
+        self._on_acknowledged = on_acknowledged
+        self._begun = False
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        """Queue all tasks or none, and return their ids; raises what `Backend.push` raises."""
+        try:
+            ids = await self._push(tasks)
+        except QueueNotFound as missing:
+            if not self._creates:
+                raise
+            await make_queue(self._backend, missing)
+            self._on_created()
+            ids = await self._push(tasks)
+        self.count += len(ids)
+        self._on_acknowledged(ids)
+        return ids
+
+    async def push_to_its_end(self, tasks: Sequence[Task]) -> None:
+        """As `push`; when it is cancelled, it first sees to the end what it has begun: `count` and `doubtful` tell."""
+        pushing = asyncio.ensure_future(self.push(tasks))
+        try:
+            await asyncio.shield(pushing)
+        except asyncio.CancelledError:
+            await see_to_its_end(pushing)
+            error = asyncio.CancelledError() if not pushing.done() or pushing.cancelled() else pushing.exception()
+            if isinstance(error, PushUnknown):
+                self.doubtful = error.ids
+            elif error is not None and self._begun:  # not even what a backend has taken back is known
+                self.doubtful = tuple(task.id for task in tasks)
+            raise
+
+    async def push_all(self, tasks: Iterable[Task]) -> None:
+        """Queue any number of tasks in batches, each to its end; `count` tells how far it came."""
+        for batch in batches(tasks):
+            await self.push_to_its_end(batch)
+
+    async def _push(self, tasks: Sequence[Task]) -> list[str]:
+        clock = SystemClock()
+        sent = clock.boottime()
+        try:
+            return await self._once(tasks)
+        except PushUnknown as error:
+            unknown = error
+        if self._remembers(clock.boottime() - sent):
+            try:
+                return await self._once(tasks)
+            except PushUnknown as error:  # what the first may have queued, the second need not name
+                unknown = PushUnknown(str(error), list(dict.fromkeys((*unknown.ids, *error.ids))))
+            except JobqError as error:  # the repetition was not done: of the first nobody knows still
+                self._begun = True
+                unknown.add_note(f"asked again: {error}")
+        unknown.add_note(self.doubt(unknown.ids))
+        raise unknown
+
+    async def _once(self, tasks: Sequence[Task]) -> list[str]:
+        self._begun = True
+        try:
+            return await self._backend.push(tasks)
+        except PushUnknown:
+            raise
+        except JobqError:  # none of them was added
+            self._begun = False
+            raise
+
+    def _remembers(self, seconds: float) -> bool:
+        """Tell whether the service still knows an id that was pushed so long ago, and while it is pushed again."""
+        window = self._backend.capabilities.dedup_window
+        is_safe = self._backend.capabilities.idempotent_push
+        return is_safe and (window is None or seconds < window.total_seconds() / 2)
+
+    def doubt(self, ids: Sequence[str]) -> str:
+        """Return what to tell of tasks that may or may not be queued."""
+        shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
+        if self._backend.capabilities.idempotent_push:
+            advice = "pushing again with the same ids is safe, with new ones it may run them twice"
+        else:
+            advice = "pushing them again may run them twice; look with `jobq QUEUE peek` first"
+        return f"in doubt: {len(ids)} task{'' if len(ids) == 1 else 's'} ({shown}); {advice}"
+
+    def summary(self) -> str:
+        """Return how many tasks are queued, and which are in doubt."""
+        queued = f"queued {self.count} task{'' if self.count == 1 else 's'} on {self._backend.name}"
+        return f"{queued}; {self.doubt(self.doubtful)}" if self.doubtful else queued
