@@ -338,7 +338,7 @@ class PostgresBackend:
         found: list[str] = []
         for some in queue_admin.batches(ids):
             back, lowest = await links.look(partial(queue_admin.redrive, queue=links.queue, ids=some))
-            links.tell(lowest)
+            links.notify(lowest)
             found += back
         return found
 

@@ -59,7 +59,7 @@ class Links:
         self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
         self._to_tell: dict[int, int] = {}
-        self._telling = False  # a job that notifies waits for its turn
+        self._notifying = False  # a job that notifies waits for its turn
         self.pusher = Pusher()
         self._push = Group[Call](self._pushes, self.pusher.push)
         self._verbs = {verb: self._group(verb) for verb in _STATEMENTS}
@@ -85,7 +85,7 @@ class Links:
         except NoAnswer as error:
             raise AnswerLost(str(error)) from None
 
-    def tell(self, lowest: Mapping[int, int]) -> None:
+    def notify(self, lowest: Mapping[int, int]) -> None:
         """Notify everyone who waits of what became ready, by rank."""
         self._tell(self._pushes, lowest)
 
@@ -114,7 +114,7 @@ class Links:
         )
 
     async def run(self, verb: str, change: Change, seconds: float) -> bool:
-        """Run a delivery's verb; return whether its task is to be canceled, as far as the verb can tell.
+        """Run a delivery's verb; return whether its task is to be canceled, as far as the verb knows.
 
         Raises:
             LockLost, SettlementUnknown, BackendUnavailable: see `Delivery`.
@@ -147,17 +147,17 @@ class Links:
             self._changed()
         for rank, position in lowest.items():
             self._to_tell[rank] = min(position, self._to_tell.get(rank, position))
-        if not self._telling:
-            self._telling = True
+        if not self._notifying:
+            self._notifying = True
             lane.submit(self._notify, seconds=_NOTIFY_SECONDS, early=True).add_done_callback(self._told)
 
     def _told(self, job: "asyncio.Future[None]") -> None:
         if not job.cancelled() and (error := job.exception()) is not None:
-            self._telling = False  # it may not have begun, for want of a connection: what is left goes with the next
+            self._notifying = False  # it may not have begun, for want of a connection: what is left goes with the next
             _log.debug("others were not notified of new tasks, and will look by themselves: %s", error)
 
     async def _notify(self, connection: Any) -> None:
-        self._telling = False
+        self._notifying = False
         lowest, self._to_tell = self._to_tell, {}
         if not lowest:
             return  # another job has notified

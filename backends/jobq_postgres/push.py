@@ -55,7 +55,7 @@ ADD_ONE: Final = """
         INSERT INTO jobq.task (queue_id, id, rank, body) VALUES ($1::integer, $2, $3, $4) RETURNING rank, position)
     SELECT rank, position, pg_notify('jobq_' || $1::integer, rank || ':' || position) FROM added
 """
-TELL: Final = """
+NOTIFY_READY: Final = """
     SELECT pg_notify('jobq_' || queue_id, rank || ':' || $3::bigint)
     FROM unnest($1::integer[], $2::bigint[]) AS u (queue_id, rank)
 """
@@ -251,7 +251,7 @@ async def _copy(connection: Any, tasks: list[NewTask]) -> dict[int, int]:
             records=[(task.queue, task.id, task.rank, task.body) for task in tasks],
         )
         ranks = {(task.queue, task.rank) for task in tasks}
-        await connection.fetch(TELL, *(list(column) for column in zip(*ranks, strict=True)), floor)
+        await connection.fetch(NOTIFY_READY, *(list(column) for column in zip(*ranks, strict=True)), floor)
     return dict.fromkeys({task.rank for task in tasks}, floor)
 
 

@@ -18,7 +18,7 @@ from jobq.settlement import Complete, DeadLetter, Record, Release, Settlement
 from jobq_postgres.queue_admin import bytes_of
 
 _OURS: Final = "task.seq = u.seq AND task.receipt = u.receipt AND task.expires_at > clock_timestamp()"
-_TELL: Final = """
+_REMEMBER: Final = """
     UPDATE jobq.submission SET settlements = left(x.receipt || ' ' || x.said || ';' || submission.settlements, 512)
 """
 # What an attempt came to goes into the journal with its settle (S5); a NULL for a queue that keeps none.
@@ -50,7 +50,7 @@ COMPLETE: Final = f"""
         RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.started_at, u.receipt, u.said, u.result,
             u.final, u.outcome, u.record, u.output),
     told AS (
-        {_TELL}, ended_at = clock_timestamp(), started_at = x.started_at, result = x.result, outcome = x.final
+        {_REMEMBER}, ended_at = clock_timestamp(), started_at = x.started_at, result = x.result, outcome = x.final
         {_KNOWN}),
     {_NOTED}
     SELECT seq FROM x
@@ -66,7 +66,7 @@ REQUEUE: Final = f"""
         WHERE {_OURS}
         RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.rank, task.position, task.cancel_requested,
             u.receipt, u.said, u.outcome, u.record, u.output),
-    told AS ({_TELL} {_KNOWN}),
+    told AS ({_REMEMBER} {_KNOWN}),
     {_NOTED}
     SELECT seq, rank, position, cancel_requested FROM x
 """  # noqa: S608

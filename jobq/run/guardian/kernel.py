@@ -76,7 +76,7 @@ def continue_with_parent() -> None:
 
 
 def rename(title: str) -> None:
-    """Show this instead of the command line, in all of /proc: whoever looks for words of that finds others alone."""
+    """Show this instead of the command line, in all of /proc: who looks for words of that finds others alone."""
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
@@ -106,7 +106,7 @@ def _call(option: int, value: int) -> None:
 class Signals:
     """The signals of this process as bytes in a pipe, for poll; made once, before anything is forked.
 
-    Whoever started this process may have blocked them, so that none was lost until now.
+    What started this process may have blocked them, so that none was lost until now.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Signals:
 
 
 def ignore_terminal() -> None:
-    """Ignore that a terminal may want to stop whoever writes to it from another process group than the first."""
+    """Ignore that a terminal may want to stop what writes to it from another process group than the first."""
     for number in _TERMINAL:
         signal.signal(number, signal.SIG_IGN)
 
@@ -170,7 +170,7 @@ def open_standard_descriptors() -> None:
 def open_peer(connection: "socket.socket") -> tuple[int, bool]:
     """Return a pidfd of who made the connection, -1 when it is gone, and whether that is our parent still.
 
-    The connection alone does not tell its death: a child that it forked may hold the other end.
+    The connection alone does not show its death: a child that it forked may hold the other end.
     """
     import socket  # noqa: PLC0415 - the watcher, which needs none, would be a tenth larger
 

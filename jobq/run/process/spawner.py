@@ -31,17 +31,17 @@ class Deadline:
 
     def __init__(self, boottime: float) -> None:
         self.boottime = boottime
-        self._tell: Callable[[float], None] | None = None
+        self._enforce: Callable[[float], None] | None = None
 
     def move(self, boottime: float) -> None:
         """Set it, and pass it on to what enforces it."""
         self.boottime = boottime
-        if self._tell is not None:
-            self._tell(boottime)
+        if self._enforce is not None:
+            self._enforce(boottime)
 
-    def enforced_by(self, tell: Callable[[float], None]) -> None:
+    def enforced_by(self, enforce: Callable[[float], None]) -> None:
         """Name what enforces it; that knows the present one already."""
-        self._tell = tell
+        self._enforce = enforce
 
 
 @dataclass(frozen=True, kw_only=True)

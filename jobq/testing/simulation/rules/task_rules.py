@@ -124,9 +124,7 @@ class TaskRules(Trace):
         known.granted_at, known.expires = now, now + delivery.lease.total_seconds()
         fencing = str(delivery.fencing)
         known.expires_of[fencing] = known.expires
-        known.extended_at[fencing] = (
-            self._loop.now - delivery.lease.total_seconds() / 8
-        )  # rule 5; its answer tells more
+        known.extended_at[fencing] = self._loop.now - delivery.lease.total_seconds() / 8  # rule 5; its answer says more
         try:
             crashes = max(0, delivery.deliveries - 1 - Task.decode(delivery.body).counters.ends)
         except MalformedTask:
