@@ -267,7 +267,7 @@ class LeaseKeeper:
             nudged.cancel()
         if self._nudged.is_set():
             self._nudged.clear()
-            # From the last that was tried: a service in trouble is asked no more often for what a task has to tell.
+            # From the last that was tried: a service in trouble is asked no more often than for what a task sends.
             await self._clock.sleep_until(min(due, self._asked + NUDGED_SECONDS))
 
     async def _renew_once(self) -> bool:

@@ -148,7 +148,7 @@ class Service:
             if call is not None:
                 call.end()
                 if endpoint.changes:
-                    self.tell(endpoint.name, call, status)
+                    self.audit(endpoint.name, call, status)
         return status, value
 
     async def _handled(self, endpoint: Endpoint, call: Call, receive: Receive) -> tuple[int, Any]:
@@ -214,7 +214,7 @@ class Service:
             )
         return record
 
-    def tell(self, did: str, call: Call, status: int) -> None:
+    def audit(self, did: str, call: Call, status: int) -> None:
         """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
         fields = {
             "at": round(time.time(), 3),

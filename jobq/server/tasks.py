@@ -304,7 +304,7 @@ async def _settled(several: Call, backend: Any, item: Any) -> dict[str, Any]:
         status = answer.status
         return _refusal(answer)
     finally:
-        call.service.tell(f"settle {call.body.verb}", call, status)
+        call.service.audit(f"settle {call.body.verb}", call, status)
 
 
 def _refusal(refused: Refused) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def _access(code: str, place: str) -> str:
     mismatch = code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}
     if mismatch and "(container " in place:
         return (
-            f"{place}: this identity may not do that ({code}). A task too large for a message lies in a blob: whoever"
+            f"{place}: this identity may not do that ({code}). A task too large for a message lies in a blob: who"
             " pushes or runs such needs the role 'Storage Blob Data Contributor'; a new role takes some minutes"
         )
     if mismatch:

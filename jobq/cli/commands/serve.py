@@ -142,7 +142,7 @@ async def _serve(spec: str, settings: "Settings", listening: "Listening", *, as_
 
     stop = asyncio.Event()
 
-    def tell(url: str, wants_tokens: bool) -> None:
+    def announce(url: str, wants_tokens: bool) -> None:
         if as_json:
             terminal.put_json({"url": url, "tokens": wants_tokens})
         else:
@@ -151,7 +151,7 @@ async def _serve(spec: str, settings: "Settings", listening: "Listening", *, as_
             terminal.tell(f"serving {whom}; {url}/openapi.json has what there is. Ctrl-C ends it.")
         terminal.flush()
 
-    serving = asyncio.create_task(serve_place(spec, settings, listening, stop, tell), name="service")
+    serving = asyncio.create_task(serve_place(spec, settings, listening, stop, announce), name="service")
     with heard() as end:
         try:
             await asyncio.shield(serving)

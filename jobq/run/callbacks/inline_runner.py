@@ -171,7 +171,7 @@ class FutureRunning:
             self._is_left = True
             self._future.add_done_callback(_forget)
             _log.error(
-                "the callback of task %s does not end when it is told to; it runs on without a lease", self._task_id
+                "the callback of task %s does not end when it is asked to; it runs on without a lease", self._task_id
             )
 
     async def over_limit(self) -> str:

@@ -66,7 +66,7 @@ class TakenTask(TaskContext):
 
     def _check(self) -> None:
         if self.said.done() or self.reported.done() or self.lock_lost:
-            raise LockLost(f"task {self.id}: its end was told before, or its lease is, or may be, another's by now")
+            raise LockLost(f"task {self.id}: its end was reported before, or its lease is, or may be, another's by now")
 
     async def _acknowledged(self, kind: OutcomeKind) -> None:
         report = await asyncio.shield(self.reported)
@@ -75,8 +75,8 @@ class TakenTask(TaskContext):
                 return
             if report.settled is Settled.UNKNOWN:
                 raise SettlementUnknown(f"task {self.id}: nobody knows whether its end was heard")
-            raise LockLost(f"task {self.id}: its end was told too late: {report.outcome.detail}")
-        raise LockLost(f"task {self.id}: its end was told too late: its lease is, or may be, another's")
+            raise LockLost(f"task {self.id}: its end was reported too late: {report.outcome.detail}")
+        raise LockLost(f"task {self.id}: its end was reported too late: its lease is, or may be, another's")
 
 
 class HandOut:

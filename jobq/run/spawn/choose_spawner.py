@@ -116,7 +116,7 @@ def _check_proc() -> None:
         shown = ""
     if shown != str(os.getpid()):
         raise ConfigurationError(
-            "/proc is not that of this PID namespace, so the guardian cannot tell what is its own; mount it"
+            "/proc is not that of this PID namespace, so the guardian cannot know what is its own; mount it"
             " (`unshare --mount-proc`), or set JOBQ_GUARDIAN=off"
         )
 

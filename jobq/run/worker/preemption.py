@@ -80,7 +80,7 @@ class PreemptionWatch:
     async def run(self) -> None:
         """Watch until cancelled, or until it is clear that this is no Azure machine."""
         if self._mode == "auto" and not await self._listens():
-            _log.debug("no metadata service at %s: preemption is told by SIGTERM only", self._url)
+            _log.debug("no metadata service at %s: preemption comes as SIGTERM only", self._url)
             return
         aiohttp = await asyncio.to_thread(_import_aiohttp)  # 240 ms that must not delay the first task
         timeout = aiohttp.ClientTimeout(total=_FIRST_ANSWER_SECONDS)
@@ -108,7 +108,7 @@ class PreemptionWatch:
                     return (await answer.text()).strip()
             except Exception as error:  # noqa: BLE001 - no network, no service, nonsense: all mean "not here"
                 if self._mode == "auto":
-                    _log.debug("no Azure metadata service here (%s): preemption is told by SIGTERM only", error)
+                    _log.debug("no Azure metadata service here (%s): preemption comes as SIGTERM only", error)
                     return None
                 _log.warning("the Azure metadata service at %s does not answer: %s", self._url, error)
             await asyncio.sleep(max(self._poll_seconds, 1.0))

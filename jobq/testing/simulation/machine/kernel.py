@@ -102,10 +102,10 @@ class Kernel:
         tree = self._trees.pop(message["id"])
         told = -message["signal"] if message["signal"] else message["code"]
         if tree.lives and not message["survivors"]:
-            self._monitor.broken("P3", f"{tree.task} {tree.fencing} is told to have ended, and lives")
+            self._monitor.broken("P3", f"{tree.task} {tree.fencing} is reported to have ended, and lives")
         if told != os.waitstatus_to_exitcode(tree.status) or (tree.killed and not message["killed"]):
             truth = f"{os.waitstatus_to_exitcode(tree.status)}, killed: {tree.killed or 'no'}"
-            self._monitor.broken("P7", f"{tree.task} {tree.fencing} ended with {truth}, and {message} is told")
+            self._monitor.broken("P7", f"{tree.task} {tree.fencing} ended with {truth}, and {message} is reported")
 
     def _fork(self, tree: Tree, parent: Process, group: int = 0) -> Process:
         # It is used again as soon as no process and no group has it (P4), as the kernel does it after a while.

@@ -218,7 +218,7 @@ class TaskRules(Trace):
         match verb:
             case "complete":
                 if fencing not in known.succeeded and not known.is_cancel_asked:
-                    self.broken("S5", f"{known.id} {fencing} is told as done, and did not succeed")
+                    self.broken("S5", f"{known.id} {fencing} is settled as done, and did not succeed")
                 known.state = "done"
             case "dead_letter":
                 self._check_burial(known, told[0].reason)
