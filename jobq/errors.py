@@ -103,6 +103,10 @@ class BackendUnavailable(JobqError):
     exit_code = 75
 
 
+class AllPutBack(BackendUnavailable):
+    """Tasks were received, and all of them had to be put back for later; others may wait behind them."""
+
+
 class AnswerLost(BackendUnavailable):
     """The request was sent, and no one can say whether it took effect; repeating it is safe."""
 

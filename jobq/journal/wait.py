@@ -40,11 +40,18 @@ async def ended(
     left = dict.fromkeys(ids)
     seen, missed = set[str](), dict[str, float]()  # since when there is no record any more
     pause = _FIRST_PAUSE_SECONDS
+
+    def is_away(error: BackendUnavailable) -> None:
+        missed.clear()  # who runs a task could not say so, either
+        if away is None:
+            raise error
+        away(error)
+
     while left:
         began = time.monotonic()
         some = False
         for batch in _batches(list(left)):
-            found = {record.id: record for record in await patiently(lambda: journal.find(batch), away)}  # noqa: B023 - called at once
+            found = {record.id: record for record in await patiently(lambda: journal.find(batch), is_away)}  # noqa: B023 - called at once
             for id_ in batch:
                 record = found.get(id_)
                 if record is not None:

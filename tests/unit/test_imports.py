@@ -12,10 +12,10 @@ _PACKAGES: Final = ("jobq", "jobq_azure", "jobq_http", "jobq_memory", "jobq_post
 
 
 def test_arrows_point_down() -> None:
-    """The layers of `.importlinter`; in a process of its own, for it disables all loggers that it finds."""
-    program = Path(sys.executable).with_name("lint-imports")
-    linted = subprocess.run([program, "--no-cache"], cwd=_ROOT, capture_output=True, text=True, check=False)
-    assert linted.returncode == 0, linted.stdout + linted.stderr
+    """The layers of `.importlinter`; by its command, for its function silences the loggers of this process."""
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    linted = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    assert linted.returncode == 0, linted.stdout
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:

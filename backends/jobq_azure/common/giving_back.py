@@ -1,6 +1,7 @@
 """Giving back what nobody waits for any more."""
 
 import asyncio
+from datetime import timedelta
 from typing import Final
 
 from jobq.backend import Delivery
@@ -11,8 +12,12 @@ _SECONDS: Final = 4.0  # below what leaving a queue may take
 _PAUSE_SECONDS: Final = 0.5
 
 
-async def give_back(delivery: Delivery) -> None:
+async def give_back(delivery: Delivery, delay: timedelta = timedelta(0)) -> None:
     """Release a delivery, and again for some seconds where that is refused: done by half it goes on beside its copy.
+
+    Args:
+        delivery: was not started.
+        delay: until it is visible.
 
     Raises:
         JobqError: it was not given back, or nobody knows; its lease will run out.
@@ -21,7 +26,7 @@ async def give_back(delivery: Delivery) -> None:
     end = loop.time() + _SECONDS
     while True:
         try:
-            await delivery.settle(Release())
+            await delivery.settle(Release(delay))
         except BackendUnavailable:
             if loop.time() >= end:
                 raise

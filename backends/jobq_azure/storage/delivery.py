@@ -124,11 +124,7 @@ class StorageDelivery(BaseDelivery):
         """Put it back unstarted, hidden for 7 days at most: one more end is recorded, so that it is no crash (S7)."""
         content = self._envelope.with_one_more_end()
         text = None if content is None else content.text()
-        if content is not None and size_of(content.text()) > MAX_TEXT_BYTES:
-            if self._payloads.are_possible:
-                await self._requeue_in_blob(self.task, content, _hidden(delay))
-                self._receipt = None
-                return
+        if text is not None and size_of(text) > MAX_TEXT_BYTES:
             text = None  # then it counts as a crash, and comes back all the same
         await self._wire.update(self._message_id, self._held(), _hidden(delay), text)
         self._receipt = None

@@ -14,9 +14,9 @@ from typing import Final, Self, TypeVar
 
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, QueueStats
 from jobq.clock import SystemClock
-from jobq.errors import BackendUnavailable, JobqError, MalformedTask
+from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
 from jobq.lease.store import KeepsLeases, LeaseStore
-from jobq.settlement import Complete, Release
+from jobq.settlement import Complete
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.giving_back import give_back
@@ -87,7 +87,7 @@ class JournaledQueue:
             await stack.enter_async_context(self._wire)
             self.writer = Writer(self._wire)
             self._cancel_requests = CancelRequests(self._wire)
-            self._notebook = Notebook(self._wire, self.writer)
+            self._notebook = Notebook(self._wire, self.writer, self._knows_ids)
             self._journal = TableJournal(self._wire, self._cancel_requests, self._count_dead, self._knows_ids)
             self._sweep = Sweep(self._wire, self._notebook, self._keep)
             if self._keeps_checkpoints:
@@ -146,7 +146,7 @@ class JournaledQueue:
             if found is not None:
                 return list(found)
             if _CLOCK.boottime() >= end:  # what waits behind what was put off must not pass for an empty queue
-                raise BackendUnavailable(f"{self.name}: nothing of what was received can be handed out")
+                raise AllPutBack(f"{self.name}: nothing of what was received can be started now")
             await asyncio.sleep(min(pause, max(0.0, end - _CLOCK.boottime())))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -162,7 +162,7 @@ class JournaledQueue:
         deliveries: list[JournaledDelivery] = []
         seen_to: list[Delivery] = []
         try:
-            opened = await asyncio.gather(*(self._opened(inner, seen_to) for inner in granted))
+            opened = await asyncio.gather(*(self._opened(inner, since, seen_to) for inner in granted))
             deliveries = [self._delivery(each[0], since, each[1]) for each in opened if each is not None]
             await self._cancel_requests.hear(deliveries)
         except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
@@ -175,7 +175,9 @@ class JournaledQueue:
     def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
         return JournaledDelivery(inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint)
 
-    async def _opened(self, inner: Delivery, seen_to: list[Delivery]) -> tuple[Delivery, str | None] | None:
+    async def _opened(
+        self, inner: Delivery, since: float, seen_to: list[Delivery]
+    ) -> tuple[Delivery, str | None] | None:
         """Return a delivery with its checkpoint; None = it is not to be run, or not now, and among what is seen to."""
         if self._checkpoints is None or not has_been_delivered(inner):
             return inner, None
@@ -197,7 +199,7 @@ class JournaledQueue:
         # It must not start from nothing, which would forget what was acknowledged (S9).
         _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
         try:
-            await inner.settle(Release(_PUT_OFF))
+            await give_back(self._delivery(inner, since, None), _PUT_OFF)
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
         return None

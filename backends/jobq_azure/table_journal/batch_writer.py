@@ -76,6 +76,8 @@ class Writer:
         first: Note | None = None
         for note in notes:
             first = first or note
+            if note.etag and note.verb is Verb.DELETE and note.key in self._notes:
+                continue  # what was read is older than what waits to be written
             self._remove(note.key)
             if self._has_room(note):
                 self._notes[note.key] = note
@@ -159,8 +161,7 @@ class Writer:
                 self._drop_all()
 
     async def _write_some(self) -> None:
-        batch = self._next()
-        await self._ask(batch)
+        batch = await self._asked(self._next())
         made = [(note, values) for note in batch if (values := note.make()) is not None]
         wanted = {id(note) for note, _ in made}
         self._written(note for note in batch if id(note) not in wanted)
@@ -176,8 +177,8 @@ class Writer:
             self._recovered()  # it was answered, if only by a refusal
             return
 
-    async def _ask(self, batch: Sequence[Note]) -> None:
-        """Look up what has to be known before these notes are written."""
+    async def _asked(self, batch: Sequence[Note]) -> list[Note]:
+        """Look up what has to be known before these are written; return those of which it is known now."""
         turn = asyncio.Semaphore(_ASKED_AT_ONCE)
 
         async def ask(note: Note) -> None:
@@ -188,16 +189,21 @@ class Writer:
                 if note.look is not None:
                     await note.look()
 
-        await asyncio.gather(*(ask(note) for note in batch))
+        answers = await asyncio.gather(*(ask(note) for note in batch), return_exceptions=True)
+        errors = [answer for answer in answers if answer is not None]
+        faults = [error for error in errors if not isinstance(error, JobqError | NoAnswer)]
+        if faults or len(errors) == len(batch):
+            raise (faults or errors)[0]
+        return [note for note, answer in zip(batch, answers, strict=True) if answer is None]
 
     def _next(self) -> list[Note]:
-        """Return what goes into one transaction, oldest first: of one partition, and not too much."""
+        """Return what goes into one transaction, oldest first: of one partition, and not too much; in trouble one."""
         batch: list[Note] = []
         size = 0
         for note in self._notes.values():
             if batch and note.partition != batch[0].partition:
                 continue
-            if batch and (len(batch) >= MOST_ROWS or size + note.bytes > _TRANSACTION_BYTES):
+            if batch and (self._trouble or len(batch) >= MOST_ROWS or size + note.bytes > _TRANSACTION_BYTES):
                 break
             batch.append(note)
             size += note.bytes
@@ -225,7 +231,7 @@ class Writer:
         if more is not None:
             return made
         there = {row["RowKey"] for row in found}
-        known = [each for each, _ in made if each.row in there and each.verb is Verb.INSERT]
+        known = [each for each, _ in made if each.row in there and each.verb is Verb.INSERT and each.look is None]
         known += [each for each, _ in made if each.row not in there and each.verb is Verb.DELETE]
         self._written(known)
         return [pair for pair in made if pair[0] not in known]

@@ -223,9 +223,13 @@ def _record_of(settlement: Settlement, attempt: int) -> Record:
         return Record(Attempt.released(attempt, time.time()))
     if settlement.record is not None:
         return settlement.record
-    outcome, then = {
-        "complete": (OutcomeKind.SUCCEEDED, "done"),
-        "requeue": (OutcomeKind.FAILED, "retry"),
-        "dead_letter": (OutcomeKind.FAILED, "dead"),
-    }[settlement.verb]
-    return Record(Attempt(attempt=attempt, outcome=outcome, then=then, ended=time.time()))
+    value, detail = None, ""
+    match settlement:
+        case Complete(result):
+            then, value = settlement.then, result.value
+        case Requeue():
+            then = "retry"
+        case DeadLetter():
+            then, detail = "dead", settlement.description
+    outcome = {"done": OutcomeKind.SUCCEEDED, "canceled": OutcomeKind.CANCELED}.get(then, OutcomeKind.FAILED)
+    return Record(Attempt(attempt=attempt, outcome=outcome, then=then, ended=time.time(), value=value, detail=detail))

@@ -26,6 +26,7 @@ from jobq.task import Task
 from jobq_azure.table_journal.client import Row
 
 DONE: Final = "done"
+GRAIN_SECONDS: Final = 1e-6  # of when a task was created, as a row has it
 _SAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _ESCAPED: Final = re.compile(rb"=([0-9A-F]{2})")
 _CHUNK_BYTES: Final = 60 * 1024  # of one property, which the service limits to 64 KiB
@@ -119,6 +120,14 @@ def put(values: dict[str, Any], name: str, data: bytes) -> None:
 def taken(row: Mapping[str, Any], name: str) -> bytes:
     """Return the bytes that were added under a name."""
     return b"".join(base64.b64decode(row[key]) for n in range(_MOST_CHUNKS) if (key := f"{name}{n}") in row)
+
+
+def born_in(row: Mapping[str, Any]) -> float | None:
+    """Return when the task of a row was created; None where that is not known."""
+    try:
+        return float(row.get("Born") or "")
+    except (TypeError, ValueError):  # who may write there may write anything
+        return None
 
 
 def shown_body(task: Task | None) -> bytes:

@@ -10,7 +10,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from jobq.errors import BackendUnavailable, StoreUnusable
@@ -30,8 +30,22 @@ _MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
 _MOST_ATTEMPTS: Final = 10_000  # of one task
 _PAGES_OF_IDS: Final = 3  # ids of one push lie beside each other: some pages show them all, or else each is asked for
 _MOST_PUSHED: Final = 100_000
-_GRAIN_SECONDS: Final = 1e-6  # of when a task was made, as a row has it
 _NOT_DONE: Final = f"State ne '{rows.DONE}'"
+
+
+@dataclass(slots=True)
+class _Pushed:
+    """A task that this process has pushed.
+
+    Attributes:
+        record: where it was then.
+        born: wall time in seconds when it was created.
+        is_seen: whether the table has shown it since.
+    """
+
+    record: TaskRecord
+    born: float
+    is_seen: bool = False
 
 
 class TableJournal:
@@ -56,19 +70,17 @@ class TableJournal:
         self._cancel_requests = cancel_requests
         self._dead = dead
         self._knows_ids = knows_ids
-        self._born: dict[str, float] = {}  # when those below were made
-        self._pushed: OrderedDict[str, TaskRecord] = OrderedDict()  # by us, and not seen in the table yet
+        self._pushed: OrderedDict[str, _Pushed] = OrderedDict()  # by us, and not known to have ended
 
     def pushed(self, tasks: Sequence[Task]) -> None:
         """Remember what the queue has acknowledged: its row may come later."""
         now = time.time()
         for task in tasks:
             state = TaskState.SCHEDULED if (task.not_before or 0.0) > now else TaskState.READY
-            self._pushed[task.id] = TaskRecord(id=task.id, state=state, attempt=0, at=task.not_before or now)
-            self._born[task.id] = task.created or 0.0
+            record = TaskRecord(id=task.id, state=state, attempt=0, at=task.not_before or now)
+            self._pushed[task.id] = _Pushed(record, task.created or 0.0)
         while len(self._pushed) > _MOST_PUSHED:
-            id_, _ = self._pushed.popitem(last=False)
-            del self._born[id_]
+            self._pushed.popitem(last=False)
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
         """Look up by id."""
@@ -89,8 +101,8 @@ class TableJournal:
 
     def _born_of(self, id_: str, row: Row | None) -> str:
         """Return what distinguishes the task of this id from another, as far as is known."""
-        if row is None or self._is_former(id_, _born_in(row)):
-            return rows.moment(self._born.get(id_))
+        if row is None or self._is_former(id_, row):
+            return rows.moment(self._pushed[id_].born if id_ in self._pushed else None)
         return str(row.get("Born") or "")
 
     async def _live(self, ids: list[str]) -> dict[str, Row]:
@@ -107,16 +119,22 @@ class TableJournal:
         return {id_: row for id_, row in zip(ids, each, strict=True) if row is not None}
 
     async def _record(self, id_: str, row: Row | None, *, cancel_requested: bool) -> TaskRecord | None:
-        known = self._pushed.get(id_)
-        if row is None:
-            last = await self._last(id_)
-            if known is not None and (last is None or self._is_former(id_, _born_in(last, rows.decoded(last).ended))):
-                return replace(known, cancel_requested=cancel_requested)
-            return None if last is None else rows.ended_record(id_, last)
-        if known is not None and self._is_former(id_, _born_in(row)):
-            return replace(known, cancel_requested=cancel_requested)
-        self._forget_pushed(id_)
-        return await self._record_of_row(id_, row, cancel_requested=cancel_requested)
+        ours = self._pushed.get(id_)
+        if row is not None and not self._is_former(id_, row):
+            record = await self._record_of_row(id_, row, cancel_requested=cancel_requested)
+            if record.state.is_final:
+                self._forget_pushed(id_)
+            elif ours is not None:
+                ours.is_seen = True
+            return record
+        last = await self._last(id_)
+        is_known = last is not None and (row is None or rows.is_final(str(last.get("Then", ""))))
+        if last is not None and is_known and not self._is_former(id_, last, rows.decoded(last).ended):
+            return rows.ended_record(id_, last)
+        # A former task of this id may still run, and record itself over ours.
+        if ours is None or (row is None and ours.is_seen):
+            return None
+        return replace(ours.record, cancel_requested=cancel_requested)
 
     async def _record_of_row(self, id_: str, row: Row, *, cancel_requested: bool) -> TaskRecord:
         fencing = rows.fencing_in(row["Fencing"])
@@ -133,16 +151,23 @@ class TableJournal:
             return rows.ended_record(id_, last)  # the row is a late word of an attempt that has ended
         return replace(record, last=rows.decoded(last))
 
-    def _is_former(self, id_: str, moment: float) -> bool:
-        """Return whether a task that was made then had this id before the one which we have pushed.
+    def _is_former(self, id_: str, row: Row, latest: float = math.inf) -> bool:
+        """Return whether a row is of a task that had this id before the one which we have pushed.
 
         Not of one that this queue has taken ours for a repetition of (S8).
+
+        Args:
+            id_: of both.
+            row: of it.
+            latest: wall time in seconds, the latest at which it can have been created where the row does not say.
         """
-        return self._born.get(id_, 0.0) - moment > max(self._knows_ids(), _GRAIN_SECONDS)
+        if id_ not in self._pushed:
+            return False
+        born = rows.born_in(row)
+        return self._pushed[id_].born - (latest if born is None else born) > max(self._knows_ids(), rows.GRAIN_SECONDS)
 
     def _forget_pushed(self, id_: str) -> None:
         self._pushed.pop(id_, None)
-        self._born.pop(id_, None)
 
     async def _last(self, id_: str) -> Row | None:
         found = await self._attempt_rows(id_)
@@ -180,11 +205,9 @@ class TableJournal:
 
     async def _verified(self, found: list[Row]) -> list[TaskRecord]:
         """Return where tasks are; of a lease that is over it is looked whether the attempt has ended after all."""
-        requests = (
-            await self._cancel_requests.among([rows.id_of(row) for row in found])
-            if found
-            else dict[str, CancelRequest]()
-        )
+        requests: dict[str, CancelRequest] = {}
+        if found:
+            requests = await self._cancel_requests.among([rows.id_of(row) for row in found])
         now = self._wire.now()
         records = [
             rows.live_record(
@@ -270,7 +293,6 @@ class TableJournal:
             running: whether what ran was cleared, too.
         """
         self._pushed.clear()
-        self._born.clear()
         first, end = rows.below("l")
         where = _NOT_DONE if running else "State eq 'ready'"
         found = await _answered(
@@ -278,7 +300,7 @@ class TableJournal:
         )
         now = self._wire.now()
         # The word of a push comes later than the push: what was made before was pushed before, in most cases.
-        return [row for row in found if min(now - rows.age(row, now), _born_in(row)) < before]
+        return [row for row in found if min(now - rows.age(row, now), rows.born_in(row) or math.inf) < before]
 
     async def purged(self, ids: Sequence[str]) -> list[Row]:
         """Return all rows of tasks that have ended, and not those of a later one that has an id of theirs."""
@@ -347,11 +369,3 @@ async def _answered(call: Awaitable[_T]) -> _T:
         raise BackendUnavailable(str(error)) from None
     except (LookupError, ValueError, TypeError) as error:  # who may write there may write anything
         raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error
-
-
-def _born_in(row: Row, latest: float = math.inf) -> float:
-    """Return when the task of a row was made; the latest that it can be where that is not known."""
-    try:
-        return float(row.get("Born") or latest)
-    except ValueError:  # who may write there may write anything
-        return latest

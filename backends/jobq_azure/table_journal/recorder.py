@@ -1,7 +1,7 @@
 """Records in the journal of an Azure queue: that a task was pushed, is held, is held still, and what it came to."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,7 +18,7 @@ from jobq_azure.table_journal.note import Note, fixed
 
 _CLOCK: Final = SystemClock()
 _LATE_SECONDS: Final = 600.0  # a push that is written later is none: its task may have ended, and its row be swept
-_AT_ONCE_SECONDS: Final = 1.0  # a note that is written within is not worth a look
+_AT_ONCE_SECONDS: Final = 0.5  # a note that is written within, at the first try, is not worth a look
 _MOST_DESCRIPTION: Final = 8192
 _BEAT_BYTES: Final = 6 * 1024
 
@@ -67,11 +67,13 @@ class Notebook:
     Args:
         wire: for what has to be looked up before.
         writer: writes them.
+        knows_ids: returns for how many seconds the queue takes an id that is pushed again for a repetition.
     """
 
-    def __init__(self, wire: TableWire, writer: Writer) -> None:
+    def __init__(self, wire: TableWire, writer: Writer, knows_ids: Callable[[], float]) -> None:
         self._wire = wire
         self._writer = writer
+        self._knows_ids = knows_ids
         self._queue = wire.place.queue
 
     def pushed(self, tasks: Sequence[Task]) -> None:
@@ -130,7 +132,7 @@ class Notebook:
 
     def _lost(self, held: Held, row: Row) -> list[Note]:
         fencing = rows.fencing_in(row["Fencing"])
-        if fencing >= held.fencing:
+        if fencing >= held.fencing or rows.lease_left(row, self._wire.now()) > 0:  # given back, and recorded as that
             return []
         host, pid = host_of(str(row.get("Holder", "")))
         attempt = Attempt(
@@ -203,19 +205,33 @@ class Notebook:
 
         Who is cut off from the table alone, and not from the queue, writes of what another has long begun or ended.
         """
-        note, is_stale = fixed(self._queue, rows.live(task_id), values), False
-        known_until = _CLOCK.boottime() + _AT_ONCE_SECONDS
+        note, is_stale, tries = fixed(self._queue, rows.live(task_id), values), False, 0
+        written = _CLOCK.boottime()
 
         async def look() -> None:
-            nonlocal is_stale
-            if _CLOCK.boottime() > known_until:
-                row = await self._wire.get(self._queue, note.row)
-                note.verb, note.etag = (Verb.INSERT, "") if row is None else (Verb.REPLACE, str(row["odata.etag"]))
-                with suppress(LookupError, ValueError):  # who may write there may write anything
-                    is_stale = row is not None and rows.fencing_in(row["Fencing"]) > fencing
+            nonlocal is_stale, tries
+            tries, late = tries + 1, _CLOCK.boottime() - written
+            if tries == 1 and late < _AT_ONCE_SECONDS:
+                return
+            row = await self._wire.get(self._queue, note.row)
+            if row is None:  # an end is recorded by its attempt, too; but the note of its push may come yet
+                note.verb, note.etag = Verb.INSERT, ""
+                is_stale = values["State"] == rows.DONE and late > _LATE_SECONDS
+            else:
+                note.verb, note.etag = Verb.REPLACE, str(row["odata.etag"])
+                is_stale = self._is_later(row, fencing, str(values["Born"]))
 
         note.make, note.look = lambda: None if is_stale else values, look
         self._writer.add([note])
+
+    def _is_later(self, row: Row, fencing: FencingNumber, born: str) -> bool:
+        """Return whether a row is the word of a later attempt, or of another task that was given the id since."""
+        with suppress(LookupError, ValueError, TypeError):  # who may write there may write anything
+            if rows.fencing_in(row["Fencing"]) > fencing:
+                return True
+            made, knows = rows.born_in(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
+            return bool(made and born and made - float(born) > knows)
+        return False
 
     def _attempt(
         self,

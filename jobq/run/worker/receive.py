@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock
-from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
+from jobq.errors import AccessDenied, AllPutBack, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
 from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping
@@ -24,6 +24,7 @@ _PATIENCE_SECONDS: Final = 10.0  # how long the very first receive may be refuse
 # minutes to be known; after that it is a matter of configuration.
 _DENIED_SECONDS: Final = 300.0
 _NOT_FOUND_SECONDS: Final = 3.0  # of a fresh worker, where a service may say so for a moment of a queue that it has
+_log: Final = logging.getLogger(__name__)
 
 
 class Receiving:
@@ -85,6 +86,10 @@ class Receiving:
                 # What a refusal has taken of the wait is over: a service that stumbles must not keep a worker for ever.
                 left = max(0.0, began + wait.total_seconds() - self._clock.boottime())
                 deliveries = await self._receive_or_stop(lease, timedelta(seconds=left))
+            except AllPutBack as error:  # the service serves, and the next receive may bring another task
+                self._was_served, denied_since = True, None
+                _log.debug("%s", error)
+                await self._pause(_FIRST_PAUSE_SECONDS * self._chance.uniform(0.5, 1.0))
             except JobqError as error:
                 now = self._clock.boottime()
                 if isinstance(error, AccessDenied | QueueNotFound):

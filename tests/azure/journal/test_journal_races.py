@@ -1,0 +1,203 @@
+"""A journal's table with two writers: tasks of one id, words that come late, requests some of which are refused."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from jobq.fencing import FencingNumber
+from jobq.journal.records import Attempt, TaskRecord
+from jobq.journal.wait import ended, lag_of
+from jobq.settings import Settings
+from jobq.settlement import Complete, Record, Release, Requeue
+from jobq.spec import resolve
+from jobq.task import OutcomeKind, Task, TaskResult
+from jobq.testing.http_proxy import Strike
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal import recorder
+from jobq_azure.table_journal.backend import JournaledQueue
+from jobq_azure.table_journal.client import Row, Verb, Write
+from jobq_azure.table_journal.note import fixed
+from tests.azure.journal.journal_stage import journaled, state, written
+from tests.azure.stage import LEASE, NOW, Stage
+
+GOOD = TaskResult(exit_code=0)
+
+
+@asynccontextmanager
+async def _another(stage: Stage) -> AsyncIterator[JournaledQueue]:
+    """Another process of that queue, whose way to the table nothing befalls."""
+    given = Settings(connection_string=stage.azurite.connection_string, journal="tables")
+    async with resolve(stage.spec, given) as found:
+        assert isinstance(found, JournaledQueue)
+        yield found
+
+
+class _Wait:
+    """`push --wait` of one task: it looks, and looks again."""
+
+    def __init__(self, queue: JournaledQueue, id_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._find, self._looks = queue.journal.find, asyncio.Semaphore(0)
+        monkeypatch.setattr(queue.journal, "find", self._looked)
+        self.found: asyncio.Future[tuple[str, TaskRecord | None]] = asyncio.ensure_future(
+            anext(ended(queue.journal, [id_], lag=lag_of(queue), unseen=True))
+        )
+
+    async def _looked(self, ids: Sequence[str]) -> list[TaskRecord]:
+        found = await self._find(ids)
+        self._looks.release()
+        return found
+
+    async def look(self) -> None:
+        """Return once it has looked twice: the second look began after this was called."""
+        while not self._looks.locked():
+            await self._looks.acquire()
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                looking: asyncio.Future[Any] = asyncio.ensure_future(self._looks.acquire())
+                await asyncio.wait(
+                    {looking, cast("asyncio.Future[Any]", self.found)}, return_when=asyncio.FIRST_COMPLETED
+                )
+                looking.cancel()
+
+
+async def test_s5_the_end_of_a_former_task_of_that_id_is_not_told_as_this_ones(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pushes are two tasks on a Storage Queue; the former runs still when the next is pushed and started."""
+    worker = await journaled(stage)
+    async with _another(stage) as pusher:
+        await worker.push([Task.new(command="true", id="train")])
+        (former,) = await worker.receive(1, LEASE, NOW)
+        await written(worker)
+        await pusher.push([Task.new(command="sleep 100", id="train")])
+        waiting = _Wait(pusher, "train", monkeypatch)
+        (ours,) = await worker.receive(1, LEASE, NOW)
+        await written(worker)
+        await waiting.look()
+        await former.settle(Complete(GOOD))
+        await written(worker)
+        await waiting.look()
+        assert not waiting.found.done()
+        await ours.settle(Complete(GOOD))
+        async with asyncio.timeout(20):
+            _, record = await waiting.found
+        assert record is not None
+        assert record.state == "succeeded"
+
+
+async def test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a worker that is cut off from the table alone: meanwhile the queue was cleared, and the id pushed again."""
+    cut_off = await journaled(stage)
+    async with _another(stage) as other:
+        await other.push([Task.new(command="true", id="train")])
+        await written(other)
+        (former,) = await cut_off.receive(1, LEASE, NOW)
+        await written(cut_off)
+        await stage.tables.refuse()
+        await former.settle(Complete(GOOD))
+        await other.clear()
+        await written(other)
+        await other.push([Task.new(command="true", id="train")])
+        await written(other)
+        waiting = _Wait(other, "train", monkeypatch)
+        await waiting.look()
+        await stage.tables.heal()
+        await written(cut_off)
+        await waiting.look()
+        assert not waiting.found.done()
+        row = await other._wire.get(other._wire.place.queue, rows.live("train"))
+        assert row is not None
+        assert row["State"] == "ready"
+        waiting.found.cancel()
+
+
+async def test_s5_a_final_word_is_not_dropped_as_told_already(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one transaction with the deletion of what is gone, when the word of its push comes in that moment."""
+    monkeypatch.setattr(recorder, "_AT_ONCE_SECONDS", -1.0)
+    queue = await journaled(stage)
+    task = Task.new(command="true")
+    await stage.behind.push([task])
+    (inner,) = await queue._inner.receive(1, LEASE, NOW)
+    delivery = queue._delivery(inner, 0.0, None)  # its word that it runs is worth nothing any more
+    await written(queue)
+    write, place, met = queue._wire.write, queue._wire.place, list[str]()
+
+    async def behind_another(partition: str, writes: Sequence[Write]) -> None:
+        if not met and any(each.row == rows.live(task.id) for each in writes):
+            met.append(task.id)
+            pushed = recorder._waiting(task, FencingNumber(0, 0, 0), time.time())
+            await write(place.queue, [Write(Verb.INSERT, rows.live(task.id), pushed)])
+        await write(partition, writes)
+
+    monkeypatch.setattr(queue._wire, "write", behind_another)
+    queue.writer.add([fixed(place.queue, "a!gone!0000000001.0000000000.0000000001", {}, Verb.DELETE, spare=True)])
+    await delivery.settle(Complete(GOOD))
+    await written(queue)
+    row = await queue._wire.get(place.queue, rows.live(task.id))
+    assert met
+    assert row is not None
+    assert row["State"] == rows.DONE
+
+
+async def test_what_was_given_back_and_has_ended_is_not_told_as_waiting(stage: Stage) -> None:
+    """The table refused the word of its give-back once; it was repeated over the end, and counted as ready for ever."""
+    queue = await journaled(stage)
+    async with _another(stage) as other:
+        (id_,) = await queue.push([Task.new(command="true")])
+        (first,) = await queue.receive(1, LEASE, NOW)
+        await written(queue)
+        stage.tables.strike(Strike.BUSY, "POST", count=1)
+        await first.settle(Release())
+        (second,) = await other.receive(1, LEASE, NOW)
+        await second.settle(Complete(GOOD))
+        await written(other)
+        await written(queue)
+        assert await state(other, id_) == "succeeded"
+        assert (await other.journal.stats(60)).states["ready"] == 0
+        assert await other.journal.unfinished("", 5) == []
+
+
+async def test_looks_that_are_refused_keep_no_others_from_being_written(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage all workers look at once, and the service refuses some: nothing was written any more."""
+    monkeypatch.setattr(recorder, "_AT_ONCE_SECONDS", -1.0)
+    queue = await journaled(stage)
+    await queue.push([Task.new(command="true") for _ in range(60)])
+    held = [each for _ in range(2) for each in await queue.receive(30, LEASE, NOW)]
+    await written(queue)
+    get, count = queue._wire.get, 0
+
+    async def refused(partition: str, row: str) -> Row | None:
+        nonlocal count
+        count += 1
+        if count % 10 == 0:
+            raise NoAnswer("busy")
+        return await get(partition, row)
+
+    monkeypatch.setattr(queue._wire, "get", refused)
+    await asyncio.gather(*(each.settle(Complete(GOOD)) for each in held))
+    await written(queue)  # within 20 s
+    assert count >= len(held)
+
+
+async def test_what_was_requeued_counts_as_no_lost_lease(stage: Stage) -> None:
+    """Whoever takes it before the word of its requeue is written finds it running."""
+    queue = await journaled(stage)
+    await queue.push([Task.new(command="true")])
+    (first,) = await queue.receive(1, LEASE, NOW)
+    await written(queue)
+    came_to: dict[str, Any] = {"outcome": OutcomeKind.FAILED, "then": "retry", "ended": time.time()}
+    record = Record(Attempt(attempt=1, **came_to))
+    await first.settle(Requeue(first.task.requeued(failures=1).counters, NOW, record=record))
+    (second,) = await queue.receive(1, LEASE, NOW)
+    await second.settle(Complete(GOOD))
+    await written(queue)
+    assert (await queue.journal.stats(60)).ended == {"failed": 1, "succeeded": 1}

@@ -1,0 +1,52 @@
+"""A queue of Service Bus whose journal is away: what cannot be started now is put off, and hinders nothing else."""
+
+import math
+
+import pytest
+
+from jobq.errors import AllPutBack
+from jobq.settlement import Requeue
+from jobq.task import Task
+from jobq.testing.http_proxy import Strike
+from jobq.testing.service_bus.faults import Fault, Operation
+from tests.azure.emulator import Azurite, connection_string
+from tests.azure.journal.journal_stage import written
+from tests.azure.stage import eventually
+from tests.sb.stage import NOW, Stage
+from tests.sb.test_journal import PLACE, _journaled
+
+_BEHIND = 12  # deliveries that are put off: more than the pauses of an outage allow for in 10 s
+
+
+async def test_l4_a_fresh_worker_comes_to_what_waits_behind_what_is_put_off(stage: Stage, azurite: Azurite) -> None:
+    """It took the queue for broken, paused longer and longer, and ended with 75."""
+    _, proxy = await _journaled(stage, azurite)
+    await stage.pushed(_BEHIND)
+    for _ in range(_BEHIND):
+        delivery = await stage.take()
+        await delivery.settle(Requeue(delivery.task.requeued(preemptions=1).counters, NOW))
+    await stage.pushed(command="touch started")
+    proxy.strike(Strike.BUSY, count=math.inf)
+    signed = connection_string(1, table_port=proxy.port)
+    worker = await stage.start("worker", "-n", "1", JOBQ_JOURNAL=PLACE, JOBQ_JOURNAL_CONNECTION_STRING=signed)
+    await eventually((stage.folder / "started").exists, 60)
+    assert worker.returncode is None
+
+
+async def test_s6_what_is_put_off_leaves_no_original_beside_its_copy(
+    stage: Stage, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A moment's refusal between its two steps: nobody died, and the task ended twice."""
+    monkeypatch.setattr("jobq_azure.table_journal.backend._CHECKPOINT_SHARE", 0.5)  # the lock is short here
+    queue, proxy = await _journaled(stage, azurite)
+    await queue.push([Task.new(command="true")])
+    (first,) = await queue.receive(1, None, NOW)
+    await first.settle(Requeue(first.task.requeued(failures=1).counters, NOW))
+    await written(queue)
+    proxy.strike(Strike.BUSY, "GET", count=1)
+    stage.emulator.faults.plan(Fault(503), Operation.COMPLETE, count=1)
+    with pytest.raises(AllPutBack):
+        await queue.receive(1, None, NOW)
+    (left,) = stage.queue.messages()
+    assert left.content.message_id
+    assert len(stage.requests(Operation.COMPLETE)) >= 2
