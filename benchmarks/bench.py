@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks import (
+from benchmarks import sections
+from benchmarks.local import (
     bare_sqlite,
     call_cost,
     claim_depth,
     journal,
     memory,
     run_rate,
-    sections,
     spawn_rate,
     startup,
     telemetry,

@@ -1,12 +1,12 @@
 """The protocol that every queue backend speaks (architecture 4).
 
 A backend is small: each verb is one request, asynchronous, one shot. No loops, no sleeping (but for the wait of
-`receive`), no retry policy: whoever calls decides. A third party implements `Backend` and `Delivery`, registers an
+`receive`), no retry policy: the caller decides. A third party implements `Backend` and `Delivery`, registers an
 entry point in the group `jobq.backends` and runs `jobq.testing.conformance`.
 
 What every verb may raise, beside what its own docstring names:
     BackendUnavailable: repeating is safe. A push or a verb of a delivery did definitely not happen; of any other verb
-        (receive, create, clear, redrive, purge_dead) the answer may merely be lost, which a backend that can tell says
+        (receive, create, clear, redrive, purge_dead) the answer may merely be lost, which a backend that knows says
         by AnswerLost. Of a verb of a delivery AnswerLost says that it did not happen yet: its request may still land.
     QueueNotFound, AccessDenied, StoreUnusable: as they say.
 """
@@ -44,16 +44,16 @@ class Capabilities:
             until the task's next delivery is settled.
         atomic_requeue, atomic_dead_letter: one step, no crash between can repeat the task (S6).
         strict_expiry: an expired receipt is refused even before anyone else has taken the task.
-        counts_deliveries: `Delivery.deliveries` is the service's own count, so crashes can be told (S7).
+        counts_deliveries: `Delivery.deliveries` is the service's own count, so crashes can be counted (S7).
         native_checkpoint: `checkpoint` saves beside the task; without it the journal must.
         priorities: higher `Task.priority` is delivered first.
         max_peek: how many tasks `peek` can show; None = all.
-        peeks_leased: `peek` shows leased tasks too, which the service does not tell apart.
+        peeks_leased: `peek` shows leased tasks too, which the service does not distinguish.
         clears_leased: `clear` deletes leased tasks too; else those stay their workers'.
         named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
         redelivers_at: where a redelivered task queues up.
         journal_lags: what the queue has done may be in its journal later, or never: the journal is beside it.
-        counts: the fields of `QueueStats` that this service can tell.
+        counts: the fields of `QueueStats` that this service can give.
         finds_at_once: "no such queue" is true when it is said; else a service may say so for a moment of one it has.
     """
 
@@ -88,7 +88,7 @@ class Capabilities:
 class QueueStats:
     """How many tasks are where; None where the service cannot say.
 
-    `total` is for a service that tells visible, leased and scheduled ones only together, and perhaps about: None
+    `total` is for a service that counts visible, leased and scheduled ones only together, and perhaps about: None
     where the three are known.
     """
 
@@ -100,7 +100,7 @@ class QueueStats:
 
     @property
     def is_known(self) -> bool:
-        """Whether the service told anything of what is not done; else `unfinished` is 0 for want of an answer."""
+        """Whether the service counted anything of what is not done; else `unfinished` is 0 for want of an answer."""
         return any(count is not None for count in (self.visible, self.leased, self.scheduled, self.total))
 
     @property

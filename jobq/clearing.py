@@ -50,7 +50,7 @@ async def clear_in_steps(
 
     Args:
         backend: as it says.
-        on_progress: told how many are deleted so far.
+        on_progress: called with how many are deleted so far.
         begin: the cursor to begin with.
         seconds: begin no step after that.
     """

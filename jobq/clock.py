@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class Moment(NamedTuple):
-    """One moment on both clocks: only both can tell of a freeze of the host after it (rules.md 1.3 rule 8).
+    """One moment on both clocks: only both show a freeze of the host after it (rules.md 1.3 rule 8).
 
     Attributes:
         boottime, wall: in seconds.

@@ -1,4 +1,4 @@
-"""What can be set, told: each setting with its value and where that came from, and docs/configuration.md.
+"""The settings for people: each with its value and where that came from, and docs/configuration.md.
 
 The settings themselves, and the only reader of the variables, are in `jobq.settings`.
 """

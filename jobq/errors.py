@@ -98,7 +98,7 @@ class TaskNotFound(JobqError):
 
 
 class BackendUnavailable(JobqError):
-    """The store did not do what was asked, and repeating it is safe; `jobq.backend` tells how sure that is."""
+    """The store did not do what was asked, and repeating it is safe; `jobq.backend` says how sure that is."""
 
     exit_code = 75
 

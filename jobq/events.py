@@ -1,4 +1,4 @@
-"""Lifecycle events: what the worker does, told once; the log, progress, and later the journal and metrics subscribe."""
+"""Lifecycle events: each step of a worker's work, published once; the log, progress and metrics subscribe."""
 
 import logging
 import time
@@ -47,7 +47,7 @@ class Events:
         self._annotators.append(annotator)
 
     def emit(self, name: str, level: int = logging.INFO, **fields: Any) -> None:
-        """Tell all subscribers; fields that are None are left out."""
+        """Call all subscribers; fields that are None are left out."""
         for annotator in self._annotators:
             try:
                 fields.update(annotator(name, fields))

@@ -40,7 +40,7 @@ class Action:
 
 
 def parse(rule: str) -> tuple[str, Action]:
-    """Return when a rule holds and what it says; raises ValueError that tells what would be right."""
+    """Return when a rule holds and what it says; raises ValueError with what would be right."""
     when, equals, then = rule.partition("=")
     if not equals:
         raise ValueError(

@@ -1,7 +1,7 @@
 """What a backend offers beside the protocol of `jobq.backend` so that `jobq serve` can stand on it.
 
 The service keeps nothing of its own: any replica answers for what another one has claimed. So a delivery is found
-again by its receipt, a claim takes receipts that begin as the caller's key tells (a lost answer is asked for again),
+again by its receipt, a claim takes receipts that begin as the caller's key says (a lost answer is asked for again),
 and what the service itself has to remember (tokens, the generator) stands in small documents of the same database.
 """
 
@@ -83,7 +83,7 @@ class HeldDelivery(Delivery, Protocol):
 
     @property
     def receipt(self) -> str:
-        """What `Servable.held` takes; whoever has it may settle the delivery."""
+        """What `Servable.held` takes; who has it may settle the delivery."""
         ...
 
     async def settle(self, settlement: Settlement, said: str = "") -> None:
@@ -91,7 +91,7 @@ class HeldDelivery(Delivery, Protocol):
 
         Args:
             settlement: how it ends.
-            said: what tells this settle from another one, where its values depend on what it changes (S5); "" = they.
+            said: what distinguishes this settle from others where its values depend on what it changes (S5); "" = they.
         """
         ...
 
@@ -103,7 +103,7 @@ class Servable(Backend, Protocol):
     async def claim(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
     ) -> Sequence[HeldDelivery]:
-        """As `receive`, with receipts that begin as `key` tells.
+        """As `receive`, with receipts that begin as `key` says.
 
         Args:
             max_tasks: 1 to MOST_CLAIMED.

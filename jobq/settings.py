@@ -393,5 +393,5 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def is_ours(variable: str) -> bool:
-    """Tell whether a variable is jobq's own, which no task inherits (rules.md 3, A6)."""
+    """Return whether a variable is jobq's own, which no task inherits (rules.md 3, A6)."""
     return variable.startswith(_PREFIX)

@@ -53,7 +53,7 @@ class Complete:
 
     @property
     def key(self) -> str:
-        """What tells this settlement from another one of the same delivery (S5)."""
+        """What distinguishes this settlement from another one of the same delivery (S5)."""
         return _key(self.verb, self.result, *([] if self.final is None else [self.final]))
 
 

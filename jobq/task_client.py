@@ -44,7 +44,7 @@ def checkpoint_directory() -> None:
 
 
 def progress(share: float | None, text: str = "") -> None:
-    """Tell how far the task has come; `jobq QUEUE ps` shows it after the next heartbeat.
+    """Report how far the task has come; `jobq QUEUE ps` shows it after the next heartbeat.
 
     Args:
         share: from 0 to 1; None = unknown.

@@ -11,7 +11,7 @@
         def already_done(self, task):
             return Path(output_of(task)).exists()
 
-    counts = await jobq.enqueue(queue, Folds())
+    counts = await jobq.workspec.enqueue(queue.push, Folds())
 
 Seeds are listed side by side, `already_done` is asked for many tasks at a time, and memory stays bounded: what lists
 faster than the queue takes has to wait. What is not asynchronous runs on threads.
@@ -53,7 +53,7 @@ class WorkSpecification(Generic[Seed]):
         raise NotImplementedError(f"{type(self).__name__} does not say what its tasks are: define list_tasks")
 
     def already_done(self, task: Task) -> "bool | Awaitable[bool]":  # noqa: ARG002 - for subclasses
-        """Tell whether a task need not be queued, because its result is there; False by default."""
+        """Return whether a task need not be queued, because its result is there; False by default."""
         return False
 
 
@@ -98,7 +98,7 @@ async def enqueue(
             it is cancelled, too.
 
     Raises:
-        Exception: what the specification or `push` raises; what was pushed before stays, as its note tells.
+        Exception: what the specification or `push` raises; what was pushed before stays, as its note says.
     """
     if not isinstance(specification, WorkSpecification):
         specification = _Function(specification)

@@ -126,7 +126,7 @@ class HttpBackend:
         length = lease or _CAPABILITIES.default_lease
         self._former = {key: until for key, until in self._former.items() if until > now}
         key, former = str(uuid.uuid4()), list(self._former)[-_MOST_FORMER:]
-        wish = {
+        asked = {
             "max_tasks": max_tasks,
             "lease_seconds": length.total_seconds(),
             "wait_seconds": wait,
@@ -138,7 +138,7 @@ class HttpBackend:
         self._former[key] = now + wait + _CLAIM_SECONDS + length.total_seconds()
         try:
             answer = await self._connection.request(
-                "POST", "/api/tasks/next", wish, query=self._query, seconds=wait + _CLAIM_SECONDS
+                "POST", "/api/tasks/next", asked, query=self._query, seconds=wait + _CLAIM_SECONDS
             )
         except NoAnswer as error:
             self._most = max(1, max_tasks // 2)

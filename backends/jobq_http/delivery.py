@@ -52,7 +52,7 @@ class HttpDelivery(BaseDelivery):
             deliveries=claimed.deliveries,
             lease=lease,
             checkpoint=claimed.checkpoint,
-            journaled=True,  # the service drops what is told where its queue keeps none
+            journaled=True,  # the service drops beats and records where its queue keeps none
         )
         self._settles = settles
         self._connection = connection
@@ -120,7 +120,7 @@ class HttpDelivery(BaseDelivery):
 
 
 def _beat(beat: Beat) -> dict[str, Any]:
-    """Return what a running attempt tells; clocks differ, so times go as spans."""
+    """Return the beat of a running attempt; clocks differ, so times go as spans."""
     fields = asdict(beat)
     at, started = fields.pop("at"), fields.pop("started")
     fields["running_seconds"] = None if started is None else max(0.0, at - started)

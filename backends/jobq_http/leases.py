@@ -40,7 +40,7 @@ class HttpLeases:
 
     async def acquire(self, request: Request) -> Grant | Busy:
         """Take the name if it is free; the same request again is answered alike."""
-        wish = {
+        body = {
             "resource": request.name,
             "key": request.key,
             "holder": request.holder,
@@ -48,7 +48,7 @@ class HttpLeases:
             "lock_delay": request.lock_delay.total_seconds(),
         }
         try:
-            answer = await self._do("POST", "", wish)
+            answer = await self._do("POST", "", body)
         except Busy409 as busy:
             error = busy.error
             return Busy(holder=error["holder"], token=error["token"], remaining=error["remaining"], why=error["why"])
@@ -66,8 +66,8 @@ class HttpLeases:
 
     async def renew(self, grant: Grant, ttl: timedelta) -> None:
         """Extend it."""
-        wish = {"resource": grant.name, "token": grant.token, "ttl": ttl.total_seconds()}
-        await self._do("PUT", "/renew", wish)
+        body = {"resource": grant.name, "token": grant.token, "ttl": ttl.total_seconds()}
+        await self._do("PUT", "/renew", body)
 
     async def release(self, name: str, token: int) -> None:
         """Give it back."""
@@ -80,8 +80,8 @@ class HttpLeases:
 
     async def save(self, grant: Grant, cursor: str, version: int) -> None:
         """Save the cursor."""
-        wish = {"resource": grant.name, "token": grant.token, "cursor": cursor, "version": version}
-        await self._do("PUT", "/cursor", wish)
+        body = {"resource": grant.name, "token": grant.token, "cursor": cursor, "version": version}
+        await self._do("PUT", "/cursor", body)
 
     async def revoke(self, name: str) -> LeaseRecord | None:
         """Keep the holder from renewing."""

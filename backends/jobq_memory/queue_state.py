@@ -48,7 +48,7 @@ class Store:
 
     Args:
         clock: leases and delays run on its boottime, `not_before` on its wall time.
-        note: told of each event, by name; the router counts and traces them.
+        note: called for each event, with its name; the router counts and traces them.
         max_message_bytes: the largest body taken; None = no limit beside `Task.encode`'s.
     """
 

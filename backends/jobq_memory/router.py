@@ -147,7 +147,7 @@ class Router:
 
     @contextmanager
     def waiting(self, queue: str) -> Iterator[Waiter]:
-        """Be told of changes until the context is left; enter before the look, so that no change falls between."""
+        """Be notified of changes until the context is left; enter before the look, so that no change falls between."""
         waiter = Waiter()
         with self._lock:
             waiters = self._waiters.setdefault(queue, {})

@@ -42,7 +42,7 @@ _log: Final = logging.getLogger(__name__)
 _CREATE_SECONDS: Final = 600.0  # a migration may build an index
 _PUSH_SECONDS: Final = 30.0
 _PUSH_SECONDS_PER_TASK: Final = 0.001
-_POLL_SECONDS: Final = 1.0  # while nothing is told: for expired leases, and for what was told and not heard
+_POLL_SECONDS: Final = 1.0  # without a notification: for expired leases, and for a notification that was lost
 
 _CAPABILITIES: Final = Capabilities(
     default_lease=timedelta(seconds=60),
@@ -250,11 +250,11 @@ class PostgresBackend:
             await self._until(changed, min(left, links.claimer.next_due, poll))
 
     async def _ended_canceled(self, links: Links, row: Leased) -> bool:
-        """End a claimed task that is to be canceled, whose worker would not know; tell whether it was one (S1)."""
+        """End a claimed task that is to be canceled, whose worker would not know; return whether it was one (S1)."""
         if not row.cancel_requested:
             return False
         change = Change(row, ("complete canceled", None, "canceled", None, None, None))
-        with suppress(JobqError, NoAnswer):  # its lease runs out, and whoever claims it then ends it
+        with suppress(JobqError, NoAnswer):  # its lease runs out, and who claims it then ends it
             await links.run("complete", change, 5.0)
         return True
 
@@ -338,7 +338,7 @@ class PostgresBackend:
         found: list[str] = []
         for some in queue_admin.batches(ids):
             back, lowest = await links.look(partial(queue_admin.redrive, queue=links.queue, ids=some))
-            links.tell(lowest)
+            links.notify(lowest)
             found += back
         return found
 

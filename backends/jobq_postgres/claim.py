@@ -4,7 +4,7 @@ A claim makes a dead tuple, and while anyone holds an old snapshot (a dump, a fo
 back) no vacuum removes it: read from the beginning, the index of what is ready gets slower with each task done. So
 each process remembers its floor, the position up to which it has seen all of a rank claimed, and reads from there.
 
-A task can appear below the floor: a push took its position and committed late. Whoever makes tasks ready notifies
+A task can appear below the floor: a push took its position and committed late. Who makes tasks ready notifies
 with their lowest position, after the commit, which lowers the floors of all that listen; as a notification can be
 lost, a full look from the beginning comes with each new connection, and from time to time.
 """
@@ -74,7 +74,7 @@ LOST: Final = r"""
         'host', regexp_replace(holder, ':\d+$', ''), 'pid', coalesce(substring(holder FROM ':(\d+)$')::integer, 0),
         'detail', 'its lease ran out without a word: the worker died, or lost it')::text, ''::bytea
 """
-# What a former claim of the service holds, for who lost its answer: with new receipts, so that whoever still gives back
+# What a former claim of the service holds, for who lost its answer: with new receipts, so that who still gives back
 # what was claimed with the old ones changes nothing (S4).
 TAKE_OVER: Final = """
     WITH held AS MATERIALIZED (
@@ -138,7 +138,7 @@ class Claimer:
         self._trimming = Trimming(most_bytes)
         self._holder = None if keep is None else this_holder()
         self._place = place
-        self._notes = 0  # how often it was told of tasks; and at the last sweep
+        self._notes = 0  # how often it was notified of tasks; and at the last sweep
         self._notes_at_sweep = 0
         self._last = 0  # the last position that was taken, at the last sweep
         self._full_look_after = 0.0  # restraint
@@ -152,7 +152,7 @@ class Claimer:
     def restart(self) -> None:
         """Know nothing: with a new connection, since notifications may have been missed."""
         self._floors: dict[int, int] = {}
-        self._noted: dict[int, int] = {}  # the lowest positions that were told of since the last statement was sent
+        self._noted: dict[int, int] = {}  # the lowest positions that were notified since the last statement was sent
         self._notes += 1
         self._full_look_due = 0.0
         self._sweep_due = 0.0
@@ -192,7 +192,7 @@ class Claimer:
                 answered; none = random ones, asked for here.
 
         Returns:
-            The tasks, and what became ready on the way, by rank, for others to be told.
+            The tasks, and what became ready on the way, by rank, to notify others of.
         """
         if receipts:
             doubted, self._sent = self._sent, list(receipts)
@@ -262,14 +262,14 @@ class Claimer:
         ended = time.monotonic()
         self._full_look_after = ended + (ended - began) * _RESTRAINT if ended - began > _CHEAP_SECONDS else 0.0
         if not rows and self._notes == self._notes_at_sweep:
-            # All that had a position at the sweep is claimed, and no one has told of a late one since.
+            # All that had a position at the sweep is claimed, and no one has notified it of a late one since.
             self._floors = {rank: max(floor, self._last + 1) for rank, floor in self._floors.items()}
         return self._taken(queue, rows)
 
     def _taken(self, queue: int, rows: list[Any]) -> list[Leased]:
         rows.sort(key=lambda row: (row["rank"], row["position"]))  # RETURNING keeps no order
         for row in rows:
-            # What was told of since the statement was sent it may not have seen: the floor stays below that.
+            # What it was notified of since the statement was sent it may not have seen: the floor stays below that.
             rank, above = row["rank"], row["position"] + 1
             self._floors[rank] = min(above, self._noted.get(rank, above))
         return [_leased(queue, row) for row in rows]

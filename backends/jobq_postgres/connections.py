@@ -59,14 +59,14 @@ class Links:
         self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
         self._to_tell: dict[int, int] = {}
-        self._telling = False  # a job that tells it waits for its turn
+        self._notifying = False  # a job that notifies waits for its turn
         self.pusher = Pusher()
         self._push = Group[Call](self._pushes, self.pusher.push)
         self._verbs = {verb: self._group(verb) for verb in _STATEMENTS}
 
     @property
     def channel(self) -> str:
-        """Where it is told that tasks have become ready."""
+        """The channel on which notifications say that tasks have become ready."""
         return f"jobq_{self.queue}"
 
     async def close(self) -> None:
@@ -85,8 +85,8 @@ class Links:
         except NoAnswer as error:
             raise AnswerLost(str(error)) from None
 
-    def tell(self, lowest: Mapping[int, int]) -> None:
-        """Tell everyone who waits what became ready, by rank."""
+    def notify(self, lowest: Mapping[int, int]) -> None:
+        """Notify everyone who waits of what became ready, by rank."""
         self._tell(self._pushes, lowest)
 
     def claim(
@@ -114,7 +114,7 @@ class Links:
         )
 
     async def run(self, verb: str, change: Change, seconds: float) -> bool:
-        """Run a delivery's verb; tell whether its task is to be canceled, as far as the verb can tell.
+        """Run a delivery's verb; return whether its task is to be canceled, as far as the verb knows.
 
         Raises:
             LockLost, SettlementUnknown, BackendUnavailable: see `Delivery`.
@@ -147,20 +147,20 @@ class Links:
             self._changed()
         for rank, position in lowest.items():
             self._to_tell[rank] = min(position, self._to_tell.get(rank, position))
-        if not self._telling:
-            self._telling = True
+        if not self._notifying:
+            self._notifying = True
             lane.submit(self._notify, seconds=_NOTIFY_SECONDS, early=True).add_done_callback(self._told)
 
     def _told(self, job: "asyncio.Future[None]") -> None:
         if not job.cancelled() and (error := job.exception()) is not None:
-            self._telling = False  # it may not have begun, for want of a connection: what is left goes with the next
-            _log.debug("others were not told of new tasks, and will look by themselves: %s", error)
+            self._notifying = False  # it may not have begun, for want of a connection: what is left goes with the next
+            _log.debug("others were not notified of new tasks, and will look by themselves: %s", error)
 
     async def _notify(self, connection: Any) -> None:
-        self._telling = False
+        self._notifying = False
         lowest, self._to_tell = self._to_tell, {}
         if not lowest:
-            return  # another job has told it
+            return  # another job has notified
         words = [f"{rank}:{position}" for rank, position in lowest.items()]
         await connection.execute(
             "SELECT pg_notify($1, $2)",

@@ -21,7 +21,7 @@ class Verbs(Protocol):
     """The groups that run the verbs of many deliveries."""
 
     def run(self, verb: str, change: Change, seconds: float) -> Awaitable[bool]:
-        """Run one, and tell whether the task is to be canceled; a lost answer is SettlementUnknown."""
+        """Run one, and return whether the task is to be canceled; a lost answer is SettlementUnknown."""
         ...
 
 
@@ -77,7 +77,7 @@ class PostgresDelivery(BaseDelivery):
 
         Args:
             settlement: how.
-            said: what tells it from another one, where its values do not (`jobq.servable`).
+            said: what distinguishes it from another one, where its values do not (`jobq.servable`).
         """
         verb, *values = settling(
             settlement,

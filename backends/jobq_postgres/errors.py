@@ -41,16 +41,16 @@ def state_of(error: BaseException) -> str:
 
 
 def leaves_doubt(error: BaseException) -> bool:
-    """Tell whether a statement that was sent and failed so may have been committed."""
+    """Return whether a statement that was sent and failed so may have been committed."""
     if isinstance(error, JobqError):
         return False
     state = state_of(error)
-    # A client that finds its connection closed tells that as an error of class 08 without asking the server.
+    # A client that finds its connection closed raises that as an error of class 08 without asking the server.
     return not state or state in _LEAVES_DOUBT or state.startswith("08")
 
 
 def ends_connection(error: BaseException) -> bool:
-    """Tell whether the next call should connect anew: after a failover another server may answer."""
+    """Return whether the next call should connect anew: after a failover another server may answer."""
     return state_of(error) == READ_ONLY
 
 

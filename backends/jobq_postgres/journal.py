@@ -194,7 +194,7 @@ def _waiting(row: Any, last: Attempt | None) -> TaskRecord:
     if row["is_leased"]:
         state = TaskState.RUNNING if row["is_live"] else TaskState.EXPIRED
     elif row["cancel_requested"]:
-        state = TaskState.CANCELED  # whoever claims it ends it unstarted
+        state = TaskState.CANCELED  # who claims it ends it unstarted
     else:
         state = TaskState.SCHEDULED if row["is_later"] else TaskState.READY
     return TaskRecord(

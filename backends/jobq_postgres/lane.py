@@ -1,7 +1,7 @@
 """A PostgreSQL server, and lanes to it: one connection each, one piece of work at a time, never waited for too long.
 
 A lane belongs to one purpose, so that a renewal never waits behind a slow push. Work that is handed in runs in the
-lane's own task: whoever waits for it may be cancelled without leaving the connection half way through an answer.
+lane's own task: who waits for it may be cancelled without leaving the connection half way through an answer.
 
 Each piece of work has a time. When it is over the connection is dropped without a word to the server (a black hole
 would swallow that too) and the next piece connects anew: what was lost is then *unknown*, never guessed.
@@ -195,7 +195,7 @@ class Lane:
                     continue  # given up before it was begun
                 try:
                     value = await self._do(job)
-                except Exception as error:  # noqa: BLE001 - handed over whole to whoever awaits the answer
+                except Exception as error:  # noqa: BLE001 - handed over whole to who awaits the answer
                     if not job.answer.done():
                         job.answer.set_exception(error)
                 else:

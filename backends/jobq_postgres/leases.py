@@ -1,6 +1,6 @@
 """Named leases in PostgreSQL: one statement a write, which compares the token and asks the server's clock itself (S4).
 
-A write that changes nothing is told apart afterwards, by reading the row and asking `jobq.lease.rules`: it may be the
+Why a write changed nothing is found out afterwards, by reading the row and asking `jobq.lease.rules`: it may be the
 repetition of one whose answer was lost, or stale.
 """
 

@@ -1,4 +1,4 @@
-"""The file of passwords: told in our words when it cannot serve."""
+"""The file of passwords: errors in our own words where it cannot serve."""
 
 import os
 import stat

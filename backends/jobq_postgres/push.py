@@ -6,8 +6,8 @@ order of ids, so that two pushes of the same ids wait for each other and never i
 A task is pushed in an epoch that is above that of all that was forgotten (S3). What is encoded in a former one is
 refused by the database (`check_epoch` in schema.sql), and encoded anew.
 
-What became ready is told in the same transaction, so that none is told of without being there, and none is there
-without being told of. The price: PostgreSQL lets only one transaction at a time commit that notifies. Calls of one
+What became ready is notified in the same transaction: no notification without the task, and no task without its
+notification. The price: PostgreSQL lets only one transaction at a time commit that notifies. Calls of one
 process share a commit; many processes that push one task each get in each other's way.
 """
 
@@ -55,7 +55,7 @@ ADD_ONE: Final = """
         INSERT INTO jobq.task (queue_id, id, rank, body) VALUES ($1::integer, $2, $3, $4) RETURNING rank, position)
     SELECT rank, position, pg_notify('jobq_' || $1::integer, rank || ':' || position) FROM added
 """
-TELL: Final = """
+NOTIFY_READY: Final = """
     SELECT pg_notify('jobq_' || queue_id, rank || ':' || $3::bigint)
     FROM unnest($1::integer[], $2::bigint[]) AS u (queue_id, rank)
 """
@@ -133,7 +133,7 @@ class Pusher:
     """Adds tasks for one process.
 
     Attributes:
-        epoch: in which tasks are pushed now, as a rule: whoever encodes them so saves doing it twice.
+        epoch: in which tasks are pushed now, as a rule: who encodes them so saves doing it twice.
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ async def _copy(connection: Any, tasks: list[NewTask]) -> dict[int, int]:
             records=[(task.queue, task.id, task.rank, task.body) for task in tasks],
         )
         ranks = {(task.queue, task.rank) for task in tasks}
-        await connection.fetch(TELL, *(list(column) for column in zip(*ranks, strict=True)), floor)
+        await connection.fetch(NOTIFY_READY, *(list(column) for column in zip(*ranks, strict=True)), floor)
     return dict.fromkeys({task.rank for task in tasks}, floor)
 
 

@@ -1,6 +1,6 @@
 """The verbs of a delivery as SQL, for many deliveries in one statement; each row is fenced by its own receipt (S4).
 
-The compare is the same everywhere: the row, its receipt, and `expires_at > clock_timestamp()`, told by the server at
+The compare is the same everywhere: the row, its receipt, and `expires_at > clock_timestamp()`, read by the server at
 the moment it looks at the row (rules.md 1.3 rule 10).
 """
 
@@ -18,7 +18,7 @@ from jobq.settlement import Complete, DeadLetter, Record, Release, Settlement
 from jobq_postgres.queue_admin import bytes_of
 
 _OURS: Final = "task.seq = u.seq AND task.receipt = u.receipt AND task.expires_at > clock_timestamp()"
-_TELL: Final = """
+_REMEMBER: Final = """
     UPDATE jobq.submission SET settlements = left(x.receipt || ' ' || x.said || ';' || submission.settlements, 512)
 """
 # What an attempt came to goes into the journal with its settle (S5); a NULL for a queue that keeps none.
@@ -50,7 +50,7 @@ COMPLETE: Final = f"""
         RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.started_at, u.receipt, u.said, u.result,
             u.final, u.outcome, u.record, u.output),
     told AS (
-        {_TELL}, ended_at = clock_timestamp(), started_at = x.started_at, result = x.result, outcome = x.final
+        {_REMEMBER}, ended_at = clock_timestamp(), started_at = x.started_at, result = x.result, outcome = x.final
         {_KNOWN}),
     {_NOTED}
     SELECT seq FROM x
@@ -66,7 +66,7 @@ REQUEUE: Final = f"""
         WHERE {_OURS}
         RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.rank, task.position, task.cancel_requested,
             u.receipt, u.said, u.outcome, u.record, u.output),
-    told AS ({_TELL} {_KNOWN}),
+    told AS ({_REMEMBER} {_KNOWN}),
     {_NOTED}
     SELECT seq, rank, position, cancel_requested FROM x
 """  # noqa: S608
@@ -139,7 +139,7 @@ def settling(
     Args:
         settlement: how it ends.
         body: of a task that goes back, as it is stored from now on.
-        said: what tells this settle from another one with the same receipt (S5).
+        said: what distinguishes this settle from another one with the same receipt (S5).
         attempt: the delivery's number, for the journal; None = none is kept.
         keeps_result: whether the result is kept with the id, for the service; the journal has its own.
     """
@@ -191,7 +191,7 @@ async def settle(connection: Any, statement: str, changes: Sequence[Change]) -> 
             [f"{each.row.receipt} {each.values[0]};" for each in refused],
         )
         repeated = {row[0] for row in found}
-    # A statement of its own: should it not come to it, whoever claims such a task ends it unstarted.
+    # A statement of its own: should it not come to it, who claims such a task ends it unstarted.
     if canceled := [row[0] for row in rows if len(row) > 1 and row[3]]:
         await connection.fetch(CANCEL_IDLE, canceled)
     return [

@@ -164,7 +164,7 @@ def read_settings(**options: Any) -> "Settings":
     from jobq.settings import Settings, unknown_variables, variable_of  # noqa: PLC0415 - --help must not pay for pydantic
 
     settings = Settings.from_environment(**options)
-    if settings.guardian_fd is None:  # else the same was told before this process became a worker
+    if settings.guardian_fd is None:  # else the same was said before this process became a worker
         known = [variable_of(name) for name in Settings.model_fields]
         for name in unknown_variables(os.environ):
             terminal.warn(f"{name} is no variable of jobq{did_you_mean(name, known)}")
@@ -214,8 +214,8 @@ def with_queue(
         context: of the command.
         work: what to do.
         settings: those of the environment by default.
-        interruptible: whether SIGTERM cancels the work, as Ctrl-C does, so that it can tell what it has done; raises
-            `Interrupted` then, which the work may raise itself with what there is to tell.
+        interruptible: whether SIGTERM cancels the work, as Ctrl-C does, so that it can report what it has done; raises
+            `Interrupted` then, which the work may raise itself with what there is to report.
     """
     from jobq.cli.display.logging_handler import Records  # noqa: PLC0415 - `jobq --help` must not pay for it
     from jobq.spec import resolve  # noqa: PLC0415 - as above, for pydantic

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for a command that has to say what it has done: they cancel its work, which then tells.
+"""Ctrl-C and SIGTERM for a command that has to say what it has done: they cancel its work, which then says it.
 
 SIGTERM is what service managers, `timeout` and `kill` send; it ends such a command as Ctrl-C does, with its own exit
 code (architecture 12).
@@ -15,7 +15,7 @@ _GIVEN_UP_AFTER: Final = 3  # the first ends the work, the second what still has
 
 
 class Interrupted(Exception):
-    """The command was told to end.
+    """The command was asked to end.
 
     Args:
         message: what is done and what is in doubt; may be empty.

@@ -27,7 +27,7 @@ _COMMANDS: Final = {
     },
     "Inside of a task": {
         "checkpoint": ("jobq.cli.commands.task", "Save how far it is; its next attempt finds it."),
-        "progress": ("jobq.cli.commands.task", "Tell how far it is, for `ps`."),
+        "progress": ("jobq.cli.commands.task", "Report how far it is, for `ps`."),
     },
     "Look": {
         "size": ("jobq.cli.commands.queue", "Count the tasks."),
@@ -47,7 +47,7 @@ _COMMANDS: Final = {
         "serve": ("jobq.cli.commands.serve", "Serve queues over HTTP; make tokens for it."),
         "completion": ("jobq.cli.commands.completion", "Print the completion script of a shell."),
         "emulator": ("jobq.cli.commands.emulator", "Serve an emulated Azure Service Bus here."),
-        "healthcheck": ("jobq.cli.commands.healthcheck", "Tell whether this container's worker is alive."),
+        "healthcheck": ("jobq.cli.commands.healthcheck", "Check whether this container's worker is alive."),
         "config": ("jobq.cli.commands.config", "Show each setting, its value and where that came from."),
     },
 }
@@ -69,7 +69,7 @@ _EXAMPLES: Final = (
     "jobq demo dead list                  # what failed too often",
     "jobq run -n 4 < tasks.txt            # all of it at once: run a file here, as xargs does",
 )
-_EPILOG: Final = """`jobq QUEUE COMMAND --help` tells more. A queue that is named like a command needs JOBQ_QUEUE.
+_EPILOG: Final = """`jobq QUEUE COMMAND --help` says more. A queue that is named like a command needs JOBQ_QUEUE.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 configuration or access, 4 not found or empty, 75 try again later,
 130 and 143 interrupted."""
@@ -145,7 +145,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code; errors are told, never raised."""
+    """Run one command line and return its exit code; errors are printed, never raised."""
     terminal.prepare_streams()
     terminal.set_verbosity(terminal.Verbosity.NORMAL)
     as_json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
@@ -187,7 +187,7 @@ def _run(arguments: list[str], as_json: bool) -> int:
 
 def _output_gone(gone: terminal.OutputGone) -> int:
     terminal.discard_stdout()
-    if not gone.is_fault:  # whoever read our output has seen enough, as in `| head -1`
+    if not gone.is_fault:  # the reader of our output has seen enough, as in `| head -1`
         return 0
     terminal.complain(str(gone))
     return 1

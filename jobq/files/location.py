@@ -30,7 +30,7 @@ class Container(NamedTuple):
 
 
 def is_container(text: str) -> bool:
-    """Tell whether a text names a container, and no folder."""
+    """Return whether a text names a container, and no folder."""
     return "://" in text
 
 

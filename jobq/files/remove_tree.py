@@ -10,7 +10,7 @@ from pathlib import Path
 def remove_tree(folder: Path) -> None:
     """Remove a folder and all below it, as far as this user may; what stays is no error, and no link is followed.
 
-    Not by recursion, as `shutil.rmtree` does it: a task that makes a thousand folders in each other would fail whoever
+    Not by recursion, as `shutil.rmtree` does it: a task that makes a thousand folders in each other would fail who
     tidies up behind it (L4). Folders are moved up to the top instead, so no path grows long and few are open at once.
     """
     try:
@@ -30,7 +30,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _removed(top: int, name: str) -> bool:
-    """Remove one entry of the top folder, after what it holds was removed or moved up; tell whether that went well."""
+    """Remove one entry of the top folder, after what it holds was removed or moved up; return whether it worked."""
     try:
         if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=top)

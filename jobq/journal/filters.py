@@ -26,7 +26,7 @@ def parsed(texts: Sequence[str], fields: Sequence[str] = FIELDS) -> list[tuple[s
 
 
 def holds(conditions: Sequence[tuple[str, str]], values: Mapping[str, object]) -> bool:
-    """Tell whether all conditions hold for these values; one that is not known matches the empty pattern only."""
+    """Return whether all conditions hold for these values; one that is not known matches the empty pattern only."""
     return all(fnmatchcase(_text(values.get(field)), pattern) for field, pattern in conditions)
 
 

@@ -127,7 +127,7 @@ _ATTEMPT: Final = tuple(field.name for field in fields(Attempt))
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """What a running attempt has told with its last heartbeat.
+    """How a running attempt is, as of its last heartbeat.
 
     Attributes:
         at: wall time in seconds since the epoch.
@@ -174,7 +174,7 @@ class TaskRecord:
         holder: HOST:PID of the worker that leased it last; None = none did, or it has ended.
         leased_at: wall time of that.
         lease_left: seconds until its lease runs out; negative = ran out so long ago; None = it is not leased.
-        beat: what the running attempt has told.
+        beat: how the running attempt is.
         checkpoint: what was saved last (S9).
         cancel_requested: whether it is to end.
         reason, description: of a dead letter.
@@ -200,7 +200,7 @@ class TaskRecord:
         """Return what a task that has ended came to."""
         if self.state is TaskState.CANCELED and (self.last is None or self.last.outcome != OutcomeKind.CANCELED):
             return TaskResult(outcome=OutcomeKind.CANCELED, ended=self.at, attempt=self.attempt)
-        # Only the attempt that ended it: a later end may be one that nobody told the journal.
+        # Only the attempt that ended it: a later end may be one that nobody recorded.
         if self.last is not None and self.last.attempt == self.attempt and self.last.then == _THEN.get(self.state):
             return self.last.result(output)
         if self.state is TaskState.DEAD:
@@ -234,7 +234,7 @@ class JournalStats:
 
 
 class Canceled(StrEnum):
-    """What became of the wish to cancel one task."""
+    """What became of the request to cancel one task."""
 
     CANCELED = "canceled"  # it waited, and will not run
     STOPPING = "stopping"  # it runs, and is stopped with its next heartbeat

@@ -31,7 +31,7 @@ class Trimming:
         self._records = 0
 
     def is_due(self, now: float) -> bool:
-        """Tell whether there is a step to do; `now` is seconds of any clock that only rises."""
+        """Return whether there is a step to do; `now` is seconds of any clock that only rises."""
         return self.after is not None or now >= self._next
 
     def step(self, sizes: Sequence[tuple[int, int]], now: float, *, last: object) -> tuple[list[int], list[int]]:

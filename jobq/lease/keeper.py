@@ -68,9 +68,9 @@ class LeaseKeeper:
         since: read before the request that granted the lease was sent (rule 1).
         timing: the numbers of rules 2 and 4.
         clock: the clock `since` was read from.
-        on_extended: called with each new deadline, for whoever else enforces it (rule 7).
+        on_extended: called with each new deadline, for others that enforce it, too (rule 7).
         kind: what is leased, for messages; "lease" for a named one.
-        on_renewal: told what came of each renewal: extended, unknown (nothing that decides) or lost; must not block.
+        on_renewal: called after each renewal: extended, unknown (nothing that decides) or lost; must not block.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class LeaseKeeper:
         return self._clock.boottime() - self._since > self._timing.stale
 
     def nudge(self) -> None:
-        """Renew sooner than is due, since there is something to tell with it; every NUDGED_SECONDS at most."""
+        """Renew sooner than is due, since there is something to send with it; every NUDGED_SECONDS at most."""
         self._nudged.set()
 
     async def settle(self, verb: Callable[[], Awaitable[None]], *, attempt: float | None = None) -> None:
@@ -267,7 +267,7 @@ class LeaseKeeper:
             nudged.cancel()
         if self._nudged.is_set():
             self._nudged.clear()
-            # From the last that was tried: a service in trouble is asked no more often for what a task has to tell.
+            # From the last that was tried: a service in trouble is asked no more often than for what a task sends.
             await self._clock.sleep_until(min(due, self._asked + NUDGED_SECONDS))
 
     async def _renew_once(self) -> bool:

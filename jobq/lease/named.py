@@ -29,7 +29,7 @@ _MOST_TEXT_BYTES: Final = 64 * 1024  # of a cursor and the like: it is written w
 
 
 def this_holder() -> str:
-    """Return what tells people who holds a lease: HOST:PID."""
+    """Return the name of a lease's holder for people: HOST:PID."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -44,8 +44,8 @@ class NamedLease:
         lock_delay: how long the name stays closed if this lease expires; not after a release.
         holder: for display only; None = HOST:PID.
         clock: the machine's, but for tests.
-        on_extended: called with each new deadline (boottime, seconds), for whoever else enforces it (rule 7).
-        on_busy: told in plain words who has it, and under which token, each time that it is not to be had.
+        on_extended: called with each new deadline (boottime, seconds), for others that enforce it, too (rule 7).
+        on_busy: called, each time that it is not to be had, with a text of who has it and under which token.
         chance: spreads the looks of all who wait, and keeps no secret.
 
     Attributes:

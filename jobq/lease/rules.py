@@ -164,7 +164,7 @@ def remembered(ends: str, ended: str) -> str:
 
 
 def was_released(ends: str, token: int) -> bool:
-    """Tell whether a grant that others have followed is known to have been released."""
+    """Return whether a grant that others have followed is known to have been released."""
     return f"{token} {RELEASED}" in ends.split(";")
 
 

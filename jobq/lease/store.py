@@ -38,7 +38,7 @@ class LeaseLimits:
     Attributes:
         default_ttl, min_ttl, max_ttl: how long a lease may last without a renewal; max_ttl None = no limit.
         poll: how often a waiting acquire looks, at most.
-        counts_renewals: whether the store can tell that a lease was renewed, and how much time is left.
+        counts_renewals: whether the store knows that a lease was renewed, and how much time is left.
         strict_expiry: an expired token is refused even before anyone else has taken the name.
         whole_seconds: the store takes no fractions.
     """
@@ -54,11 +54,11 @@ class LeaseLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One wish for a name.
+    """One request for a name.
 
     Attributes:
         name: of the lease.
-        key: made for this wish alone; repeating a request whose answer was lost is answered like the first (a UUID).
+        key: made for this request alone (a UUID); the same key again is answered like the first time.
         holder: for display only.
         ttl: how long the lease lasts unless it is renewed.
         lock_delay: how long the name stays closed after this lease has expired; not after a release.

@@ -33,7 +33,7 @@ class LeaseTiming:
 
     @property
     def stop_after(self) -> float:
-        """From before the request until the task is told to stop: SIGTERM lies inside the lease (P6)."""
+        """From before the request until the task is asked to stop: SIGTERM lies inside the lease (P6)."""
         return self.hold - self.grace
 
     @property

@@ -4,7 +4,7 @@
         async for page in walk:
             await handle(page.items)
 
-Each page is handled, then the cursor is saved under the lease's token; whoever is killed in between leaves one page to
+Each page is handled, then the cursor is saved under the lease's token; who is killed in between leaves one page to
 be handled again, and no more. At the end stands a durable "done", which the next walk of this name finds at once.
 """
 
@@ -52,7 +52,7 @@ class Progress:
         after: where the next page begins; None = at the beginning.
         handled: how many records were handled and saved.
         is_done: whether all were.
-        source: what is walked through, as `Traversal` was told when it began.
+        source: what is walked through, as `Traversal` was given when it began.
         mark: of the last page.
     """
 

@@ -88,6 +88,6 @@ class Breaker:
 
 
 def may_blame(task: Task) -> bool:
-    """Tell whether a failure of the task can say anything of this machine."""
+    """Return whether a failure of the task can say anything of this machine."""
     given_back = task.counters.preemptions  # what a blamed machine costs counts among these (S7)
     return task.counters.failures == 0 and given_back < min(MOST_BLAMES, task.budgets.preemptions)

@@ -4,7 +4,7 @@ import asyncio
 
 
 class Stopping:
-    """What a worker and its attempts have been told; each level includes those before it and never goes back.
+    """How far a worker and its attempts are to stop; each level includes those before it and never goes back.
 
     A pause is different: a preemption that is called off ends it, and the worker goes on.
 

@@ -143,12 +143,12 @@ class Service:
         except Exception:  # noqa: BLE001 - the last resort: no stack trace leaves the service
             incident = uuid.uuid4().hex[:8]
             _log.exception("incident %s in %s", incident, endpoint.name)
-            raise Refused(500, "internal", f"the service failed; its log tells more under {incident}") from None
+            raise Refused(500, "internal", f"the service failed; its log says more under {incident}") from None
         finally:
             if call is not None:
                 call.end()
                 if endpoint.changes:
-                    self.tell(endpoint.name, call, status)
+                    self.audit(endpoint.name, call, status)
         return status, value
 
     async def _handled(self, endpoint: Endpoint, call: Call, receive: Receive) -> tuple[int, Any]:
@@ -170,7 +170,7 @@ class Service:
         headers = headers_of(scope)
         address = str((scope.get("client") or ("unknown",))[0])
         query = query_of(scope["query_string"])
-        # What is about no queue tells of the default one: so it wants a token of that one, whatever the query says.
+        # What is about no queue is about the default one: so it wants a token of that one, whatever the query says.
         queue = path.get("queue") or (query.get("queue") if endpoint.has_queue else None) or self.places.default
         if not QUEUE.fullmatch(queue):
             raise Refused(400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores")
@@ -214,7 +214,7 @@ class Service:
             )
         return record
 
-    def tell(self, did: str, call: Call, status: int) -> None:
+    def audit(self, did: str, call: Call, status: int) -> None:
         """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
         fields = {
             "at": round(time.time(), 3),

@@ -32,7 +32,7 @@ class Call:
         gone: set when the client has hung up, or the service stops.
         audited: what the audit is to say of it.
         size: of its body, in bytes.
-        may: tells whether the caller may do this to a queue.
+        may: returns whether the caller may do this to a queue.
     """
 
     service: "Service"
@@ -106,7 +106,7 @@ class Endpoint:
         body: the request's model.
         parameters: of the query, beside `queue`.
         has_queue: whether it is about a queue.
-        changes: whether it changes anything, so that the audit tells it.
+        changes: whether it changes anything, so that the audit has it.
         text: more than the summary.
     """
 

@@ -59,7 +59,7 @@ _OF_ERRORS: Final[tuple[tuple[type[JobqError], int, str], ...]] = (
 )
 _ABOUT_THE_STORE: Final = {
     "unavailable": "the store does not answer; nothing was changed, try again",
-    "unknown": "the store's answer was lost: it may or may not have been done; the same request again tells",
+    "unknown": "the store's answer was lost: it may or may not have been done; the same request again says which",
     "store_unusable": "the store cannot be used as it is; the service's log says why",
     "store_refuses": "the store refuses the service; the service's log says why",
 }

@@ -22,12 +22,12 @@ class Text:
 
 
 async def healthz(call: Call) -> Reply:  # noqa: ARG001 - as every handler
-    """Tell that this process answers."""
+    """Answer that this process runs."""
     return 200, {"status": "ok"}
 
 
 async def readyz(call: Call) -> Reply:
-    """Tell whether requests can be served: the store answers, and the service does not stop."""
+    """Answer whether requests can be served: the store answers, and the service does not stop."""
     if call.service.is_stopping:
         raise Refused(503, "stopping", "the service stops")
     try:
@@ -39,7 +39,7 @@ async def readyz(call: Call) -> Reply:
 
 
 async def figures(call: Call) -> Reply:
-    """Tell the figures, and the counts of the default queue."""
+    """Answer with the figures, and the counts of the default queue."""
     shown = call.service.metrics
     try:
         async with asyncio.timeout(_READY_SECONDS):

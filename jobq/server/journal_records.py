@@ -34,8 +34,8 @@ def record_of(
     Args:
         outcome: an OutcomeKind.
         then: what becomes of the task: `done`, `retry` or `dead`.
-        task: as it stands, where it was looked up; else its row tells the attempt's number.
-        duration: seconds that it took, by its caller's word; 0 = it told none.
+        task: as it stands, where it was looked up; else its row has the attempt's number.
+        duration: seconds that it took, by its caller's word; 0 = it gave none.
         detail: what happened, for people.
         exit_code: likewise by its caller's word, as value and output are.
         value: what the task returned.
@@ -59,10 +59,10 @@ def record_of(
 
 
 def record_told(told: schemas.AttemptTold, *then: str) -> Record:
-    """Return what a worker of jobq tells of an attempt; times are this clock's.
+    """Return what a worker of jobq reports of an attempt; times are this clock's.
 
     Args:
-        told: by the worker.
+        told: the worker's report.
         then: what can become of the task by this settle; raises Refused for anything else.
     """
     if told.then not in then:
@@ -83,7 +83,7 @@ def record_told(told: schemas.AttemptTold, *then: str) -> Record:
 
 
 def beat_of(told: schemas.Told | None) -> Beat | None:
-    """Return what a running attempt tells of itself with a renewal."""
+    """Return the beat that a running attempt sent with a renewal."""
     if told is None:
         return None
     now = time.time()

@@ -19,28 +19,28 @@ _OURS: Final = "jobq."  # names of the service itself
 
 async def _store(call: Call) -> LeaseStore:
     name = getattr(call.body, "resource", None)
-    if name is not None and name.startswith(_OURS):  # else whoever may lease tasks could stop the generator
+    if name is not None and name.startswith(_OURS):  # else all who may lease tasks could stop the generator
         call.needs(Scope.ADMIN)
     return store_of(await call.backend())
 
 
 async def acquire(call: Call) -> Reply:
     """Take a name."""
-    wish: schemas.NewLease = call.body
-    call.audited["lease"] = wish.resource
+    body: schemas.NewLease = call.body
+    call.audited["lease"] = body.resource
     request = Request(
-        name=wish.resource,
-        key=wish.key or str(uuid.uuid4()),
-        holder=wish.holder,
-        ttl=timedelta(seconds=wish.ttl),
-        lock_delay=timedelta(seconds=wish.lock_delay),
+        name=body.resource,
+        key=body.key or str(uuid.uuid4()),
+        holder=body.holder,
+        ttl=timedelta(seconds=body.ttl),
+        lock_delay=timedelta(seconds=body.lock_delay),
     )
     answer = await (await _store(call)).acquire(request)
     if isinstance(answer, Busy):
         raise Refused(
             409,
             "held",
-            f"lease {wish.resource} is not to be had: it is {answer.why}, token {answer.token}",
+            f"lease {body.resource} is not to be had: it is {answer.why}, token {answer.token}",
             holder=answer.holder,
             token=answer.token,
             remaining=answer.remaining,
@@ -53,10 +53,10 @@ async def acquire(call: Call) -> Reply:
 
 async def renew(call: Call) -> Reply:
     """Extend a lease."""
-    wish: schemas.Renewal = call.body
+    body: schemas.Renewal = call.body
     _audit(call)
-    grant = Grant(name=wish.resource, token=wish.token, key="", cursor=None, version=0)
-    await (await _store(call)).renew(grant, timedelta(seconds=wish.ttl))
+    grant = Grant(name=body.resource, token=body.token, key="", cursor=None, version=0)
+    await (await _store(call)).renew(grant, timedelta(seconds=body.ttl))
     return 202, _ACCEPTED
 
 
@@ -69,10 +69,10 @@ async def release(call: Call) -> Reply:
 
 async def save(call: Call) -> Reply:
     """Save a cursor."""
-    wish: schemas.Cursor = call.body
+    body: schemas.Cursor = call.body
     _audit(call)
-    grant = Grant(name=wish.resource, token=wish.token, key="", cursor=None, version=0)
-    await (await _store(call)).save(grant, wish.cursor, wish.version)
+    grant = Grant(name=body.resource, token=body.token, key="", cursor=None, version=0)
+    await (await _store(call)).save(grant, body.cursor, body.version)
     return 202, _ACCEPTED
 
 
@@ -84,7 +84,7 @@ async def confirm(call: Call) -> Reply:
 
 
 async def withdraw(call: Call) -> Reply:
-    """Give back whatever a wish was granted."""
+    """Give back what a request was granted."""
     call.audited["lease"] = call.body.resource
     await (await _store(call)).withdraw(call.body.resource, call.body.key)
     return 202, _ACCEPTED
@@ -243,7 +243,7 @@ ENDPOINTS: Final = (
             ("POST", "release", release, schemas.LeaseToken, _DONE, "The same, for clients whose DELETE has no body."),
             ("PUT", "cursor", save, schemas.Cursor, _DONE, "Save how far the work has come."),
             ("PUT", "confirm", confirm, schemas.Confirmed, {202: schemas.Confirmation}, "Take a name for good."),
-            ("POST", "withdraw", withdraw, schemas.Withdrawal, _DONE, "Give back whatever a wish was granted."),
+            ("POST", "withdraw", withdraw, schemas.Withdrawal, _DONE, "Give back what a request was granted."),
         )
     ),
     Endpoint(

@@ -1,6 +1,6 @@
 """The load generator: on exactly one replica by a named lease; what is wanted and how it stands are in the database.
 
-No replica keeps a state of its own, so every one tells the same, and a stop may reach any of them. What it adds is
+No replica keeps a state of its own, so every one answers the same, and a stop may reach any of them. What it adds is
 named by run and number: tasks that a lost answer, or two runners for a moment, add twice are one (S8).
 """
 
@@ -41,7 +41,7 @@ _MOST_DIGITS: Final = 19  # of 63 bits
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the generator is to do, as any replica was told last.
+    """What the generator is to do, as any replica was asked last.
 
     Attributes:
         is_running: whether it is to run.
@@ -88,7 +88,7 @@ async def _want(root: Any, queue: str, change: Any) -> Wanted:
 
 
 def _progress(cursor: str | None) -> tuple[int, int]:
-    """Return the run and how many of its tasks are added, as the lease's cursor tells."""
+    """Return the run and how many of its tasks are added, as the lease's cursor says."""
     run, _, pushed = (cursor or "").partition(" ")
     # Anything else is not of a generator: somebody has held its lease by the database.
     return (int(run), int(pushed)) if _is_count(run) and _is_count(pushed) else (0, 0)
@@ -123,7 +123,7 @@ async def _told(call: Call) -> dict[str, Any]:
 
 
 async def look(call: Call) -> Reply:
-    """Tell how it stands."""
+    """Answer with how it stands."""
     _check_queue(call)
     return 200, await _told(call)
 
@@ -136,14 +136,14 @@ def _check_queue(call: Call) -> None:
 async def start(call: Call) -> Reply:
     """Let it run; what runs already goes on with the new rate."""
     _check_queue(call)
-    wish: schemas.GeneratorStart = call.body
+    body: schemas.GeneratorStart = call.body
 
-    if wish.max_seconds is not None and wish.max_seconds < wish.min_seconds:
+    if body.max_seconds is not None and body.max_seconds < body.min_seconds:
         raise Refused(400, "refused", "max_seconds is less than min_seconds")
 
     def change(known: Wanted) -> Wanted:
-        asked = Wanted(is_running=True, run=known.run, **wish.model_dump())
-        if asked.max_seconds is not None and "command" not in wish.model_fields_set:
+        asked = Wanted(is_running=True, run=known.run, **body.model_dump())
+        if asked.max_seconds is not None and "command" not in body.model_fields_set:
             asked = replace(asked, command=f"sleep {_LENGTH}")
         return asked if known == asked else replace(asked, run=known.run + 1)
 

@@ -1,4 +1,4 @@
-"""What /metrics tells: requests by endpoint and status, how long they took, and how many wait."""
+"""What /metrics shows: requests by endpoint and status, how long they took, and how many wait."""
 
 from typing import Final
 

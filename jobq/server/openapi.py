@@ -23,7 +23,7 @@ _COMMON: Final = {
     429: "Too many requests of this caller.",
     500: "The service failed; nothing is said of whether it was done.",
     503: "The store does not answer, and nothing was changed; or the service stops.",
-    504: "The store's answer was lost: it may have been done. The same request again tells.",
+    504: "The store's answer was lost: it may have been done. The same request again says which.",
 }
 
 _OF_A_BODY: Final = frozenset({408, 413, 415})

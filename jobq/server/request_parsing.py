@@ -23,7 +23,7 @@ LARGE_BYTES: Final = 64 * 1024
 # A proxy may have judged by the first of two where we would go by the last.
 _ONLY_ONCE: Final = frozenset({b"authorization", b"host", b"content-type", b"origin"})
 _OURS: Final = frozenset({b"", b"none", b"same-origin"})
-# One for all: whoever sends millions of small values waits behind himself, while the loop goes on to answer others.
+# One for all: who sends millions of small values waits behind himself, while the loop goes on to answer others.
 _parser: Final = ThreadPoolExecutor(1, thread_name_prefix="large bodies")
 
 
@@ -55,8 +55,8 @@ def query_of(given: bytes) -> dict[str, str]:
 def refuse_other_sites(headers: Mapping[bytes, bytes]) -> None:
     """Where no token is needed, refuse what a browser sends for a page of someone else.
 
-    Such a page may have led it here by another name (DNS rebinding): its Host tells. Or it sends, unasked and without
-    seeing the answer, a POST that has no body: Origin and Sec-Fetch-Site tell, which no page can take away.
+    Such a page may have led it here by another name (DNS rebinding): its Host shows that. Or it sends, unasked and
+    without seeing the answer, a POST without a body: Origin and Sec-Fetch-Site show it, which no page can take away.
     """
     host = headers.get(b"host", b"localhost").decode("latin-1").lower()
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host

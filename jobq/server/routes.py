@@ -36,7 +36,7 @@ class Routes:
                         methods = known
                     break
         if methods is None or any(not word for word in variables.values()):
-            raise Refused(404, "no_such_path", "there is nothing here; /openapi.json tells what there is")
+            raise Refused(404, "no_such_path", "there is nothing here; /openapi.json has what there is")
         endpoint = methods.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             raise Refused(

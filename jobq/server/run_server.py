@@ -1,4 +1,4 @@
-"""Running the service: the socket, signals, and an end that answers whoever waits."""
+"""Running the service: the socket, signals, and an end that answers all who wait."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ class Listening:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to whoever called us."""
+        """Leave signals to our caller."""
         yield
 
 
@@ -62,7 +62,7 @@ async def serve(
         settings: for its backends.
         listening: where.
         stop: ends it.
-        on_ready: told the URL and whether tokens are needed, once it listens.
+        on_ready: called with the URL and whether tokens are needed, once it listens.
 
     Raises:
         ConfigurationError: it may not listen there without tokens, cannot, or the backend cannot be served.
@@ -75,7 +75,7 @@ async def serve(
         has_tokens = await TokenBook(places.root).is_kept()
         if not is_local and not has_tokens:
             raise ConfigurationError(
-                f"{listening.host} can be reached by others, and there is no token yet: whoever reaches it could run"
+                f"{listening.host} can be reached by others, and there is no token yet: all who reach it could run"
                 " commands on your workers. Make one with `jobq serve token create SPEC --scope ...`, or leave --host"
                 " away"
             )

@@ -75,7 +75,7 @@ class NewTasks(Body):
 
 
 class Claim(Body):
-    """A wish for tasks."""
+    """A request for tasks."""
 
     max_tasks: Annotated[int, Field(ge=1, le=MAX_CLAIM)] = 1
     lease_seconds: Annotated[LeaseSeconds | None, Field(description="None = the backend's default, 60 s.")] = None
@@ -89,7 +89,7 @@ class Claim(Body):
 
 
 class Told(Body):
-    """What a running attempt tells of itself, for those who look on; all by its own word."""
+    """How a running attempt is, for those who look on; all by its own word."""
 
     running_seconds: Annotated[Seconds | None, Field(description="For how long it has run.")] = None
     progress: Annotated[float | None, Field(ge=0, le=1)] = None
@@ -261,12 +261,12 @@ class Ids(Body):
 
 
 class NewLease(Body):
-    """A wish for a name."""
+    """A request for a name."""
 
     resource: Resource
     holder: Annotated[Shown, Field(max_length=1000, description="For display only.")] = ""
     ttl: LeaseSeconds = 60.0
-    key: Annotated[Key | None, Field(description="Made for this wish alone: the same again is answered alike.")] = None
+    key: Annotated[Key | None, Field(description="For this request alone: the same again is answered alike.")] = None
     lock_delay: Annotated[Seconds, Field(description="How long the name stays closed once this expires.")] = 0.0
 
 
@@ -297,7 +297,7 @@ class Confirmed(LeaseToken):
 
 
 class Withdrawal(Body):
-    """A wish that nobody waits for any more."""
+    """A request that nobody waits for any more."""
 
     resource: Resource
     key: Key
@@ -555,7 +555,7 @@ class JournalCounts(Answer):
 
 
 class JournalCanceled(Answer):
-    """What became of each wish, in order: canceled, stopping, ended or unknown."""
+    """What became of each request, in order: canceled, stopping, ended or unknown."""
 
     canceled: list[str]
 
@@ -573,7 +573,7 @@ class QueueMade(Answer):
 
 
 class Generator(Answer):
-    """The load generator of a queue, as every replica tells it."""
+    """The load generator of a queue, as every replica answers."""
 
     desired: Annotated[str, Field(description="running or stopped: what was asked for last")]
     state: Annotated[str, Field(description="running, starting, stopping or stopped")]

@@ -62,20 +62,20 @@ def _id_of(call: Call, number: int) -> str:
 
 
 async def claim(call: Call) -> Reply:
-    """Lease tasks, and stay for a first one; whoever hangs up meanwhile leaves nothing leased."""
-    wish: schemas.Claim = call.body
+    """Lease tasks, and stay for a first one; a client that hangs up meanwhile leaves nothing leased."""
+    body: schemas.Claim = call.body
     backend = await call.backend()
-    lease = None if wish.lease_seconds is None else timedelta(seconds=wish.lease_seconds)
+    lease = None if body.lease_seconds is None else timedelta(seconds=body.lease_seconds)
     # Bound to the caller and the queue: a key that somebody else knows finds nothing of his.
-    bound = [f"{call.caller} {call.queue} {key}" for key in (wish.key or str(uuid4()), *wish.former)]
-    wait = timedelta(seconds=wish.wait_seconds)
-    claiming = asyncio.ensure_future(backend.claim(wish.max_tasks, lease, wait, key=bound[0], former=bound[1:]))
-    found: Sequence[HeldDelivery] = await (_unless_gone(call, claiming) if wish.wait_seconds else claiming)
+    bound = [f"{call.caller} {call.queue} {key}" for key in (body.key or str(uuid4()), *body.former)]
+    wait = timedelta(seconds=body.wait_seconds)
+    claiming = asyncio.ensure_future(backend.claim(body.max_tasks, lease, wait, key=bound[0], former=bound[1:]))
+    found: Sequence[HeldDelivery] = await (_unless_gone(call, claiming) if body.wait_seconds else claiming)
     call.audited["ids"] = [delivery.id for delivery in found]
     if found and call.gone.is_set() and not call.service.is_stopping:
         await _give_back(found)
         found = []
-    return 200, {"tasks": [_claimed(delivery, raw=wish.raw) for delivery in found]}
+    return 200, {"tasks": [_claimed(delivery, raw=body.raw) for delivery in found]}
 
 
 async def _unless_gone(call: Call, claiming: "asyncio.Future[Sequence[HeldDelivery]]") -> Sequence[HeldDelivery]:
@@ -135,30 +135,30 @@ def fenced(handler: Handler) -> Handler:
 
 async def heartbeat(call: Call) -> Reply:
     """Renew a lease."""
-    wish: schemas.Heartbeat = call.body
+    body: schemas.Heartbeat = call.body
     delivery = await _held(call)
-    lease = delivery.lease if wish.lease_seconds is None else timedelta(seconds=wish.lease_seconds)
-    renewed = await delivery.renew(lease, journal_records.beat_of(wish.told))
+    lease = delivery.lease if body.lease_seconds is None else timedelta(seconds=body.lease_seconds)
+    renewed = await delivery.renew(lease, journal_records.beat_of(body.told))
     return 202, _ACCEPTED | {"cancel": renewed.cancel}
 
 
 async def complete(call: Call) -> Reply:
     """End a task as done."""
-    wish: schemas.Completion = call.body
+    body: schemas.Completion = call.body
     result = TaskResult(
-        exit_code=wish.exit_code, value=wish.value, duration=wish.duration_seconds, output_tail=wish.output
+        exit_code=body.exit_code, value=body.value, duration=body.duration_seconds, output_tail=body.output
     )
     delivery = await _held(call)
-    if wish.attempt is not None:
-        record = journal_records.record_told(wish.attempt, "done", "canceled", "moved")
+    if body.attempt is not None:
+        record = journal_records.record_told(body.attempt, "done", "canceled", "moved")
     else:
         record = journal_records.record_of(
             OutcomeKind.SUCCEEDED,
             "done",
-            duration=wish.duration_seconds,
-            exit_code=wish.exit_code,
-            value=wish.value,
-            output=wish.output,
+            duration=body.duration_seconds,
+            exit_code=body.exit_code,
+            value=body.value,
+            output=body.output,
         )
     await delivery.settle(Complete(result, then=record.attempt.then, record=record))
     return 202, _ACCEPTED
@@ -166,34 +166,34 @@ async def complete(call: Call) -> Reply:
 
 async def fail(call: Call) -> Reply:
     """Count a failure; the task comes again, or is given up, by its budgets (S7)."""
-    wish: schemas.Failure = call.body
-    # Told apart by the request alone: what becomes of it depends on counters that the first one has changed (S5).
-    said = _said("fail", wish.detail, wish.output, wish.duration_seconds, wish.exit_code)
+    body: schemas.Failure = call.body
+    # Distinguished by the request alone: what becomes of it depends on counters that the first one has changed (S5).
+    said = _said("fail", body.detail, body.output, body.duration_seconds, body.exit_code)
     delivery, task = await _held_body(call)
     if task is None:
-        await delivery.settle(Release(), said)  # stale, or said before: the fence tells
+        await delivery.settle(Release(), said)  # stale, or said before: the fence decides
         return 202, _ACCEPTED
-    verdict = _verdict(task, wish)
+    verdict = _verdict(task, body)
     record = journal_records.record_of(
         OutcomeKind.FAILED,
         "retry" if isinstance(verdict, Requeue) else "dead",
         task=task,
-        duration=wish.duration_seconds,
-        detail=wish.detail,
-        exit_code=wish.exit_code,
-        output=wish.output,
+        duration=body.duration_seconds,
+        detail=body.detail,
+        exit_code=body.exit_code,
+        output=body.output,
     )
-    if isinstance(verdict, DeadLetter) and (tail := wish.output[-_TAIL:]):
+    if isinstance(verdict, DeadLetter) and (tail := body.output[-_TAIL:]):
         verdict = replace(verdict, description=f"{verdict.description}\n{tail}")
     await delivery.settle(replace(verdict, record=record), said)
     return 202, _ACCEPTED
 
 
-def _verdict(record: TaskRecord, wish: schemas.Failure) -> Requeue | DeadLetter:
+def _verdict(record: TaskRecord, body: schemas.Failure) -> Requeue | DeadLetter:
     outcome = Outcome(
-        kind=OutcomeKind.FAILED, detail=wish.detail, exit_code=wish.exit_code, duration=wish.duration_seconds
+        kind=OutcomeKind.FAILED, detail=body.detail, exit_code=body.exit_code, duration=body.duration_seconds
     )
-    jitter = retry.Backoff(jitter=random.Random(wish.receipt))  # noqa: S311 - no secret; the same for a repetition
+    jitter = retry.Backoff(jitter=random.Random(body.receipt))  # noqa: S311 - no secret; the same for a repetition
     try:
         task = Task.decode(record.body or b"")
         verdict = retry.verdict(task, record.deliveries or 1, outcome, jitter)
@@ -201,7 +201,7 @@ def _verdict(record: TaskRecord, wish: schemas.Failure) -> Requeue | DeadLetter:
             task.counted(verdict.counters).encode()
             return verdict
     except MalformedTask as fault:
-        return DeadLetter(retry.Reason.MALFORMED, f"{wish.detail}; it cannot be put back: it {fault}")
+        return DeadLetter(retry.Reason.MALFORMED, f"{body.detail}; it cannot be put back: it {fault}")
     if isinstance(verdict, retry.SendOn):
         return retry.not_sent_on(verdict, outcome, "only a worker of jobq does that, and this one settled by `fail`")
     assert isinstance(verdict, DeadLetter)
@@ -217,15 +217,15 @@ async def release(call: Call) -> Reply:
 
 async def requeue(call: Call) -> Reply:
     """Put a task back with the counters that the caller has raised (S6); its work stays the store's (S2)."""
-    wish: schemas.Requeue = call.body
-    told = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **wish.task}))
+    body: schemas.Requeue = call.body
+    told = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **body.task}))
     if told.id != call.path["id"]:
         raise Refused(400, "malformed_request", "task.id: is another task's")
-    said = _said("requeue", told.encode(), wish.delay_seconds)  # by the request alone, as in `fail`
+    said = _said("requeue", told.encode(), body.delay_seconds)  # by the request alone, as in `fail`
     delivery, task = await _held_body(call)
-    delay, record = timedelta(seconds=wish.delay_seconds), None
-    if wish.attempt is not None:
-        record = journal_records.record_told(wish.attempt, "retry")
+    delay, record = timedelta(seconds=body.delay_seconds), None
+    if body.attempt is not None:
+        record = journal_records.record_told(body.attempt, "retry")
     elif task is not None:
         record = journal_records.record_of_requeue(task, told)
     settlement: Settlement = Release(delay)  # of what is no task, which has no counters
@@ -246,15 +246,15 @@ def _said(verb: str, *words: object) -> str:
 
 async def dead_letter(call: Call) -> Reply:
     """Give a task up (S6)."""
-    wish: schemas.Burial = call.body
+    body: schemas.Burial = call.body
     delivery = await _held(call)
-    if wish.attempt is not None:
-        record = journal_records.record_told(wish.attempt, "dead")
+    if body.attempt is not None:
+        record = journal_records.record_told(body.attempt, "dead")
     else:
         task = await (await call.backend()).find(call.path["id"])
-        detail = wish.description.partition("\n")[0]
-        record = journal_records.record_of(wish.reason, "dead", task=task, detail=detail)
-    await delivery.settle(DeadLetter(wish.reason, wish.description, record=record))
+        detail = body.description.partition("\n")[0]
+        record = journal_records.record_of(body.reason, "dead", task=task, detail=detail)
+    await delivery.settle(DeadLetter(body.reason, body.description, record=record))
     return 202, _ACCEPTED
 
 
@@ -304,7 +304,7 @@ async def _settled(several: Call, backend: Any, item: Any) -> dict[str, Any]:
         status = answer.status
         return _refusal(answer)
     finally:
-        call.service.tell(f"settle {call.body.verb}", call, status)
+        call.service.audit(f"settle {call.body.verb}", call, status)
 
 
 def _refusal(refused: Refused) -> dict[str, Any]:

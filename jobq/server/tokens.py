@@ -57,7 +57,7 @@ class TokenRecord:
     created: float
 
     def permits(self, scope: Scope, queue: str) -> bool:
-        """Tell whether it permits this."""
+        """Return whether it permits this."""
         return scope in self.scopes and (ALL_QUEUES in self.queues or queue in self.queues)
 
 
@@ -76,7 +76,7 @@ class TokenBook:
         self._tried_at = -_STALE_SECONDS
 
     async def is_kept(self) -> bool:
-        """Tell whether a token was ever made here; to revoke the last one must not open the service to everybody."""
+        """Return whether a token was ever made here; to revoke the last one must not open the service to everybody."""
         await self._refresh()
         return self._is_kept
 

@@ -29,7 +29,7 @@ class Doorkeeper:
         return _Guest(self, self._protocol())
 
     def enter(self) -> bool:
-        """Tell whether there is room for one more; if so it counts until it leaves."""
+        """Return whether there is room for one more; if so it counts until it leaves."""
         if self._inside >= MOST_CONNECTIONS:
             return False
         self._inside += 1

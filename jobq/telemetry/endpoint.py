@@ -27,7 +27,7 @@ class QueueWatch:
 
     Args:
         backend: an entered backend.
-        metrics: takes what was told.
+        metrics: takes what the backend answers.
         clock: measures how old that is.
     """
 
@@ -99,7 +99,7 @@ async def served(
 
 
 def _logger_of_one() -> logging.Logger:
-    """Return a logger that takes one record: aiohttp tells a traceback of each request that is no HTTP."""
+    """Return a logger that takes one record: aiohttp logs a traceback of each request that is no HTTP."""
     logger = logging.Logger(f"{__name__}.requests")  # noqa: LOG001 - for this server alone
     logger.parent = _log
     left = iter([True])

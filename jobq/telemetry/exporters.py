@@ -91,7 +91,7 @@ def _to_azure_monitor() -> "tuple[SpanExporter, MetricExporter]":
             AzureMonitorTraceExporter,
         )
 
-        # Nothing is kept on disk: the tree may be read-only, and others may read what is told of a task.
+        # Nothing is kept on disk: the tree may be read-only, and others may read what is exported of a task.
         try:
             return (
                 AzureMonitorTraceExporter(disable_offline_storage=True),

@@ -1,6 +1,6 @@
-"""A file that tells whether a worker is alive, for probes that have to be cheap: `jobq healthcheck` reads it.
+"""A file that says whether a worker is alive, for probes that have to be cheap: `jobq healthcheck` reads it.
 
-The worker's event loop writes it, so a loop that is blocked, which renews no lease either, is told as unhealthy.
+The worker's event loop writes it, so a loop that is blocked, which renews no lease either, counts as unhealthy.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class HealthFile:
 
     Args:
         path: the file; its folder must exist.
-        state: tells state, busy slots and all slots.
+        state: returns state, busy slots and all slots.
         seconds: between two writes.
     """
 
@@ -48,7 +48,7 @@ class HealthFile:
             self._remove()
 
     def write(self) -> None:
-        """Write the file, as a whole or not at all; a failure is told once and harms no task."""
+        """Write the file, as a whole or not at all; a failure is logged once and harms no task."""
         state, busy, slots = self._state()
         told = {"boottime": probe.now(), "state": state, "busy": busy, "slots": slots}
         beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")

@@ -38,7 +38,7 @@ class Histogram:
 
     Args:
         name: of the metric.
-        text: what it tells.
+        text: what it means.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -138,14 +138,14 @@ class WorkerMetrics(Collector):
 
 
 class QueueMetrics(Collector):
-    """What a queue holds; what its service cannot tell is absent, never 0.
+    """What a queue holds; what its service cannot count is absent, never 0.
 
     Args:
         queue: its name.
         backend: the word for its kind.
 
     Attributes:
-        told: as the backend told it last; None = it told nothing lately, and nothing is shown.
+        told: the backend's last answer; None = it gave none lately, and nothing is shown.
     """
 
     def __init__(self, queue: str, backend: str, told: Look | None = None) -> None:
@@ -154,7 +154,7 @@ class QueueMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts."""
-        answers = GaugeMetricFamily("jobq_queue_answers", "Whether the queue told its counts: 1 or 0.", labels=_LABELS)
+        answers = GaugeMetricFamily("jobq_queue_answers", "Whether the queue gave its counts: 1 or 0.", labels=_LABELS)
         answers.add_metric(self._labels, self.told is not None)
         yield answers
         if self.told is None:
@@ -166,7 +166,7 @@ class QueueMetrics(Collector):
             if count is not None:
                 held.add_metric([*self._labels, state], count)
         yield held
-        text = "Tasks that are visible, leased or scheduled: all that a Storage Queue tells, and about."
+        text = "Tasks that are visible, leased or scheduled: all that a Storage Queue counts, and about."
         if stats.is_known:
             unfinished = GaugeMetricFamily("jobq_queue_unfinished_tasks", text, labels=_LABELS)
             unfinished.add_metric(self._labels, stats.unfinished)

@@ -30,7 +30,7 @@ PAUSE_SECONDS: Final = 15.0
 
 
 class PodCost:
-    """Keeps the annotation up to date; a failure is told once and harms no task.
+    """Keeps the annotation up to date; a failure is logged once and harms no task.
 
     Args:
         state: of the worker.

@@ -12,7 +12,7 @@ _MOST_BYTES: Final = 4096
 
 
 def now() -> float:
-    """Return the time by which health is told: in seconds, on the clock that goes on while the machine sleeps."""
+    """Return the time by which health is judged: in seconds, on the clock that goes on while the machine sleeps."""
     return time.clock_gettime(_BOOTTIME)
 
 
@@ -72,7 +72,7 @@ def check(path: str | os.PathLike[str], max_age: float = MAX_AGE_SECONDS) -> Hea
 
 
 def sentence(found: Health) -> str:
-    """Return what people are told of it."""
+    """Return it as text for people."""
     return f"{found.state}: {found.busy} of {found.slots} slots busy, {found.age:.0f} s ago"
 
 

@@ -1,4 +1,4 @@
-"""The trace context that a push gives to its tasks: that of whoever pushes, or of a span of its own."""
+"""The trace context that a push gives to its tasks: that of the pusher, or of a span of its own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

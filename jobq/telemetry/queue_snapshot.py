@@ -15,13 +15,13 @@ _JOURNAL_SECONDS: Final = 3.0  # a scrape waits for 5 s in all
 
 
 class Look(NamedTuple):
-    """What a queue told.
+    """The counts of a queue.
 
     Attributes:
         stats: how many tasks are where; None where the service cannot say.
         oldest_seconds: for how long the oldest ready task has waited; 0 = none waits, None = nobody can say.
         ended: how many attempts ended within RECENT_SECONDS, by outcome; None as above. Unlike what workers count, it
-            tells of those that live shorter than two scrapes.
+            shows those that live shorter than two scrapes.
     """
 
     stats: QueueStats

@@ -77,7 +77,7 @@ def traced(events: Events, settings: Settings, queue: str, kind: str) -> Iterato
     from jobq.telemetry.exporters import exported  # noqa: PLC0415 - an extra
 
     with exported(settings.telemetry):
-        from jobq.telemetry.tracing import Tracing  # noqa: PLC0415 - as above; `exported` tells what is missing
+        from jobq.telemetry.tracing import Tracing  # noqa: PLC0415 - as above; `exported` says what is missing
 
         tracing = Tracing(queue, kind, settings.trace_parent)
         events.subscribe(tracing.on_event)

@@ -50,7 +50,7 @@ _SYSTEMS: Final = {
 _FAILURES: Final = frozenset({"failed", "timed_out", "crashed", "lock_lost"})
 _WORD: Final = re.compile(r"[^a-z0-9]+")
 _NOWHERE: Final = Context()
-_MOST_IDS: Final = 1024  # of attempts that have ended, for what is told of them afterwards
+_MOST_IDS: Final = 1024  # of attempts that have ended, for events of theirs that come afterwards
 
 
 def tracer() -> trace.Tracer:
@@ -145,7 +145,7 @@ class Tracing:
     def begun(self, task: Task, delivery: Delivery) -> Task:
         """Begin the span of an attempt; return the task with the span as its trace context.
 
-        A fault of what traces is told once: the task is what matters, and runs as it was pushed.
+        A fault of what traces is logged once: the task is what matters, and runs as it was pushed.
         """
         try:
             return self._begin(task, delivery)
@@ -191,7 +191,7 @@ class Tracing:
         return [Observation(self._begun, self._attributes)]
 
     def on_event(self, event: Event) -> None:
-        """End the span that an event tells the end of."""
+        """End the span that an event is the end of."""
         outcome = ENDS.get(event.name) or ("unsettled" if event.name in UNSETTLED else None)
         if outcome is not None:
             self._end(str(event.fields["task_id"]), outcome, event.fields)

@@ -14,7 +14,7 @@ ENDS: Final = {
     "task.preempted": "preempted",
     "task.crashed": "crashed",
 }
-# A success that the backend did not acknowledge is told by these alone (S5).
+# A success that the backend did not acknowledge has these events alone (S5).
 UNSETTLED: Final = frozenset({"task.settlement_unknown", "task.not_settled"})
 
 

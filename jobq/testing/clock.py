@@ -77,7 +77,7 @@ class VirtualClock:
         """
         if seconds < 0:
             raise ValueError(f"boottime never goes back, not even by {-seconds} s")
-        await self._rest()  # whoever was just started registers its sleep first
+        await self._rest()  # what was just started registers its sleep first
         target = self.boottime() + seconds
         while self._step(target):
             await self._rest()
@@ -88,7 +88,7 @@ class VirtualClock:
             self._wall_ahead += seconds
 
     def _step(self, target: float) -> bool:
-        """Go to the next sleeper's instant, or to the target; tell whether the target was still ahead."""
+        """Go to the next sleeper's instant, or to the target; return whether the target was still ahead."""
         with self._lock:
             self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper.woken.done()]
             heapq.heapify(self._sleepers)

@@ -38,7 +38,7 @@ class Harness:
         patience: how long a receive may look for a task that must be there; zero where pushes show at once.
         case_timeout: real time after which a case has failed.
         queue_name: makes a name that is fresh for each case.
-        close: frees the store; called by whoever made the harness, the state machine after each example.
+        close: frees the store; called by the one who made the harness, the state machine after each example.
     """
 
     connect: Callable[[str], Backend]

@@ -17,7 +17,7 @@ from jobq.clock import SystemClock
 
 _HOST: Final = "127.0.0.1"
 _CLOCK: Final = SystemClock()
-_DATE: Final = formatdate(usegmt=True)  # whoever answers dates it
+_DATE: Final = formatdate(usegmt=True)  # the one that answers dates it
 _BODILESS: Final = frozenset({204, 304})
 
 
@@ -33,9 +33,9 @@ class Strike(StrEnum):
     THROTTLE = "throttle"  # 429
     TIME_OUT = "time_out"  # 500 OperationTimedOut: it may have been done all the same
     MISSING = "missing"  # 404 without a code, as a gateway says it
-    BARE = "bare"  # 204 from whoever stands between, without a header of the service's
+    BARE = "bare"  # 204 from a proxy in between, without a header of the service's
     PAGE = "page"  # 200 and a page for people, as a portal before the network answers
-    GATEWAY = "gateway"  # done by the service; then 503 from whoever stands between
+    GATEWAY = "gateway"  # done by the service; then 503 from a proxy in between
     REDIRECT = "redirect"  # 307 to the same place under another name
 
 

@@ -68,7 +68,7 @@ class LeaseBench:
         return store_of(await self._stack.enter_async_context(self._harness.connect(self._queue)))
 
     def request(self, holder: str = "a", *, lock_delay: timedelta = timedelta(0), name: str = NAME) -> Request:
-        """Return a new wish."""
+        """Return a new request."""
         return Request(name=name, key=str(uuid.uuid4()), holder=holder, ttl=self.ttl, lock_delay=lock_delay)
 
     async def granted(self, holder: str = "a", *, lock_delay: timedelta = timedelta(0)) -> Grant:
@@ -174,7 +174,7 @@ async def tokens_rise_for_ever(bench: LeaseBench) -> None:
 
 @_case()
 async def one_holder(bench: LeaseBench) -> None:
-    """S10: while it is held nobody else gets it, and everybody is told who has it."""
+    """S10: while it is held nobody else gets it, and everybody learns who has it."""
     grant = await bench.granted("first holder")
     busy = await bench.busy(await bench.another())
     assert (busy.holder, busy.token, busy.why) == ("first holder", grant.token, "held")
@@ -214,7 +214,7 @@ async def a_request_that_was_granted_and_released_is_over(bench: LeaseBench) -> 
 
 @_case()
 async def withdrawing_frees_what_nobody_heard_of(bench: LeaseBench) -> None:
-    """Whoever stops waiting for an answer leaves nothing held; a stranger's key withdraws nothing."""
+    """Who stops waiting for an answer leaves nothing held; a stranger's key withdraws nothing."""
     request = bench.request()
     await bench.store.acquire(request)
     await bench.store.withdraw(NAME, str(uuid.uuid4()))
@@ -260,7 +260,7 @@ async def renewals_keep_it(bench: LeaseBench) -> None:
 
 @_case("counts_renewals")
 async def renewals_are_counted(bench: LeaseBench) -> None:
-    """`lease list` can tell what was renewed."""
+    """`lease list` knows what was renewed."""
     grant = await bench.granted()
     for _ in range(3):
         await bench.store.renew(grant, bench.ttl)

@@ -233,7 +233,7 @@ class Machine(RuleBasedStateMachine):
         self.model.add(new.id, new.encode(), new, self.now)
 
     def _do(self, held: Held, call: Coroutine[Any, Any, object]) -> bool:
-        """Make a fenced call; it must succeed exactly for the valid holder. Tell whether it did."""
+        """Make a fenced call; it must succeed exactly for the valid holder. Return whether it did."""
         self.model.lapse(self.now)
         valid = held.of.holder is held
         try:

@@ -163,7 +163,7 @@ class TcpProxy:
         self._changed.set()
 
     def swallows_answers(self) -> bool:
-        """Tell whether no answer is passed on; for the passages."""
+        """Return whether no answer is passed on; for the passages."""
         return self._silent in (Way.BOTH, Way.ANSWERS)
 
     async def hold(self) -> None:
@@ -215,4 +215,4 @@ class _Passage:
                     self.to_client.write(answer)
                     await self.to_client.drain()
         if self.strike in (Strike.SWALLOW_ANSWER, Strike.HANG):
-            await asyncio.Event().wait()  # the service has closed it; the client is not told
+            await asyncio.Event().wait()  # the service has closed it; the client does not learn it

@@ -107,7 +107,7 @@ def session() -> Iterator[Azurite]:
 
 
 def is_installed() -> bool:
-    """Tell whether `make` has installed it."""
+    """Return whether `make` has installed it."""
     return all(_program(service).exists() for service in _SERVICES)
 
 

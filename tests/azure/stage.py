@@ -175,10 +175,10 @@ async def make_container(stage: Stage) -> None:
 
 
 def is_update(request: Request) -> bool:
-    """Tell whether a request renews, requeues or checkpoints."""
+    """Return whether a request renews, requeues or checkpoints."""
     return request.method == "PUT" and "/messages/" in request.path
 
 
 def is_renewal(request: Request) -> bool:
-    """Tell whether a request extends a lease and changes nothing else."""
+    """Return whether a request extends a lease and changes nothing else."""
     return is_update(request) and not request.body

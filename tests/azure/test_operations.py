@@ -10,7 +10,7 @@ _TASKS = 60
 
 
 def _looks_for_place(request: Request) -> bool:
-    """Tell whether a worker at its start sees to it that QUEUE-failed is there."""
+    """Return whether a worker at its start sees to it that QUEUE-failed is there."""
     return request.path.endswith("-failed/messages") and request.query.get("peekonly") == "true"
 
 
@@ -81,7 +81,7 @@ def test_a_failed_receive_is_looked_for_one_at_a_time() -> None:
     for _ in range(10):
         assert polling.most(32, 0.0) == 1
         polling.empty(0.0)
-    polling.failed(1)  # the one that cannot be told
+    polling.failed(1)  # the one that cannot be delivered
     assert polling.most(32, 0.0) == 1
     polling.found()
     assert polling.most(32, 0.0) == 1

@@ -212,7 +212,7 @@ def _was_interrupted(evidence: Evidence, life: Life) -> bool:
 
 
 def _touches(blow: Interruption, life: Life, lease: Lease, seconds: float) -> bool:
-    """Tell whether an attempt lived, or was not settled yet, while a blow or what it left could hit it."""
+    """Return whether an attempt lived, or was not settled yet, while a blow or what it left could hit it."""
     unsettled_until = life.last + seconds if lease.ended is None else max(life.last, lease.ended)
     return _is_of(blow, life) and life.first <= blow.until + seconds and unsettled_until >= blow.at
 

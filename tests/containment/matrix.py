@@ -75,16 +75,16 @@ class Victim:
         self.tasks: set[str] = set()
 
     def is_ready(self) -> bool:
-        """Tell whether all its trees live; note who they are."""
+        """Return whether all its trees live; note who they are."""
         self.tasks = {task for pid in self.processes.leaders() if (task := _variable(pid, "JOBQ_TASK_ID"))}
         return len(self.tasks) == len(TREES)
 
     def is_alone(self) -> bool:
-        """Tell whether nobody is left who could see to what it left."""
+        """Return whether nobody is left who could see to what it left."""
         return {Blow("kill", target) for target in THREE} <= set(self.case)
 
     def guards(self) -> bool:
-        """Tell whether somebody can still keep its trees' leases."""
+        """Return whether somebody can still keep its trees' leases."""
         return state(self.processes.guardian) not in "ZX" and state(self.processes.worker) not in "ZXT"
 
     def end(self) -> None:

@@ -52,6 +52,17 @@ def test_each_file_that_the_design_names_is_there() -> None:
             assert name in files, f"{page.name} names {name}"
 
 
+def test_each_file_and_class_that_the_glossary_names_is_there() -> None:
+    rows = re.findall(r"^\| (?!term|---)(.+) \| .+ \| (.+) \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert len(rows) > 40
+    for term, where in rows:
+        for place in where.split("; "):
+            file, *classes = re.findall(r"`([^`]+)`", place)
+            text = (ROOT / file).read_text()
+            for name in classes:
+                assert re.search(rf"^class {name}\b", text, re.MULTILINE), f"{term}: {file} has no {name}"
+
+
 def test_nothing_refers_to_a_text_that_is_not_here() -> None:
     words = "|".join(("RELIABI" + "LITY", "DESI" + "GN section", "REVI" + "EW.md", "STY" + "LE.md"))
     assert [name for name, text in _sources().items() if re.search(rf"\b(?:{words})", text)] == []

@@ -195,7 +195,7 @@ def server_for(environment: Mapping[str, str]) -> ForkServer:
 
 
 def _is_cold(asked: Mapping[str, Any]) -> bool:
-    """Tell whether something is asked for that only a cold start gives; subprocess complains of a folder."""
+    """Return whether something is asked for that only a cold start gives; subprocess complains of a folder."""
     args = asked["args"]
     if is_cold or not isinstance(args, list | tuple) or list(args[:3]) != [sys.executable, "-m", "jobq"]:
         return True

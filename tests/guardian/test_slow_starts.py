@@ -19,7 +19,7 @@ async def test_p1_a_deadline_that_moves_while_a_task_is_started_counts() -> None
         first = boottime() + 0.5
         deadline = Deadline(first)
         start = asyncio.create_task(made.call("end", code=6, launch={"deadline": deadline}))
-        await until_async(lambda: deadline._tell is not None)
+        await until_async(lambda: deadline._enforce is not None)
         deadline.move(boottime() + 1000)
         await asyncio.sleep(first + 0.1 - boottime())  # the time itself is what is waited for
         os.kill(zygote, signal.SIGCONT)

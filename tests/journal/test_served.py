@@ -119,7 +119,7 @@ def test_an_old_attempt_is_not_the_result_of_an_end_that_nobody_told(place: Plac
 
 
 def test_what_is_canceled_while_it_runs_is_not_put_back(place: Place) -> None:
-    """The wish outlives the attempt that failed before it could hear of it."""
+    """The cancel request outlives the attempt that failed before it could hear of it."""
 
     async def work(backend: Backend) -> None:
         await backend.create()
@@ -136,7 +136,7 @@ def test_what_is_canceled_while_it_runs_is_not_put_back(place: Place) -> None:
 
 
 def test_what_is_canceled_is_not_served_again(place: Place) -> None:
-    """The wish outlives the worker that held it (S1)."""
+    """The cancel request outlives the worker that held it (S1)."""
 
     async def work(backend: Backend) -> None:
         await backend.create()

@@ -89,8 +89,8 @@ async def insisted(stage: Stage, call: Callable[[], Awaitable[Any]], number: int
 @pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BREAK])
 async def test_an_acquire_gets_one_token_whatever_is_lost(stage: Stage, strike: Strike) -> None:
     for number in range(12):
-        wish = request()
-        answer, was_hit = await insisted(stage, lambda wish=wish: stage.store.acquire(wish), number, strike)  # type: ignore[misc] # of this turn
+        again = request()
+        answer, was_hit = await insisted(stage, lambda again=again: stage.store.acquire(again), number, strike)  # type: ignore[misc] # of this turn
         assert isinstance(answer, Grant)
         assert answer.token == number + 1, f"request {number} without an answer cost a token"
         await stage.store.save(answer, f"{number}", number + 1)

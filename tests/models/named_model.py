@@ -22,8 +22,7 @@ from typing import Final, NamedTuple
 from jobq.errors import JobqError
 from jobq.lease import rules
 from jobq.lease.rules import Row
-from jobq.lease.store import Busy, Grant
-from jobq.lease.store import Request as Wish
+from jobq.lease.store import Busy, Grant, Request
 from tests.models.search import Table
 
 RULES: Final = {
@@ -50,7 +49,7 @@ class Client(NamedTuple):
     """One program.
 
     Attributes:
-        key: of its wish for the name; "" = it wants nothing.
+        key: of its request for the name; "" = it wants nothing.
         token: under which it holds the name; 0 = it does not.
         held, lag: ticks of its clock since the request that its deadline counts from, and ticks that it lost meanwhile.
         version: of the last cursor that was acknowledged to it, or granted.
@@ -300,9 +299,9 @@ class NamedModel:
         return row
 
     def _acquired(self, row: Row | None, key: str) -> tuple[Row | None, int]:
-        wish = Wish(name=_NAME, key=key, holder="", ttl=timedelta(seconds=self._ttl))
+        request = Request(name=_NAME, key=key, holder="", ttl=timedelta(seconds=self._ttl))
         now = 0.0 if "S10" in self._rules or row is None or row.key == key else row.expires_at
-        after, answer = rules.acquire(row, wish, now, 0.0)
+        after, answer = rules.acquire(row, request, now, 0.0)
         if isinstance(answer, Busy) or after.token > self._tokens:
             return None, 0
         assert isinstance(answer, Grant)

@@ -56,7 +56,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/conformance/test_sqlite.py",
     ),
     Mutant(
-        name="the wish to cancel is forgotten by a requeue (SQLite)",
+        name="a cancel request is forgotten by a requeue (SQLite)",
         file="backends/jobq_sqlite/task_sql.py",
         text='CANCEL_IDLE} AND cancel_requested"',
         wrong='CANCEL_IDLE} AND 0"',
@@ -252,9 +252,9 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sb/test_journal.py::test_s7_what_is_back_beside_its_copy_makes_no_other_when_it_cannot_be_completed",
     ),
     Mutant(
-        name="a wish ends whoever has the id (Azure)",
+        name="a cancel request ends any task that has the id (Azure)",
         file="backends/jobq_azure/table_journal/cancel_requests.py",
-        text="        return float(born) <= wish.at",
+        text="        return float(born) <= request.at",
         wrong="        return True",
         test="tests/azure/journal/test_journal_table.py::test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id",
     ),

@@ -122,8 +122,8 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
         "P1: an end is told before the tree is dead",
         "jobq/run/spawn/guarded_process.py",
-        '        self._tell({"op": "kill", "id": self.number})\n',
-        '        self._tell({"op": "kill", "id": self.number})\n'
+        '        self._send({"op": "kill", "id": self.number})\n',
+        '        self._send({"op": "kill", "id": self.number})\n'
         "        self.ended.done() or self.ended.set_result(ExitStatus(signal=9))\n",
     ),
     _found(

@@ -106,7 +106,7 @@ def table(record: Record) -> Iterator[str]:
 
 
 def _is_lost(record: Record, blow: Blow) -> bool:
-    """Tell whether the store saw at least one of the leases that it cost run out, never settled."""
+    """Return whether the store saw at least one of the leases that it cost run out, never settled."""
     if blow.kind not in COSTLY:
         return True
     return any(not record.leases[tree.attempt].settlements for tree in blow.cost)

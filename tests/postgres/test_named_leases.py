@@ -24,17 +24,17 @@ STATES = {"confirm": LeaseState.CONFIRMED, "release": LeaseState.RELEASED}
 async def test_a_verb_without_an_answer_is_unknown_and_its_repeat_is_exact(
     queue: PostgresBackend, database: Database, proxy: TcpProxy, verb: str, lost: Strike
 ) -> None:
-    wish = Request(name="one", key=str(uuid.uuid4()), holder="a holder", ttl=TTL)
+    request = Request(name="one", key=str(uuid.uuid4()), holder="a holder", ttl=TTL)
     async with PostgresBackend(database.through(proxy.port).server(), "q") as far:
         leases = far.leases
         await leases.read("one")  # connects
         granted: list[Grant] = []
         if verb != "acquire":
-            answer = await leases.acquire(wish)
+            answer = await leases.acquire(request)
             assert isinstance(answer, Grant)
             granted.append(answer)
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
-            "acquire": lambda: leases.acquire(wish),
+            "acquire": lambda: leases.acquire(request),
             "renew": lambda: leases.renew(granted[0], TTL),
             "save": lambda: leases.save(granted[0], "half \0", 1),
             "confirm": lambda: leases.confirm("one", 1, "seat 5"),

@@ -156,7 +156,7 @@ async def test_others_are_told_again_after_a_connection_could_not_be_made(
         delivery = await take(worker)
         links = await worker._linked()
         await proxy.refuse()
-        links.tell({0: 1})
+        links.notify({0: 1})
         with pytest.raises(BackendUnavailable):
             await links.look(lambda connection: connection.fetchval("SELECT 1"))  # after it, on the same lane
         await proxy.heal()

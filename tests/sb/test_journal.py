@@ -1,4 +1,4 @@
-"""A queue of Service Bus with its journal in an Azure Table: checkpoints, wishes, and what is back beside its copy."""
+"""A queue of Service Bus with its journal in a table: checkpoints, cancel requests, what is back beside its copy."""
 
 import asyncio
 import logging

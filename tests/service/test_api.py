@@ -26,8 +26,8 @@ class Caller:
         (task_id,) = self("POST", "/tasks", {"tasks": [{"command": "true", **fields}]}, 202)["ids"]
         return str(task_id)
 
-    def claimed(self, **wish: object) -> dict[str, Any]:
-        (found,) = self("POST", "/tasks/next", {"lease_seconds": 30.0, **wish})["tasks"]
+    def claimed(self, **request: object) -> dict[str, Any]:
+        (found,) = self("POST", "/tasks/next", {"lease_seconds": 30.0, **request})["tasks"]
         assert isinstance(found, dict)
         return found
 
@@ -142,9 +142,9 @@ def test_a_requeue_raises_counts_and_changes_nothing_else(api: Caller, changed: 
     api("PUT", f"/tasks/{task_id}/requeue", {"receipt": held["receipt"], "task": held["task"] | counted}, 202)
     held = api.claimed()
     counted = {"generation": 2, "counters": {"failures": 2, "preemptions": 0, "ends": 2}}
-    wish = {"receipt": held["receipt"], "task": held["task"] | counted | changed}
+    request = {"receipt": held["receipt"], "task": held["task"] | counted | changed}
     for _ in range(2):  # a repetition is answered alike (S5)
-        api("PUT", f"/tasks/{task_id}/requeue", wish, 202)
+        api("PUT", f"/tasks/{task_id}/requeue", request, 202)
     back = api.claimed()["task"]
     if changed.keys() <= counted.keys():  # it has lowered them
         counted["counters"] = held["task"]["counters"] if "counters" in changed else counted["counters"]
@@ -209,11 +209,11 @@ def test_a_long_poll_ends_with_the_first_task(api: Caller) -> None:
 
 def test_a_named_lease(api: Caller) -> None:
     """S10."""
-    wish = {"resource": "nightly", "holder": "me", "ttl": 30.0, "key": str(uuid.uuid4())}
-    assert code_of(api("POST", "/leases", wish | {"holder": "\0"}, 400)) == "malformed_request"  # as on PostgreSQL
-    granted = api("POST", "/leases", wish, 201)
-    assert api("POST", "/leases", wish, 201) == granted  # the answer was lost
-    busy = api("POST", "/leases", wish | {"key": str(uuid.uuid4())}, 409)
+    request = {"resource": "nightly", "holder": "me", "ttl": 30.0, "key": str(uuid.uuid4())}
+    assert code_of(api("POST", "/leases", request | {"holder": "\0"}, 400)) == "malformed_request"  # as on PostgreSQL
+    granted = api("POST", "/leases", request, 201)
+    assert api("POST", "/leases", request, 201) == granted  # the answer was lost
+    busy = api("POST", "/leases", request | {"key": str(uuid.uuid4())}, 409)
     assert (code_of(busy), busy["error"]["holder"], busy["error"]["why"]) == ("held", "me", "held")
     ours = {"resource": "nightly", "token": granted["token"]}
     api("PUT", "/leases/renew", ours | {"ttl": 60.0}, 202)
@@ -228,7 +228,7 @@ def test_a_named_lease(api: Caller) -> None:
     api("DELETE", "/leases/release", ours, 202)
     api("DELETE", "/leases/release", ours, 202)
     assert api("GET", "/leases/released")["leases"][0]["released"] == pytest.approx(time.time(), abs=2)
-    again = api("POST", "/leases", wish | {"key": str(uuid.uuid4())}, 201)
+    again = api("POST", "/leases", request | {"key": str(uuid.uuid4())}, 201)
     assert again["token"] == 2
     assert api("GET", "/leases/confirmed")["leases"] == []
     api("PUT", "/leases/confirm", ours | {"token": 2, "value": "done"}, 202)

@@ -79,9 +79,9 @@ def _replica(server: HttpServer) -> str:
 
 def test_lengths_are_random_and_those_of_a_task_always_the_same(server: HttpServer) -> None:
     """Two runners, or a lost answer, add a task twice: another payload under its id would be an error (S8)."""
-    wish = {"rate": 100.0, "total": 20, "min_seconds": 1.5, "max_seconds": 2.5}
+    request = {"rate": 100.0, "total": 20, "min_seconds": 1.5, "max_seconds": 2.5}
     assert server.ask("POST", "/api/generator/start", {"min_seconds": 3.0, "max_seconds": 2.5})[0] == 400
-    told = server.ask("POST", "/api/generator/start", wish)[1]
+    told = server.ask("POST", "/api/generator/start", request)[1]
     assert (told["command"], told["max_seconds"]) == ("sleep {seconds}", 2.5)
     end = time.monotonic() + 20
     while server.ask("GET", "/api/generator")[1]["pushed"] < 20:

@@ -107,11 +107,11 @@ async def test_a_verb_gives_up_in_time(far: HttpBackend, proxy: TcpProxy) -> Non
 
 @pytest.mark.parametrize("lost", LOST)
 async def test_a_named_lease(far: HttpBackend, proxy: TcpProxy, lost: Strike) -> None:
-    wish = Request(name="one", key=str(uuid.uuid4()), holder="me", ttl=LEASE)
+    request = Request(name="one", key=str(uuid.uuid4()), holder="me", ttl=LEASE)
     proxy.strike(lost, lambda sent: b'"one"' in sent)
     with pytest.raises(SettlementUnknown):
-        await far.leases.acquire(wish)
-    granted = await far.leases.acquire(wish)
+        await far.leases.acquire(request)
+    granted = await far.leases.acquire(request)
     assert isinstance(granted, Grant)
     assert granted.token == 1
     proxy.strike(lost, lambda sent: b'"one"' in sent)

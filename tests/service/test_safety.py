@@ -16,7 +16,7 @@ import pytest
 from tests.fork_server import forked
 from tests.service.server import HttpServer, running
 
-WISH = {"lease_seconds": 30.0}
+CLAIM = {"lease_seconds": 30.0}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def server(spec: str, folder: Path, tokens: dict[str, str]) -> Iterator[HttpServ
 CALLS: dict[str, tuple[str, str, Any, str]] = {
     "push": ("POST", "/api/tasks", {"tasks": [{"command": "true"}]}, "enqueue"),
     "make": ("PUT", "/api/queues/demo", None, "enqueue"),
-    "claim": ("POST", "/api/tasks/next", WISH, "lease"),
+    "claim": ("POST", "/api/tasks/next", CLAIM, "lease"),
     "heartbeat": ("PUT", "/api/tasks/t/heartbeat", {"receipt": "r"}, "lease"),
     "complete": ("PUT", "/api/tasks/t/complete", {"receipt": "r"}, "settle"),
     "fail": ("PUT", "/api/tasks/t/fail", {"receipt": "r"}, "settle"),
@@ -229,8 +229,8 @@ def test_a_header_that_decides_stands_in_the_head_and_once(server: HttpServer, t
 
 def test_the_generators_lease_is_the_admins(server: HttpServer, tokens: dict[str, str]) -> None:
     """Who may lease tasks could else hold the generator up, or leave it a cursor that no replica can read."""
-    wish = {"resource": "jobq.generator", "ttl": 10.0}
-    assert server.ask("POST", "/api/leases", wish, token=tokens["lease"])[0] == 403
+    request = {"resource": "jobq.generator", "ttl": 10.0}
+    assert server.ask("POST", "/api/leases", request, token=tokens["lease"])[0] == 403
     assert server.ask("DELETE", "/api/leases/jobq.generator?token=1", token=tokens["lease"])[0] == 403
 
 

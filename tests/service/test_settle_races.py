@@ -27,7 +27,7 @@ class Doubtful(SqliteBackend):
         return None if found is None else replace(found, state="ready")
 
 
-WISHES: list[Callable[[str, Task], tuple[Any, Any]]] = [
+REQUESTS: list[Callable[[str, Task], tuple[Any, Any]]] = [
     lambda receipt, task: (
         tasks.requeue,
         schemas.Requeue(receipt=receipt, task=task.model_dump(mode="json", exclude_none=True)),
@@ -37,8 +37,8 @@ WISHES: list[Callable[[str, Task], tuple[Any, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("wish", WISHES)
-async def test_no_body_is_lost_to_a_clock(tmp_path: Path, wish: Callable[[str, Task], tuple[Any, Any]]) -> None:
+@pytest.mark.parametrize("asked", REQUESTS)
+async def test_no_body_is_lost_to_a_clock(tmp_path: Path, asked: Callable[[str, Task], tuple[Any, Any]]) -> None:
     """A settle that was taken for one of a lease that is over emptied the task, and made it a dead letter."""
     file = StoreFile(path=tmp_path / "jobs.db", clock=SystemClock(), host=this_host())
     async with Doubtful(file, "q") as backend:
@@ -49,7 +49,7 @@ async def test_no_body_is_lost_to_a_clock(tmp_path: Path, wish: Callable[[str, T
         async def itself() -> SqliteBackend:
             return backend
 
-        handler, body = wish(delivery.receipt, delivery.task)
+        handler, body = asked(delivery.receipt, delivery.task)
         await handler(SimpleNamespace(audited={}, path={"id": id_}, body=body, backend=itself))
         found = await backend.find(id_)
         assert found is not None

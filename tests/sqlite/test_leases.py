@@ -85,7 +85,7 @@ async def test_a_commit_that_was_not_confirmed_is_unknown_and_repeated_exactly(t
     """S4: whether it took effect or not, the repetition is answered as if it came first."""
     async with backend(virtual_file(tmp_path, connection_class=Failing)) as queue:
         await queue.create()
-        leases, wish = queue.leases, request()
+        leases, asked = queue.leases, request()
 
         async def twice(call: object) -> object:
             Failing.fail("COMMIT", after=after)
@@ -93,7 +93,7 @@ async def test_a_commit_that_was_not_confirmed_is_unknown_and_repeated_exactly(t
                 await call()  # type: ignore[operator] # a verb
             return await call()  # type: ignore[operator] # as above
 
-        grant = await twice(lambda: leases.acquire(wish))
+        grant = await twice(lambda: leases.acquire(asked))
         assert isinstance(grant, Grant)
         assert grant.token == 1
         await twice(lambda: leases.renew(grant, timedelta(hours=1)))

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from jobq.events import Events
-from jobq.run.attempt.attempt_events import Telling
+from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.retry import Cancel
 from jobq.run.attempt.settle import Settled
 from jobq.task import Task
@@ -184,8 +184,8 @@ def test_one_that_was_canceled_with_its_delivery_under_way_is_told_of() -> None:
     metrics = WorkerMetrics("q", "sqlite", WorkerState())
     events.subscribe(metrics.on_event)
     delivery = SimpleNamespace(id="t", deliveries=1)
-    telling = Telling(events, cast("Delivery", delivery), "q")
-    telling.leased(Task.new(command="true"))
-    telling.settled(Cancel(), Settled.YES)
+    attempt_events = AttemptEvents(events, cast("Delivery", delivery), "q")
+    attempt_events.leased(Task.new(command="true"))
+    attempt_events.settled(Cancel(), Settled.YES)
     assert told == ["task.leased", "task.cancelled"]
     assert value(figures(exposition(metrics).decode()), "jobq_tasks_finished_total") is None

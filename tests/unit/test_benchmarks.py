@@ -20,7 +20,7 @@ _BURN = "import time\nwhile time.process_time() < 0.3: pass"
 
 def test_no_script_hides_a_module_of_python() -> None:
     # A script that is run by its path has this folder first where it imports: `http` there ended them all.
-    assert {path.stem for path in _FOLDER.glob("*.py")} & sys.stdlib_module_names == set()
+    assert {path.stem for path in _FOLDER.rglob("*.py")} & sys.stdlib_module_names == set()
 
 
 def test_a_section_that_fails_is_told_and_stops_no_other(capsys: pytest.CaptureFixture[str]) -> None:

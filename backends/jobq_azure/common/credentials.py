@@ -1,6 +1,6 @@
 """Signing in as this machine or user: `DefaultAzureCredential`, asked why there is no token when there is none.
 
-Its chain tells an identity service that cannot be reached, one that refuses, and the want of any credential by one and
+Its chain names an identity service that cannot be reached, one that refuses, and the want of any credential by one and
 the same exception, and the causes only in prose, which may hold more than a log should (A5). So each link of the chain
 is listened to: `CredentialUnavailableError` means that it has nothing to sign in with, anything else that it tried.
 """
@@ -47,7 +47,7 @@ class Identity:
 
         Raises:
             ClientAuthenticationError: there is nothing to sign in with.
-            BackendUnavailable: whoever gives tokens cannot be reached, or has failed.
+            BackendUnavailable: the service that gives tokens cannot be reached, or has failed.
             AccessDenied: it has refused.
         """
         _failure.set(None)
@@ -63,7 +63,7 @@ class Identity:
 
 
 def authority() -> str:
-    """Return the address of the identity service, for whoever looks for the proxy to it."""
+    """Return the address of the identity service, for those who look for the proxy to it."""
     named = os.environ.get("AZURE_AUTHORITY_HOST") or _AUTHORITY
     return named if "://" in named else f"https://{named}"
 

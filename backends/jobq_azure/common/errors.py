@@ -36,7 +36,7 @@ NEVER_CONNECTED: Final = (
     aiohttp.ConnectionTimeoutError,
     aiohttp.ClientHttpProxyError,  # the proxy refused to connect us
 )
-# The same loss is told by either, by whether the service still looks for the message.
+# The same loss is answered as either, by whether the service still looks for the message.
 _LOST: Final = frozenset({"PopReceiptMismatch", "MessageNotFound"})
 _TOO_LARGE: Final = frozenset({"RequestBodyTooLarge", "MessageTooLarge"})
 
@@ -66,7 +66,7 @@ class ServiceFailed(NoAnswer):
 
 
 class NoCredential(AccessDenied):
-    """No request was sent: there is nothing to sign in with, or whoever gives tokens gave none."""
+    """No request was sent: there is nothing to sign in with, or the service that gives tokens gave none."""
 
 
 class AlreadyThere(Exception):
@@ -184,7 +184,7 @@ def _access(code: str, place: str) -> str:
     mismatch = code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}
     if mismatch and "(container " in place:
         return (
-            f"{place}: this identity may not do that ({code}). A task too large for a message lies in a blob: whoever"
+            f"{place}: this identity may not do that ({code}). A task too large for a message lies in a blob: who"
             " pushes or runs such needs the role 'Storage Blob Data Contributor'; a new role takes some minutes"
         )
     if mismatch:

@@ -14,7 +14,7 @@ _ANSWER_SECONDS: Final = 7.5
 
 
 class Chain:
-    """A request that its caller gave up on goes on, and the next waits for it: only its answer tells what it has done.
+    """A request that its caller gave up on goes on, and the next waits for it: only its answer says what it has done.
 
     Args:
         place: of the queue, for messages.

@@ -1,6 +1,6 @@
 """The queue's description and counts, over the admin API (Atom XML on the same host): 10 credits a request.
 
-Only `create` needs it. Everything else lives without: whoever may not read gets None.
+Only `create` needs it. Everything else lives without: who may not read gets None.
 """
 
 import re
@@ -32,7 +32,7 @@ class Description:
         max_deliveries: of one message, after which the service itself makes it a dead letter.
         dedup_window: in which a message id is remembered; zero = duplicates are not detected.
         time_to_live: of messages that name none; None = for ever.
-        max_message_bytes: of one message; None = not told.
+        max_message_bytes: of one message; None = not known.
         active: visible and locked messages together.
         scheduled, dead: how many.
     """

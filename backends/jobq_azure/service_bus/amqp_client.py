@@ -194,7 +194,7 @@ class Amqp:
 
 
 def _over_websocket(namespace: Namespace) -> dict[str, Any]:
-    """Return what the SDK is told; the proxy in its own words."""
+    """Return the settings for the SDK; the proxy in its own words."""
     ways: dict[str, Any] = {"transport_type": TransportType.AmqpOverWebsocket, "socket_timeout": _WEBSOCKET_SECONDS}
     if namespace.place.is_emulator:  # whose port is not 443
         ways["custom_endpoint_address"] = namespace.place.rest_url

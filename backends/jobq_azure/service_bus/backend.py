@@ -51,7 +51,7 @@ class Sdk:
         """Return a client of the namespace's queue; it connects when it is first needed."""
         from jobq_azure.service_bus.amqp_client import Amqp  # noqa: PLC0415 - see above
 
-        # Its log tells each link that the service closes; what matters of it is raised.
+        # Its log names each link that the service closes; what matters of it is raised.
         logging.getLogger("azure.servicebus").setLevel(logging.CRITICAL)
         return Amqp(namespace, websocket=websocket)
 
@@ -255,7 +255,7 @@ class ServiceBusBackend:
             )
 
     async def peek(self, limit: int) -> list[Peeked]:
-        """Look at the first tasks; those that are leased are shown too, for nothing tells them apart."""
+        """Look at the first tasks; those that are leased are shown too, for nothing distinguishes them."""
         found: list[Peeked] = []
         for seen in await certain(self._amqp().peek(limit)):
             if not (seen.is_scheduled or seen.is_deferred):

@@ -180,7 +180,7 @@ class Graveyard:
         return _ids_of(walk, ids)
 
     async def _let_go(self, tokens: Sequence[UUID]) -> None:
-        """Show letters again; what cannot be told so is shown when its lock has run out."""
+        """Show letters again; what cannot be released so is shown when its lock has run out."""
         with contextlib.suppress(JobqError, NoAnswer, TimeoutError):
             async with asyncio.timeout(_LET_GO_SECONDS):
                 for start in range(0, len(tokens), _AT_ONCE):

@@ -185,7 +185,7 @@ class ServiceBusDelivery(BaseDelivery):
         """Settle once; where the answer was lost, ask whether the lock still stands.
 
         A lock that can be renewed was not settled: the same verb may be sent again, and the lock fences it. One that is
-        gone tells nothing, and is SettlementUnknown (S5), as where the same verb, sent before, may have landed late.
+        gone says nothing, and is SettlementUnknown (S5), as where the same verb, sent before, may have landed late.
         """
 
         async def settle() -> None:

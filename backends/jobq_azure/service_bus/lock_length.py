@@ -1,7 +1,7 @@
 """How long a lock of a queue lasts now: an operator may change that under the tasks that run.
 
 A renewal extends a lock by what the queue says at that moment. One that is shorter than the lease that was granted
-would let the next worker have the task while it still runs here (P1). It is heard wherever it is told: by each receive,
+would let the next worker have the task while it still runs here (P1). It is read wherever it is shown: by each receive,
 by the answer to a renewal, whose reference promises nothing of the kind, and else by a look at the queue.
 """
 
@@ -35,7 +35,7 @@ class LockLength:
         self._may_look = True
 
     def hear(self, seconds: float) -> None:
-        """Take what an answer of the service tells: how long a lock surely lasts."""
+        """Take what an answer of the service says: how long a lock surely lasts."""
         self._known = seconds
 
     def shorter_than(self, lease: timedelta) -> timedelta | None:

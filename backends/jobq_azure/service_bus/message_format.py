@@ -61,7 +61,7 @@ def copy_name(original: "Held", *parts: int, kind: str = "") -> str:
 
 
 def origin_of(held: "Held", kind: str = "") -> str:
-    """Return the sequence number of the message as which the task was pushed: it tells two lives of one id apart.
+    """Return the sequence number of the message as which the task was pushed: it distinguishes two lives of one id.
 
     A letter of the service's own making has lost it, so it has that of the letter.
 

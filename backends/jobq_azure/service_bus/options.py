@@ -7,7 +7,7 @@ from typing import Final, Self
 from jobq.errors import ConfigurationError
 from jobq.settings import Settings
 
-_LOCK: Final = timedelta(minutes=1)  # of a queue that jobq makes, unless told otherwise; the service's own default
+_LOCK: Final = timedelta(minutes=1)  # of a queue that jobq makes, unless set otherwise; the service's own default
 _SHORTEST_LOCK: Final = timedelta(seconds=5)
 _LONGEST_LOCK: Final = timedelta(minutes=5)
 _DEDUP_WINDOW: Final = timedelta(minutes=10)  # as above

@@ -110,7 +110,7 @@ class _GivenUp(Exception):
 
 
 async def _sent(wire: ServiceBusWire, batch: _Batch) -> None:
-    """Send one batch; what is on its way when the caller is cancelled is let end, for its answer tells."""
+    """Send one batch; what is on its way when the caller is cancelled is let end, for its answer decides."""
     sending = asyncio.ensure_future(_send(wire, batch))
     try:
         await asyncio.shield(sending)

@@ -65,7 +65,7 @@ class Polls:
                 return []
             self._seconds = min(self._seconds * 2, self._longest)
             if self._now() - began < wait / 2:
-                await asyncio.sleep(_PAUSE_SECONDS)  # whoever answers at once is not asked without end
+                await asyncio.sleep(_PAUSE_SECONDS)  # a service that answers at once is not asked without end
 
     async def aclose(self) -> None:
         """Wait for what is on its way, and give it back."""

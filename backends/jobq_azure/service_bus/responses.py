@@ -2,7 +2,7 @@
 
 Sources: learn.microsoft.com/rest/api/servicebus; where they contradict what was reported, both readings are taken.
 404, 409 and 410 on the URI of a lock: the lock is gone. 429 and 503: it did nothing, for it was busy. Any other 5xx,
-and 408: it may have done it. 403: over a quota, too large, or forbidden, which only its text tells apart.
+and 408: it may have done it. 403: over a quota, too large, or forbidden, which only its text distinguishes.
 
 Whose answer is it? TLS says so, unless somebody on the way ends it, and no header is known to be on every answer of the
 service's. So form decides, each way by what an error of ours would cost:

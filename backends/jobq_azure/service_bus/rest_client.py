@@ -42,7 +42,7 @@ class Outgoing:
     properties: Mapping[str, str | int] = field(default_factory=dict)
 
     def broker_properties(self) -> dict[str, Any]:
-        """Return what the service is told of it. No time to live: nothing expires by itself (S1)."""
+        """Return its broker properties. No time to live: nothing expires by itself (S1)."""
         told: dict[str, Any] = {"MessageId": self.message_id}
         if self.at is not None:
             told["ScheduledEnqueueTimeUtc"] = format_datetime(datetime.fromtimestamp(self.at, UTC), usegmt=True)
@@ -64,7 +64,7 @@ class Locked:
         message_id: the sender's, or the sequence number of one that has none.
         number: the sequence number.
         body: its bytes.
-        count: DeliveryCount as told; whether a first delivery is 0 or 1 is contested.
+        count: DeliveryCount as sent; whether a first delivery is 0 or 1 is contested.
         seconds: for how long the lock surely lasts, from when it was granted.
         enqueued: seconds since the epoch.
         path: of the lock, below the namespace.
@@ -93,7 +93,7 @@ class Locked:
 
 
 class Renewed(NamedTuple):
-    """What the answer to a renewal tells: the service's time, and for how long the lock surely lasts, if it does."""
+    """What the answer to a renewal says: the service's time, and for how long the lock surely lasts, if it does."""
 
     now: float
     seconds: float | None
@@ -150,7 +150,7 @@ class ServiceBusWire:
         return True
 
     async def renew(self, locked: Locked) -> Renewed:
-        """Extend a lock. That the answer tells for how long is not promised."""
+        """Extend a lock. That the answer says for how long is not promised."""
         answer = await self._on_lock("POST", locked)
         try:
             told = json.loads(answer.headers["brokerproperties"])
@@ -200,7 +200,7 @@ def _seconds_until(end: str, answer: Answer) -> float:
 
 
 def _path_of_lock(location: str, queue: str, number: int, token: uuid.UUID) -> str:
-    """Return where a lock is: as told, or, if that is not the place of this lock, as the reference says it is made.
+    """Return where a lock is: as answered, or, if that is not the place of this lock, as the reference says it is made.
 
     A property of the message may have the name of this header. The path alone: a token goes to no other host.
     """

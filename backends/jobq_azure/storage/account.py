@@ -62,7 +62,7 @@ class Account:
             raise ConfigurationError(f"the connection string is of account {owner!r}, and the queue's is {name!r}")
 
     async def __aenter__(self) -> Self:
-        # It tells each request at INFO, and at WARNING, with a traceback, what it raises anyway.
+        # It logs each request at INFO, and at WARNING, with a traceback, what it raises anyway.
         logging.getLogger("azure").setLevel(logging.ERROR)
         self._session = await new_session()
         return self

@@ -1,6 +1,6 @@
 """The blobs of named leases, one method a request: no retry here, none in the SDK and none below it.
 
-What the service refuses because of its own lease on a blob is told apart by its error codes
+What the service refuses because of its own lease on a blob is recognised by its error codes
 (https://learn.microsoft.com/rest/api/storageservices/lease-blob and .../blob-service-error-codes).
 """
 
@@ -17,7 +17,7 @@ from azure.core.exceptions import AzureError, HttpResponseError
 from jobq.errors import AccessDenied, LockLost
 from jobq_azure.common.errors import NoBlob, Unreadable, code_of, from_the_service, meaning
 
-if TYPE_CHECKING:  # the SDK of blobs is imported by whoever asks `Account.blobs` for them
+if TYPE_CHECKING:  # the SDK of blobs is imported where `Account.blobs` is asked for
     from azure.storage.blob.aio import BlobClient, BlobLeaseClient, ContainerClient
 
 CONTAINER: Final = "jobq-leases"
@@ -57,7 +57,7 @@ class Found:
         content: all of it.
         etag: changes with every write.
         lease_state: available, leased, expired, breaking or broken: the service's word.
-        date: the service's clock, in seconds since the epoch and in whole ones; None = it did not tell.
+        date: the service's clock, in seconds since the epoch and in whole ones; None = it did not say.
     """
 
     content: bytes
@@ -142,7 +142,7 @@ class BlobWire:
         await self._ask(self._lease(name, key).release())
 
     async def break_lease(self, name: str) -> None:
-        """Let it end with its time, whoever holds it; raises LockLost when nobody does."""
+        """Let it end with its time, no matter who holds it; raises LockLost when nobody does."""
         await self._ask(self._lease(name, None).break_lease())
 
     async def names(self) -> AsyncIterator[str]:
@@ -205,7 +205,7 @@ async def listed(
 
     Raises:
         NoBlob: there is no such container.
-        NoAnswer, and what else `meaning` tells.
+        NoAnswer, and what else `meaning` returns.
     """
     pages = client.list_blobs(name_starts_with=prefix or None, results_per_page=limit).by_page(marker)
 

@@ -1,4 +1,4 @@
-"""What the messages of a dead-letter queue tell: one letter a task, however many messages hold it."""
+"""What the messages of a dead-letter queue say: one letter a task, however many messages hold it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +82,7 @@ def folded(messages: Sequence[Message]) -> list[Record]:
     """Return the dead letters in messages, oldest first.
 
     One message that was pushed has one dead letter, its newest: a crash between write and delete leaves two of one
-    generation, of which the later one knows more, and an interrupted redrive one of each epoch. What tells nothing of
+    generation, of which the later one knows more, and an interrupted redrive one of each epoch. What says nothing of
     its origin stands for itself alone: better shown twice than lost (S1).
     """
     found: dict[str, Record] = {}

@@ -1,4 +1,4 @@
-"""The dead-letter place of a Storage Queue: the queue QUEUE-failed, with a line before each body that tells its story.
+"""The dead-letter place of a Storage Queue: the queue QUEUE-failed, with a line before each body that says why.
 
 The service has none of its own, so a dead letter is written there first and deleted after. A crash between the two
 leaves it in both, and the next delivery writes it again: readers fold what began as one message

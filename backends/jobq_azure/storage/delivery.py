@@ -53,7 +53,7 @@ class StorageDelivery(BaseDelivery):
         on_their_way: "set[asyncio.Task[None]]",
     ) -> None:
         super().__init__(
-            id=envelope.content.beside.id[:_LONGEST_ID] or message.id,  # whoever may send may write a long one
+            id=envelope.content.beside.id[:_LONGEST_ID] or message.id,  # who may send may write a long one
             body=envelope.body,
             deliveries=envelope.content.beside.before + message.deliveries,
             lease=lease,
@@ -111,7 +111,7 @@ class StorageDelivery(BaseDelivery):
 
     async def _requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body in the same message, in one request (S6)."""
-        if delay > LONGEST:  # hidden again in steps, by whoever receives it too early
+        if delay > LONGEST:  # hidden again in steps, by each that receives it too early
             task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
         content = self._envelope.holding(task)
         if size_of(content.text()) > MAX_TEXT_BYTES:

@@ -55,7 +55,7 @@ class Envelope:
         return replace(self.content, beside=replace(self.content.beside, changed=changes_of(task)))
 
     def with_one_more_end(self) -> Content | None:
-        """Return the message of a delivery that was never started; None for one that cannot be told apart."""
+        """Return the message of a delivery that was never started; None for one that cannot be distinguished."""
         if self.content.beside.blob and self.payload is None:  # nobody could read it, and its counters are here
             return _ended(self.content)
         try:

@@ -119,17 +119,17 @@ class Payloads:
             return Envelope(content, fault=fault, text=text)
 
     def owns(self, name: str) -> bool:
-        """Tell whether a name is that of a payload of this queue; others are neither read nor deleted."""
+        """Return whether a name is that of a payload of this queue; others are neither read nor deleted."""
         return digest_in(name) is not None and name.startswith(f"{self._queue}/")
 
     async def _read(self, name: str) -> bytes | None:
         loader = await self._client.download_blob(name)
-        # Whoever may write there could have put anything in its place.
+        # Who may write there could have put anything in its place.
         return bytes(await loader.readall()) if loader.size <= MAX_BODY_BYTES else None
 
     async def remove(self, name: str) -> None:
         """Delete a blob whose message is gone; where that fails, it is left for `sweep`, and nobody misses it."""
-        if not self.owns(name):  # whoever may send messages may write any name into them
+        if not self.owns(name):  # who may send messages may write any name into them
             return
         try:
             await self._ask(self._client.delete_blob(name))

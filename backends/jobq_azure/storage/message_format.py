@@ -37,7 +37,7 @@ class Beside:
         dead: the fields of a dead letter.
         blob: names the blob that holds the body; the message's own is empty then.
         origin: the service's id of the message as which this was pushed, in copies of it: two pushes of one id are two
-            tasks, which nothing else tells apart.
+            tasks, which nothing else distinguishes.
         changed: the fields of a task in a blob that requeues change; they count instead of those in the blob.
     """
 
@@ -57,7 +57,7 @@ class Beside:
 
     @classmethod
     def read(cls, line: str) -> "Beside | None":
-        """Return what a line tells; None for one that `line` did not write."""
+        """Return what a line says; None for one that `line` did not write."""
         try:
             fields = strict_json.loads(line.removeprefix(_MARK).encode())
         except (MalformedTask, UnicodeEncodeError):

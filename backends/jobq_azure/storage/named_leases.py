@@ -5,10 +5,10 @@ so that the service refuses a stale holder by its own clock (S4), and the etag a
 way for long changes nothing (S9). What the service's leases mean here:
 
 - they last 15 to 60 s in whole seconds, or for ever, which nothing that can vanish may hold: so a ttl is 15 to 60 s;
-- the service tells neither how much time is left nor how often a lease was renewed;
+- the service says neither how much time is left nor how often a lease was renewed;
 - it still renews a lease that has expired, if nobody has leased the blob or written to it since: nothing has overlapped
   then, and the holder has let go of it by its own deadline anyway;
-- when a lease expired is not told either, so a lock-delay counts from when somebody first asked for the name after it,
+- when a lease expired is not said either, so a lock-delay counts from when somebody first asked for the name after it,
   by the service's clock.
 """
 
@@ -77,7 +77,7 @@ class BlobLeases:
 
     Args:
         wire: makes the requests; asked for on first use.
-        wall: tells people's time.
+        wall: returns people's time.
     """
 
     def __init__(self, wire: Callable[[], BlobWire], wall: Callable[[], float]) -> None:
@@ -127,14 +127,14 @@ class BlobLeases:
         return _grant(name, row)
 
     async def _closed(self, request: Request, kept: _Kept) -> Busy | None:
-        """Tell whether a name that nobody holds may not be had yet: it is confirmed, or within its lock-delay."""
+        """Return why a name that nobody holds may not be had: confirmed, or within its lock-delay; None = it may."""
         row, name = kept.row, request.name
         if row.state == CONFIRMED:
             return Busy(holder=row.holder, token=row.token, remaining=None, why="confirmed")
         if row.state == RELEASED or not row.lock_delay or row.key == request.key:
             return None
         if kept.date is None:
-            raise SettlementUnknown(f"lease {name}: the service did not tell its time")
+            raise SettlementUnknown(f"lease {name}: the service did not send its time")
         since = kept.closed_since
         if since is None:
             since = kept.date
@@ -243,7 +243,7 @@ class BlobLeases:
         return replace(kept, etag=await self._wire.write(name, kept.encode(), kept.etag, key))
 
     async def _change(self, name: str, rule: Callable[[Row], Row]) -> None:
-        """Read, apply the rule, and write under the lease of whoever has the token; then give back the lease."""
+        """Read, apply the rule, and write under the lease of the token's holder; then give back the lease."""
         for _ in range(_RACES):
             kept = await self._there(name, lambda: self._read(name))
             row = rule(kept.row)

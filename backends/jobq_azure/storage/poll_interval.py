@@ -39,11 +39,11 @@ class Polling:
         self._singly_finds = max(self._singly_finds, asked) if asked > 1 else max(0, self._singly_finds - 1)
 
     def stumbled(self, now: float, lease_seconds: float) -> None:
-        """Ask for one at a time, until what was hidden with a message that cannot be told has come again."""
+        """Ask for one at a time, until what was hidden with a message that cannot be delivered has come again."""
         self._singly_until = now + 2 * lease_seconds
 
     def most(self, count: int, now: float) -> int:
-        """Return how many to ask for: one message that cannot be told must not hide 31 others with it (L3)."""
+        """Return how many to ask for: one message that cannot be delivered must not hide 31 others with it (L3)."""
         return 1 if self._singly_finds or now < self._singly_until else count
 
     def empty(self, now: float) -> None:

@@ -105,7 +105,7 @@ async def _taken_back(
     added = [put.result() if _is_known(put) else None for put in puts]
     backs = [None if put is None else asyncio.ensure_future(take_back(put)) for put in added]
     if waiting := [back for back in backs if back is not None]:
-        # One limit for all: a service that fell silent must not hold up whoever waits to hear of it.
+        # One limit for all: a service that fell silent must not hold up those who wait to hear of it.
         await asyncio.wait(waiting, timeout=_TAKE_BACK_SECONDS)
     ids: list[str] = []
     for task, put, back in zip(tasks, puts, backs, strict=True):

@@ -1,7 +1,7 @@
-"""An Azure queue with a journal in an Azure Table (JOBQ_JOURNAL=tables): the queue as it is, and what is told of it.
+"""An Azure queue with a journal in an Azure Table (JOBQ_JOURNAL=tables): the queue as it is, and a record of it.
 
-The queue's own requests, and what they mean, are not changed by it. What it adds to a task's way is one look for wishes
-to cancel before a start, of a second at most and none while the table is away; everything else is told afterwards.
+The queue's own requests, and what they mean, are not changed by it. What it adds to a task's way is one look for cancel
+requests before a start, of a second at most and none while the table is away; everything else is written afterwards.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.giving_back import give_back
 from jobq_azure.table_journal.batch_writer import Writer
-from jobq_azure.table_journal.cancel_requests import Wishes
+from jobq_azure.table_journal.cancel_requests import CancelRequests
 from jobq_azure.table_journal.checkpoints import Checkpoints
 from jobq_azure.table_journal.client import TableWire
 from jobq_azure.table_journal.delivery import JournaledDelivery, claim_of, has_been_delivered
@@ -60,7 +60,7 @@ class JournaledQueue:
         self._stack = AsyncExitStack()
         self._keeps_checkpoints = not inner.capabilities.native_checkpoint
         self.writer: Writer
-        self._wishes: Wishes
+        self._cancel_requests: CancelRequests
         self._notebook: Notebook
         self._journal: TableJournal
         self._sweep: Sweep
@@ -86,9 +86,9 @@ class JournaledQueue:
             await stack.enter_async_context(self._inner)
             await stack.enter_async_context(self._wire)
             self.writer = Writer(self._wire)
-            self._wishes = Wishes(self._wire)
+            self._cancel_requests = CancelRequests(self._wire)
             self._notebook = Notebook(self._wire, self.writer, self._knows_ids)
-            self._journal = TableJournal(self._wire, self._wishes, self._count_dead, self._knows_ids)
+            self._journal = TableJournal(self._wire, self._cancel_requests, self._count_dead, self._knows_ids)
             self._sweep = Sweep(self._wire, self._notebook, self._keep)
             if self._keeps_checkpoints:
                 self._checkpoints = Checkpoints(self._wire, self._notebook.forget)
@@ -104,7 +104,7 @@ class JournaledQueue:
             await asyncio.wait(self._on_their_way, timeout=_LEAVE_SECONDS)
         for settling in self._on_their_way:
             settling.cancel()
-        await self._wishes.aclose()
+        await self._cancel_requests.aclose()
         await self._sweep.aclose()
         await self.writer.aclose()
 
@@ -127,18 +127,18 @@ class JournaledQueue:
             raise BackendUnavailable(str(error)) from None
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
-        """Add the tasks; the journal is told once they are acknowledged (S1)."""
-        await self.writer.room(_ROOM_SECONDS)  # before, for whoever is cancelled afterwards has pushed
+        """Add the tasks, and record them once they are acknowledged (S1)."""
+        await self.writer.room(_ROOM_SECONDS)  # before, for who is cancelled afterwards has pushed
         ids = await self._inner.push(tasks)
         try:
             self._journal.pushed(tasks)
             self._notebook.pushed(tasks)
-        except Exception:  # noqa: BLE001 - told with its traceback; the tasks are queued, which must not look otherwise
+        except Exception:  # noqa: BLE001 - logged with its traceback; the tasks are queued, which must not look otherwise
             _log.exception("%s: internal error of the journal", self.name)
         return ids
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
-        """Lease tasks; those that somebody wants to end are told so before they start."""
+        """Lease tasks; those that somebody wants to end are marked so before they start."""
         end, pause = _CLOCK.boottime() + wait.total_seconds(), _FIRST_PAUSE_SECONDS
         while True:
             left = timedelta(seconds=max(0.0, end - _CLOCK.boottime()))
@@ -164,7 +164,7 @@ class JournaledQueue:
         try:
             opened = await asyncio.gather(*(self._opened(inner, since, seen_to) for inner in granted))
             deliveries = [self._delivery(each[0], since, each[1]) for each in opened if each is not None]
-            await self._wishes.hear(deliveries)
+            await self._cancel_requests.hear(deliveries)
         except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
             own = deliveries or [self._delivery(inner, since, None) for inner in granted if inner not in seen_to]
             back = [asyncio.ensure_future(_given_back(each)) for each in own]
@@ -240,19 +240,19 @@ class JournaledQueue:
         return await self._inner.dead_letters(limit)
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
-        """Put dead letters back, and tell of it."""
-        # Whoever retries a task wants it to run: a wish that came too late for its last attempt ends not the next.
+        """Put dead letters back, and record it."""
+        # Who retries a task wants it to run: a request that came too late for its last attempt does not end the next.
         or_else = "what somebody wanted to end may end before it starts"
-        await self._tried(self._journal.wishes_of_dead_forgotten(ids), or_else)
+        await self._tried(self._journal.forget_cancel_requests_of_dead(ids), or_else)
         or_else = "what was put back still shows as dead until it starts"
         # Before: what was put back first may have ended again when the last one is.
         dead = await self._tried(self._journal.dead(ids), or_else) or {}
 
-        async def tell(done: Sequence[str]) -> None:
+        async def record(done: Sequence[str]) -> None:
             for id_ in dead.keys() & set(done):
                 self._notebook.redriven(id_, *dead[id_])
 
-        return await self._tended(self._inner.redrive(ids), tell, or_else)
+        return await self._tended(self._inner.redrive(ids), record, or_else)
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good, and forget them."""
@@ -262,9 +262,9 @@ class JournaledQueue:
         self._notebook.forget(await self._journal.purged(ids))
 
     async def _tended(
-        self, tending: Awaitable[list[str]], tell: Callable[[Sequence[str]], Awaitable[None]], or_else: str
+        self, tending: Awaitable[list[str]], record: Callable[[Sequence[str]], Awaitable[None]], or_else: str
     ) -> list[str]:
-        """Tell the journal of what was done, also where some of it was not."""
+        """Record in the journal what was done, also where some of it was not."""
         done: Sequence[str] = ()
         try:
             done = found = await tending
@@ -273,15 +273,15 @@ class JournaledQueue:
             raise
         finally:
             if done:
-                await self._tried(tell(done), or_else)
+                await self._tried(record(done), or_else)
         return found
 
-    async def _tried(self, telling: Awaitable[_T], or_else: str) -> _T | None:
-        """Tell the journal of what the queue has done; it is done, whether or not it can be told."""
+    async def _tried(self, recording: Awaitable[_T], or_else: str) -> _T | None:
+        """Record what the queue has done; it is done, whether or not the journal can be written."""
         try:
-            return await telling
+            return await recording
         except JobqError as error:
-            _log.warning("the journal of %s cannot be told (%s): %s", self._wire.place.spec, or_else, error)
+            _log.warning("the journal of %s cannot be written (%s): %s", self._wire.place.spec, or_else, error)
             return None
 
 

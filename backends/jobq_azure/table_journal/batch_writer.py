@@ -24,7 +24,7 @@ _LINGER_SECONDS: Final = 0.1  # a note waits so long for company
 _TRANSACTION_BYTES: Final = 3 * 1024 * 1024  # the service takes 4 MiB
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 15.0
-_TELL_SECONDS: Final = 60.0
+_WARN_SECONDS: Final = 60.0
 _ASKED_AT_ONCE: Final = 32
 _log: Final = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ class Writer:
         self._moved = asyncio.Event()  # notes were written, or cannot be
         self._closing = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
-        self._dropped = 0  # since it was last told
-        self._told = 0.0  # when, by the monotonic clock
+        self._dropped = 0  # since the last warning
+        self._warned = 0.0  # when, by the monotonic clock
         self._trouble = ""
         self._pause = _FIRST_PAUSE_SECONDS
 
@@ -128,7 +128,7 @@ class Writer:
             await asyncio.wait({self._loop})
         self._drop_all()
         if self._dropped:
-            self._tell(
+            self._warn(
                 f"{self._dropped} notes were not written, as far as is known; the tasks themselves are not concerned"
             )
 
@@ -156,7 +156,7 @@ class Writer:
                     return
                 await _either(self._closing, self._pause)
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-            except Exception:  # noqa: BLE001 - a fault of ours in one note: told, and not repeated for ever
+            except Exception:  # noqa: BLE001 - a fault of ours in one note: logged, and not repeated for ever
                 _log.exception("the journal of %s: internal error; what was to be written is dropped", self._place)
                 self._drop_all()
 
@@ -221,9 +221,9 @@ class Writer:
         self._written([note])
         if not refused.is_conflict:
             self._dropped += 1
-            self._tell(f"a row of {len(json.dumps(dict(values)))} bytes was refused: {refused}")
+            self._warn(f"a row of {len(json.dumps(dict(values)))} bytes was refused: {refused}")
             return made
-        # What is there already, or gone already, was told by somebody who knew more; and it is seldom alone.
+        # What is there already, or gone already, was written by somebody who knew more; and it is seldom alone.
         keys = sorted(each.row for each, _ in made if each.verb is not Verb.REPLACE)
         if not keys:
             return made
@@ -231,10 +231,10 @@ class Writer:
         if more is not None:
             return made
         there = {row["RowKey"] for row in found}
-        told = [each for each, _ in made if each.row in there and each.verb is Verb.INSERT and each.look is None]
-        told += [each for each, _ in made if each.row not in there and each.verb is Verb.DELETE]
-        self._written(told)
-        return [pair for pair in made if pair[0] not in told]
+        known = [each for each, _ in made if each.row in there and each.verb is Verb.INSERT and each.look is None]
+        known += [each for each, _ in made if each.row not in there and each.verb is Verb.DELETE]
+        self._written(known)
+        return [pair for pair in made if pair[0] not in known]
 
     def _written(self, notes: Iterable[Note]) -> None:
         self._moved.set()
@@ -250,10 +250,10 @@ class Writer:
         is_news = not self._trouble
         self._trouble = why
         self._moved.set()
-        if is_news or time.monotonic() - self._told >= _TELL_SECONDS:
+        if is_news or time.monotonic() - self._warned >= _WARN_SECONDS:
             dropped = f", {self._dropped} were dropped" if self._dropped else ""
             self._dropped = 0
-            self._tell(f"cannot be written, and the tasks go on: {why}; {len(self._notes)} notes wait{dropped}")
+            self._warn(f"cannot be written, and the tasks go on: {why}; {len(self._notes)} notes wait{dropped}")
 
     def _recovered(self) -> None:
         self._pause = _FIRST_PAUSE_SECONDS
@@ -261,10 +261,10 @@ class Writer:
             self._trouble = ""
             dropped = f"; {self._dropped} notes were dropped meanwhile" if self._dropped else ""
             self._dropped = 0
-            self._tell(f"is written again{dropped}")
+            self._warn(f"is written again{dropped}")
 
-    def _tell(self, what: str) -> None:
-        self._told = time.monotonic()
+    def _warn(self, what: str) -> None:
+        self._warned = time.monotonic()
         _log.warning("the journal of %s %s", self._place, what)
 
 

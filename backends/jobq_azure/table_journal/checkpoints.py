@@ -22,7 +22,7 @@ class Claim:
 
     Attributes:
         id: the task's.
-        life: what tells it from any other that has, had or gets this id.
+        life: what distinguishes it from any other that has, had or gets this id.
         fencing: of the delivery.
     """
 
@@ -45,7 +45,7 @@ class Checkpoints:
         self._forget = forget
 
     async def taken_over(self, held: Claim, seconds: float) -> str | None:
-        """Return what was saved last, and keep out whoever held the task before; None = nothing was saved.
+        """Return what was saved last, and keep out any that held the task before; None = nothing was saved.
 
         Raises:
             BackendUnavailable: nobody knows within so long.

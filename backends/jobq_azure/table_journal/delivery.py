@@ -1,4 +1,4 @@
-"""A delivery of an Azure queue that tells the journal of itself: after the queue has answered, and never on its way."""
+"""A delivery of an Azure queue that records itself in the journal: after the queue has answered, never on its way."""
 
 import asyncio
 import logging
@@ -39,11 +39,11 @@ class _Copying(Protocol):
 
 
 class JournaledDelivery(BaseDelivery):
-    """One delivery; each verb is the queue's own, and is told of once it is confirmed (S5).
+    """One delivery; each verb is the queue's own, and is recorded once it is confirmed (S5).
 
     Args:
         inner: the queue's delivery.
-        notebook: takes what is told.
+        notebook: records it.
         since: boottime in seconds, read before the receive was sent.
         on_their_way: the backend's; holds each settle until it is answered, whether or not anybody waits for it.
         checkpoints: where they are kept if not by the queue; None = by the queue.
@@ -76,8 +76,8 @@ class JournaledDelivery(BaseDelivery):
         self._leased = time.time()
         self._beat: Beat | None = None
         self._is_settled = False
-        self._is_replaced = False  # the queue has a copy, of which the journal was told: no word of this one follows
-        self._tell_held()
+        self._is_replaced = False  # the queue has a copy, which is recorded: nothing of this one follows
+        self._record_held()
 
     def _decoded(self) -> Task:
         return self._inner.task
@@ -88,7 +88,7 @@ class JournaledDelivery(BaseDelivery):
 
     @property
     def born(self) -> str:
-        """What tells the task from another of this id; "" = unknown."""
+        """What distinguishes the task from another of this id; "" = unknown."""
         try:
             return born(self._inner.task)
         except MalformedTask:
@@ -104,24 +104,24 @@ class JournaledDelivery(BaseDelivery):
         return not self._is_settled and _CLOCK.boottime() < self._since + self._seconds
 
     async def renew(self, lease: timedelta, beat: Beat | None = None) -> Renewed:
-        """Extend the lease, and tell how the attempt is."""
+        """Extend the lease, and record how the attempt is."""
         sent = _CLOCK.boottime()
         renewed = await self._inner.renew(lease)
         self.lease, self._beat = self._inner.lease, beat or self._beat
         self._since, self._seconds = sent, (renewed.lease or lease).total_seconds()
-        self._tell_held()
+        self._record_held()
         return replace(renewed, cancel=self.cancel_requested)
 
     async def settle(self, settlement: Settlement) -> None:
-        """End the delivery, and tell of it once that is confirmed, also when nobody waits for it any more."""
+        """End the delivery, and record that once it is confirmed, also when nobody waits for it any more."""
         after = self._after(settlement)
         if after is not None and isinstance(self._inner, _Copying):
-            self._inner.on_requeued = lambda: self._tell_of_copy(after)
+            self._inner.on_requeued = lambda: self._record_copy(after)
 
         async def settled() -> None:
             await self._inner.settle(settlement)
             self._is_settled = True
-            self._safely(lambda: self._tell_ended(settlement, None if after is None else after()))
+            self._safely(lambda: self._record_ended(settlement, None if after is None else after()))
 
         settling = asyncio.ensure_future(settled())
         self._on_their_way.add(settling)
@@ -129,7 +129,7 @@ class JournaledDelivery(BaseDelivery):
         await asyncio.shield(settling)
 
     def _after(self, settlement: Settlement) -> Callable[[], After] | None:
-        """Return what tells where the task is once this is settled; None = it has ended."""
+        """Return what gives the task's place once this is settled; None = it has ended."""
         if not isinstance(settlement, Requeue | Release):
             return None
         seconds, is_requeue = max(0.0, settlement.delay.total_seconds()), isinstance(settlement, Requeue)
@@ -150,22 +150,22 @@ class JournaledDelivery(BaseDelivery):
             await self.renew(self._inner.lease)
             await self._checkpoints.save(claim_of(self._inner), value, number)
         self.checkpoint_value = value
-        self._tell_held()
+        self._record_held()
 
-    def _tell_of_copy(self, after: Callable[[], After]) -> None:
+    def _record_copy(self, after: Callable[[], After]) -> None:
         self._is_replaced = True
         self._safely(lambda: self._notebook.replaced(self._held(), after()))
 
-    def _tell_held(self) -> None:
+    def _record_held(self) -> None:
         if self._is_replaced:
             return
         self._safely(lambda: self._notebook.held(self._held(self._beat)))
 
-    def _safely(self, tell: Callable[[], None]) -> None:
-        """Tell, and let no fault of that pass for one of the queue: a confirmed renewal or settle stays what it is."""
+    def _safely(self, record: Callable[[], None]) -> None:
+        """Record, and let no fault of that pass for one of the queue: a confirmed renewal or settle stays that."""
         try:
-            tell()
-        except Exception:  # noqa: BLE001 - told with its traceback
+            record()
+        except Exception:  # noqa: BLE001 - logged with its traceback
             _log.exception("task %s: internal error of the journal", self.id)
 
     def _held(self, beat: Beat | None = None) -> Held:
@@ -184,7 +184,7 @@ class JournaledDelivery(BaseDelivery):
             beat=None if beat is None else beat.encode(),
         )
 
-    def _tell_ended(self, settlement: Settlement, after: After | None) -> None:
+    def _record_ended(self, settlement: Settlement, after: After | None) -> None:
         record = _record_of(settlement, self.deliveries)
         dead = settlement if isinstance(settlement, DeadLetter) else None
         self._notebook.ended(
@@ -194,7 +194,7 @@ class JournaledDelivery(BaseDelivery):
             after,
             reason=None if dead is None else dead.reason,
             description="" if dead is None else dead.description,
-            wished=self.cancel_requested and after is None,
+            cancel_requested=self.cancel_requested and after is None,
         )
         is_known = self.checkpoint_value is not None or has_been_delivered(self._inner)
         if self._checkpoints is not None and isinstance(settlement, Complete) and is_known:
@@ -207,7 +207,7 @@ class JournaledDelivery(BaseDelivery):
 
 
 def has_been_delivered(inner: Delivery) -> bool:
-    """Tell whether others may have held this task before."""
+    """Return whether others may have held this task before."""
     return inner.fencing[1:] > (0, 1)
 
 

@@ -26,7 +26,7 @@ from jobq.task import Task
 from jobq_azure.table_journal.client import Row
 
 DONE: Final = "done"
-GRAIN_SECONDS: Final = 1e-6  # of when a task was created, as a row tells it
+GRAIN_SECONDS: Final = 1e-6  # of when a task was created, as a row has it
 _SAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _ESCAPED: Final = re.compile(rb"=([0-9A-F]{2})")
 _CHUNK_BYTES: Final = 60 * 1024  # of one property, which the service limits to 64 KiB
@@ -93,13 +93,13 @@ def checkpoint_key(task_id: str, life: str) -> str:
     return f"c!{safe(task_id)}!{safe(life)}"
 
 
-def wish_key(task_id: str) -> str:
-    """Return the key of the wish that a task ends, in the partition of wishes."""
+def cancel_request_key(task_id: str) -> str:
+    """Return the key of a task's cancel request, in the partition of cancel requests."""
     return f"w!{safe(task_id)}"
 
 
-def wishes_of(queue: str) -> str:
-    """Return the partition of a queue's wishes."""
+def cancel_requests_of(queue: str) -> str:
+    """Return the partition of a queue's cancel requests."""
     return f"{queue}!wish"
 
 
@@ -123,20 +123,20 @@ def taken(row: Mapping[str, Any], name: str) -> bytes:
 
 
 def born_in(row: Mapping[str, Any]) -> float | None:
-    """Return when the task of a row was created; None where that is not told."""
+    """Return when the task of a row was created; None where that is not known."""
     try:
         return float(row.get("Born") or "")
-    except (TypeError, ValueError):  # whoever may write there may write anything
+    except (TypeError, ValueError):  # who may write there may write anything
         return None
 
 
 def shown_body(task: Task | None) -> bytes:
     """Return what is kept of a task while it has not ended: what runs, and no variables, which may be secrets (A5)."""
-    return b"" if task is None else shown(task, _MOST_BODY_BYTES)  # a row of more would cost more than it tells
+    return b"" if task is None else shown(task, _MOST_BODY_BYTES)  # a row of more would cost more than it is worth
 
 
 def born(task: Task | None) -> str:
-    """Return what tells a task from another that had its id before."""
+    """Return what distinguishes a task from another that had its id before."""
     return "" if task is None else moment(task.created)
 
 
@@ -171,13 +171,13 @@ def lease_left(row: Row, now: float) -> float:
     return float(row.get("LeaseLeft", 0.0)) - age(row, now)
 
 
-def live_record(row: Row, now: float, *, wished: bool) -> TaskRecord:
+def live_record(row: Row, now: float, *, cancel_requested: bool) -> TaskRecord:
     """Return where a task is that has not ended, as its row says.
 
     Args:
         row: of the key `live`.
         now: by the service's clock.
-        wished: whether somebody wants it to end.
+        cancel_requested: whether somebody wants it to end.
     """
     state, due = str(row.get("State", "ready")), float(row.get("Due", 0.0))
     is_leased = state == "running"
@@ -198,7 +198,7 @@ def live_record(row: Row, now: float, *, wished: bool) -> TaskRecord:
         lease_left=left,
         beat=Beat.decode(beat.decode()) if beat and is_leased else None,
         checkpoint=checkpoint.decode() if "Checkpoint0" in row else None,
-        cancel_requested=wished,
+        cancel_requested=cancel_requested,
     )
 
 
@@ -239,5 +239,5 @@ def fencing_of(row: Row) -> FencingNumber:
 
 
 def is_final(then: str) -> bool:
-    """Tell whether an attempt that ended so was the task's last."""
+    """Return whether an attempt that ended so was the task's last."""
     return then in FINAL

@@ -63,7 +63,7 @@ def refusal(status: int, code: str, place: "TablePlace", body: bytes = b"") -> E
 def _access(code: str, place: "TablePlace") -> str:
     if code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}:
         return (
-            f"{place}: this identity may not do that ({code}). Whoever pushes, runs or cancels with a journal needs the"
+            f"{place}: this identity may not do that ({code}). Who pushes, runs or cancels with a journal needs the"
             " role 'Storage Table Data Contributor', who only reads it 'Storage Table Data Reader'; a new role takes"
             " some minutes. Or set JOBQ_JOURNAL=off"
         )

@@ -19,7 +19,7 @@ class Note:
         bytes: about how much memory it takes.
         verb: what to do with the row.
         etag: the row must be as it was when this was read, else it stays as it is; empty = however it is.
-        is_spare: whether it may be dropped first: what a later note tells anyway.
+        is_spare: whether it may be dropped first: what a later note says anyway.
         look: made each time before it is written, and again where that is refused since the row has changed; it sets
             `verb` and `etag` from how the row is, and may make the note worthless.
     """
@@ -35,7 +35,7 @@ class Note:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from others."""
+        """What distinguishes it from others."""
         return self.partition, self.row
 
 

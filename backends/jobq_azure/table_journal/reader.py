@@ -1,6 +1,6 @@
-"""The journal of one Azure queue, read from its table; and wishes that tasks end, recorded there.
+"""The journal of one Azure queue, read from its table; and cancel requests, recorded there.
 
-It knows what was pushed and run with the journal on, as far as whoever did so could tell it. What it says of the end of
+It knows what was pushed and run with the journal on, as far as it could be recorded. What it says of the end of
 a task is true: that was written after the queue had confirmed it (S5). What it has not heard of it does not claim: a
 worker that dies between a settle and its note leaves a task `expired`, which says only that nothing of it runs.
 """
@@ -19,7 +19,7 @@ from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, Ta
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.cancel_requests import Wish, Wishes, is_meant
+from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests, is_meant
 from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
 
 _S = TypeVar("_S")
@@ -40,7 +40,7 @@ class _Pushed:
     Attributes:
         record: where it was then.
         born: wall time in seconds when it was created.
-        is_seen: whether the table has told of it since.
+        is_seen: whether the table has shown it since.
     """
 
     record: TaskRecord
@@ -53,7 +53,7 @@ class TableJournal:
 
     Args:
         wire: to the table.
-        wishes: of the queue.
+        cancel_requests: of the queue.
         dead: counts its dead letters; returns None where the service does not say.
         knows_ids: returns for how many seconds the queue takes an id that is pushed again for a repetition.
     """
@@ -61,13 +61,13 @@ class TableJournal:
     def __init__(
         self,
         wire: TableWire,
-        wishes: Wishes,
+        cancel_requests: CancelRequests,
         dead: Callable[[], Awaitable[int | None]],
         knows_ids: Callable[[], float],
     ) -> None:
         self._wire = wire
         self._queue = wire.place.queue
-        self._wishes = wishes
+        self._cancel_requests = cancel_requests
         self._dead = dead
         self._knows_ids = knows_ids
         self._pushed: OrderedDict[str, _Pushed] = OrderedDict()  # by us, and not known to have ended
@@ -87,18 +87,20 @@ class TableJournal:
         return await _answered(self._find(list(dict.fromkeys(ids))))
 
     async def _find(self, ids: list[str]) -> list[TaskRecord]:
-        live, wished = await asyncio.gather(self._live(ids), self._wishes.among(ids))
-        return await self._records(ids, live, wished)
+        live, requests = await asyncio.gather(self._live(ids), self._cancel_requests.among(ids))
+        return await self._records(ids, live, requests)
 
-    async def _records(self, ids: list[str], live: dict[str, Row], wished: dict[str, Wish]) -> list[TaskRecord]:
+    async def _records(
+        self, ids: list[str], live: dict[str, Row], requests: dict[str, CancelRequest]
+    ) -> list[TaskRecord]:
         async def record(id_: str) -> TaskRecord | None:
             row = live.get(id_)
-            return await self._record(id_, row, wished=is_meant(wished.get(id_), self._born_of(id_, row)))
+            return await self._record(id_, row, cancel_requested=is_meant(requests.get(id_), self._born_of(id_, row)))
 
         return [record for record in await self._each(ids, record) if record is not None]
 
     def _born_of(self, id_: str, row: Row | None) -> str:
-        """Return what tells the task of this id from another, as far as is known."""
+        """Return what distinguishes the task of this id from another, as far as is known."""
         if row is None or self._is_former(id_, row):
             return rows.moment(self._pushed[id_].born if id_ in self._pushed else None)
         return str(row.get("Born") or "")
@@ -116,10 +118,10 @@ class TableJournal:
         each = await self._each(ids, lambda id_: self._wire.get(self._queue, rows.live(id_)))
         return {id_: row for id_, row in zip(ids, each, strict=True) if row is not None}
 
-    async def _record(self, id_: str, row: Row | None, *, wished: bool) -> TaskRecord | None:
+    async def _record(self, id_: str, row: Row | None, *, cancel_requested: bool) -> TaskRecord | None:
         ours = self._pushed.get(id_)
         if row is not None and not self._is_former(id_, row):
-            record = await self._told(id_, row, wished=wished)
+            record = await self._record_of_row(id_, row, cancel_requested=cancel_requested)
             if record.state.is_final:
                 self._forget_pushed(id_)
             elif ours is not None:
@@ -129,15 +131,17 @@ class TableJournal:
         is_known = last is not None and (row is None or rows.is_final(str(last.get("Then", ""))))
         if last is not None and is_known and not self._is_former(id_, last, rows.decoded(last).ended):
             return rows.ended_record(id_, last)
-        # A former task of this id may still run, and tell of itself over ours.
-        return None if ours is None or (row is None and ours.is_seen) else replace(ours.record, cancel_requested=wished)
+        # A former task of this id may still run, and record itself over ours.
+        if ours is None or (row is None and ours.is_seen):
+            return None
+        return replace(ours.record, cancel_requested=cancel_requested)
 
-    async def _told(self, id_: str, row: Row, *, wished: bool) -> TaskRecord:
+    async def _record_of_row(self, id_: str, row: Row, *, cancel_requested: bool) -> TaskRecord:
         fencing = rows.fencing_in(row["Fencing"])
         if row["State"] == rows.DONE:
             ended = await self._wire.get(self._queue, rows.attempt_key(id_, fencing))
             return rows.done_record(id_, row) if ended is None else rows.ended_record(id_, ended)
-        record = rows.live_record(row, self._wire.now(), wished=wished)
+        record = rows.live_record(row, self._wire.now(), cancel_requested=cancel_requested)
         has_ended = fencing.delivery - (record.state is TaskState.RUNNING)  # so many attempts, or fewer
         last = await self._last(id_) if has_ended > 0 else None
         if last is None:
@@ -148,7 +152,7 @@ class TableJournal:
         return replace(record, last=rows.decoded(last))
 
     def _is_former(self, id_: str, row: Row, latest: float = math.inf) -> bool:
-        """Tell whether a row is of a task that had this id before the one which we have pushed.
+        """Return whether a row is of a task that had this id before the one which we have pushed.
 
         Not of one that this queue has taken ours for a repetition of (S8).
 
@@ -201,17 +205,21 @@ class TableJournal:
 
     async def _verified(self, found: list[Row]) -> list[TaskRecord]:
         """Return where tasks are; of a lease that is over it is looked whether the attempt has ended after all."""
-        wished = await self._wishes.among([rows.id_of(row) for row in found]) if found else dict[str, Wish]()
+        requests: dict[str, CancelRequest] = {}
+        if found:
+            requests = await self._cancel_requests.among([rows.id_of(row) for row in found])
         now = self._wire.now()
         records = [
-            rows.live_record(row, now, wished=is_meant(wished.get(rows.id_of(row)), str(row.get("Born") or "")))
+            rows.live_record(
+                row, now, cancel_requested=is_meant(requests.get(rows.id_of(row)), str(row.get("Born") or ""))
+            )
             for row in found
         ]
 
         async def looked(record: TaskRecord, row: Row) -> TaskRecord:
             if record.state is not TaskState.EXPIRED:
                 return record
-            return await self._record(record.id, row, wished=record.cancel_requested) or record
+            return await self._record(record.id, row, cancel_requested=record.cancel_requested) or record
 
         pairs = list(zip(records, found, strict=True))
         return await self._each(pairs, lambda pair: looked(*pair))
@@ -260,10 +268,10 @@ class TableJournal:
         return JournalStats(states=states, oldest_ready_seconds=oldest, ended=ended, window_seconds=window_seconds)
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
-        """Record the wish that tasks end; a worker hears of it before it starts them, or once in a renewal period.
+        """Record that tasks are to end; a worker reads it before it starts them, and once in each renewal period.
 
         `canceled` of one that waits says that no worker with a journal will start it: it ends when one receives it.
-        The wish is recorded, too, for a task that the journal has not heard of.
+        The request is recorded, too, for a task that the journal has not heard of.
         """
         return await _answered(self._cancel(list(ids)))
 
@@ -274,7 +282,7 @@ class TableJournal:
         wanted = [id_ for id_ in each if id_ not in found or not found[id_].state.is_final]
         for start in range(0, len(wanted), MOST_ROWS):
             batch = wanted[start : start + MOST_ROWS]
-            await self._wishes.record({id_: self._born_of(id_, live.get(id_)) for id_ in batch})
+            await self._cancel_requests.record({id_: self._born_of(id_, live.get(id_)) for id_ in batch})
         return [_answer(found.get(id_)) for id_ in ids]
 
     async def cleared(self, before: float, *, running: bool) -> list[Row]:
@@ -314,12 +322,12 @@ class TableJournal:
 
         return [row for found in await _answered(self._each(list(ids), of)) for row in found]
 
-    async def wishes_of_dead_forgotten(self, ids: Sequence[str]) -> None:
-        """Delete the wishes that tasks end which are dead letters, and no others: those may be queued still."""
+    async def forget_cancel_requests_of_dead(self, ids: Sequence[str]) -> None:
+        """Delete the cancel requests of tasks that are dead letters, and no others: those may be queued still."""
 
         async def forgotten() -> None:
             dead = [record.id for record in await self._find(list(ids)) if record.state is TaskState.DEAD]
-            await self._wishes.forget(dead)
+            await self._cancel_requests.forget(dead)
 
         await _answered(forgotten())
 
@@ -359,5 +367,5 @@ async def _answered(call: Awaitable[_T]) -> _T:
         return await call
     except NoAnswer as error:
         raise BackendUnavailable(str(error)) from None
-    except (LookupError, ValueError, TypeError) as error:  # whoever may write there may write anything
+    except (LookupError, ValueError, TypeError) as error:  # who may write there may write anything
         raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error

@@ -1,4 +1,4 @@
-"""What the journal of an Azure queue is told: that a task was pushed, is held, is held still, and what it came to."""
+"""Records in the journal of an Azure queue: that a task was pushed, is held, is held still, and what it came to."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from jobq_azure.table_journal.client import Row, TableWire, Verb
 from jobq_azure.table_journal.note import Note, fixed
 
 _CLOCK: Final = SystemClock()
-_LATE_SECONDS: Final = 600.0  # a push that is told later is none: its task may have ended, and its row be swept
+_LATE_SECONDS: Final = 600.0  # a push that is written later is none: its task may have ended, and its row be swept
 _AT_ONCE_SECONDS: Final = 0.5  # a note that is written within, at the first try, is not worth a look
 _MOST_DESCRIPTION: Final = 8192
 _BEAT_BYTES: Final = 6 * 1024
@@ -35,7 +35,7 @@ class Held:
         since: boottime in seconds, read before the request that granted the lease was sent.
         lease_seconds: how long it lasts from then.
         leased: wall time in seconds of the receive.
-        beat: what it tells of itself, as JSON.
+        beat: how it is, as JSON.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Notebook:
         self._queue = wire.place.queue
 
     def pushed(self, tasks: Sequence[Task]) -> None:
-        """Tell that tasks were acknowledged by the queue."""
+        """Record that tasks were acknowledged by the queue."""
         now = time.time()
         until = _CLOCK.boottime() + _LATE_SECONDS
         self._writer.add(self._pushed(task, now, until) for task in tasks)
@@ -89,7 +89,7 @@ class Notebook:
         return note
 
     def redriven(self, task_id: str, dead: FencingNumber, etag: str) -> None:
-        """Tell that a dead letter was put back, under the next epoch (S3), unless somebody has told more since.
+        """Record that a dead letter was put back, under the next epoch (S3), unless more was recorded since.
 
         Args:
             task_id: its id.
@@ -101,7 +101,7 @@ class Notebook:
         self._writer.add([fixed(self._queue, rows.live(task_id), values, verb, etag=etag)])
 
     def held(self, held: Held) -> None:
-        """Tell that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
+        """Record that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
         key = rows.live(held.id)
         size = len(rows.shown_body(held.task)) + len(held.checkpoint or "") + _BEAT_BYTES
         note = Note(partition=self._queue, row=key, make=lambda: _running(held), bytes=2 * size, is_spare=True)
@@ -109,10 +109,10 @@ class Notebook:
         self._writer.add([note], None if is_first else lambda: self._lost_before(held))
 
     async def was_replaced(self, inner: Delivery) -> bool:
-        """Tell whether a delivery is of a message in whose place another was sent, as the journal was told.
+        """Return whether a delivery is of a message in whose place another was sent, by the journal's record.
 
         Service Bus sends a copy of what goes back to the queue, and then completes the original; a crash between leaves
-        both (S6). Who has sent or received the copy has told of its generation: then the original is to be completed,
+        both (S6). Who has sent or received the copy has recorded its generation: then the original is to be completed,
         not run.
         """
         row = await self._wire.get(self._queue, rows.live(inner.id))
@@ -127,12 +127,12 @@ class Notebook:
             return []
         try:
             return self._lost(held, row)
-        except (LookupError, ValueError, TypeError):  # whoever may write there may write anything
+        except (LookupError, ValueError, TypeError):  # who may write there may write anything
             return []
 
     def _lost(self, held: Held, row: Row) -> list[Note]:
         fencing = rows.fencing_in(row["Fencing"])
-        if fencing >= held.fencing or rows.lease_left(row, self._wire.now()) > 0:  # then it was given back, and is told
+        if fencing >= held.fencing or rows.lease_left(row, self._wire.now()) > 0:  # given back, and recorded as that
             return []
         host, pid = host_of(str(row.get("Holder", "")))
         attempt = Attempt(
@@ -145,7 +145,7 @@ class Notebook:
             pid=pid,
             detail="its lease ran out without a word: the worker died, or lost it",
         )
-        # Inserted: its own worker may have told more, and late.
+        # Inserted: its own worker may have recorded more, and late.
         return self._attempt(held.id, fencing, attempt, "", Verb.INSERT, str(row.get("Born", "")))
 
     def ended(
@@ -157,9 +157,9 @@ class Notebook:
         *,
         reason: str | None = None,
         description: str = "",
-        wished: bool = False,
+        cancel_requested: bool = False,
     ) -> None:
-        """Tell what an attempt came to, once its settle has been confirmed (S5).
+        """Record what an attempt came to, once its settle has been confirmed (S5).
 
         Args:
             held: the delivery.
@@ -168,7 +168,7 @@ class Notebook:
             after: where the task is now; None = it has ended.
             reason: of a dead letter; None = it is none.
             description: likewise.
-            wished: whether there is a wish to take away; only where it has ended.
+            cancel_requested: whether there is a cancel request to take away; only where it has ended.
         """
         born = rows.born(held.task)
         notes = self._attempt(held.id, held.fencing, attempt, output, Verb.REPLACE, born, reason, description)
@@ -184,24 +184,26 @@ class Notebook:
             "Born": born,
         }
         self._writer.add(notes)
-        self._tell_where(held.id, held.fencing, values)
-        if wished:
-            self._writer.add([fixed(rows.wishes_of(self._queue), rows.wish_key(held.id), {}, Verb.DELETE)])
+        self._record_where(held.id, held.fencing, values)
+        if cancel_requested:
+            self._writer.add(
+                [fixed(rows.cancel_requests_of(self._queue), rows.cancel_request_key(held.id), {}, Verb.DELETE)]
+            )
 
     def replaced(self, held: Held, after: After) -> None:
-        """Tell that the queue has a copy of a task; whether the original is gone is not known yet (S6)."""
+        """Record that the queue has a copy of a task; whether the original is gone is not known yet (S6)."""
         self._waits(held, after)
 
     def _waits(self, held: Held, after: After) -> None:
         values = _waiting(held.task, after.fencing, after.due)
         if held.checkpoint is not None:
             rows.put(values, "Checkpoint", held.checkpoint.encode())
-        self._tell_where(held.id, after.fencing, values)
+        self._record_where(held.id, after.fencing, values)
 
-    def _tell_where(self, task_id: str, fencing: FencingNumber, values: dict[str, Any]) -> None:
+    def _record_where(self, task_id: str, fencing: FencingNumber, values: dict[str, Any]) -> None:
         """Record that a task waits or has ended: late not over the word of a later attempt (S3, S5).
 
-        Whoever is cut off from the table alone, and not from the queue, tells of what another has long begun or ended.
+        Who is cut off from the table alone, and not from the queue, writes of what another has long begun or ended.
         """
         note, is_stale, tries = fixed(self._queue, rows.live(task_id), values), False, 0
         written = _CLOCK.boottime()
@@ -212,7 +214,7 @@ class Notebook:
             if tries == 1 and late < _AT_ONCE_SECONDS:
                 return
             row = await self._wire.get(self._queue, note.row)
-            if row is None:  # an end is told by its attempt, too; but the word of its push may come yet
+            if row is None:  # an end is recorded by its attempt, too; but the note of its push may come yet
                 note.verb, note.etag = Verb.INSERT, ""
                 is_stale = values["State"] == rows.DONE and late > _LATE_SECONDS
             else:
@@ -223,8 +225,8 @@ class Notebook:
         self._writer.add([note])
 
     def _is_later(self, row: Row, fencing: FencingNumber, born: str) -> bool:
-        """Tell whether a row is the word of a later attempt, or of another task that was given the id since."""
-        with suppress(LookupError, ValueError, TypeError):  # whoever may write there may write anything
+        """Return whether a row is the word of a later attempt, or of another task that was given the id since."""
+        with suppress(LookupError, ValueError, TypeError):  # who may write there may write anything
             if rows.fencing_in(row["Fencing"]) > fencing:
                 return True
             made, knows = rows.born_in(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
@@ -273,7 +275,7 @@ def _waiting(task: Task | None, fencing: FencingNumber, due: float) -> dict[str,
 
 def _running(held: Held) -> dict[str, Any] | None:
     left = held.lease_seconds - (_CLOCK.boottime() - held.since)
-    if left <= 0:  # another may hold it by now, and has told so (S3)
+    if left <= 0:  # another may hold it by now, and has recorded it (S3)
         return None
     values: dict[str, Any] = {
         "State": "running",

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _EVERY_SECONDS: Final = 600.0  # by each worker
 _SPREAD: Final = 0.5  # of that: workers that started together shall not sweep together
 _DONE_SECONDS: Final = 3600.0  # for which a task that has ended is known as such, against a late word of its push
-_WISH_SECONDS: Final = 600.0  # after which it is looked whether a wish has met its task
-_NOBODYS_SECONDS: Final = 86400.0  # for which a wish waits for a task that the journal knows nothing of
+_CANCEL_REQUEST_SECONDS: Final = 600.0  # after which a request is looked at: has its task ended?
+_NOBODYS_SECONDS: Final = 86400.0  # for which a request waits for a task that the journal knows nothing of
 # A checkpoint of which nothing else is known may be a dead letter's, or that of a task which nobody has taken since.
 _SAVED_SECONDS: Final = 30 * 86400.0
 _MOST_ROWS: Final = 100  # that are looked at one by one
@@ -67,7 +67,7 @@ class Sweep:
     async def once(self) -> None:
         """Delete what is to be forgotten, a thousand attempts at most."""
         now = time.time()
-        await self._wishes(now)  # first: the row of a task that has ended tells that its wish is met
+        await self._cancel_requests(now)  # first: the row of a task that has ended shows that its request is met
         first, _ = rows.below("i")
         old, _ = await self._wire.look(self._queue, first, rows.ended_from(now - self._keep_seconds), select="Printed")
         self._notebook.forget([each for row in old for each in _attempt_of(row)])
@@ -87,7 +87,7 @@ class Sweep:
     async def _checkpoints(self, old: float) -> None:
         """Delete checkpoints that were saved before this and whose task neither runs nor waits, one at a time (S9)."""
         for each in await self._saved_before(self._queue, "c", old):
-            saved = await self._wire.get(self._queue, each["RowKey"])  # first: whoever takes the task then changes it
+            saved = await self._wire.get(self._queue, each["RowKey"])  # first: who takes the task then changes it
             task = await self._wire.get(self._queue, rows.live(rows.id_of(each)))
             if saved is None or float(saved["At"]) >= old or (task is not None and task["State"] != rows.DONE):
                 continue
@@ -105,11 +105,11 @@ class Sweep:
         )  # fmt: skip
         return found
 
-    async def _wishes(self, now: float) -> None:
-        """Delete wishes whose task has ended, or was never heard of."""
-        partition = rows.wishes_of(self._queue)
+    async def _cancel_requests(self, now: float) -> None:
+        """Delete cancel requests whose task has ended, or was never heard of."""
+        partition = rows.cancel_requests_of(self._queue)
         met: list[Row] = []
-        for row in await self._saved_before(partition, "w", now - _WISH_SECONDS):
+        for row in await self._saved_before(partition, "w", now - _CANCEL_REQUEST_SECONDS):
             task = await self._wire.get(self._queue, rows.live(rows.id_of(row)))
             is_old = now - float(row["At"]) > _NOBODYS_SECONDS
             if is_old if task is None else _has_met(row, task):
@@ -117,11 +117,11 @@ class Sweep:
         self._notebook.forget(met, partition)
 
 
-def _has_met(wish: Row, task: Row) -> bool:
-    """Tell whether a task has ended that somebody wanted to end; not a former one of its id, which ended before."""
-    born = {str(wish.get("Born") or ""), str(task.get("Born") or "")}
+def _has_met(request: Row, task: Row) -> bool:
+    """Return whether a task has ended that somebody wanted to end; not a former one of its id, which ended before."""
+    born = {str(request.get("Born") or ""), str(task.get("Born") or "")}
     is_of_it = "" in born or len(born) == 1
-    return task["State"] == rows.DONE and (is_of_it or float(task["At"]) >= float(wish["At"]))
+    return task["State"] == rows.DONE and (is_of_it or float(task["At"]) >= float(request["At"]))
 
 
 def _attempt_of(row: Row) -> list[dict[str, Any]]:

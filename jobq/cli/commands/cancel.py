@@ -45,7 +45,7 @@ def cancel(
     """Cancel tasks. One that waits will not run; one that runs is stopped by its worker, and not started again.
 
     A worker hears of it with its next heartbeat, four times in a lease; then the task is asked to end, and killed after
-    the worker's --stop-grace. Whoever waits for it sees `canceled`. A task that has ended stays as it is.
+    the worker's --stop-grace. Who waits for it sees `canceled`. A task that has ended stays as it is.
     """
     if bool(ids) + all_ + bool(where) != 1:
         raise click.UsageError("give the IDs of tasks, or --where, or --all; one of them")

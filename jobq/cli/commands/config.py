@@ -18,7 +18,7 @@ _CHANGED: Final = "1"  # bold
 def config(changed: bool, as_json: bool) -> int:
     """Show each setting: its value, where that came from, what it decides. Secrets stay hidden.
 
-    docs/configuration.md tells what each accepts.
+    docs/configuration.md says what each accepts.
     """
     from jobq.configuration import explain  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
     from jobq.run.spawn.choose_spawner import is_possible  # noqa: PLC0415 - as above

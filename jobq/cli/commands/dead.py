@@ -264,7 +264,7 @@ async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], al
 
 
 def _both(former: JobqError | None, error: JobqError) -> JobqError:
-    """Return the error to tell of two: the first, with what the other says."""
+    """Return the error to show of two: the first, with what the other says."""
     if former is None:
         return error
     for note in [*([] if isinstance(error, MalformedTask) else [str(error)]), *getattr(error, "__notes__", [])]:
@@ -273,7 +273,7 @@ def _both(former: JobqError | None, error: JobqError) -> JobqError:
 
 
 def _put_ids(ids: Sequence[str]) -> None:
-    with suppress(terminal.OutputGone):  # what is begun is done to its end, whoever reads of it
+    with suppress(terminal.OutputGone):  # what is begun is done to its end, though nobody may read of it
         for id_ in ids:
             terminal.put_json({"id": id_})
         terminal.flush()

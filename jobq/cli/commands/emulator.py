@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _HELP: Final = """Serve an Azure Service Bus on 127.0.0.1, in memory, until Ctrl-C or SIGTERM; print how to reach it.
 
 AMQP for the unmodified azure-servicebus SDK, REST, and the admin API, on one state that ends with this command.
-docs/testing-service-bus.md tells what it does and where the real service may differ.
+docs/testing-service-bus.md says what it does and where the real service may differ.
 
 For jobq, put what it prints into JOBQ_CONNECTION_STRING: jobq sb://emulator/demo worker
 """

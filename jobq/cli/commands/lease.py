@@ -39,7 +39,7 @@ Signals are passed on; SIGTERM, SIGHUP and SIGINT are followed by SIGKILL after 
 at once. The command finds /dev/null as its standard input.
 
 Exit code: the command's, 128+n if signal n ended it, 127 if it could not be started. 75 (--conflict-exit-code) when the
-lease is held elsewhere or was lost; standard error tells which.
+lease is held elsewhere or was lost; standard error says which.
 """
 
 

@@ -101,7 +101,7 @@ class _Store:
         self._offset = 0
 
     async def show(self, attempt: int | None) -> bool:
-        """Show what is new in the log of an attempt, the last by default; tell whether there is one."""
+        """Show what is new in the log of an attempt, the last by default; return whether there is one."""
         from jobq.run.process.log_files import latest_log, log_name  # noqa: PLC0415 - as above
 
         if attempt is None:
@@ -184,7 +184,7 @@ class _Printer:
             self._attempt, self._seen, self._last = attempt, "", ""
 
     def ends_with(self, text: str) -> bool:
-        """Tell whether what was added ends in these letters."""
+        """Return whether what was added ends in these letters."""
         return _letters(self._last).endswith(text)
 
     def finish(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HELP: Final = """Take one task and run it here, under its lease, as a worker does; print what it prints, then end.
 
-What becomes of the task is told on standard error: done, will run again (its failures are not used up), or given up.
+What becomes of the task is printed on standard error: done, will run again (its failures are not used up), or given up.
 With -n up to N tasks one after another; a retry that falls due meanwhile counts as one.
 
 Exit codes: 0 all done, 1 one failed or its lease was lost, 4 there was no task, 130 and 143 interrupted with it given

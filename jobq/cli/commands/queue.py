@@ -31,7 +31,7 @@ _MOST_PEEKED: Final = 10_000
 def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
     """Count the tasks: visible (could start now), leased (running), scheduled (for later), dead (given up).
 
-    A Storage Queue tells the first three only together, and about: as total.
+    A Storage Queue counts the first three only together, and about: as total.
     """
 
     async def work(backend: "Backend") -> int:
@@ -48,7 +48,7 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
 
 
 def _counts(stats: "QueueStats") -> dict[str, int | None]:
-    """Return what is told: a total only where the others are not known."""
+    """Return the counts to show: a total only where the others are not known."""
     return {name: count for name, count in asdict(stats).items() if name != "total" or count is not None}
 
 

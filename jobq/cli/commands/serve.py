@@ -122,7 +122,7 @@ def _loop_factory() -> Any:
 
 
 def _log_to_stderr() -> None:
-    """The audit is one line of JSON each; everything else is told as text. Both go to standard error."""
+    """The audit is one line of JSON each; everything else is text. Both go to standard error."""
     for name, form, level in (
         ("jobq.audit", "%(message)s", logging.INFO),
         ("jobq", "%(asctime)s %(levelname)s %(name)s: %(message)s", logging.INFO),
@@ -142,16 +142,16 @@ async def _serve(spec: str, settings: "Settings", listening: "Listening", *, as_
 
     stop = asyncio.Event()
 
-    def tell(url: str, wants_tokens: bool) -> None:
+    def announce(url: str, wants_tokens: bool) -> None:
         if as_json:
             terminal.put_json({"url": url, "tokens": wants_tokens})
         else:
             terminal.put(url)
-            whom = "to whoever has a token" if wants_tokens else "to everyone on this machine, without tokens"
-            terminal.tell(f"serving {whom}; {url}/openapi.json tells what there is. Ctrl-C ends it.")
+            whom = "to those who have a token" if wants_tokens else "to everyone on this machine, without tokens"
+            terminal.tell(f"serving {whom}; {url}/openapi.json has what there is. Ctrl-C ends it.")
         terminal.flush()
 
-    serving = asyncio.create_task(serve_place(spec, settings, listening, stop, tell), name="service")
+    serving = asyncio.create_task(serve_place(spec, settings, listening, stop, announce), name="service")
     with heard() as end:
         try:
             await asyncio.shield(serving)

@@ -75,8 +75,8 @@ def tell_missing(ids: list[str], *, as_json: bool) -> int:
 def ps(ctx: click.Context, limit: int, as_json: bool) -> int:
     """Show what runs: worker, age, attempt, progress, CPU and memory, what is left of the lease, what runs.
 
-    What a task tells is as old as its last heartbeat, which comes four times in a lease. A task whose lease is over
-    does not run any more: its worker died, and the next one that asks starts it again.
+    What is shown of a running task is as old as its last heartbeat, which comes four times in a lease. A task whose
+    lease is over does not run any more: its worker died, and the next one that asks starts it again.
     """
 
     async def work(backend: "Backend") -> None:

@@ -36,7 +36,7 @@ def checkpoint(value: str | None, files: bool) -> int:
 @click.argument("share")
 @click.argument("text", default="")
 def progress(share: str, text: str) -> int:
-    """Tell how far this task is: SHARE from 0 to 1, or `-` for unknown, and a TEXT; `jobq QUEUE ps` shows both."""
+    """Report how far this task is: SHARE from 0 to 1, or `-` for unknown, and a TEXT; `jobq QUEUE ps` shows both."""
     try:
         told = None if share == "-" else float(share)
     except ValueError:

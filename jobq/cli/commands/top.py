@@ -77,7 +77,7 @@ def top(ctx: click.Context, interval: timedelta | None, once: bool, as_json: boo
 
 
 def _is_screen() -> bool:
-    """Tell whether standard output can be drawn on: a terminal whose cursor moves."""
+    """Return whether standard output can be drawn on: a terminal whose cursor moves."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in {"", "dumb"}
 
 
@@ -193,7 +193,7 @@ def _running(found: Look, height: int) -> list[str]:
 
 
 def _change(found: Look, first: Look) -> str:
-    """Return what has changed since the first look: all that the counts alone can tell of a pace."""
+    """Return what has changed since the first look: all that the counts alone say of a pace."""
     if not (found.stats.is_known and first.stats.is_known):
         return "the service does not say how many tasks there are"
     seconds = max(found.at - first.at, 0.001)

@@ -18,7 +18,7 @@ FIELDS: Final = ("id", "reason", "exit", "error", "host", "command")
 
 @dataclass
 class _Group:
-    """What is told of one group."""
+    """What is shown of one group."""
 
     facts: dict[str, str]
     ids: list[str] = field(default_factory=list)

@@ -32,13 +32,13 @@ _PHRASES: Final = {
     "task.runs_alone": "would be given up after one more crash, so it runs without neighbours",
     "task.settlement_unknown": "ended, but whether the queue knows is unknown",
     "task.result_not_kept": "has a result that is not kept",
-    "task.not_settled": "ended, but the queue could not be told",
+    "task.not_settled": "ended, but the queue could not be reached",
 }
 _NO_DETAIL: Final = frozenset(
     {"task_id", "queue", "backend", "worker_id", "host", "detail", "trace_id", "span_id", "stream", "line", "fencing"}
     | {"max_attempts", "error_type", "waited_s"}
 )
-# What becomes of the task: which attempt that was has been told.
+# What becomes of the task: which attempt that was has been shown.
 _AFTERWARDS: Final = frozenset({"task.retry_scheduled", "task.dead_lettered", "task.released"})
 _RESERVED: Final = ("ts", "level", "event", "msg")
 _SGR: Final = re.compile("\x1b\\[[0-9;:]*m")
@@ -93,7 +93,7 @@ _COUNTED: Final[dict[str, Callable[[int], str]]] = {
 
 
 def short_id(id_: str) -> str:
-    """Return what tells tasks apart for people."""
+    """Return what distinguishes tasks for people."""
     return id_[-ID_CHARACTERS:]
 
 

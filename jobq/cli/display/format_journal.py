@@ -172,7 +172,7 @@ def running(records: "Sequence[TaskRecord]", width: int) -> list[str]:
     """Return the lines of a table of what runs.
 
     Args:
-        records: with what their attempts told last.
+        records: with the last beats of their attempts.
         width: of the screen, in columns; 0 = nothing is cut.
     """
     rows = [

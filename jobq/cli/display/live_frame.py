@@ -1,6 +1,6 @@
 """Keeps a few lines at the bottom of a terminal while other lines scroll above them, from the writer's thread.
 
-rich.live would write from whoever calls it and under a lock: one paused terminal (Ctrl-S, a stuck ssh) would stop the
+rich.live would write from its caller's thread, under a lock: one paused terminal (Ctrl-S, a stuck ssh) would stop the
 event loop that renews leases (P1, L4). Here the loop only leaves behind how to draw the newest frame.
 """
 
@@ -104,11 +104,11 @@ def size_of(descriptor: int) -> os.terminal_size:
         size = os.get_terminal_size(descriptor)
     except OSError:  # it has gone
         return _USUAL
-    return os.terminal_size((size.columns or _USUAL.columns, size.lines or _USUAL.lines))  # 0: nobody ever told it
+    return os.terminal_size((size.columns or _USUAL.columns, size.lines or _USUAL.lines))  # 0: nobody ever set it
 
 
 def same_terminal(one: int, other: int) -> bool:
-    """Tell whether two descriptors are one terminal, though one may have been opened as /dev/tty."""
+    """Return whether two descriptors are one terminal, though one may have been opened as /dev/tty."""
     return os.isatty(one) and os.isatty(other) and _device(one) == _device(other)
 
 

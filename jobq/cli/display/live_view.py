@@ -32,7 +32,7 @@ REFRESH_SECONDS: Final = 0.5
 _ASK_SECONDS: Final = 5.0  # between two looks at the queue, at least
 _ASK_SHARE: Final = 0.05  # of the time that a look may take: a slow service is asked less often
 _ANSWER_SECONDS: Final = 30.0
-_OLD_SECONDS: Final = 15.0  # from when on the age of an answer is told
+_OLD_SECONDS: Final = 15.0  # from when on the age of an answer is shown
 _RATE_SECONDS: Final = 60.0
 _LEAVE_SECONDS: Final = 1.0  # how long the view's connection is waited for at the end
 _OUT: Final = 1
@@ -54,7 +54,7 @@ def why_not(*, log_format: str = "auto") -> str | None:
 
 
 def is_wanted(view: str, *, log_format: str = "auto") -> bool:
-    """Tell whether to show it; warns when it was asked for and cannot be.
+    """Return whether to show it; warns when it was asked for and cannot be.
 
     Args:
         view: live, lines, or auto: live wherever that is possible and standard output is no pipe. What reads the pipe
@@ -131,7 +131,7 @@ class Depth:
         self._trouble = ""
 
     async def watch(self) -> None:
-        """Look for ever; no answer, no connection and no sense in an answer are told and harm nobody."""
+        """Look for ever; no answer, no connection and no sense in an answer are shown and harm nobody."""
         while True:
             began = time.monotonic()
             try:
@@ -263,5 +263,5 @@ async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _watched(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except Exception:  # noqa: BLE001 - told with its traceback; the tasks matter more than their picture
+    except Exception:  # noqa: BLE001 - logged with its traceback; the tasks matter more than their picture
         _log.exception("the live view has ended")

@@ -15,7 +15,7 @@ _EVENTS_FROM: Final = _RECORDS_FROM | {terminal.Verbosity.NORMAL: logging.INFO}
 
 
 def least_event_level() -> int:
-    """Return the level from which on events are told."""
+    """Return the level from which on events are shown."""
     return _EVENTS_FROM[terminal.verbosity()]
 
 

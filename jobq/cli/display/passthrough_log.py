@@ -78,7 +78,7 @@ class Screen:
             self._put(descriptor, shown)
 
     def on_event(self, event: Event) -> None:
-        """Show a warning of the worker; what befalls tasks is told at the end. A subscriber of `Events`."""
+        """Show a warning of the worker; what befalls tasks is shown at the end. A subscriber of `Events`."""
         usual = event.level >= logging.WARNING and not event.name.startswith("task.")
         if event.level >= self._least_level and (usual or self._least_level == logging.DEBUG):
             self.say(sentence(event.name, event.fields), event.level)
@@ -108,7 +108,7 @@ class Screen:
         writer.put(descriptor, text.encode("utf-8", "backslashreplace") + b"\n", important=important)
 
     def _on_fault(self, descriptor: int, error: OSError) -> None:
-        if descriptor == _OUT:  # of standard error nobody could be told
+        if descriptor == _OUT:  # of standard error there is nowhere to say it
             self.lost_output = True
             self.say(cannot_write(error), logging.ERROR)
 

@@ -35,7 +35,7 @@ class Bar:
             self._progress.stop()
 
     def show(self, completed: float, note: str) -> None:
-        """Tell how far the work has come; the first step shows nothing, since most work has no second."""
+        """Show how far the work has come; the first step shows nothing, since most work has no second."""
         self._steps += 1
         if self._steps == 1 or not sys.stderr.isatty() or terminal.verbosity() is terminal.Verbosity.QUIET:
             return

@@ -1,4 +1,4 @@
-"""The picture of a running worker: a table of slots and what is told below it, as lines for a terminal of any size.
+"""The picture of a running worker: a table of slots and the lines below it, as lines for a terminal of any size.
 
 Pure: what it is given decides what it returns. Plain ASCII but for what commands hold, so that any locale takes it.
 """

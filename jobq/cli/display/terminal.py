@@ -25,7 +25,7 @@ _UNDECODABLE: Final = range(0xDC80, 0xDD00)  # a byte that was no UTF-8, as os.f
 
 
 class Verbosity(IntEnum):
-    """How much is told on standard error: `--quiet`, neither, `--verbose`."""
+    """How much is printed on standard error: `--quiet`, neither, `--verbose`."""
 
     QUIET = -1
     NORMAL = 0
@@ -57,7 +57,7 @@ def _nowhere() -> TextIO:
 
 
 def discard_stdout() -> None:
-    """Send what is still buffered nowhere: whoever read standard output has gone."""
+    """Send what is still buffered nowhere: the reader of standard output has gone."""
     _discard(_apart.fileno() if _apart is not None else 1)
 
 
@@ -68,18 +68,18 @@ def _discard(descriptor: int) -> None:
 
 
 def verbosity() -> Verbosity:
-    """Return how much is to be told."""
+    """Return how much is to be printed."""
     return _verbosity
 
 
 def set_verbosity(value: Verbosity) -> None:
-    """Decide how much is told from now on, by this whole process."""
+    """Decide how much is printed from now on, by this whole process."""
     global _verbosity  # noqa: PLW0603 - one command line, one standard error
     _verbosity = value
 
 
 def uses_color(stream: TextIO) -> bool:
-    """Tell whether to colour: NO_COLOR wins over FORCE_COLOR, which wins over what the stream is."""
+    """Return whether to colour: NO_COLOR wins over FORCE_COLOR, which wins over what the stream is."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -126,12 +126,12 @@ class OutputGone(Exception):
 
 
 def cannot_write(error: OSError) -> str:
-    """Return what to tell of standard output that cannot be written."""
+    """Return what to print of standard output that cannot be written."""
     return f"cannot write to standard output: {error.strerror or error}"
 
 
 def reader_has_gone(error: OSError, descriptor: int) -> bool:
-    """Tell whether nobody reads any more, as in `| head -1` or on a terminal that hung up: then nothing is lost."""
+    """Return whether nobody reads any more, as in `| head -1` or on a terminal that hung up: then nothing is lost."""
     if error.errno == errno.EIO:  # of a disk: a fault; a terminal that hung up is no longer one to isatty
         return stat.S_ISCHR(os.fstat(descriptor).st_mode)
     return error.errno == errno.EPIPE
@@ -179,7 +179,7 @@ def flush() -> None:
 
 
 def leave(exit_code: int) -> NoReturn:
-    """End the process now, with all that was put and told, and without waiting for threads."""
+    """End the process now, with all that was printed, and without waiting for threads."""
     with suppress(OutputGone):
         flush()
     os._exit(exit_code)
@@ -191,9 +191,9 @@ def put_json(value: Any) -> None:
 
 
 def put_report(values: Iterable[Any], exit_code: int) -> int:
-    """Write the JSON objects that tell what a command has done; return its exit code, 1 for a success nobody can read.
+    """Write the JSON objects that say what a command has done; return its exit code, 1 for a success nobody can read.
 
-    A reader that has gone changes nothing: what is done is done, and the exit code tells it.
+    A reader that has gone changes nothing: what is done is done, and the exit code says it.
     """
     try:
         for value in values:
@@ -246,7 +246,7 @@ def complain_json(name: str, message: str, exit_code: int, **more: Any) -> None:
 def _put_aside(line: str) -> None:
     try:
         print(line, file=sys.stderr, flush=True)
-    except OSError:  # the terminal has gone, or its disk is full: nobody is left to tell, and the work counts
+    except OSError:  # the terminal has gone, or its disk is full: nobody is left to read it, and the work counts
         _discard(2)  # else Python would try again at its end, and end with a code of its own
 
 
@@ -257,7 +257,7 @@ def confirmed(question: str) -> bool:
 
 
 def has_terminal_input() -> bool:
-    """Tell whether somebody could answer a question, or type tasks."""
+    """Return whether somebody could answer a question, or type tasks."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

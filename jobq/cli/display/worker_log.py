@@ -91,7 +91,7 @@ class Console:
         return self._frames.show
 
     def on_event(self, event: Event) -> None:
-        """Show an event, if it is grave enough to be told; a subscriber of `jobq.events.Events`."""
+        """Show an event, if it is grave enough to be shown; a subscriber of `jobq.events.Events`."""
         if event.level < self._least_level:
             return
         if event.name == "task.leased" and not self._as_json and self._least_level > logging.DEBUG:
@@ -121,7 +121,7 @@ class Console:
         self.on_event(Event(name=name, fields=fields, level=level, at=time.time() if at is None else at))
 
     def _on_fault(self, descriptor: int, error: OSError) -> None:
-        if descriptor == _OUT:  # of standard error nobody could be told
+        if descriptor == _OUT:  # of standard error there is nowhere to say it
             self.lost_output = True
             event = Event(name="console.output_lost", fields={"detail": cannot_write(error)}, level=logging.ERROR)
             self._logs.put(_ERR, self._formatted(event), important=True)

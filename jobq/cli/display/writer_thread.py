@@ -19,12 +19,13 @@ _OVERHEAD_BYTES: Final = 64  # of an entry: bounds how many empty lines wait
 class Writer:
     """A bounded queue of lines and one daemon thread that writes them, in order, to file descriptors.
 
-    When the queue is full new lines are dropped, counted, and told of as soon as there is room again. A descriptor
-    that cannot be written any more is given up: in silence when its reader has gone, else (a full disk) it is told.
+    When the queue is full new lines are dropped and counted, and their number is written as soon as there is room.
+    A descriptor that cannot be written any more is given up: in silence when its reader has gone, else (a full disk)
+    with a message.
 
     Args:
-        dropped: makes the line that tells how many were dropped, and the descriptor it goes to.
-        on_fault: told by the thread, once for each descriptor, why it cannot be written; must not block.
+        dropped: makes the line that says how many were dropped, and the descriptor it goes to.
+        on_fault: called by the thread, once for each descriptor, with why it cannot be written; must not block.
         max_bytes: how much may wait.
     """
 

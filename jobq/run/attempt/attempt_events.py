@@ -1,4 +1,4 @@
-"""What an attempt tells the subscribers of events: its start, its end with what it used, and what was settled."""
+"""The events of one attempt: its start, its end with what it used, and what was settled."""
 
 import logging
 import time
@@ -29,11 +29,11 @@ _ERROR_OF: Final = {OutcomeKind.TIMED_OUT: "timeout", OutcomeKind.LOCK_LOST: "le
 _QUIET: Final = (OutcomeKind.SUCCEEDED, OutcomeKind.PREEMPTED)
 
 
-class Telling:
-    """Tells of one attempt.
+class AttemptEvents:
+    """Publishes the events of one attempt.
 
     Args:
-        events: passes on what is told.
+        events: where to publish them.
         delivery: whose.
         queue: its queue's name.
     """
@@ -46,7 +46,7 @@ class Telling:
         self._due: float | None = None  # wall time, of a first attempt
 
     def leased(self, task: Task | None = None) -> None:
-        """Tell that a lease on it was granted; what is known of its task goes with all that is told later.
+        """Publish that a lease on it was granted; what is known of its task goes with all later events.
 
         Args:
             task: as delivered; None = it is malformed, or was not read.
@@ -60,15 +60,15 @@ class Telling:
         self._emit("task.leased")
 
     def started(self) -> None:
-        """Tell that its process runs."""
+        """Publish that its process runs."""
         self._emit("task.started", fencing=str(self._delivery.fencing), waited_s=self._waited())
 
     def renewed(self, result: str) -> None:
-        """Tell what came of a renewal of its lease."""
+        """Publish what came of a renewal of its lease."""
         self._emit("task.lease_renewed", logging.DEBUG, result=result)
 
     def ended(self, outcome: Outcome, keeper: LeaseKeeper) -> None:
-        """Tell how it ended; `keeper` knows what became of its lease."""
+        """Publish how it ended; `keeper` knows what became of its lease."""
         lost = outcome.kind is OutcomeKind.LOCK_LOST
         loss = keeper.loss  # None when the guardian was quicker than the keeper
         self._has_ended = True
@@ -89,7 +89,7 @@ class Telling:
             self._emit("task.result_not_kept", logging.WARNING, detail=outcome.value_lost)
 
     def settled(self, verdict: Verdict, settled: Settled) -> None:
-        """Tell what was decided, and whether the backend knows."""
+        """Publish what was decided, and whether the backend knows."""
         if settled is Settled.UNKNOWN:
             self._emit("task.settlement_unknown", logging.WARNING)
         elif settled is Settled.LOST and not isinstance(verdict, Leave):
@@ -112,11 +112,11 @@ class Telling:
             self._emit("task.cancelled", detail="it was canceled before it started")
 
     def released(self, delay: timedelta | None = None) -> None:
-        """Tell that it was given back unstarted; `delay` is for how long, None = it is there at once."""
+        """Publish that it was given back unstarted; `delay` is for how long, None = it is there at once."""
         self._emit("task.released", delay_s=None if delay is None else round(delay.total_seconds(), 3))
 
     def alone(self) -> None:
-        """Tell that it is started when nothing else runs here, and nothing beside it."""
+        """Publish that it is started when nothing else runs here, and nothing beside it."""
         self._emit("task.runs_alone")
 
     def _waited(self) -> float | None:

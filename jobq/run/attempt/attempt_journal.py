@@ -73,7 +73,7 @@ class AttemptJournal:
         await self._cancel.wait()
 
     def started(self, running: object, checkpoints: "Checkpoints | None") -> None:
-        """Take in that it runs: from now on each renewal tells of it."""
+        """Take in that it runs: from now on each renewal has a beat of it."""
         self._started, self._running, self._checkpoints = time.time(), running, checkpoints
 
     async def renew(self, lease: timedelta) -> timedelta | None:

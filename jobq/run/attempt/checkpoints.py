@@ -180,7 +180,7 @@ class Checkpoints:
             await self._tidy(self._archives, name, former)
 
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to save: no folder, or one that the task never used, or has done away with."""
+        """Return whether there is nothing to save: no folder, one that the task never used, or has done away with."""
         try:
             return self.folder is None or not (any(self.folder.iterdir()) or self._saved.archive is not None)
         except OSError:
@@ -207,7 +207,7 @@ class Checkpoints:
         self._saved = saved
 
     async def forget(self) -> None:
-        """Remove the files of a task that has ended for good; what cannot be removed stays, and is told."""
+        """Remove the files of a task that has ended for good; what cannot be removed stays, and is logged."""
         if self._archives is not None and self._saved.archive is not None:
             await self._tidy(self._archives, None, self._saved.archive)
 

@@ -50,12 +50,12 @@ class CommandRunning:
         self._outcome: Outcome | None = None
 
     def has_exited(self) -> bool:
-        """Tell whether it has ended by itself by now."""
+        """Return whether it has ended by itself by now."""
         return self._process.has_exited()
 
     async def exited(self) -> None:
         """Wait until nothing of it runs."""
-        with suppress(StatusLost):  # `ended` tells
+        with suppress(StatusLost):  # `ended` says it
             await self._process.wait()
         if self._duration is None:
             self._duration = time.monotonic() - self._started

@@ -39,7 +39,7 @@ class Admission(Enum):
     START = "start"
     ALONE = "alone"  # it starts as soon as nothing else runs here
     LATER = "later"  # it goes back uncharged, for a while
-    BACK = "back"  # it goes back uncharged, for whoever has room
+    BACK = "back"  # it goes back uncharged, for a worker that has room
 
 
 @dataclass(frozen=True)

@@ -100,13 +100,13 @@ def check_counters(task: Task, deliveries: int) -> None:
 
 
 def is_one_crash_from_its_end(task: Task, deliveries: int) -> bool:
-    """Tell whether the task has crashed before, and one more crash would use up its budget."""
+    """Return whether the task has crashed before, and one more crash would use up its budget."""
     crashes = crashes_before(task, deliveries)
     return crashes > 0 and crashes == task.budgets.crashes
 
 
 def times_given_back(task: Task) -> int:
-    """Return how often the task came back uncharged, as far as the envelope tells: ends that no budget paid for."""
+    """Return how often the task came back uncharged, as far as the envelope says: ends that no budget paid for."""
     return max(0, task.counters.ends - task.counters.failures - task.counters.preemptions)
 
 
@@ -189,7 +189,7 @@ def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> 
 def verdict_of_caller(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> Verdict:
     """As `verdict`, but every end of its own is the task's doing: a signal or a failed start is a failure like a code.
 
-    For whoever sits in front of it and would rather see it than have it repeated, as with `xargs`.
+    For a user who sits in front of it and would rather see it than have it repeated, as with `xargs`.
     """
     if outcome.kind is OutcomeKind.CRASHED:
         outcome = replace(outcome, kind=OutcomeKind.FAILED)
@@ -223,7 +223,7 @@ def unspent(task: Task) -> Requeue:
 
 
 def is_unspent(task: Task, outcome: Outcome | None, verdict: Verdict) -> bool:
-    """Tell whether a task, as delivered, has failed and is given back with its retries whole, as `unspent` does it."""
+    """Return whether a task, as delivered, has failed and is given back with its retries whole, as by `unspent`."""
     has_failed = outcome is not None and outcome.kind in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT}
     return has_failed and isinstance(verdict, Requeue) and verdict.counters.failures == task.counters.failures
 

@@ -34,7 +34,7 @@ class Running(Protocol):
         ...
 
     def has_exited(self) -> bool:
-        """Tell whether it has ended by itself by now, even if `exited` has not heard of it yet."""
+        """Return whether it has ended by itself by now, even if `exited` has not heard of it yet."""
         ...
 
     async def ended(self) -> Outcome:
@@ -187,7 +187,7 @@ class CommandRunner:
             deadline: by when nothing of it may live; it moves meanwhile.
             argv: what to execute.
             forked: see `Launch.forked`.
-            has_result: tell it where to write its result.
+            has_result: give it a file to write its result to.
             variables: more for its environment.
             checkpoints: what it saves; None = it saves by other ways.
             on_close: called when all of it has ended.

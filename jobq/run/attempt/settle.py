@@ -54,7 +54,7 @@ async def settle(
     stopping: Stopping | None = None,
     record: Callable[[Verdict], Record | None] = lambda _verdict: None,
 ) -> Settled:
-    """Tell the backend, and say what is known of it; never reports as settled what was not acknowledged.
+    """Settle with the backend, and return what is known of that; never reports as settled what was not acknowledged.
 
     A refusal is repeated for one lease, for a lease that is kept costs nothing; then, or some seconds after a stop, the
     delivery is left to its lease: a store that refuses for good must hold up no worker. A lost answer is repeated only
@@ -63,7 +63,7 @@ async def settle(
     Args:
         delivery: whose.
         keeper: keeps its lease meanwhile.
-        verdict: what to tell.
+        verdict: what to settle.
         outcome: how the attempt ended; None when there was none.
         capabilities: the backend's.
         clock: spaces the repetitions.
@@ -75,7 +75,7 @@ async def settle(
         return Settled.LOST
     patience = Patience(clock, delivery.lease.total_seconds(), stopping)
 
-    async def told(verdict: Verdict, patience: Patience = patience) -> Settled:
+    async def settled_as(verdict: Verdict, patience: Patience = patience) -> Settled:
         settlement = _settlement(verdict, outcome, record(verdict))
 
         async def send() -> None:
@@ -84,14 +84,14 @@ async def settle(
         return await _repeated(delivery, send, patience, keeper, repeats_doubt=capabilities.idempotent_settle)
 
     try:
-        settled = await told(verdict)
+        settled = await settled_as(verdict)
     except MalformedTask as fault:  # the message has outgrown what the service takes, and will not shrink
         _log.error("task %s cannot be settled: it %s", delivery.id, fault)
         instead = outgrown(outcome, fault)
-        return Settled.LOST if isinstance(instead, Leave) else await told(instead)
+        return Settled.LOST if isinstance(instead, Leave) else await settled_as(instead)
     if settled is Settled.YES or not isinstance(verdict, DeadLetter) or keeper.lock_lost_event.is_set():
         return settled
-    await _record(delivery, verdict, lambda record: told(record, Patience(clock, AT_ONCE_SECONDS, stopping)))
+    await _record(delivery, verdict, lambda record: settled_as(record, Patience(clock, AT_ONCE_SECONDS, stopping)))
     return settled
 
 
@@ -121,11 +121,11 @@ async def give_back(
         return Settled.LOST
 
 
-async def _record(delivery: Delivery, verdict: DeadLetter, tell: Callable[[Verdict], Awaitable[Settled]]) -> None:
+async def _record(delivery: Delivery, verdict: DeadLetter, settle_as: Callable[[Verdict], Awaitable[Settled]]) -> None:
     """Put back what cannot be buried, with its end recorded: it must not run again for that (S7)."""
     try:
         record = unburied(delivery.task, verdict)
-        if record is not None and await tell(record) is Settled.YES:
+        if record is not None and await settle_as(record) is Settled.YES:
             _log.error("task %s is put back and will not run again: it waits for its burial", delivery.id)
     except MalformedTask as fault:  # it has no room for one more count
         _log.error("task %s cannot be put back: it %s", delivery.id, fault)
@@ -179,7 +179,7 @@ class Patience:
         self._hurried = self._pressed = False
 
     def is_over(self) -> bool:
-        """Tell whether it is time to give up."""
+        """Return whether it is time to give up."""
         now = self._clock.boottime()
         if self._stopping.interrupted.is_set() and not self._hurried:
             self._hurried, self._end = True, min(self._end, now + STOPPING_SECONDS)

@@ -16,7 +16,7 @@ from jobq.formats import durations
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run.attempt import neighbours, retry
-from jobq.run.attempt.attempt_events import Telling
+from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.attempt.forward import sent_on
 from jobq.run.attempt.neighbours import Admission, Place
@@ -47,7 +47,7 @@ class Report:
     Attributes:
         task_id: whose.
         verdict: what was decided; None for a delivery that was let go unstarted.
-        settled: what is known of telling the backend.
+        settled: what is known of the settlement.
         outcome: how the attempt ended; None when it was never started.
     """
 
@@ -66,8 +66,8 @@ class Supervisor:
         runner: starts the attempts.
         settings: leases, graces, backoff.
         clock: for leases.
-        events: told of each transition.
-        stopping: what the worker has been told.
+        events: where each transition is published.
+        stopping: how far the worker is to stop.
         breaker: judges failures in a row.
         on_slot_free: called when nothing of an attempt runs any more; its settlement may still be under way.
         judge: decides what becomes of a task after an attempt.
@@ -123,7 +123,7 @@ class _Attempt:
         self._place = place
         self._slot_taken = True
         self._deadline = Deadline(since.boottime)  # the keeper's, once it has confirmed the lease
-        self._telling = Telling(supervisor.events, delivery, supervisor.backend.name)
+        self._events = AttemptEvents(supervisor.events, delivery, supervisor.backend.name)
         self._journal = AttemptJournal(delivery)
         self._keeper = LeaseKeeper(
             self._journal,
@@ -131,7 +131,7 @@ class _Attempt:
             timing=timing_for(delivery.lease, supervisor.settings),
             clock=supervisor.clock,
             on_extended=self._deadline.move,
-            on_renewal=self._telling.renewed,
+            on_renewal=self._events.renewed,
         )
         self._checkpoints: Checkpoints | None = None
         self._save_by = 0.0  # boottime in seconds
@@ -139,7 +139,7 @@ class _Attempt:
     async def run(self) -> Report:
         try:
             if not await self._keeper.confirm():
-                self._telling.leased()
+                self._events.leased()
                 return await self._let_go()
             async with self._keeper:
                 return await self._run()
@@ -152,9 +152,9 @@ class _Attempt:
             task = self._delivery.task
             retry.check_counters(task, self._delivery.deliveries)
         except MalformedTask as error:
-            self._telling.leased(task)
+            self._events.leased(task)
             return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
-        self._telling.leased(task)
+        self._events.leased(task)
         has_room = await self._has_room()
         if self._journal.is_canceled:
             return await self._settle(Cancel(), None)
@@ -177,7 +177,7 @@ class _Attempt:
         place, stopping = self._place, self._with.stopping
         if place.admission is not Admission.ALONE or self._is_stopped():
             return place.admission is Admission.START
-        self._telling.alone()
+        self._events.alone()
         if not place.others:
             return True
         others = asyncio.ensure_future(asyncio.wait(place.others))
@@ -194,7 +194,7 @@ class _Attempt:
         verdict = Release(neighbours.delay(task, self._backoff()))
         settled = await self._told(verdict, None)
         if settled is Settled.YES:
-            self._telling.released(verdict.delay)
+            self._events.released(verdict.delay)
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled)
 
     async def _attempt(self, task: Task) -> Outcome:
@@ -212,7 +212,7 @@ class _Attempt:
             return Outcome(kind=OutcomeKind.LOCK_LOST, detail=f"not started: {detail}")
         self._checkpoints = getattr(running, "checkpoints", None)
         self._journal.started(running, self._checkpoints)
-        self._telling.started()
+        self._events.started()
         try:
             outcome = await self._until_ended(running, task)
             if outcome.kind is OutcomeKind.PREEMPTED:
@@ -257,7 +257,7 @@ class _Attempt:
                     await starting.result().close()  # it began in that very instant, and would be nobody's
                 raise
             if not starting.done():
-                starting.cancel()  # whoever starts it kills what may come of it
+                starting.cancel()  # what starts it kills what may come of it
                 await asyncio.wait([starting])
             return None if starting.cancelled() else starting.result()
 
@@ -327,9 +327,9 @@ class _Attempt:
             self._with.breaker.succeeded()
             report = await self._settle(verdict, outcome)
             if report.settled is Settled.YES:
-                self._telling.ended(outcome, self._keeper)  # as done only once the backend has acknowledged it (S5)
+                self._events.ended(outcome, self._keeper)  # as done only once the backend has acknowledged it (S5)
             return report
-        self._telling.ended(outcome, self._keeper)
+        self._events.ended(outcome, self._keeper)
         if outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
             verdict = await self._after_the_breaker(task, verdict)
         return await self._settle(verdict, outcome)
@@ -357,7 +357,7 @@ class _Attempt:
             )
         verdict = self._journal.judged(verdict)
         settled = await self._told(verdict, outcome)
-        self._telling.settled(verdict, settled)
+        self._events.settled(verdict, settled)
         if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
             await self._checkpoints.forget()
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
@@ -385,7 +385,7 @@ class _Attempt:
             stopping=self._with.stopping,
         )
         if settled is Settled.YES:
-            self._telling.released()
+            self._events.released()
         return Report(task_id=self._delivery.id, verdict=None, settled=settled)
 
     def _backoff(self) -> Backoff:

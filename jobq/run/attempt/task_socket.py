@@ -18,7 +18,7 @@ from jobq.run.callbacks.sync_task_context import checked_checkpoint
 from jobq.run.process.task_folder import TaskFolder
 from jobq.task_client import MAX_LINE_BYTES
 
-_PATIENCE_SECONDS: Final = 10.0  # for a question; whoever connects and says nothing is hung up on
+_PATIENCE_SECONDS: Final = 10.0  # for a question; who connects and says nothing is hung up on
 _MOST_AT_ONCE: Final = 64  # connections: a task that opens thousands takes no descriptors from its neighbours (S11)
 _log: Final = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class TaskLine:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._open >= _MOST_AT_ONCE:
-            writer.transport.abort()  # whoever asks is told that the worker hung up, and may ask again
+            writer.transport.abort()  # who asks sees that the worker hung up, and may ask again
             return
         self._open += 1
         try:

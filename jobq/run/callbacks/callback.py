@@ -17,7 +17,7 @@ _BY_NAME: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 class ArgumentsRefused(JobqError):
-    """The callback cannot take the task's arguments; the message names them and tells no value (A5)."""
+    """The callback cannot take the task's arguments; the message names them and shows no value (A5)."""
 
 
 class Convention:
@@ -96,7 +96,7 @@ def _arguments_of(task: Task) -> dict[str, Any]:
 def _parameters_of(callback: Callback) -> Mapping[str, Parameter]:
     try:
         return inspect.signature(callback).parameters
-    except ValueError:  # some builtins have none: calling it tells
+    except ValueError:  # some builtins have none: calling it shows
         return {"arguments": Parameter("arguments", Parameter.VAR_KEYWORD)}
 
 

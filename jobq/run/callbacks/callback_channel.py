@@ -88,7 +88,7 @@ class CallbackLine:
                     await writer.drain()
             finally:
                 writer.close()
-        except OSError as error:  # it has ended, which is told by others
+        except OSError as error:  # it has ended, which others report
             _log.debug("a callback's process has hung up: %s", error)
         except ValueError as error:
             _log.warning("a callback's process says what is too long, and is not listened to any more: %s", error)
@@ -137,7 +137,7 @@ class CallbackLine:
 
 
 def _peer_of(connection: socket.socket) -> int | None:
-    """Return the number of the process that connected; None where the system does not tell it this way (macOS)."""
+    """Return the number of the process that connected; None where the system does not say it this way (macOS)."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     pid: int = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]

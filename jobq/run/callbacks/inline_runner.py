@@ -125,7 +125,7 @@ class FutureRunning:
     Args:
         future: its result is the task's value, its exception a failure.
         task_id: whose.
-        stop: tells whatever sets it to end.
+        stop: what asks it to end sets this.
         patience: seconds that it may take to do so, before it is left to itself, and its task to the lease.
     """
 
@@ -141,7 +141,7 @@ class FutureRunning:
         self._started = time.monotonic()
 
     def has_exited(self) -> bool:
-        """Tell whether it has ended."""
+        """Return whether it has ended."""
         return self._future.done()
 
     async def exited(self) -> None:
@@ -171,19 +171,19 @@ class FutureRunning:
             self._is_left = True
             self._future.add_done_callback(_forget)
             _log.error(
-                "the callback of task %s does not end when it is told to; it runs on without a lease", self._task_id
+                "the callback of task %s does not end when it is asked to; it runs on without a lease", self._task_id
             )
 
     async def over_limit(self) -> str:
         """Never return."""
-        return await _never()  # its memory is this process's own, and cannot be told apart
+        return await _never()  # its memory is this process's own, and cannot be separated
 
     def terminate(self) -> None:
-        """Tell it to end."""
+        """Ask it to end."""
         self._stop()
 
     def kill(self) -> None:
-        """Tell it to end, and wait for so long only."""
+        """Ask it to end, and wait for so long only."""
         self._was_killed = True
         self._stop()
 

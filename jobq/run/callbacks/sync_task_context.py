@@ -1,4 +1,4 @@
-"""What a plain (not asynchronous) callback is told of its task; imported by its process, so it imports little."""
+"""What a plain (not asynchronous) callback knows of its task; imported by its process, so it imports little."""
 
 from typing import Final, Protocol
 
@@ -9,7 +9,7 @@ MAX_CHECKPOINT_BYTES: Final = 64 * 1024
 
 
 class Link(Protocol):
-    """The way to whoever keeps the lease."""
+    """The way to the keeper of the lease."""
 
     def save_checkpoint(self, value: str) -> None:
         """Save; raises as `LeaseKeeper.checkpoint` does."""

@@ -22,7 +22,7 @@ class TaskFailed(JobqError):
 
 
 class TakenTask(TaskContext):
-    """A task under its lease, which is renewed until its end is told, or its context is left.
+    """A task under its lease, which is renewed until its end is reported, or its context is left.
 
     Nothing can end the code that works on it: look at `lock_lost`, and at `stop_requested`, before each step that must
     not overlap with another's.
@@ -44,7 +44,7 @@ class TakenTask(TaskContext):
             value: its result, which must be JSON; see docs/library.md.
 
         Raises:
-            LockLost: too late: the lease is, or may be, another's, or its end was told before. Nothing was changed.
+            LockLost: too late: the lease is, or may be, another's, or its end was reported before. Nothing was changed.
             SettlementUnknown: nobody knows whether it counts; if it does not, the task comes back.
         """
         self._check()
@@ -66,7 +66,7 @@ class TakenTask(TaskContext):
 
     def _check(self) -> None:
         if self.said.done() or self.reported.done() or self.lock_lost:
-            raise LockLost(f"task {self.id}: its end was told before, or its lease is, or may be, another's by now")
+            raise LockLost(f"task {self.id}: its end was reported before, or its lease is, or may be, another's by now")
 
     async def _acknowledged(self, kind: OutcomeKind) -> None:
         report = await asyncio.shield(self.reported)
@@ -75,8 +75,8 @@ class TakenTask(TaskContext):
                 return
             if report.settled is Settled.UNKNOWN:
                 raise SettlementUnknown(f"task {self.id}: nobody knows whether its end was heard")
-            raise LockLost(f"task {self.id}: its end was told too late: {report.outcome.detail}")
-        raise LockLost(f"task {self.id}: its end was told too late: its lease is, or may be, another's")
+            raise LockLost(f"task {self.id}: its end was reported too late: {report.outcome.detail}")
+        raise LockLost(f"task {self.id}: its end was reported too late: its lease is, or may be, another's")
 
 
 class HandOut:
@@ -84,7 +84,7 @@ class HandOut:
 
     Attributes:
         taken: done when there is one.
-        is_left: whether its program has left it: then it ends when it is told to.
+        is_left: whether its program has left it: then it ends when it is asked to.
     """
 
     def __init__(self) -> None:

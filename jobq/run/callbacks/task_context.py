@@ -1,4 +1,4 @@
-"""What a callback that runs in this process is told of its task, and how it reaches the keeper of the lease."""
+"""What a callback that runs in this process knows of its task, and how it reaches the keeper of the lease."""
 
 import asyncio
 

@@ -48,11 +48,11 @@ def start_worker(command: list[str], environment: dict[str, str], contained: Con
     pid = kernel.fork()
     if pid == 0:
         try:
-            os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal tells the guardian, which tells us
+            os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal signals the guardian, which signals us
             # No PDEATHSIG here: a worker whose guardian dies has to kill what left its leaders' trees, and then itself.
             if os.getppid() == guardian:
                 os.set_inheritable(theirs.fileno(), True)
-                contained.group.leave()  # whoever finds us dead kills all that is in it, and it is us who may
+                contained.group.leave()  # who finds us dead kills all that is in it, and it is us who may
                 kernel.default_signals(worker=True)
                 kernel.ignore_terminal()
                 environment = {**os.environ, **environment, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}

@@ -40,7 +40,7 @@ class Contained:
             self.namespaces = None if self.why else PidNamespaces()
 
     def told(self) -> Message:
-        """Return what the worker is told of it."""
+        """Return what the worker is sent of it."""
         return {"group": self.group.path, "namespaces": self.namespaces is not None, "why": self.why}
 
     def end(self) -> None:

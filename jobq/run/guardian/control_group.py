@@ -43,7 +43,7 @@ class ControlGroup:
         self.path = ""
 
     def leave(self) -> bool:
-        """Move this process back to where it was; tell whether it is in the group no more."""
+        """Move this process back to where it was; return whether it is in the group no more."""
         with contextlib.suppress(OSError):
             if self.path:
                 _write(f"{self._above}/cgroup.procs", b"0")
@@ -57,7 +57,7 @@ class ControlGroup:
                 _write(f"{self.path}/cgroup.kill", b"1")
 
     def end(self, seconds: float) -> bool:
-        """Kill all that is in it and remove it, with those that tasks have made below; tell whether that is done.
+        """Kill all that is in it and remove it, with those that tasks have made below; return whether that is done.
 
         Args:
             seconds: how long to try: what is killed still has to die.

@@ -76,7 +76,7 @@ def continue_with_parent() -> None:
 
 
 def rename(title: str) -> None:
-    """Show this instead of the command line, in all of /proc: whoever looks for words of that finds others alone."""
+    """Show this instead of the command line, in all of /proc: who looks for words of that finds others alone."""
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
@@ -106,14 +106,14 @@ def _call(option: int, value: int) -> None:
 class Signals:
     """The signals of this process as bytes in a pipe, for poll; made once, before anything is forked.
 
-    Whoever started this process may have blocked them, so that none was lost until now.
+    What started this process may have blocked them, so that none was lost until now.
     """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in _HANDLED:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the user's wish
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: the user wants it so
                 signal.signal(number, lambda _number, _frame: None)
         ignore_terminal()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
@@ -130,7 +130,7 @@ class Signals:
 
 
 def ignore_terminal() -> None:
-    """Ignore that a terminal may want to stop whoever writes to it from another process group than the first."""
+    """Ignore that a terminal may want to stop what writes to it from another process group than the first."""
     for number in _TERMINAL:
         signal.signal(number, signal.SIG_IGN)
 
@@ -156,7 +156,7 @@ def default_signals(*, worker: bool = False) -> None:
     """
     for number in _RESET:
         if _signal(number, _SIG_DFL) == _SIG_IGN and number == signal.SIGHUP:
-            _signal(number, _SIG_IGN)  # nohup: the user's wish
+            _signal(number, _SIG_IGN)  # nohup: the user wants it so
     _sigprocmask(_SIG_SETMASK, _BLOCKED_FOR_WORKER if worker else _BLOCKED_FOR_TASK, None)
 
 
@@ -170,7 +170,7 @@ def open_standard_descriptors() -> None:
 def open_peer(connection: "socket.socket") -> tuple[int, bool]:
     """Return a pidfd of who made the connection, -1 when it is gone, and whether that is our parent still.
 
-    The connection alone does not tell its death: a child that it forked may hold the other end.
+    The connection alone does not show its death: a child that it forked may hold the other end.
     """
     import socket  # noqa: PLC0415 - the watcher, which needs none, would be a tenth larger
 
@@ -242,7 +242,7 @@ def kill_stray(pid: int, groups: set[int], spared: "tuple[int | None, ...]", sys
 
 
 def is_child(pid: int) -> bool:
-    """Tell whether a number is a child of ours that is not reaped, so that it may be signalled (P4)."""
+    """Return whether a number is a child of ours that is not reaped, so that it may be signalled (P4)."""
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -251,7 +251,7 @@ def is_child(pid: int) -> bool:
 
 
 def is_dead(pid: int) -> bool:
-    """Tell whether a child of ours, not reaped yet, has ended."""
+    """Return whether a child of ours, not reaped yet, has ended."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -130,7 +130,7 @@ class Guardian:
         """Take one turn.
 
         Args:
-            events: what `wait` told.
+            events: what `wait` returned.
         """
         came = self._signals.read() if self._signals.fileno() in events else b""
         if (jump := self._clocks.jump()) > 0:
@@ -264,7 +264,7 @@ class Guardian:
     def _tell_finished(self) -> None:
         for leader in self._tasks.finished(all_reaped=not self._unreaped):
             if leader.status >= 0:
-                # It ended before its start was told: the order is started or failed, then ended.
+                # It ended before its start was reported: the order is started or failed, then ended.
                 self._starts.tell(leader)
             if leader.ended is not None and not leader.failed:
                 self._tell(leader.ended)

@@ -25,7 +25,7 @@ class PidNamespaces:
 
     def __init__(self) -> None:
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        # Its end tells an init of our death that was not armed in time; no other process has it.
+        # Its end shows an init our death that was not armed in time; no other process has it.
         self._death, self._life = os.pipe2(os.O_CLOEXEC)
 
     def enter(self) -> int:

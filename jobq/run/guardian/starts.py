@@ -1,4 +1,4 @@
-"""Starts, from the worker's word until it is told what came of them (P2, P4)."""
+"""Starts, from the worker's order until it has the report of what came of them (P2, P4)."""
 
 import errno
 import select
@@ -20,7 +20,7 @@ class Starts:
     Args:
         tasks: where they become leaders.
         inbox: has the descriptors that came with them.
-        poll: the loop's, which calls `see` with what it tells.
+        poll: the loop's, which calls `see` with what it returns.
         send: sends a message to the worker, with descriptors.
         system: the kernel.
 
@@ -32,7 +32,7 @@ class Starts:
         self, tasks: Tasks, inbox: Inbox, poll: "select.poll", send: Callable[..., None], system: System
     ) -> None:
         self._tasks, self._inbox, self._poll, self._send, self._system = tasks, inbox, poll, send, system
-        self._starting: dict[int, Leader] = {}  # by the descriptor that tells what comes of them
+        self._starting: dict[int, Leader] = {}  # by the descriptor that says what comes of them
         self.warm = Warm(tasks, poll, send, self._start_cold)
 
     def begin(self, message: Message) -> None:
@@ -76,7 +76,7 @@ class Starts:
         protocol.close_all(asked.output)
 
     def see(self, events: dict[int, int]) -> None:
-        """Note the starts that came about, among what poll told."""
+        """Note the starts that came about, among what poll returned."""
         if self.warm.fileno() in events:
             self.warm.hear()
         for descriptor in events:
@@ -89,7 +89,7 @@ class Starts:
                 self.warm.arm(leader)
 
     def tell(self, leader: Leader) -> None:
-        """Tell that a program runs, or why it does not."""
+        """Report that a program runs, or why it does not."""
         del self._starting[leader.status]
         self._poll.unregister(leader.status)
         failure = self._tasks.started(leader)

@@ -71,8 +71,8 @@ class System:
             namespaces: makes one for it; None = it is in ours.
 
         Returns:
-            Its number, that of its namespace's init or 0, and a pipe that tells why it does not execute, and whose end
-            tells that it does.
+            Its number, that of its namespace's init or 0, and a pipe that says why it does not execute, and whose end
+            says that it does.
 
         Raises:
             OSError: no process or descriptor could be had.

@@ -1,4 +1,4 @@
-"""One task's leading process, and what is told of its end."""
+"""One task's leading process, and the report of its end."""
 
 import os
 import resource
@@ -13,13 +13,13 @@ class Leader:
         id: the worker's name for it.
         pid: its number, and that of its session and group; ours until it is reaped (P4). 0 = the zygote forks it yet.
         init: the number of its PID namespace's init; 0 = it is in the guardian's namespace.
-        status: the read end of the pipe that exec closes, or that tells why there was no exec; -1 once read. For a task
+        status: the read end of the pipe that exec closes, or that says why there was no exec; -1 once read. For a task
             from the zygote its gate, which says the same.
         armed: whether it is our child and leads its own session; only then its number is signalled.
         deadline: boottime in seconds by which the tree must be dead; None = no deadline.
         killed: "", "asked" or "deadline".
-        failed: nothing was executed, and the worker was told so; its end is not told again.
-        ended: what to tell once the tree is swept; None until the leader is reaped.
+        failed: nothing was executed, and that was reported; its end is not reported again.
+        ended: what to report once the tree is swept; None until the leader is reaped.
         sweep_until: time of the `RunningClock` at which waiting for survivors ends: nothing dies while the machine is
             suspended, and nothing that falls to the guardian is killed while that is stopped.
         foreign: strays with at most this number were there while it still lived: they cannot be of its tree.
@@ -44,7 +44,7 @@ class Leader:
 
 
 def ending(leader: Leader, status: int, usage: resource.struct_rusage, max_rss_kib: int | None) -> Message:
-    """Return the message that tells how a leader ended; its survivors are counted later."""
+    """Return the message that says how a leader ended; its survivors are counted later."""
     code = os.waitstatus_to_exitcode(status)
     return {
         "op": "ended",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NUMBER_CHARACTERS = 10
 MOST_PID = 2**22  # proc(5), pid_max
-SWEEP_SECONDS = 1.0  # how long a killed tree may take to be gone before its end is told with survivors
+SWEEP_SECONDS = 1.0  # how long a killed tree may take to be gone before its end is reported with survivors
 REAP_SECONDS = 10.0  # how much longer when there are so many that they are dead and not all reaped yet
 LONGEST_TURN_SECONDS = 0.05  # of reaping in a crowd, where listing what is left takes long itself
 TURN_SECONDS = 0.01  # how long reaping, and again how long sweeping, may keep the loop from its deadlines
@@ -81,7 +81,7 @@ class Tasks:
         return self._by_id.get(number)
 
     def spawn(self, message: Message, stdout: int, stderr: int) -> Leader:
-        """Fork a task; whether exec works is told on `status`. Raises OSError, see `System.start`."""
+        """Fork a task; whether exec works is written to `status`. Raises OSError, see `System.start`."""
         pid, init, status = self._system.start(message, stdout, stderr, self._namespaces)
         leader = Leader(message["id"], pid, status, message["deadline"])
         leader.init = init
@@ -143,7 +143,7 @@ class Tasks:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 self._system.kill(leader.pid, number)
         except PermissionError:
-            pass  # it has become another user: told as a survivor
+            pass  # it has become another user: reported as a survivor
 
     def kill(self, leader: Leader, why: str) -> None:
         """Kill the group; the leader's end then brings the rest of its tree here, where `reap` kills it."""

@@ -37,7 +37,7 @@ class Born:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Import, tell, and fork until the guardian lets go."""
+    """Import, report, and fork until the guardian lets go."""
     connection = socket.socket(fileno=int(arguments[0]))
     connection.set_inheritable(False)
     _call_itself("jobq zygote")
@@ -64,7 +64,7 @@ def _import_all(modules: list[str]) -> str:
             call_function.import_module(name)
         except call_function.NoSuchFunction as error:
             return f"{name}: {error}"
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is printed
             call_function.tell(error)
             return f"{name}: {type(error).__name__}: {error}"
     return ""
@@ -72,7 +72,7 @@ def _import_all(modules: list[str]) -> str:
 
 def _settle(modules: list[str]) -> None:
     """Make the pages that tasks share as lasting as they can be, and look whether it is safe to fork."""
-    # Python 3.12 warns whenever threads run at a fork; below it is told once, and only of those that a fork leaves.
+    # Python 3.12 warns whenever threads run at a fork; below it is printed once, and only of those that a fork leaves.
     warnings.filterwarnings("ignore", r".*use of fork\(\) may lead to deadlocks", DeprecationWarning)
     _flush()
     gc.collect()
@@ -200,7 +200,7 @@ def _read(letter: int) -> Message:
 
 
 def is_shadowed(home: str) -> bool:
-    """Tell whether the working directory holds a module that a new Python would import instead of one that we have."""
+    """Return whether the working directory holds a module that a new Python would import in place of one of ours."""
     folder = call_function.here()
     if folder == home or os.environ.get("PYTHONSAFEPATH"):
         return False
@@ -248,7 +248,7 @@ def _leave(code: int) -> NoReturn:
         if (threading := sys.modules.get("threading")) is not None:
             threading._shutdown()  # noqa: SLF001 - as multiprocessing does: waits for threads that are no daemons
         atexit._run_exitfuncs()  # noqa: SLF001 - as above
-    except BaseException as error:  # noqa: BLE001 - Python only tells it, too
+    except BaseException as error:  # noqa: BLE001 - Python only prints it, too
         call_function.tell(error)
     if (failed := _flush()) is not None:
         sys.stderr.write(f"Exception ignored in: {sys.stdout!r}\n{type(failed).__name__}: {failed}\n")

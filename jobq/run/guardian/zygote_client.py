@@ -67,7 +67,7 @@ class Warm:
         return -1 if self._connection is None else self._connection.fileno()
 
     def preload(self, message: Message) -> None:
-        """Start a zygote that imports modules; what comes of it is told. Raises WireError."""
+        """Start a zygote that imports modules; what comes of it is reported. Raises WireError."""
         check_preload(message)
         if self._wanted is not None:
             raise WireError("modules were preloaded already")
@@ -172,7 +172,7 @@ class Warm:
         if self._tasks.zygote_status is not None:
             self._lost(self._tasks.zygote_status)
         for asked in list(self._asked.values()):
-            if asked.leader.ended is not None:  # reaped before it was armed: its end is told
+            if asked.leader.ended is not None:  # reaped before it was armed: its end is reported
                 protocol.close_all(self._asked.pop(asked.leader.id).output)
 
     def next_moment(self) -> float:
@@ -225,7 +225,7 @@ class Warm:
 
 
 def _letter(message: Message) -> int:
-    """Return a file that tells a task what to do; no one but the task reads it, the zygote least of all (A6)."""
+    """Return a file that says to a task what to do; no one but the task reads it, the zygote least of all (A6)."""
     letter = os.memfd_create("jobq-letter")
     try:
         data = memoryview(protocol.encode({"op": "run", **{name: message[name] for name in ("argv", "env", "cwd")}}))

@@ -64,7 +64,7 @@ def keep(result: object, path: str) -> None:
     try:
         text = json.dumps(result)
     except Exception as error:  # noqa: BLE001 - classes of the user's are asked for their items, and may raise anything
-        text = f"no JSON: {type(error).__name__}"  # which the worker tells, and counts
+        text = f"no JSON: {type(error).__name__}"  # which the worker logs, and counts
     try:
         with open(path, "x", encoding="utf-8") as file:  # noqa: PTH123 - each import costs every such task
             file.write(text)
@@ -105,7 +105,7 @@ def enter(folder: str, instead_of: str | None = None) -> None:
         folder: where the task runs.
         instead_of: a folder that stood there until now.
     """
-    if os.environ.get("PYTHONSAFEPATH"):  # the user's wish; -P, which this program itself is run with, is ours
+    if os.environ.get("PYTHONSAFEPATH"):  # the user wants it; -P, which this program itself is run with, is ours
         return
     position = sys.path.index(instead_of) if instead_of in sys.path else 0
     sys.path[position : position + (instead_of in sys.path)] = [folder]
@@ -161,7 +161,7 @@ def main() -> None:
 
 def leave(code: int) -> NoReturn:
     """End as Python ends with an exit code, or by SIGINT for INTERRUPTED."""
-    if code == INTERRUPTED:  # told already; Python ends itself by the signal
+    if code == INTERRUPTED:  # printed already; Python ends itself by the signal
         sys.excepthook = lambda *_: None
         raise KeyboardInterrupt
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""What a task is told through its environment, and the argv it runs (architecture 6; rules.md 3, A2 and A6)."""
+"""What a task learns from its environment, and the argv it runs (architecture 6; rules.md 3, A2 and A6)."""
 
 import functools
 import shutil
@@ -34,7 +34,7 @@ CREDENTIALS: Final = frozenset(
         "PGPASSFILE",  # a path, but the file holds the passwords
         "PGSERVICEFILE",  # may hold the password of a service
         "PGSSLKEY",  # a path, but the file is the private key
-        # Telemetry: whoever has them can write in the worker's name.
+        # Telemetry: who has them can write in the worker's name.
         "APPLICATIONINSIGHTS_CONNECTION_STRING",
         "OTEL_EXPORTER_OTLP_HEADERS",
         "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
@@ -105,7 +105,7 @@ def inherited_environment(base: Mapping[str, str], mode: Literal["inherit", "cle
 
 
 def may_be_forked(task: Task) -> bool:
-    """Tell whether a process that is forked from one with preloaded modules does what a new Python would do.
+    """Return whether a process that is forked from one with preloaded modules does what a new Python would do.
 
     Not for a task that brings variables that are read at a start or an import.
     """

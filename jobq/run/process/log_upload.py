@@ -2,7 +2,7 @@
 
 A task's output never waits for the store (S11). What is not sent yet lies in small files that have no name, below
 TMPDIR; beyond a cap it is dropped, and the log says how much and where. A store that is away takes no descriptors from
-the tasks either: when too many files wait, the logs of what ended first are given up, which is told. Each block says at
+the tasks either: when too many files wait, the logs of what ended first are given up, with a line. Each block says at
 which length it belongs, so a repetition after a lost answer adds nothing twice.
 """
 
@@ -89,7 +89,7 @@ class Spool:
         return upload
 
     def has_room(self) -> bool:
-        """Tell whether one more file may wait, if need be in the place of a log whose task has ended."""
+        """Return whether one more file may wait, if need be in the place of a log whose task has ended."""
         while sum(upload.files for upload in self._uploads) >= self._most_files:
             ended = next((upload for upload in self._uploads if upload.has_ended and upload.files), None)
             if ended is None:
@@ -101,7 +101,7 @@ class Spool:
         return True
 
     def trouble(self, name: str, waiting: int, error: Exception) -> None:
-        """Tell of a store that does not take a log: once in a while, however many wait for it."""
+        """Warn of a store that does not take a log: once in a while, however many wait for it."""
         if time.monotonic() - self._told < _TELL_SECONDS:
             return
         self._told = time.monotonic()
@@ -210,7 +210,7 @@ class LogUpload:
     def close(self) -> None:
         """Take no more; what is left is sent."""
         if self._dropped:
-            self._most += 1024  # room for the line that tells
+            self._most += 1024  # room for the line that says so
             lost, self._dropped = self._dropped, 0
             self._keep(f"\n[jobq: {lost} bytes are missing here: the store of logs was too slow]\n".encode())
         self._closed = True

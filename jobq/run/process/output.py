@@ -15,7 +15,7 @@ _SETTLE_SECONDS: Final = 0.1  # how long a CR waits for its LF
 _MAX_CHUNK_BYTES: Final = 64 * 1024  # what a pipe holds
 _MIN_CHUNK_BYTES: Final = 4 * 1024
 _LONG_WAKEUP_SECONDS: Final = 0.005
-_READS_OF_REST: Final = 4  # per stream at once in `drain`: whoever prints without end cannot hold the loop
+_READS_OF_REST: Final = 4  # per stream at once in `drain`: what prints without end cannot hold the loop
 
 _log: Final = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class _Stream:
             self.child_end = -1
 
     def _read(self) -> bool:
-        """Handle one chunk; tell whether there was one."""
+        """Handle one chunk; return whether there was one."""
         try:
             chunk = os.read(self._fd, self._chunk_bytes)
         except BlockingIOError:

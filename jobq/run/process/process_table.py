@@ -1,6 +1,6 @@
 """One look at every process of the machine, and which of them belong to which task.
 
-On Linux one read of /proc/PID/stat tells everything at once: a fifth of what psutil's public functions cost for the
+On Linux one read of /proc/PID/stat has everything at once: a fifth of what psutil's public functions cost for the
 same (measured: 1.3 ms against 6.5 ms for 64 tasks among 135 processes). Elsewhere psutil is asked.
 """
 
@@ -17,7 +17,7 @@ class Seen(NamedTuple):
 
     Attributes:
         parent: the number of its parent.
-        created: when it began, in a unit of the system's; tells apart two processes that had one number.
+        created: when it began, in a unit of the system's; distinguishes two processes that had one number.
         cpu_seconds: user and system time of it and of the children that it waited for.
         rss_bytes: its resident set.
         is_alive: it is no zombie.

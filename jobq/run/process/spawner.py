@@ -1,4 +1,4 @@
-"""How a process is started and watched, whoever does it: the values, the protocols, and why a start fails.
+"""How a process is started and watched, by any implementation: the values, the protocols, and why a start fails.
 
 Everything that crosses this seam is plain data and descriptors, because one of the two implementations, the guardian,
 is another process behind a socket; the other one is `jobq.run.spawn.asyncio_spawner`.
@@ -31,17 +31,17 @@ class Deadline:
 
     def __init__(self, boottime: float) -> None:
         self.boottime = boottime
-        self._tell: Callable[[float], None] | None = None
+        self._enforce: Callable[[float], None] | None = None
 
     def move(self, boottime: float) -> None:
-        """Set it, and tell whoever enforces it."""
+        """Set it, and pass it on to what enforces it."""
         self.boottime = boottime
-        if self._tell is not None:
-            self._tell(boottime)
+        if self._enforce is not None:
+            self._enforce(boottime)
 
-    def enforced_by(self, tell: Callable[[float], None]) -> None:
-        """Name whom to tell; it knows the present one already."""
-        self._tell = tell
+    def enforced_by(self, enforce: Callable[[float], None]) -> None:
+        """Name what enforces it; that knows the present one already."""
+        self._enforce = enforce
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Process(Protocol):
         ...
 
     def has_exited(self) -> bool:
-        """Tell whether the leader has ended by now, even if nobody has been told yet."""
+        """Return whether the leader has ended by now, even if nobody has been notified yet."""
         ...
 
     def signal(self, number: int) -> None:
@@ -160,13 +160,13 @@ class Spawner(Protocol):
 
         Raises:
             StartFailed: it did not start; nothing is left of it.
-            StatusLost: whoever starts it died meanwhile, so it may live: only its lease's end makes sure (P1).
+            StatusLost: what starts it died meanwhile, so it may live: only its lease's end makes sure (P1).
         """
         ...
 
 
 def is_readable(descriptor: int) -> bool:
-    """Tell whether a descriptor is readable now: a pidfd is once its process has ended (pidfd_open(2))."""
+    """Return whether a descriptor is readable now: a pidfd is once its process has ended (pidfd_open(2))."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))

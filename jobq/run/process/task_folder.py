@@ -1,7 +1,7 @@
 """The folder of a worker: where its tasks write their results, and where they find its socket.
 
 It is made when the first task starts, and only this user may enter it (A11). A lock on it says that its worker lives:
-whoever finds one without removes it, the guardian first of all, so that nothing is left of a worker that was killed
+who finds one without removes it, the guardian first of all, so that nothing is left of a worker that was killed
 (P5). What a task writes there another task of the same user could overwrite, as any file of this user.
 """
 

@@ -131,7 +131,7 @@ class Watch:
         return Reading(now, tree.cpu_seconds, cores, tree.rss_bytes, len(tree.rss_of))
 
     def is_suspect(self, tree: Tree) -> bool:
-        """Tell whether the tree may be over its limit, and it is time to look closer."""
+        """Return whether the tree may be over its limit, and it is time to look closer."""
         if self.limit_bytes is None or tree.rss_bytes <= self.limit_bytes or self._over.is_set():
             return False
         return time.monotonic() >= self._confirm_after or tree.rss_bytes > self._confirm_above_bytes
@@ -220,7 +220,7 @@ class UsageSampler:
             await self._sample(set(self._watched))
         except Exception:  # noqa: BLE001 - whatever it is, the next look may see; a task's fate is not at stake (L4)
             if not self._is_failing:
-                _log.exception("the usage of tasks cannot be measured; it is tried again, and told no more")
+                _log.exception("the usage of tasks cannot be measured; it is tried again, and logged no more")
             self._is_failing = True
         else:
             self._is_failing = False
@@ -256,7 +256,7 @@ async def _in_thread(work: Callable[[], _T]) -> tuple[_T, float]:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[_T, float]] = loop.create_future()
 
-    def tell(result: tuple[_T, float] | BaseException) -> None:
+    def deliver(result: tuple[_T, float] | BaseException) -> None:
         if done.done():
             return
         if isinstance(result, BaseException):
@@ -270,8 +270,8 @@ async def _in_thread(work: Callable[[], _T]) -> tuple[_T, float]:
             result = work(), time.thread_time()
         except BaseException as error:  # noqa: BLE001 - passed on
             result = error
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-            loop.call_soon_threadsafe(tell, result)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(deliver, result)
 
     threading.Thread(target=run, name="jobq usage", daemon=True).start()
     return await done

@@ -1,6 +1,6 @@
 """Starts tasks from the worker itself, without a guardian.
 
-Popen starts the program (vfork: under a millisecond, so it runs in the loop's thread), a pidfd tells the loop when it
+Popen starts the program (vfork: under a millisecond, so it runs in the loop's thread), a pidfd wakes the loop when it
 has ended. A leader is reaped only after its group was killed: until then its number cannot be reused (P4).
 """
 
@@ -149,7 +149,7 @@ class _Process:
 
     def _watch_in_thread(self) -> None:
         _wait_unreaped(self.pid)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._leader_exited)
 
     def _unwatch(self) -> None:
@@ -240,7 +240,7 @@ def _group_exists(group: int) -> bool:
 
 
 def _group_lives(group: int) -> bool:
-    """Tell whether a member is more than a zombie, which holds nothing and which some inits never reap."""
+    """Return whether a member is more than a zombie, which holds nothing and which some inits never reap."""
     lives = True
     if sys.platform == "linux":
         lives = any(state not in "ZX" for state in _states(group))

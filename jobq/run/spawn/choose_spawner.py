@@ -21,7 +21,7 @@ from jobq.run.spawn.launch import launch
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
-_IMPORT_SECONDS: Final = 10.0  # after which a preload is told of, and again
+_IMPORT_SECONDS: Final = 10.0  # after which a preload is warned of, and again
 _GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end (architecture 11)
 _WEAKER: Final = (
     "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
@@ -30,7 +30,7 @@ _WEAKER: Final = (
 
 
 def is_possible() -> bool:
-    """Tell whether this system can have a guardian: Linux 5.3 or newer."""
+    """Return whether this system can have a guardian: Linux 5.3 or newer."""
     return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 
@@ -116,7 +116,7 @@ def _check_proc() -> None:
         shown = ""
     if shown != str(os.getpid()):
         raise ConfigurationError(
-            "/proc is not that of this PID namespace, so the guardian cannot tell what is its own; mount it"
+            "/proc is not that of this PID namespace, so the guardian cannot know what is its own; mount it"
             " (`unshare --mount-proc`), or set JOBQ_GUARDIAN=off"
         )
 

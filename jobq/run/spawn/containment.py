@@ -1,7 +1,7 @@
 """What holds a worker's tasks together for the kernel, so that all of them can be killed at once (architecture 6).
 
 A control group (cgroups(7), v2) is made where that is allowed and where no task would notice. Its name says who made
-it, in a form that no later process can have: whoever finds one of a dead maker kills what is in it, and removes it.
+it, in a form that no later process can have: any that finds one of a dead maker kills what is in it, and removes it.
 PID namespaces change what tasks see, so they have to be asked for.
 """
 

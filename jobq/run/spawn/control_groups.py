@@ -64,7 +64,7 @@ def made_by_jobq(proc: Path = Path("/proc")) -> Iterator[Path]:
 
 
 def raise_if_short(error: OSError) -> None:
-    """Raise an error that says that this process is short of something: it does not tell that a thing is not there."""
+    """Raise an error that says that this process is short of something: it does not mean that a thing is not there."""
     if error.errno in _SHORT:
         raise error
 

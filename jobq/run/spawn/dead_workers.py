@@ -5,7 +5,7 @@ guardian is dead is known by its environment alone, without a file that may be m
 this user, this boot of this machine and this PID namespace is left alone; so is what another service has adopted.
 
 A task may have scrubbed its environment, or be another user's by now. So only a worker whose tasks the kernel holds
-together tells others, with its leases, that they may judge it: what is left of its tasks shows, whatever they did.
+together says to others, with its leases, that they may judge it: what is left of its tasks shows, whatever they did.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def new_worker_id(guardian: int) -> str:
     """
     try:
         return new_id(guardian, int(_stat(guardian)[_PARENT]), os.getpid())
-    except OSError:  # or the guardian has ended, as its connection will tell
+    except OSError:  # or the guardian has ended, as its connection will show
         return new_id()
 
 
@@ -77,7 +77,7 @@ def without_survivors(holders: Iterable[str]) -> list[str]:
         holders: what their leases say.
 
     Raises:
-        OSError: this process is short of something, and cannot tell.
+        OSError: this process is short of something, and cannot know.
     """
     told = {each: each.partition(f"-{_HELD}-")[0] for each in holders}
     dead = {
@@ -137,18 +137,18 @@ def _adopter(number: int, seen: dict[int, _Seen]) -> int:
 
 
 def _is_dead(worker_id: str) -> bool:
-    """Tell whether its guardian is."""
+    """Return whether its guardian is."""
     return any(_ended(worker_id)[:1])
 
 
 def _are_dead(worker_id: str) -> bool:
-    """Tell whether all of its guards are."""
+    """Return whether all of its guards are."""
     ended = _ended(worker_id)
     return len(ended) > 1 and all(ended)  # an older jobq named the guardian alone
 
 
 def _ended(worker_id: str) -> list[bool]:
-    """Tell of each of its guards whether it has ended, the guardian first; nothing where that cannot be judged here."""
+    """Return for each of its guards whether it has ended, the guardian first; nothing where that is not known here."""
     where, guards = worker_id.partition("-")[2].partition("-")[0], _guards(worker_id)
     if where != _where() or not all(number.isdecimal() and len(number) < _TOO_LONG for number, _ in guards):
         return []
@@ -176,7 +176,7 @@ def _has_ended(number: int, started: str) -> bool:
 
 
 def _where() -> str:
-    """Return what tells this user, boot and PID namespace from others: numbers mean nothing there, or are hidden.
+    """Return what names this user, boot and PID namespace among others: numbers mean nothing there, or are hidden.
 
     So do its capabilities: the environment of who has more of them cannot be read (ptrace(2)).
     """

@@ -1,4 +1,4 @@
-"""A leader as the worker sees it: what it is told, and what it can ask. The guardian never imports this."""
+"""A leader as the worker sees it: what it reports, and what it can be asked. The guardian never imports this."""
 
 import asyncio
 import contextlib
@@ -19,19 +19,19 @@ class GuardedProcess:
     """A leader that the guardian owns; see `jobq.run.process.spawner.Process`.
 
     Args:
-        tell: sends a message to the guardian.
+        send: sends a message to the guardian.
         number: the id that messages name it by.
         cwd: the working directory of its launch.
     """
 
-    def __init__(self, tell: Callable[[Message], None], number: int, cwd: str | None) -> None:
+    def __init__(self, send: Callable[[Message], None], number: int, cwd: str | None) -> None:
         loop = asyncio.get_running_loop()
         self.number = number
         self.pid = 0
         self.started: asyncio.Future[OSError | StatusLost | None] = loop.create_future()
         self.ended: asyncio.Future[ExitStatus] = loop.create_future()
         self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may be waiting
-        self._tell = tell
+        self._send = send
         self._cwd = cwd
         self._pidfd = protocol.LOST
 
@@ -46,21 +46,23 @@ class GuardedProcess:
     def signal(self, number: int) -> None:
         """See `Process.signal`."""
         if not self.ended.done():
-            self._tell({"op": "signal", "id": self.number, "number": int(number)})
+            self._send({"op": "signal", "id": self.number, "number": int(number)})
 
     def kill(self) -> None:
         """See `Process.kill`."""
         if self.ended.done():
             return
-        self._tell({"op": "kill", "id": self.number})
+        self._send({"op": "kill", "id": self.number})
         if self._pidfd != protocol.LOST:  # the guardian may be stopped: the leader at least dies now, by a handle (P4)
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it became another user: told as a survivor
+            with contextlib.suppress(
+                ProcessLookupError, PermissionError
+            ):  # it became another user: reported as a survivor
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def extend(self, deadline: float) -> None:
         """See `Process.extend`."""
         if not self.ended.done():
-            self._tell({"op": "extend", "id": self.number, "deadline": deadline})
+            self._send({"op": "extend", "id": self.number, "deadline": deadline})
 
     def has_started(self, pid: int, pidfd: int) -> None:
         """Note its number, and the handle to it, which is closed here."""

@@ -81,7 +81,7 @@ class GuardianSpawner:
         self.lost = asyncio.Event()
         self._lost: str | None = None
         self._preloaded: asyncio.Future[None] | None = None
-        self._pings = pings.Pings(self.tell, self._handle.signal, self._lose, ping_seconds)
+        self._pings = pings.Pings(self.send, self._handle.signal, self._lose, ping_seconds)
 
     @property
     def worker_id(self) -> str:
@@ -151,7 +151,7 @@ class GuardianSpawner:
             ConfigurationError: one of them could not be imported.
         """
         self._preloaded = self._loop.create_future()
-        self.tell(
+        self.send(
             {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self.worker_id}}
         )
         if self._lost is not None:
@@ -166,7 +166,7 @@ class GuardianSpawner:
             raise start_failed(launch, unsendable) from unsendable
         async with self._in_flight:
             self._numbers += 1
-            process = GuardedProcess(self.tell, self._numbers, launch.cwd)
+            process = GuardedProcess(self.send, self._numbers, launch.cwd)
             try:
                 self._ask_to_start(process, launch)
                 failure = await asyncio.shield(process.started)
@@ -205,14 +205,14 @@ class GuardianSpawner:
             raise
         self._tasks[process.number] = process
         try:
-            self.tell(message, (stdout, stderr))
+            self.send(message, (stdout, stderr))
         except WireError:
             del self._tasks[process.number]
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG)) from None
         if launch.deadline is not None:
             launch.deadline.enforced_by(process.extend)  # from now on, however long the start takes
 
-    def tell(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send a message; one to a guardian that is gone is dropped, its tasks are dead or dying."""
         if self._lost is not None or self._connection is None:
             protocol.close_all(descriptors)
@@ -302,7 +302,7 @@ class GuardianSpawner:
     def _lose(self, why: str) -> None:
         if self._lost is None:
             self._lost = why
-            self.lost.set()  # first: whoever hears that a task ended so must take no other
+            self.lost.set()  # first: who hears that a task ended so must take no other
             _log.error("the guardian is gone (%s): its tasks are killed", why)
             self._close(lost=True)
 

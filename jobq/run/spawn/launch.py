@@ -16,7 +16,7 @@ from jobq.run.guardian import OBEYED
 def launch(guardian: Sequence[str], watcher: Sequence[str] = ()) -> socket.socket:
     """Fork guardian and worker, become the watcher, and return in the worker; raises OSError where that is refused.
 
-    Whoever of the three dies meanwhile, the others end as they would later: the guardian at the watcher's end, the
+    Whichever of the three dies meanwhile, the others end as they would later: the guardian at the watcher's end, the
     worker at the guardian's, and what they leave falls to a process that is a subreaper already.
 
     Args:
@@ -59,7 +59,7 @@ def launch(guardian: Sequence[str], watcher: Sequence[str] = ()) -> socket.socke
                 [*python, "jobq.run.guardian", *adopted, *guardian],
                 {**os.environ, "JOBQ_WATCHER_FD": str(told)},
             )
-        os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal tells the watcher
+        os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal signals the watcher
         kernel.ignore_terminal()
         for number in (signal.SIGCHLD, signal.SIGQUIT, signal.SIGUSR2):  # the `&` of a script ignores SIGQUIT
             signal.signal(number, signal.SIG_DFL)  # as for one that the guardian starts again

@@ -18,7 +18,7 @@ class Pings:
     blames nobody.
 
     Args:
-        tell: sends a message to the guardian.
+        send: sends a message to the guardian.
         signal_guardian: sends it a signal, if it is there.
         lose: called with the reason when it was killed.
         seconds: from one question to the next.
@@ -26,12 +26,12 @@ class Pings:
 
     def __init__(
         self,
-        tell: Callable[[Message], None],
+        send: Callable[[Message], None],
         signal_guardian: Callable[[int], None],
         lose: Callable[[str], None],
         seconds: float = SECONDS,
     ) -> None:
-        self._tell = tell
+        self._send = send
         self._signal = signal_guardian
         self._lose = lose
         self._seconds = seconds
@@ -60,4 +60,4 @@ class Pings:
             self._signal(signal.SIGCONT)
         self._unanswered += 1
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._ping)
-        self._tell({"op": "ping", "id": 0})
+        self._send({"op": "ping", "id": 0})

@@ -33,7 +33,7 @@ class Ended:
 
     Attributes:
         exit_code: the command's, 128+n for signal n; 127 when it could not be started; None when the lease was lost.
-        cause: what is to be told, in plain words; empty for nothing.
+        cause: what is to be printed, in plain words; empty for nothing.
     """
 
     exit_code: int | None
@@ -145,7 +145,7 @@ class Singleton:
         with racing(self._spawner.spawn(launch), self._lease.lost.wait()) as (starting, lost):
             await asyncio.wait([starting, lost], return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
-                starting.cancel()  # whoever starts it kills what may come of it
+                starting.cancel()  # what starts it kills what may come of it
                 await asyncio.wait([starting])
             return None if starting.cancelled() else starting.result()
 

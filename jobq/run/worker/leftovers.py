@@ -45,7 +45,7 @@ class Leftovers:
         self._looks = True
 
     def hold_as(self, holder: str | None) -> bool:
-        """Have this worker's leases say who holds them; tell whether others' leases are to be looked at.
+        """Have this worker's leases say who holds them; return whether others' leases are to be looked at.
 
         Args:
             holder: by which others can judge it; empty where they cannot, None where it cannot judge them either.
@@ -77,7 +77,7 @@ class Leftovers:
         except (JobqError, OSError) as error:
             _log.debug("whether other workers are dead is not known: %r", error)  # their leases run out anyway
             return
-        except Exception:  # noqa: BLE001 - told once; it is no reason to end the worker, nor what runs there (S11, L4)
+        except Exception:  # noqa: BLE001 - logged once; it is no reason to end the worker, nor what runs there (S11, L4)
             self._looks = False
             _log.exception("dead workers are no longer looked for; what they held comes back with their leases")
             return

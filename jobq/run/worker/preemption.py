@@ -1,7 +1,7 @@
 """Azure Scheduled Events: learns that this machine is about to vanish, while there is time to give the work back (P8).
 
 https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events. The service answers only from inside the
-machine, may take two minutes to answer the first call, tells events of the whole placement group, and drops an event
+machine, may take two minutes to answer the first call, lists events of the whole placement group, and drops an event
 that is over or called off. jobq never acknowledges one: that would approve it for every machine it names.
 """
 
@@ -56,7 +56,7 @@ class PreemptionWatch:
 
     Args:
         stopping: paused on a notice, resumed when it is called off.
-        events: told of both.
+        events: where both are published.
         url: the metadata service; another one for tests.
         mode: auto = give up quietly where there is no such service; on = complain and keep trying.
         poll_seconds: between two calls; the documentation recommends one second.
@@ -80,7 +80,7 @@ class PreemptionWatch:
     async def run(self) -> None:
         """Watch until cancelled, or until it is clear that this is no Azure machine."""
         if self._mode == "auto" and not await self._listens():
-            _log.debug("no metadata service at %s: preemption is told by SIGTERM only", self._url)
+            _log.debug("no metadata service at %s: preemption comes as SIGTERM only", self._url)
             return
         aiohttp = await asyncio.to_thread(_import_aiohttp)  # 240 ms that must not delay the first task
         timeout = aiohttp.ClientTimeout(total=_FIRST_ANSWER_SECONDS)
@@ -90,7 +90,7 @@ class PreemptionWatch:
                 await self._watch(session, name)
 
     async def _listens(self) -> bool:
-        """Tell whether anything listens there at all, before a laptop pays for an HTTP client."""
+        """Return whether anything listens there at all, before a laptop pays for an HTTP client."""
         parts = urlsplit(self._url)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -108,7 +108,7 @@ class PreemptionWatch:
                     return (await answer.text()).strip()
             except Exception as error:  # noqa: BLE001 - no network, no service, nonsense: all mean "not here"
                 if self._mode == "auto":
-                    _log.debug("no Azure metadata service here (%s): preemption is told by SIGTERM only", error)
+                    _log.debug("no Azure metadata service here (%s): preemption comes as SIGTERM only", error)
                     return None
                 _log.warning("the Azure metadata service at %s does not answer: %s", self._url, error)
             await asyncio.sleep(max(self._poll_seconds, 1.0))
@@ -119,7 +119,7 @@ class PreemptionWatch:
             try:
                 notice = await self._ask(session, name, first=known is None)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next second may know more; no notice is no news
-                _log.debug("the metadata service did not tell its events: %r", error)
+                _log.debug("the metadata service did not list its events: %r", error)
             else:
                 if notice is not None and known is None:
                     self._events.emit(

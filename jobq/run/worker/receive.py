@@ -35,7 +35,7 @@ class Receiving:
         receive: its, or one that says more of who receives.
         clock: for leases.
         stopping: what ends a wait.
-        events: told of refusals.
+        events: where refusals are published.
         free: returns how many slots are free now.
         attempts: those that run now; when the last one ends, an empty queue may be a finished one.
         comes_back: whether a task that this worker gave back is still to come.
@@ -141,13 +141,13 @@ class Receiving:
             return None if not receiving.done() or receiving.cancelled() else receiving.result()
 
     async def is_bare(self) -> bool:
-        """Tell whether the queue holds nothing at all, so that nothing can come back: it was cleared, or worked off."""
+        """Return whether the queue holds nothing at all, so that nothing can come back: cleared, or worked off."""
         try:
             async with asyncio.timeout(RECEIVE_SECONDS):
                 stats = await self._backend.stats()
         except (JobqError, TimeoutError):
             return False  # it is asked again after the next look
-        if stats.total is not None:  # of a service that tells them only together; hidden ones are among them
+        if stats.total is not None:  # of a service that counts them only together; hidden ones are among them
             return stats.total == 0
         return (stats.visible, stats.leased, stats.scheduled) == (0, 0, 0)
 

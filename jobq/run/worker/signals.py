@@ -52,7 +52,7 @@ def obeying(on_signal: Callable[[signal.Signals], None]) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in OBEYED}
     for number in OBEYED:
         loop.add_signal_handler(number, on_signal, number)
-    # The guardian starts us with these blocked; what came since then is told now.
+    # The guardian starts us with these blocked; what came since then arrives now.
     mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)
     try:
         yield

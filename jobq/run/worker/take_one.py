@@ -80,7 +80,7 @@ class Taking:
             return
         taken = self._hand_out.taken.result()
         if taken.said.done() and not taken.said.cancelled():
-            await asyncio.wait({self._pulling})  # its end was told, and whoever told it hears what came of it
+            await asyncio.wait({self._pulling})  # its end was reported, and the reporter hears what came of it
         elif error is not None and not isinstance(error, Exception):
             await self._give_back(f"the caller was interrupted: {type(error).__name__}")
         else:

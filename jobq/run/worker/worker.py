@@ -1,4 +1,4 @@
-"""The worker: receive no more than it can start, run each under its lease, stop when told or when nothing is left."""
+"""The worker: receive no more than it can start, run each under its lease, stop when asked or when nothing is left."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ class Worker:
     Args:
         backend: an entered backend.
         settings: slots, leases, limits.
-        events: told of each transition.
+        events: where each transition is published.
         on_line: receives the tasks' output: task id, stream, line.
         spawner: starts commands; through a guardian by default, where there can be one.
         runner: runs something else than processes; then `spawner` and `on_line` are not used.
@@ -58,7 +58,7 @@ class Worker:
         environment: what tasks inherit; os.environ by default.
         max_tasks: how many deliveries to take before it ends; None = no limit.
         judge: decides what becomes of a task after an attempt.
-        on_report: told what became of each delivery, once that is settled; must not block.
+        on_report: called with what became of each delivery, once that is settled; must not block.
         sampler: measures what commands use.
         host: the machine that it runs on.
     """
@@ -116,7 +116,7 @@ class Worker:
         self._left_by_others: set[str] = set()  # those among the expected ones that another worker had
 
     async def run(self) -> WorkerReport:
-        """Work until told to stop, until nothing is left, or until the time limit.
+        """Work until asked to stop, until nothing is left, or until the time limit.
 
         Raises:
             ConfigurationError, QueueNotFound, BackendUnavailable: the queue cannot be used at all.
@@ -179,7 +179,7 @@ class Worker:
                     for helper in helpers:
                         helper.cancel()
         except BaseExceptionGroup as errors:
-            # One fault ends the worker, told plainly; its tasks were stopped by leaving the group.
+            # One fault ends the worker, with a plain error; its tasks were stopped by leaving the group.
             raise first_error(errors) from errors
         tripped = self._breaker.tripped.is_set()
         report = self._tally.report(stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded)
@@ -224,7 +224,7 @@ class Worker:
         return self._adapt(commands)
 
     async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
-        """Receive and start until told to stop or nothing is left; then see the attempts to their end."""
+        """Receive and start until asked to stop or nothing is left; then see the attempts to their end."""
         receiving = Receiving(
             self._backend,
             self._leftovers.receive,
@@ -265,7 +265,7 @@ class Worker:
                 await self._see_to_the_end()
 
     async def _had_to_wait(self) -> bool:
-        """Wait where nothing can be taken now, for whatever may change that; tell whether it was so."""
+        """Wait where nothing can be taken now, for whatever may change that; return whether it was so."""
         if self._stopping.paused:
             self._breaker.queue_is_empty(empty=True)  # nothing is taken for now: what is held is settled
             await first_of(self._stopping.resumed.wait(), self._stopping.receiving.wait())
@@ -305,7 +305,7 @@ class Worker:
         return timedelta(seconds=end - now)
 
     async def _finished(self, receiving: Receiving, *, empty: bool, looked_at: float) -> bool:
-        """Tell whether the queue is worked off: nothing came, nothing runs, nothing is to come back.
+        """Return whether the queue is worked off: nothing came, nothing runs, nothing is to come back.
 
         An empty answer speaks of the moment it was asked for, not of what ended or fell due while it was on its way.
         """
@@ -362,7 +362,7 @@ class Worker:
         back_in = supervisor.lease.total_seconds()  # what nobody settled comes back; it may be the only task
         try:
             report = await supervisor.execute(delivery, since, place)
-        except Exception:  # noqa: BLE001 - told with its traceback
+        except Exception:  # noqa: BLE001 - logged with its traceback
             # A fault of ours in one attempt harms no other (S11); its lease runs out, and its crash is counted.
             _log.exception("task %s: internal error; it will be delivered again", delivery.id)
             self._tally.fault()
@@ -408,7 +408,7 @@ class Worker:
         mode: Literal["auto", "on"] = "on" if self._settings.scheduled_events == "on" else "auto"
         try:
             await PreemptionWatch(self._stopping, self._events, url=self._settings.imds_url, mode=mode).run()
-        except Exception:  # noqa: BLE001 - a notice less is no reason to end the worker (L4); SIGTERM still tells
+        except Exception:  # noqa: BLE001 - a notice less is no reason to end the worker (L4); SIGTERM still comes
             _log.exception("notices of preemption are no longer watched")
 
     async def _drain_at(self, limit: timedelta) -> None:

@@ -185,19 +185,19 @@ class Link:
             self.is_draining = False
             self._count = (self._count + self.credit) % _COUNTER
             self.credit = 0
-            self.tell(drain=True)
+            self.send_flow(drain=True)
 
     # From the client
 
     def grant(self, credit: int) -> None:
         """Let the client send so many messages from now on."""
         self.credit = credit
-        self.tell()
+        self.send_flow()
 
-    def tell(self, *, drain: bool = False) -> None:
+    def send_flow(self, *, drain: bool = False) -> None:
         """Say how the link's credit stands."""
         if self._is_attached and not self.is_ended:
-            self.session.tell(self.remote.handle, self._count, self.credit, drain=drain)
+            self.session.send_flow(self.remote.handle, self._count, self.credit, drain=drain)
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> Delivery | None:
         """Take a frame of a message; return the message once it is whole.

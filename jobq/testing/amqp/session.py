@@ -216,9 +216,9 @@ class Session:
         if link is not None and not link.is_ended:
             self._connection.on_flow(link)
         if flow.echo and link is not None:
-            link.tell()
+            link.send_flow()
         elif flow.echo:
-            self.tell(None, None, None)
+            self.send_flow(None, None, None)
 
     def resume(self) -> None:
         """Send what has waited for credit, for the window, or for the client to read."""
@@ -226,7 +226,7 @@ class Session:
             link.send_waiting()
             self._connection.on_room(link)
 
-    def tell(self, handle: int | None, count: int | None, credit: int | None, *, drain: bool = False) -> None:
+    def send_flow(self, handle: int | None, count: int | None, credit: int | None, *, drain: bool = False) -> None:
         """Say how the session stands, and one of its links."""
         self.send(
             Flow(

@@ -157,6 +157,6 @@ async def late_answer_is_no_second_effect(bench: Bench) -> None:
 
 
 async def _empty(bench: Bench) -> None:
-    """Return once nothing is visible or leased, as far as the service can tell."""
+    """Return once nothing is visible or leased, as far as the service knows."""
     while (stats := await bench.backend.stats()).leased or stats.visible:
         await bench.clock.sleep_until(bench.clock.boottime() + 0.1)

@@ -20,7 +20,7 @@ async def returns_ids_in_order(bench: Bench) -> None:
 
 @case()
 async def is_durable_for_other_handles(bench: Bench) -> None:
-    """S1: what one handle was told is pushed, another receives, once."""
+    """S1: what was acknowledged to one handle, another receives, once."""
     pushed = await bench.pushed(3)
     other = await bench.handle()
     found = {(await bench.take(other)).id for _ in pushed}

@@ -201,7 +201,7 @@ async def two_at_once_have_one_effect(bench: Bench) -> None:
 
 @case("idempotent_settle")
 async def two_completions_at_once_are_one(bench: Bench) -> None:
-    """S5: the same completion twice at the same time: both are told yes, one has an effect."""
+    """S5: the same completion twice at the same time: both are acknowledged, one has an effect."""
     await bench.pushed(2)
     delivery, other = await bench.take_all(2)
     await asyncio.gather(delivery.settle(Complete(DONE)), delivery.settle(Complete(DONE)))

@@ -1,4 +1,4 @@
-"""S4: whoever lost the lease changes nothing, by whichever verb, in whichever way it was lost."""
+"""S4: who lost the lease changes nothing, by whichever verb, in whichever way it was lost."""
 
 from datetime import timedelta
 

@@ -77,7 +77,7 @@ class Emulator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.aclose()  # told of no error, else the group would wrap what is raised inside
+        await self._stack.aclose()  # given no error, else the group would wrap what is raised inside
 
     async def _start(self, stack: AsyncExitStack) -> None:
         app = application(self._service)

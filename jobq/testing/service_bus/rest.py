@@ -92,7 +92,7 @@ def _guarded(
 
 
 def _status(error: BrokerError, fidelity: Fidelity) -> int:
-    """Return the status of HTTP that tells of an error."""
+    """Return the status of HTTP for an error."""
     match error:
         case LockLost():
             return fidelity.rest_lost_lock_status

@@ -205,8 +205,8 @@ def run_many(
         seeds: which.
         make_backend: importable by name, for other processes.
         processes: how many at once; None = one a processor.
-        stop_at: told what was seen so far; True = begin no more.
-        on_progress: told likewise.
+        stop_at: called with what was seen so far; True = begin no more.
+        on_progress: called likewise.
     """
     began, totals = time.monotonic(), Totals()
     context = multiprocessing.get_context("forkserver")

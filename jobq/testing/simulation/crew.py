@@ -1,4 +1,4 @@
-"""One place of a run: its machine, the worker that runs there, and what that worker was told."""
+"""One place of a run: its machine, the worker that runs there, and how that worker was stopped."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Crew:
         stepped_at: the true time at which its wall clock was last stepped.
         holder: the process there that contends for a name.
         guardians: of all workers that ran there.
-        told_to_stop: the nodes of it that somebody told to stop.
+        told_to_stop: the nodes of it that somebody asked to stop.
     """
 
     number: int
@@ -63,13 +63,13 @@ class Crew:
         self._running, self.guardians[node] = node, guardian
 
     def excuses(self, node: Node) -> bool:
-        """Tell whether its machine, or what guards it, stands still, or has just done so as far as it knows."""
+        """Return whether its machine, or what guards it, stands still, or has just done so as far as it knows."""
         if node is self.holder:
             return self.machine.loop.now <= max(self.excused_until, self.holder_excused_until)
         return self.machine.loop.now <= max(self.excused_until, self._guardian_excused_until(node))
 
     def has_clock_trouble(self, node: Node) -> bool:
-        """Tell whether its clocks may have looked as if its machine was frozen; a stopped guardian looks only later."""
+        """Return whether its clocks may have looked as if its machine was frozen; a stopped guardian looks late."""
         is_stepped = node in self.guardians and self.guardians[node].blind_since <= self.stepped_at
         return self.machine.loop.now <= max(
             self.trouble_until, self._guardian_excused_until(node) if is_stepped else -1.0
@@ -90,7 +90,7 @@ class Crew:
             self.holder_excused_until = self.machine.loop.now + min(thaw, left)
 
     def is_stopping(self, node: Node) -> bool:
-        """Tell whether a worker of it has a reason to end what runs."""
+        """Return whether a worker of it has a reason to end what runs."""
         return node in self.told_to_stop or (node in self.stoppings and self.stoppings[node].interrupted.is_set())
 
     def term(self) -> None:
@@ -100,17 +100,17 @@ class Crew:
 
     def hurry(self, node: Node) -> None:
         """Leave a worker of it no grace."""
-        self._tell(node, 0.0, lambda stopping: stopping.now("interrupted twice"))
+        self._apply(node, 0.0, lambda stopping: stopping.now("interrupted twice"))
 
     def announce(self, grace: float) -> None:
         """Announce that the machine will be taken away."""
         self.told_to_stop.add(self.node)
-        self._tell(self.node, 0.0, lambda stopping: stopping.pause("a notice", grace))
+        self._apply(self.node, 0.0, lambda stopping: stopping.pause("a notice", grace))
 
     def call_off(self, seconds: float) -> None:
         """Call that off, so many seconds from now."""
-        self._tell(self.node, seconds, lambda stopping: stopping.resume())
+        self._apply(self.node, seconds, lambda stopping: stopping.resume())
 
-    def _tell(self, node: Node, seconds: float, tell: Callable[[Stopping], None]) -> None:
+    def _apply(self, node: Node, seconds: float, change: Callable[[Stopping], None]) -> None:
         if not node.dead and node in self.stoppings:
-            node.machine.loop.true_later(seconds, node, tell, self.stoppings[node])
+            node.machine.loop.true_later(seconds, node, change, self.stoppings[node])

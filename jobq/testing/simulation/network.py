@@ -1,7 +1,7 @@
 """The network between one process and the broker, and the client's side of the backend protocol over it.
 
 A request and its answer are two messages. Each may be late, lost, doubled, or held until a partition heals. What the
-client is told follows the protocol: a refused connection is definite, anything else that is no answer is unknown.
+client hears follows the protocol: a refused connection is definite, anything else that is no answer is unknown.
 """
 
 import asyncio

@@ -26,7 +26,7 @@ class Store:
 
     Attributes:
         make: lends what is at the far end.
-        finish: tells that far end who watches it, the length of leases in seconds, and what decides the rest.
+        finish: gives that far end who watches it, the length of leases in seconds, and what decides the rest.
         connect: lends one process its backend over a link, on the clocks of its machine.
         monitor: looks at every change.
         grain: seconds by which a lease that is granted is shorter than the one asked for.

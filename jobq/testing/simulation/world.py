@@ -125,7 +125,7 @@ class World:
         return lambda: self.loop.now < until and not self.monitor.violations and not is_over()
 
     def _has_nothing_to_do(self) -> bool:
-        """Tell whether a blow would strike nothing: all tasks have ended, and nobody puts one back."""
+        """Return whether a blow would strike nothing: all tasks have ended, and nobody puts one back."""
         may_come_back = "redrive" in self.kinds and any(each.state == "dead" for each in self.monitor.tasks.values())
         return self._is_drained() and not may_come_back
 
@@ -277,22 +277,22 @@ class World:
     # What excuses; see `monitor.Circumstances`
 
     def excuses(self, tree: Tree) -> bool:
-        """Tell whether its machine stands still as a whole, or has just stood still."""
+        """Return whether its machine stands still as a whole, or has just stood still."""
         return self._is_excused(tree.node)
 
     def _is_excused(self, node: Node) -> bool:
         return self._crew_of(node).excuses(node)
 
     def has_clock_trouble(self, node: Node) -> bool:
-        """Tell whether its clocks may have looked so."""
+        """Return whether its clocks may have looked so."""
         return self._crew_of(node).has_clock_trouble(node)
 
     def is_stopping(self, node: Node) -> bool:
-        """Tell whether it has a reason to end what runs."""
+        """Return whether it has a reason to end what runs."""
         return self._crew_of(node).is_stopping(node)
 
     def blames_its_machine(self, node: Node) -> bool:
-        """Tell whether its breaker has tripped."""
+        """Return whether its breaker has tripped."""
         return node in self._blaming
 
     def _crew_of(self, node: Node) -> Crew:

@@ -37,7 +37,7 @@ def own_azurite(tmp_path: Path) -> Iterator[emulator.Azurite]:
 
 
 def _saved(folder: Path, count: int) -> bool:
-    """Tell whether the emulator has put so many messages on its disk; it does so every few seconds, on no request."""
+    """Return whether the emulator has put so many messages on its disk; it does so every few seconds, on no request."""
     file = folder / "__azurite_db_queue__.json"
     return file.exists() and file.read_text().count('"popReceipt"') >= count
 

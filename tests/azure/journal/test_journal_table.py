@@ -165,10 +165,10 @@ async def test_any_id_is_a_key(stage: Stage) -> None:
 
 async def test_a_thousand_wishes_hide_none(stage: Stage) -> None:
     queue = await journaled(stage)
-    ids = [f"wish-{number:04}" for number in range(1010)]
+    ids = [f"task-{number:04}" for number in range(1010)]
     for start in range(0, len(ids), MOST_ROWS):
-        await queue._wishes.record(dict.fromkeys(ids[start : start + MOST_ROWS], ""))
-    (id_,) = await queue.push([Task.new(command="true", id="wish-zzzz")])
+        await queue._cancel_requests.record(dict.fromkeys(ids[start : start + MOST_ROWS], ""))
+    (id_,) = await queue.push([Task.new(command="true", id="task-zzzz")])
     assert await queue.journal.cancel([id_, "nobody-s"]) == ["canceled", "unknown"]
     (delivery,) = await queue.receive(1, LEASE, NOW)
     assert delivery.cancel_requested
@@ -325,7 +325,7 @@ async def test_what_is_put_back_is_known_though_others_stay(stage: Stage) -> Non
 
 
 async def test_who_retries_a_task_wants_it_to_run(stage: Stage) -> None:
-    """A wish that came too late for an attempt ends not the next one, which somebody has asked for since."""
+    """A cancel request that came too late for an attempt does not end the next, which somebody has asked for since."""
     queue = await journaled(stage)
     ids = await queue.push([Task.new(command="true") for _ in range(2)])
     for delivery in await queue.receive(2, LEASE, NOW):
@@ -338,8 +338,8 @@ async def test_who_retries_a_task_wants_it_to_run(stage: Stage) -> None:
     assert await state(queue, ids[0]) == "dead"
     assert await queue.redrive(ids) == [ids[0]]
     await written(queue)
-    wished = {each.id: each.cancel_requested for each in await queue.receive(2, LEASE, NOW)}
-    assert wished == {ids[0]: False, ids[1]: True}, "what only waits is still to end"
+    canceled = {each.id: each.cancel_requested for each in await queue.receive(2, LEASE, NOW)}
+    assert canceled == {ids[0]: False, ids[1]: True}, "what only waits is still to end"
 
 
 async def test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id(stage: Stage) -> None:
@@ -360,8 +360,8 @@ async def test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id(stage
 async def test_l4_an_odd_wish_ends_no_worker(stage: Stage) -> None:
     """Whoever may push may write to the table."""
     queue = await journaled(stage)
-    odd = [Write(Verb.REPLACE, rows.wish_key("odd"), {"At": "soon", "Born": 1.5})]
-    await queue._wire.write(rows.wishes_of(queue._wire.place.queue), odd)
+    odd = [Write(Verb.REPLACE, rows.cancel_request_key("odd"), {"At": "soon", "Born": 1.5})]
+    await queue._wire.write(rows.cancel_requests_of(queue._wire.place.queue), odd)
     await queue.push([Task.new(command="true", id="odd")])
     (found,) = await queue.receive(1, LEASE, NOW)
     await found.settle(Complete(GOOD))
@@ -376,7 +376,7 @@ async def test_a_wish_is_heard_by_each_task_of_its_id(stage: Stage) -> None:
     found = await queue.receive(2, LEASE, NOW)
     await written(queue)
     await queue.journal.cancel(["twice"])
-    await queue._wishes._tell(queue._wishes._open)
+    await queue._cancel_requests._cancel_requested(queue._cancel_requests._open)
     assert [(await each.renew(LEASE)).cancel for each in found] == [True, True]
 
 
@@ -389,27 +389,27 @@ async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.Monkey
     assert await queue.journal.attempts(task.id) == []
     assert await state(queue, task.id) == "succeeded", "known for an hour, against a late word of its push"
     monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
-    monkeypatch.setattr("jobq_azure.table_journal.retention._WISH_SECONDS", -1.0)
-    await queue._wishes.record({task.id: "", "nobody-s": ""})
+    monkeypatch.setattr("jobq_azure.table_journal.retention._CANCEL_REQUEST_SECONDS", -1.0)
+    await queue._cancel_requests.record({task.id: "", "nobody-s": ""})
     await queue._sweep.once()
     await written(queue)
     assert await queue.journal.find([task.id]) == []
-    assert [*await queue._wishes.among([task.id, "nobody-s"])] == ["nobody-s"], "it waits a day"
+    assert [*await queue._cancel_requests.among([task.id, "nobody-s"])] == ["nobody-s"], "it waits a day"
 
 
 async def test_what_stays_is_not_before_what_is_to_be_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = await journaled(stage)
     monkeypatch.setattr("jobq_azure.table_journal.retention._MOST_ROWS", 1)
-    monkeypatch.setattr("jobq_azure.table_journal.retention._WISH_SECONDS", -1.0)
-    await queue._wishes.record({"a": "", "b": ""})  # of "a" nobody has heard yet: it waits a day
-    row = rows.wish_key("b")
+    monkeypatch.setattr("jobq_azure.table_journal.retention._CANCEL_REQUEST_SECONDS", -1.0)
+    await queue._cancel_requests.record({"a": "", "b": ""})  # of "a" nobody has heard yet: it waits a day
+    row = rows.cancel_request_key("b")
     await queue._wire.write(
-        rows.wishes_of(queue._wire.place.queue), [Write(Verb.REPLACE, row, {"At": 1.0, "Born": ""})]
+        rows.cancel_requests_of(queue._wire.place.queue), [Write(Verb.REPLACE, row, {"At": 1.0, "Born": ""})]
     )
     for _ in range(2):
         await queue._sweep.once()
     await written(queue)
-    assert [*await queue._wishes.among(["a", "b"])] == ["a"]
+    assert [*await queue._cancel_requests.among(["a", "b"])] == ["a"]
 
 
 async def test_rights_and_a_missing_table_are_told_plainly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

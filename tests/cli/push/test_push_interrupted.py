@@ -40,7 +40,7 @@ def _held(jobq: Jobq) -> Iterator[sqlite3.Connection]:
 
 
 def _waits_for_lock(pid: int) -> bool:
-    """Tell whether a thread of a process is where SQLite waits for another writer: in a short sleep."""
+    """Return whether a thread of a process is where SQLite waits for another writer: in a short sleep."""
     return any(place.read_text() == "hrtimer_nanosleep" for place in Path(f"/proc/{pid}/task").glob("*/wchan"))
 
 

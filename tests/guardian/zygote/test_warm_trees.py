@@ -109,12 +109,12 @@ def go_on(mark: str) -> None:
 
 
 def are_gone(mark: str, but: int = 0) -> bool:
-    """Tell whether nobody lives, in two looks: one may miss who was forked while it lasted, by one who died then."""
+    """Return whether nobody lives, in two looks: one may miss who was forked while it lasted, by one who died then."""
     return all(len(carriers(mark)) <= but for _ in range(2))
 
 
 def is_still(names: list[str]) -> bool:
-    """Tell whether nobody writes traces any more: those that do move on faster than /proc is read."""
+    """Return whether nobody writes traces any more: those that do move on faster than /proc is read."""
     before = [trace_bytes(name) for name in names]
     time.sleep(0.02)
     return [trace_bytes(name) for name in names] == before

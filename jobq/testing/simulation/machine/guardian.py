@@ -66,7 +66,7 @@ class GuardianProcess:
     # What befalls it
 
     def worker_is_gone(self, status: int) -> None:
-        """Its worker has ended: the kernel closes its socket, and tells the guardian."""
+        """Its worker has ended: the kernel closes its socket, and the guardian sees it."""
         self.connection.close()
         self._kernel.exit(self._kernel.worker, status)
 
@@ -201,7 +201,7 @@ class GuardianProcess:
             self._kernel.end_told(protocol.decode(frame[protocol.HEADER_BYTES :]))
 
     def _hear(self, frame: bytes) -> None:
-        """Listen in when the worker tells of deadlines, for the monitor."""
+        """Listen in when the worker sends deadlines, for the monitor."""
         if frame.startswith(b'{"op":"extend"', protocol.HEADER_BYTES):
             message = protocol.decode(frame[protocol.HEADER_BYTES :])
             self._kernel.deadline_told(message["id"], message["deadline"])

@@ -1,6 +1,6 @@
 """A simulated kernel's processes: they fork, escape, fall to others, take their time to die, wait to be reaped.
 
-What happens to them is told to the monitor here, whatever the guardian believes.
+What happens to them is reported to the monitor here, whatever the guardian believes.
 """
 
 import os
@@ -47,7 +47,7 @@ class Kernel:
         self.processes: dict[int, Process] = {WORKER: self.worker}
         self.pipes: dict[int, Pipe] = {}
         self.is_guardian_stopped = False
-        self._trees: dict[int, Tree] = {}  # by the worker's number, until it is told of their end
+        self._trees: dict[int, Tree] = {}  # by the worker's number, until it hears of their end
         self._descriptors = count(10)
 
     @property
@@ -91,21 +91,21 @@ class Kernel:
         return leader.number, descriptor
 
     def deadline_told(self, number: int, deadline: float) -> None:
-        """The worker told its guardian by when a tree must be dead."""
+        """The worker sent its guardian the time by which a tree must be dead."""
         if (tree := self._trees.get(number)) is not None:
             tree.deadline = deadline
             if tree.leader:
                 self._monitor.deadline_told(tree)
 
     def end_told(self, message: Message) -> None:
-        """The guardian told its worker of an end: nothing may live then (P3), and all of it must be true (P7)."""
+        """The guardian reported an end to its worker: nothing may live then (P3), and all of it must be true (P7)."""
         tree = self._trees.pop(message["id"])
         told = -message["signal"] if message["signal"] else message["code"]
         if tree.lives and not message["survivors"]:
-            self._monitor.broken("P3", f"{tree.task} {tree.fencing} is told to have ended, and lives")
+            self._monitor.broken("P3", f"{tree.task} {tree.fencing} is reported to have ended, and lives")
         if told != os.waitstatus_to_exitcode(tree.status) or (tree.killed and not message["killed"]):
             truth = f"{os.waitstatus_to_exitcode(tree.status)}, killed: {tree.killed or 'no'}"
-            self._monitor.broken("P7", f"{tree.task} {tree.fencing} ended with {truth}, and {message} is told")
+            self._monitor.broken("P7", f"{tree.task} {tree.fencing} ended with {truth}, and {message} is reported")
 
     def _fork(self, tree: Tree, parent: Process, group: int = 0) -> Process:
         # It is used again as soon as no process and no group has it (P4), as the kernel does it after a while.

@@ -64,7 +64,7 @@ class Handle:
         self.callback = self.args = None
 
     def cancelled(self) -> bool:
-        """Tell whether it will not run."""
+        """Return whether it will not run."""
         return self.is_canceled
 
     def when(self) -> float:

@@ -1,4 +1,4 @@
-"""One process of a simulated kernel, and the pipe that tells why a task does not execute."""
+"""One process of a simulated kernel, and the pipe that says why a task does not execute."""
 
 from jobq.testing.simulation.machine.trees import Tree
 
@@ -26,7 +26,7 @@ class Process:
 
 
 class Pipe:
-    """Tells a guardian why a task does not execute; closed when it does, or is dead."""
+    """Says to a guardian why a task does not execute; closed when it does, or is dead."""
 
     __slots__ = ("data", "is_closed", "tree")
 

@@ -19,7 +19,7 @@ class End:
 
     Attributes:
         other: the other end.
-        is_closed: whether whoever had it has let go of it, or has died.
+        is_closed: whether its holder has let go of it, or has died.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class End:
         self._unread: deque[tuple[bytes, int]] = deque()  # what came, and with how many descriptors
 
     def ready(self) -> int:
-        """Return what `poll` tells."""
+        """Return what `poll` returns."""
         found = select.POLLOUT
         if self._unread:
             found |= select.POLLIN

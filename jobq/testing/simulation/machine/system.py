@@ -35,7 +35,7 @@ class Signals:
 
 
 class Poll:
-    """Tells what is ready, at once: whoever drives the guardian has waited already."""
+    """Returns what is ready, at once: what drives the guardian has waited already."""
 
     def __init__(self, signals: Signals, connection: End, kernel: Kernel) -> None:
         self._signals, self._connection, self._kernel = signals, connection, kernel
@@ -65,12 +65,12 @@ class Poll:
 
 
 class SimulatedSystem(System):
-    """The kernel of one guardian; which tells the monitor of what no guardian may do.
+    """The kernel of one guardian; which reports to the monitor what no guardian may do.
 
     Args:
         kernel: has the processes.
         machine: has the clocks.
-        monitor: is told.
+        monitor: gets the reports.
         connection: the guardian's end of its socket.
         chance: decides how much it gets done in a turn.
 

@@ -47,13 +47,13 @@ class Tree:
     Attributes:
         number: that worker and guardian know it by.
         node: the worker that asked for it.
-        deadline: that the guardian was told last.
+        deadline: that the guardian was sent last.
         leader: whether the first process lives; others: how many beside it.
         unreaped: how many the kernel still knows, dead ones too.
         killed: why; "" = it was not.
         started: the true time of its exec.
         status: the first one's, for wait(2), once it has ended.
-        is_told: whether its guardian has seen whether it started, to tell its worker.
+        is_told: whether its guardian has seen whether it started, to report it.
     """
 
     number: int

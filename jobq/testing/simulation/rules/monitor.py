@@ -13,32 +13,32 @@ from jobq.testing.simulation.rules.task_rules import TaskRules
 if TYPE_CHECKING:
     from jobq.testing.simulation.machine.trees import Tree
 
-_CANCEL_SECONDS: Final = 2.0  # from the answer that tells of it to the task's end
+_CANCEL_SECONDS: Final = 2.0  # from the answer that says so to the task's end
 _GRAIN_SECONDS: Final = 1e-3
 _NEARLY: Final = 0.98  # of a time limit, by a clock that may be quick
 
 
 class Circumstances(Protocol):
-    """What excuses a worker, by name (rules.md 1.3 (8), (11)), and what it was told."""
+    """What excuses a worker, by name (rules.md 1.3 (8), (11)), and what it has heard."""
 
     lease: float
     hold: float
     slots: int
 
     def excuses(self, tree: "Tree") -> bool:
-        """Tell whether a tree's machine stands still as a whole, or has just stood still: only fencing protects."""
+        """Return whether a tree's machine stands still as a whole, or has just stood still: only fencing protects."""
         ...
 
     def has_clock_trouble(self, node: Node) -> bool:
-        """Tell whether a node's clocks may have looked as if its machine was frozen: it may give up what it holds."""
+        """Return whether a node's clocks may have looked as if its machine was frozen: it may give up what it holds."""
         ...
 
     def is_stopping(self, node: Node) -> bool:
-        """Tell whether a worker was told to stop, for good or for now, or has lost its guardian."""
+        """Return whether a worker was asked to stop, for good or for now, or has lost its guardian."""
         ...
 
     def blames_its_machine(self, node: Node) -> bool:
-        """Tell whether a worker's breaker has tripped."""
+        """Return whether a worker's breaker has tripped."""
         ...
 
 
@@ -82,7 +82,7 @@ class Monitor(TaskRules):
         self._check_starts(known, tree)
 
     def _may_live_beside(self, tree: "Tree", other: "Tree") -> bool:  # noqa: ARG002 - for queues that send copies
-        """Tell whether two trees of one task may live at once."""
+        """Return whether two trees of one task may live at once."""
         return False
 
     def _check_starts(self, known: Known, tree: "Tree") -> None:  # noqa: ARG002 - as above
@@ -92,11 +92,11 @@ class Monitor(TaskRules):
             self.broken("S7", f"{known.id} started {known.starts} times, at most {most} are allowed")
 
     def deadline_told(self, tree: "Tree") -> None:
-        """A worker told its guardian by when the tree must be dead: counted from what surely extended the lease."""
+        """A worker sent its guardian the time by which the tree must be dead: counted from what extended the lease."""
         kept = self.tasks[tree.task].extended_at.get(tree.fencing)
         if kept is None or tree.deadline is None or self._around.excuses(tree):
             return
-        # The margins make up for freezes that are too short to be seen (rule 8); then P1 tells whether they do.
+        # The margins make up for freezes that are too short to be seen (rule 8); then P1 shows whether they do.
         unseen = tree.machine.lost_since(kept, FREEZE_SECONDS)
         most = tree.machine.boottime_at(kept) + unseen + self._around.hold
         if tree.deadline > most + _GRAIN_SECONDS:
@@ -134,7 +134,7 @@ class Monitor(TaskRules):
         self._check_cause(tree)
 
     def cancel_known(self, task_id: str, fencing: str) -> None:
-        """A worker was told that a task is to be canceled."""
+        """A worker has heard that a task is to be canceled."""
         self._cancels.setdefault((task_id, fencing), self._loop.now)
 
     def ends_by_itself(self, tree: "Tree") -> None:

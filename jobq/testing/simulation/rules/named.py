@@ -39,7 +39,7 @@ class NamedRules:
         trace: takes what is broken.
         server: decides.
         store: the real one.
-        excuses: tells whether a node's machine stands still, or has just stood still.
+        excuses: returns whether a node's machine stands still, or has just stood still.
         believers: who is within its `async with`, by node.
     """
 

@@ -70,7 +70,7 @@ class TaskRules(Trace):
         self._served.add(node.name)
 
     def was_served(self, node: Node) -> bool:
-        """Tell whether a worker ever had an answer to a receive."""
+        """Return whether a worker ever had an answer to a receive."""
         return node.name in self._served
 
     def rotated(self, task_id: str, fencing: str) -> None:
@@ -78,7 +78,7 @@ class TaskRules(Trace):
         self.tasks[task_id].refused.add(fencing)
 
     def all_ended(self) -> bool:
-        """Tell whether nothing that was acknowledged is left to do."""
+        """Return whether nothing that was acknowledged is left to do."""
         now = self._server.boottime()
         for known in self.tasks.values():
             self._end_if_expired(known, now)
@@ -124,9 +124,7 @@ class TaskRules(Trace):
         known.granted_at, known.expires = now, now + delivery.lease.total_seconds()
         fencing = str(delivery.fencing)
         known.expires_of[fencing] = known.expires
-        known.extended_at[fencing] = (
-            self._loop.now - delivery.lease.total_seconds() / 8
-        )  # rule 5; its answer tells more
+        known.extended_at[fencing] = self._loop.now - delivery.lease.total_seconds() / 8  # rule 5; its answer says more
         try:
             crashes = max(0, delivery.deliveries - 1 - Task.decode(delivery.body).counters.ends)
         except MalformedTask:
@@ -141,7 +139,7 @@ class TaskRules(Trace):
         self._abandoned += 1
 
     def cancel_asked(self, task_id: str) -> None:
-        """Somebody's wish to cancel it has arrived."""
+        """Somebody's request to cancel it has arrived."""
         self.tasks[task_id].is_cancel_asked = True
 
     def canceled(self, task_id: str, answer: Canceled) -> None:
@@ -220,7 +218,7 @@ class TaskRules(Trace):
         match verb:
             case "complete":
                 if fencing not in known.succeeded and not known.is_cancel_asked:
-                    self.broken("S5", f"{known.id} {fencing} is told as done, and did not succeed")
+                    self.broken("S5", f"{known.id} {fencing} is settled as done, and did not succeed")
                 known.state = "done"
             case "dead_letter":
                 self._check_burial(known, told[0].reason)
@@ -263,7 +261,7 @@ class TaskRules(Trace):
         known.silent_ends += step[2] == 0
 
     def _may_be_forgiven(self, node: Node) -> bool:
-        """Tell whether a worker has a reason to give a failure back uncharged."""
+        """Return whether a worker has a reason to give a failure back uncharged."""
         raise NotImplementedError
 
     def _end_if_expired(self, known: Known, now: float) -> None:

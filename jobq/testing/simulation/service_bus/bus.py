@@ -1,7 +1,7 @@
 """The far side of Service Bus in the simulation: requests of HTTP and AMQP to the emulator's pure queue.
 
 Each request is done within one instant of the server's clock, but for a long poll, which waits for a message. What each
-has changed is told to the rules.
+has changed is reported to the rules.
 """
 
 import asyncio

@@ -171,7 +171,7 @@ def _seen(message: Message) -> Seen:
 
 
 class _Watched(ServiceBusBackend):
-    """The real backend; tells the rules what its worker knows."""
+    """The real backend; reports to the rules what its worker knows."""
 
     rules: CopyMonitor
 
@@ -188,7 +188,7 @@ class _Watched(ServiceBusBackend):
 
 
 class _Delivery:
-    """A delivery; tells the rules what extended its lease as far as its worker knows."""
+    """A delivery; reports to the rules what extended its lease as far as its worker knows."""
 
     def __init__(self, rules: CopyMonitor, inner: Delivery, asked: float) -> None:
         self._rules, self._inner = rules, inner

@@ -61,7 +61,7 @@ class Lock:
     is_put_back: bool = False  # its copy has arrived, and was taken or dropped
 
     def reached(self, node: Node, sent: float, *, is_troubled: bool) -> None:
-        """An answer that tells of it has arrived."""
+        """An answer that says so has arrived."""
         if self.node is None:
             self.node, self.asked, self.is_troubled = node, sent, is_troubled
         self.extended = max(self.extended, sent)

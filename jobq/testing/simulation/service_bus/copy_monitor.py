@@ -36,7 +36,7 @@ class CopyMonitor(CopyRules):
             self.broken("S4", f"{task.id} {lock.fencing}: a copy is sent though the lock is gone")
 
     def reached(self, lock: Lock, node: Node, sent: float) -> None:
-        """The answer to a request of this true time tells a process of a lock."""
+        """The answer to a request of this true time gives a lock to a process."""
         lock.reached(node, sent, is_troubled=self._around.has_clock_trouble(node))
 
     def received(self, task_id: str, fencing: str, asked: float) -> None:
@@ -80,7 +80,7 @@ class CopyMonitor(CopyRules):
             self.broken("S5", f"{verb} of {delivery.id} is reported as settled, and the broker knows of {found}")
 
     def all_ended(self) -> bool:
-        """Tell whether nothing is left to do: the queue is empty, and what was acknowledged done or dead."""
+        """Return whether nothing is left to do: the queue is empty, and what was acknowledged done or dead."""
         self._expire()
         if any(copy.place == "queue" for copy in self._copies.values()):
             return False

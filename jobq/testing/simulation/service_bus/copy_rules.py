@@ -147,7 +147,9 @@ class CopyRules(Monitor):
         if number != copy.before + len(copy.locks) + 1:
             self.broken("S7", f"delivery {number} of {known.id} came after {copy.before + len(copy.locks)}")
         if max(0, number - 1 - copy.task.counters.ends) != copy.silent:
-            self.broken("S7", f"{known.id} {fencing}: {copy.silent} deliveries ended silently, another count is told")
+            self.broken(
+                "S7", f"{known.id} {fencing}: {copy.silent} deliveries ended silently, another count is recorded"
+            )
         if (known.id, fencing) in self._granted:
             self._twins.add((known.id, fencing))
             if self.deduplicates:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from benchmarks.local.spawn_rate import beside_bare
 from benchmarks.measure import Figure, Meter, Row
 from benchmarks.sections import Options
 from benchmarks.slots import fill
-from benchmarks.spawn_rate import beside_bare
 from jobq.run.process.environment import shell_argv
 from jobq.run.process.spawner import Spawner
 from jobq.run.worker.worker import Worker

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.local.worker_rate import worked
 from benchmarks.measure import Figure, Meter, Row, compared, in_turns
 from benchmarks.sections import Options
 from benchmarks.slots import fill
-from benchmarks.worker_rate import worked
 from jobq.backend import Backend
 from jobq.journal.records import Attempt
 from jobq.journal.store import journal_of
