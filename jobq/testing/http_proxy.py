@@ -5,17 +5,15 @@ Lives in the loop of the test; clients may be in other processes. HTTP/1.1 witho
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from enum import StrEnum
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from jobq.clock import SystemClock
+from jobq.testing.proxy import HOST, Proxy, Streams
 
-_HOST: Final = "127.0.0.1"
 _CLOCK: Final = SystemClock()
 _DATE: Final = formatdate(usegmt=True)  # the one that answers dates it
 _BODILESS: Final = frozenset({204, 304})
@@ -98,36 +96,15 @@ class _Plan:
 
 
 @dataclass
-class HttpProxy:
+class HttpProxy(Proxy):
     """Passes requests on to a port of this machine; an asynchronous context manager.
 
     Attributes:
-        target: the service's port.
-        port: its own, once it is entered.
         requests: all that were read, in order.
     """
 
-    target: int
-    port: int = 0
     requests: list[Request] = field(default_factory=list)
     _plans: list[_Plan] = field(default_factory=list)
-    _server: asyncio.Server | None = None
-    _connections: set[asyncio.StreamWriter] = field(default_factory=set)
-    _serving: set["asyncio.Task[None]"] = field(default_factory=set)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def __aenter__(self) -> Self:
-        await self._listen()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.refuse()
-        for serving in self._serving:
-            serving.cancel()
-        if self._serving:
-            await asyncio.wait(self._serving)
 
     def strike(
         self, strike: Strike, method: str = "", path: str = "", *, count: float = 1, matches: Matches | None = None
@@ -147,53 +124,16 @@ class HttpProxy:
 
         self._plans.append(_Plan(strike, both, count))
 
-    async def refuse(self) -> None:
-        """Refuse connections, and break those that are open."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for connection in self._connections:
-            connection.transport.abort()
-
     async def heal(self) -> None:
         """Pass everything on again, except what has been swallowed."""
         self._plans.clear()
-        if self._server is None:
-            await self._listen()
+        await self._listen()
 
     def seen(self, method: str = "", path: str = "") -> list[Request]:
         """Return the requests that match."""
         return [each for each in self.requests if method in ("", each.method) and path in each.path]
 
-    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        """Wait for a condition on what the proxy has seen; raises TimeoutError."""
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, _HOST, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving = asyncio.current_task()
-        assert serving is not None
-        self._serving.add(serving)
-        self._connections.add(writer)
-        upstream: list[asyncio.StreamWriter] = []
-        try:
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                await self._serve(reader, writer, upstream)
-        finally:
-            for each in (writer, *upstream):
-                each.transport.abort()
-            self._connections.discard(writer)
-            self._serving.discard(serving)
-
-    async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: list[asyncio.StreamWriter]
-    ) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: Streams) -> None:
         answers: asyncio.StreamReader | None = None
         while head := await _head(reader):
             raw_body, body = await _body(reader, head)
@@ -207,7 +147,7 @@ class HttpProxy:
                 writer.write(refusal)
                 continue
             if answers is None or answers.at_eof():  # a kept connection that the service has closed meanwhile
-                answers, to_service = await asyncio.open_connection(_HOST, self.target)
+                answers, to_service = await asyncio.open_connection(HOST, self.target)
                 upstream.append(to_service)
             upstream[-1].write(head + raw_body)
             if not (answer := await _head(answers)):

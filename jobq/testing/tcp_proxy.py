@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-_HOST: Final = "127.0.0.1"
+from jobq.testing.proxy import HOST, Proxy, Streams
+
 _CHUNK: Final = 1 << 20
 Matches = Callable[[bytes], bool]
 
@@ -42,40 +42,19 @@ class _Plan:
 
 
 @dataclass
-class TcpProxy:
+class TcpProxy(Proxy):
     """Passes bytes on to a port of this machine; an asynchronous context manager.
 
     Attributes:
-        target: the service's port.
-        port: its own, once it is entered.
         struck: how many strikes have hit: pieces that were lost, held or aimed at, connections that were broken.
         accepted: how many connections were taken.
     """
 
-    target: int
-    port: int = 0
     struck: int = 0
     accepted: int = 0
     _plans: list[_Plan] = field(default_factory=list)
     _silent: Way | None = None
     _late_seconds: float = 0.0
-    _server: asyncio.Server | None = None
-    _connections: set[asyncio.StreamWriter] = field(default_factory=set)
-    _serving: set["asyncio.Task[None]"] = field(default_factory=set)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def __aenter__(self) -> Self:
-        await self._listen()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.refuse()
-        for serving in self._serving:
-            serving.cancel()
-        if self._serving:
-            await asyncio.wait(self._serving)
 
     def strike(self, strike: Strike, matches: Matches, *, count: float = 1) -> None:
         """Let something befall the next bytes that match, `count` times."""
@@ -91,16 +70,8 @@ class TcpProxy:
 
     async def refuse(self) -> None:
         """Refuse connections, and break those that are open."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
         self.hit(len(self._connections))
-        self.break_all()
-
-    def break_all(self) -> None:
-        """Break the connections that are open."""
-        for connection in self._connections:
-            connection.transport.abort()
+        await super().refuse()
 
     async def heal(self) -> None:
         """Pass everything on again; connections that were struck, or silent, are broken."""
@@ -109,38 +80,14 @@ class TcpProxy:
         if self._silent:
             self._silent = None
             self.break_all()
-        if self._server is None:
-            await self._listen()
+        await self._listen()
 
-    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        """Wait for a condition on what the proxy has seen; raises TimeoutError."""
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, _HOST, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving = asyncio.current_task()
-        assert serving is not None
-        self._serving.add(serving)
-        self._connections.add(writer)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: Streams) -> None:
         self.accepted += 1
         self._changed.set()
-        ends = [writer]
-        try:
-            with suppress(OSError, asyncio.CancelledError):
-                answers, to_service = await asyncio.open_connection(_HOST, self.target)
-                ends.append(to_service)
-                await _Passage(self, reader, writer, answers, to_service).run()
-        finally:
-            for each in ends:
-                each.transport.abort()
-            self._connections.discard(writer)
-            self._serving.discard(serving)
+        answers, to_service = await asyncio.open_connection(HOST, self.target)
+        upstream.append(to_service)
+        await _Passage(self, reader, writer, answers, to_service).run()
 
     def strike_of(self, sent: bytes) -> Strike | None:
         """Return what befalls these bytes; for the passages."""

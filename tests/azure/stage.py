@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +20,9 @@ from jobq_azure.storage.account import Account
 from jobq_azure.storage.backend import StorageQueueBackend
 from jobq_azure.storage.large_payloads import CONTAINER
 from jobq_azure.storage.queue_client import Wire
+from tests import command_line
 from tests.azure.emulator import ACCOUNT, KEY, Azurite, connection_string
-from tests.fork_server import forked
+from tests.command_line import Ended
 
 LEASE: Final = timedelta(seconds=30)
 NOW: Final = timedelta(0)
@@ -36,13 +36,7 @@ SHORT: Final = {
 }
 
 
-@dataclass
-class Ended:
-    """How a command line ended."""
-
-    code: int
-    out: str
-    err: str
+ended = partial(command_line.ended, secret=KEY)
 
 
 @dataclass
@@ -98,46 +92,14 @@ class Stage:
     async def total(self) -> int | None:
         return (await self.behind.stats()).total
 
-    def environment(self, **more: str) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-        signed = {"JOBQ_CONNECTION_STRING": self.signed}
-        return kept | {"HOME": str(self.folder), "JOBQ_HOME": str(self.folder)} | signed | more
-
-    async def start(self, *arguments: str, spec: str = "", **more: str) -> asyncio.subprocess.Process:
+    async def start(self, *words: str, spec: str = "", **more: str) -> asyncio.subprocess.Process:
         """Start the command line, through the proxy, on this queue unless another is named; ended with the stage."""
-        process = await forked.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "jobq",
-            spec or self.spec,
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=self.environment(**more),
-            cwd=self.folder,
-        )
-        self.stack.push_async_callback(_end, process)
-        return process
+        signed = {"JOBQ_CONNECTION_STRING": self.signed}
+        return await command_line.start(self.stack, self.folder, (spec or self.spec, *words), signed | more)
 
     async def run(self, *arguments: str, spec: str = "", **more: str) -> Ended:
         """Run to the end; without a guardian, which is no matter of the service: its start would cost most of it."""
         return await ended(await self.start(*arguments, spec=spec, **{"JOBQ_GUARDIAN": "off"} | more))
-
-
-async def ended(process: asyncio.subprocess.Process, seconds: float = 60) -> Ended:
-    async with asyncio.timeout(seconds):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    for text in (out, err):
-        assert KEY.encode() not in text, "the account's key is told"
-    return Ended(process.returncode, out.decode(), err.decode())
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-        await process.communicate()
 
 
 @asynccontextmanager

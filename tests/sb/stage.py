@@ -1,12 +1,11 @@
 """A queue of one's own on the emulator behind the fault-injecting proxy, and the real command line on it."""
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +21,8 @@ from jobq.testing.service_bus.queue import Queue
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
 from jobq_azure.service_bus.options import Options
-from tests.azure.stage import Ended
-from tests.fork_server import forked
+from tests import command_line
+from tests.command_line import Ended
 
 QUEUE: Final = "jobs"
 SPEC: Final = f"sb://emulator/{QUEUE}"
@@ -32,6 +31,8 @@ NOW: Final = timedelta(0)
 LOCK_SECONDS: Final = 60.0  # on virtual time; requests, which take real time, have an eighth of it
 _REAL_LOCK_SECONDS: Final = 5.0  # where its end is waited for
 SHORT: Final = {"JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_SCHEDULED_EVENTS": "off", "JOBQ_LOG_FORMAT": "json"}
+
+ended = partial(command_line.ended, secret=ROOT_KEY)
 
 
 @dataclass
@@ -80,20 +81,10 @@ class Stage:
             if each.operation is operation and status in (None, each.status)
         ]
 
-    async def start(self, *arguments: str, spec: str = SPEC, **more: str) -> asyncio.subprocess.Process:
+    async def start(self, *words: str, spec: str = SPEC, **more: str) -> asyncio.subprocess.Process:
         """Start the command line on this queue; ended with the stage."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-        own = {"HOME": str(self.folder), "JOBQ_HOME": str(self.folder), "JOBQ_CONNECTION_STRING": self.signed}
-        process = await forked.create_subprocess_exec(
-            *(sys.executable, "-m", "jobq", spec, *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=kept | own | SHORT | more,
-            cwd=self.folder,
-        )
-        self.stack.push_async_callback(_end, process)
-        return process
+        signed = {"JOBQ_CONNECTION_STRING": self.signed}
+        return await command_line.start(self.stack, self.folder, (spec, *words), signed | SHORT | more)
 
     async def run(self, *arguments: str, spec: str = SPEC, **more: str) -> Ended:
         """Run to the end; without a guardian, which is no matter of the service: its start would cost most of it."""
@@ -102,21 +93,6 @@ class Stage:
 
 def through(emulator: Emulator, proxy: HttpProxy) -> str:
     return emulator.connection_string.replace(emulator.rest_url, f"http://127.0.0.1:{proxy.port}")
-
-
-async def ended(process: asyncio.subprocess.Process, seconds: float = 60) -> Ended:
-    async with asyncio.timeout(seconds):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    for text in (out, err):
-        assert ROOT_KEY.encode() not in text, "the key is told"
-    return Ended(process.returncode, out.decode(), err.decode())
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-        await process.communicate()
 
 
 @asynccontextmanager

@@ -23,7 +23,8 @@ from jobq.errors import AccessDenied, BackendUnavailable
 from jobq_azure.common import credentials
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.backend import StorageQueueBackend
-from tests.azure.stage import Ended, Stage
+from tests.azure.stage import Stage
+from tests.command_line import Ended
 
 _SECRET = "client-secret-canary~"
 _SIGNS_IN = {
