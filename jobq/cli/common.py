@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jobq.settings import Settings
 
 T = TypeVar("T")
+_PROGRAM: Final = "jobq.program"
 WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
 
 # Other queues' words for what jobq has under another name.
@@ -70,6 +71,24 @@ class ExampleCommand(click.Command):
             with formatter.section("Examples"):
                 for example in self._examples:
                     formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+
+
+class ProgramCommand(ExampleCommand):
+    """A command that may be given a program: it keeps what follows the first `--` apart for `program_of`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before `--`."""
+        if "--" in args:
+            position = args.index("--")
+            ctx.meta[_PROGRAM] = tuple(args[position + 1 :])
+            args = args[:position]
+        return super().parse_args(ctx, args)
+
+
+def program_of(ctx: click.Context) -> tuple[str, ...] | None:
+    """Return the program and arguments that were given to a ProgramCommand; None = there was no `--`."""
+    program: tuple[str, ...] | None = ctx.meta.get(_PROGRAM)
+    return program
 
 
 def _verbosity_options() -> list[click.Parameter]:

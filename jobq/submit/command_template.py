@@ -1,126 +1,154 @@
-"""The template of `fanout`: a shell command with fields, each value of which is one word of text, whatever it holds.
+"""Templates of `fanout`: how the values of a record come into its task, so that none is ever code (rules.md 3, A2).
 
-A value is never part of the shell's text: it is a variable of the task's environment, and its field becomes
-`"$FANOUT_x"`. A field stands where a word, or a part of one, may stand: `--id={id}`, `./{name}`. `{{` and `}}` are
-braces; `${NAME}`, and braces around anything but a name, are left to the shell.
+A command for the shell is never changed: values are variables of the task's environment, `"$FANOUT_x"`, and the items
+of a batch its arguments, `"$@"`. In an argument vector a field in braces is filled in within its word, `--id={id}`; no
+shell looks at it. `{{name}}` there is the text `{name}`; braces around anything but a name stay as they are.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
-from jobq.errors import MalformedTask
-from jobq.submit.shell_template_check import FIELD, InvalidTemplate, Scanner, refuse_what_evaluates
+from jobq.errors import JobqError, MalformedTask
 
-__all__ = ["CommandTemplate", "Filled", "InvalidTemplate"]
-
-_PIECE: Final = re.compile(rf"\{{\{{|\}}\}}|(?P<field>{FIELD})|\\.|.", re.DOTALL)
+_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_PIECE: Final = re.compile(rf"(?P<braces>\{{\{{{_NAME}\}}\}})|\{{(?P<field>{_NAME})\}}")
 # execve(2), MAX_ARG_STRLEN: what the kernel takes as one argument or one NAME=VALUE, with its NUL.
 _MOST_BYTES: Final = 128 * 1024
+Values = Mapping[str, str | list[str]]
 
 
-@dataclass(frozen=True)
-class Filled:
-    """What a task gets of a record.
+class InvalidTemplate(JobqError):
+    """The template cannot be filled in; the message says what to write instead."""
 
-    Attributes:
-        command: for the shell.
-        env: the values, by the variables that the command names.
-    """
-
-    command: str
-    env: Mapping[str, str]
+    exit_code = 2
 
 
-@dataclass(frozen=True)
-class _Field:
-    name: str
-    begins_word: bool  # then a value that begins with a dash could pass for an option
-    after_dashes: bool  # a `--` stands before it in the same command
+class Template(Protocol):
+    """What a record is put into."""
 
+    @property
+    def text(self) -> str:
+        """The template, by which another one is told apart."""
+        ...
 
-class CommandTemplate:
-    """A command to be filled in.
+    def check(self, fields: Collection[str], many: str = "") -> None:
+        """Raise InvalidTemplate for a template that cannot be filled in with these fields, of which one is a list."""
+        ...
 
-    Args:
-        text: of the template.
-        fields: the names that it may hold.
-
-    Raises:
-        InvalidTemplate: it has an unknown field, none at all, or one where it would not be one word of text.
-    """
-
-    def __init__(self, text: str, fields: "frozenset[str] | None" = None) -> None:
-        self.text = text
-        self._parts: list[str | _Field] = list(_parts(text))
-        self.names = {part.name for part in self._parts if isinstance(part, _Field)}
-        if not self.names:
-            raise InvalidTemplate(f"the template has no field, so all tasks would be the same: {text!r}")
-        if fields is not None:
-            self.check(fields)
-
-    def check(self, fields: "frozenset[str] | set[str]") -> None:
-        """Raise InvalidTemplate unless all its fields are among these."""
-        if unknown := sorted(self.names - fields):
-            raise InvalidTemplate(
-                f"there is no field {{{unknown[0]}}}; there are: {', '.join(sorted(fields))}. Braces that are the"
-                f" shell's are written twice: {{{{{unknown[0]}}}}}"
-            )
-
-    def filled(self, values: Mapping[str, "str | list[str]"]) -> Filled:
-        """Return the command and its variables; a list becomes several words.
+    def filled(self, values: Values) -> dict[str, Any]:
+        """Return the fields of a task; a list becomes several words.
 
         Raises:
             MalformedTask: a value holds a NUL, is too long, or begins with a dash where it could pass for an option.
         """
+        ...
+
+
+@dataclass(frozen=True)
+class ShellTemplate:
+    """A command for the shell.
+
+    Attributes:
+        text: of the command.
+    """
+
+    text: str
+
+    def check(self, fields: Collection[str], many: str = "") -> None:
+        """Raise InvalidTemplate for a field in braces: versions before filled it in, and the shell would not."""
+        for name in sorted(fields):
+            if re.search(rf"(?<!\$)\{{{re.escape(name)}\}}", self.text):
+                variable = "$@" if name == many else f"$FANOUT_{name}"
+                raise InvalidTemplate(
+                    f'{{{name}}} is not filled in within a command for the shell: write "{variable}" there, with the'
+                    f" double quotes and braces of the shell written once; or give a program and its arguments after"
+                    f" `--`, without -c, where {{{name}}} is filled in"
+                )
+
+    def filled(self, values: Values) -> dict[str, Any]:
+        """Return the command and its variables; a list becomes its arguments, each a variable as well."""
         env: dict[str, str] = {}
-        command = "".join(
-            part if isinstance(part, str) else _words(part, values[part.name], env) for part in self._parts
-        )
+        items: list[str] = []
+        for name, value in values.items():
+            if not isinstance(value, list):
+                if re.fullmatch(_NAME, name):  # no other can be written in a shell
+                    env[f"FANOUT_{name}"] = value
+                continue
+            for number, item in enumerate(value, 1):
+                # Short names: the kernel takes 128 KiB of command, and a batch has up to 10 000 of them.
+                env[f"ITEM_{number}"] = item
+                items.append(f'"$ITEM_{number}"')
+        for variable, one in env.items():
+            _check(variable, one, len(variable) + 1)
+        command = f"set -- {' '.join(items)}\n{self.text}" if items else self.text
         if len(command.encode()) >= _MOST_BYTES:
             raise MalformedTask(
                 f"the command has {len(command)} characters, too many for a program; use a smaller --batch"
             )
-        return Filled(command, env)
+        return {"command": command, "env": env}
 
 
-def _parts(text: str) -> Iterator[str | _Field]:
-    refuse_what_evaluates(_PIECE.sub(lambda match: _plain(match[0]), text))
-    scanner = Scanner()
-    for match in _PIECE.finditer(text):
-        piece = match[0]
-        if match["field"] is not None:
-            name = piece[1:-1]
-            scanner.field(name, piece)
-            yield _Field(name, scanner.begins_word, scanner.after_dashes)
-        else:
-            scanner.take(_plain(piece))
-            yield _plain(piece)
-    scanner.end()
+class ArgvTemplate:
+    """A program and its arguments, run without a shell.
+
+    Args:
+        words: with fields.
+
+    Raises:
+        InvalidTemplate: there is no field.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.text = shlex.join(["--", *words])
+        self._words = words
+        self._names = {match["field"] for word in words for match in _PIECE.finditer(word)} - {None}
+        if not self._names:
+            raise InvalidTemplate(f"the template has no field, so all tasks would be the same: {self.text}")
+
+    def check(self, fields: Collection[str], many: str = "") -> None:
+        """Raise InvalidTemplate unless all its fields are among these, and the list a word of its own."""
+        if unknown := sorted(self._names.difference(fields)):
+            raise InvalidTemplate(
+                f"there is no field {{{unknown[0]}}}; there are: {', '.join(sorted(fields))}. For the text"
+                f" {{{unknown[0]}}} write {{{{{unknown[0]}}}}}"
+            )
+        for word in self._words:
+            if many and word != f"{{{many}}}" and any(match["field"] == many for match in _PIECE.finditer(word)):
+                raise InvalidTemplate(f"{{{many}}} is many words, and must be a word of its own, not {word}")
+
+    def filled(self, values: Values) -> dict[str, Any]:
+        """Return the argument vector."""
+        argv: list[str] = []
+        for word in self._words:
+            many = values.get(word[1:-1]) if _PIECE.fullmatch(word) else None
+            if isinstance(many, list):
+                argv += [self._word(word, {**values, word[1:-1]: one}) for one in many]
+            else:
+                argv.append(self._word(word, values))
+        return {"argv": argv}
+
+    def _word(self, word: str, values: Values) -> str:
+        def value(match: re.Match[str]) -> str:
+            return match[0][1:-1] if match["braces"] else str(values[match["field"]])
+
+        filled = _PIECE.sub(value, word)
+        first = _PIECE.match(word)
+        name = first["field"] if first and first["field"] else ""
+        _check(name, filled, 0)
+        if name and filled.startswith("-") and "--" not in self._words[: self._words.index(word)]:
+            raise MalformedTask(
+                f"its value begins with a dash and could pass for an option: {filled!a}"[:300]
+                + f"; write `-- {{{name}}}`, `./{{{name}}}` or `--option={{{name}}}`",
+                name,
+            )
+        return filled
 
 
-def _plain(piece: str) -> str:
-    return {"{{": "{", "}}": "}"}.get(piece, piece)
-
-
-def _words(field: _Field, value: str | list[str], env: dict[str, str]) -> str:
-    if not isinstance(value, list):
-        return _word(field, f"FANOUT_{field.name}", value, env)
-    # Short names: the kernel takes 128 KiB of command, and a batch has up to 10 000 of them.
-    return " ".join(_word(field, f"ITEM_{number}", one, env) for number, one in enumerate(value, 1))
-
-
-def _word(field: _Field, variable: str, value: str, env: dict[str, str]) -> str:
+def _check(name: str, value: str, more_bytes: int) -> None:
     if "\0" in value:
-        raise MalformedTask(f"its value holds a NUL, which no argument of a program can: {value!a}"[:300], field.name)
-    if (size := len(variable) + len(value.encode(errors="surrogatepass")) + 2) > _MOST_BYTES:
-        raise MalformedTask(f"its value has {size} bytes, and a program takes {_MOST_BYTES} at most", field.name)
-    if value.startswith("-") and field.begins_word and not field.after_dashes:
-        raise MalformedTask(
-            f"its value begins with a dash and could pass for an option: {value!a}"[:300]
-            + f"; write `-- {{{field.name}}}`, `./{{{field.name}}}` or `--option={{{field.name}}}`",
-            field.name,
-        )
-    env[variable] = value
-    return f'"${variable}"'
+        raise MalformedTask(f"its value holds a NUL, which no argument of a program can: {value!a}"[:300], name)
+    if (size := len(value.encode(errors="surrogatepass")) + more_bytes + 1) > _MOST_BYTES:
+        raise MalformedTask(f"its value has {size} bytes, and a program takes {_MOST_BYTES} at most", name)

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from jobq.errors import JobqError, MalformedTask
 from jobq.formats import strict_json
+from jobq.settings import Settings
 from jobq.task import MAX_BODY_BYTES, Task
 
 FIELDS: Final = (
@@ -99,6 +100,15 @@ def _fields(line: bytes) -> dict[str, Any]:
         if name not in FIELDS:
             raise MalformedTask(f"unknown field; a line may have {', '.join(FIELDS)}", ascii(name)[1:-1][:80])
     return fields
+
+
+def budgets_of(settings: Settings) -> Mapping[str, int]:
+    """Return the budgets that the settings say."""
+    return {
+        "retries": settings.num_retries,
+        "crashes": settings.max_crashes,
+        "preemptions": settings.max_preemptions,
+    }
 
 
 class LineCutter:

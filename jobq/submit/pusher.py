@@ -112,6 +112,7 @@ class Pusher:
         except QueueNotFound as missing:
             if not self._creates:
                 raise
+            self._begun = False
             await make_queue(self._backend, missing)
             self._on_created()
             ids = await self._push(tasks)
@@ -126,11 +127,12 @@ class Pusher:
             await asyncio.shield(pushing)
         except asyncio.CancelledError:
             await see_to_its_end(pushing)
-            error = asyncio.CancelledError() if not pushing.done() or pushing.cancelled() else pushing.exception()
+            has_answer = pushing.done() and not pushing.cancelled()
+            error = pushing.exception() if has_answer else None
             if isinstance(error, PushUnknown):
                 self.doubtful = error.ids
-            elif error is not None and self._begun:  # not even what a backend has taken back is known
-                self.doubtful = tuple(task.id for task in tasks)
+            elif self._begun and (not has_answer or not isinstance(error, JobqError | None)):
+                self.doubtful = tuple(task.id for task in tasks)  # not even what a backend has taken back is known
             raise
 
     async def push_all(self, tasks: Iterable[Task]) -> None:
@@ -141,30 +143,20 @@ class Pusher:
     async def _push(self, tasks: Sequence[Task]) -> list[str]:
         clock = SystemClock()
         sent = clock.boottime()
+        self._begun = True
         try:
-            return await self._once(tasks)
+            return await self._backend.push(tasks)
         except PushUnknown as error:
             unknown = error
         if self._remembers(clock.boottime() - sent):
             try:
-                return await self._once(tasks)
+                return await self._backend.push(tasks)
             except PushUnknown as error:  # what the first may have queued, the second need not name
                 unknown = PushUnknown(str(error), list(dict.fromkeys((*unknown.ids, *error.ids))))
             except JobqError as error:  # the repetition was not done: of the first nobody knows still
-                self._begun = True
                 unknown.add_note(f"asked again: {error}")
         unknown.add_note(self.doubt(unknown.ids))
         raise unknown
-
-    async def _once(self, tasks: Sequence[Task]) -> list[str]:
-        self._begun = True
-        try:
-            return await self._backend.push(tasks)
-        except PushUnknown:
-            raise
-        except JobqError:  # none of them was added
-            self._begun = False
-            raise
 
     def _remembers(self, seconds: float) -> bool:
         """Tell whether the service still knows an id that was pushed so long ago, and while it is pushed again."""

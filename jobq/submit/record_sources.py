@@ -59,15 +59,12 @@ def line_records(path: Path) -> Records:
     """Return the lines of a file; raises ConfigurationError when it cannot be read."""
     if not path.is_file():
         raise ConfigurationError(f"{path} is no file that can be read again from its middle")
-    lines, file = data_sources.lines(path), WalkedFile(path)
+    file = WalkedFile(path)
+    lines = file.lines()
 
     async def fetch(after: Any, limit: int) -> Page[Record]:
-        try:
-            page = await lines(after, limit)
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-        mark = await file.mark_up_to(page.after[0])
-        return Page([_line(path, line) for line in page.items], page.after, page.is_last, mark=mark)
+        page = await lines(after, limit)
+        return Page([_line(path, line) for line in page.items], page.after, page.is_last, mark=page.mark)
 
     return Records(
         fetch=fetch,

@@ -4,11 +4,14 @@ import asyncio
 import hashlib
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jobq.errors import SourceChanged
-from jobq.lease.traversal import Progress
+from jobq.lease import data_sources
+from jobq.lease.data_sources import Line
+from jobq.lease.traversal import Fetch, Page, Progress
 from jobq.submit.input_lines import InputUnreadable
 
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -56,6 +59,19 @@ class WalkedFile:
             )
         if progress.is_done and self.position != self.size:
             raise SourceChanged(f"{self.path} has grown since {name} was done; use another name")
+
+    def lines(self) -> Fetch[Line]:
+        """Return a fetch of its lines, of which each page is marked by all that is before its end."""
+        unmarked = data_sources.lines(self.path)
+
+        async def fetch(after: Any, limit: int) -> Page[Line]:
+            try:
+                page = await unmarked(after, limit)
+            except OSError as error:
+                raise _unreadable(self.path, error) from None
+            return replace(page, mark=await self.mark_up_to(page.after[0]))
+
+        return fetch
 
     def check_unchanged(self, progress: Progress) -> None:
         """Raise SourceChanged when the walk came to another end than the file had at the beginning."""

@@ -53,7 +53,7 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "dead show": (("demo", "dead", "show", DIES), 0, DEAD),
     "dead retry": (("demo", "dead", "retry", DIES), 0, {"id"}),
     "dead purge": (("demo", "dead", "purge", "--all", "--yes"), 0, {"id"}),
-    "fanout": (("demo", "fanout", "n", "--lines", "commands", "-c", "echo {line}"), 0, {"id"}),
+    "fanout": (("demo", "fanout", "n", "--lines", "commands", "-c", "echo"), 0, {"id"}),
     "lease list": (("demo", "lease", "list"), 0, LEASE),
     "lease show": (("demo", "lease", "show", "nightly"), 0, LEASE),
     "lease release": (("demo", "lease", "release", "nightly"), 0, LEASE),

@@ -16,7 +16,7 @@ from tests.fork_server import forked
 # By the command: its arguments, and the exit code that is right for them.
 CALLS: Final[dict[str, tuple[str, int]]] = {
     "push": ("demo push -c true", 0),
-    "fanout": ("demo fanout lines --lines lines -c {line}", 0),
+    "fanout": ("demo fanout lines --lines lines -- {line}", 0),
     "worker": ("demo worker", 0),
     "pull": ("demo pull", 0),
     "run": ("run lines", 0),

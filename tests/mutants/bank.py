@@ -282,8 +282,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="an end that is written late stands over what came after its look (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text='(Verb.REPLACE, str(row["odata.etag"]))',
-        wrong='(Verb.REPLACE, "")',
+        text='= Verb.REPLACE, str(row["odata.etag"])',
+        wrong='= Verb.REPLACE, ""',
         test="tests/azure/journal/test_journal_table.py"
         "::test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_look",
     ),
@@ -339,7 +339,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a clear forgets what was pushed since (table journal)",
         file="backends/jobq_azure/table_journal/reader.py",
-        text=" if min(now - rows.age(row, now), _born_in(row)) < before]",
+        text=" if min(now - rows.age(row, now), rows.born_in(row) or math.inf) < before]",
         wrong="]",
         test="tests/azure/journal/test_journal_table.py::test_s5_a_clear_forgets_nothing_that_was_pushed_since",
     ),
@@ -356,6 +356,27 @@ BANK: Final[tuple[Mutant, ...]] = (
         text="unseen=lag > 0)",
         wrong="unseen=False)",
         test="tests/journal/test_results.py::test_s5_what_a_journal_has_not_heard_of_is_waited_for",
+    ),
+    Mutant(
+        name="a push is repeated though its ids may be forgotten by now",
+        file="jobq/submit/pusher.py",
+        text="return is_safe and (window is None or seconds < window.total_seconds() / 2)",
+        wrong="return is_safe",
+        test="tests/unit/test_pusher.py::test_s8_a_push_is_repeated_only_while_its_ids_are_known",
+    ),
+    Mutant(
+        name="a push is repeated where an id is taken twice",
+        file="jobq/submit/pusher.py",
+        text="return is_safe and (window is None or seconds < window.total_seconds() / 2)",
+        wrong="return window is None or seconds < window.total_seconds() / 2",
+        test="tests/azure/faults/test_one_push_policy.py::test_a_push_that_may_be_doubled_is_not_repeated",
+    ),
+    Mutant(
+        name="what the first try may have queued is not in doubt after the second",
+        file="jobq/submit/pusher.py",
+        text="list(dict.fromkeys((*unknown.ids, *error.ids)))",
+        wrong="error.ids",
+        test="tests/unit/test_pusher.py::test_s8_what_either_try_may_have_queued_is_in_doubt",
     ),
     Mutant(
         name="who writes without a pause leaves others no gap (SQLite)",
@@ -498,17 +519,10 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/journal/test_checkpoint_files.py::test_tasks_of_one_id_keep_their_files_apart",
     ),
     Mutant(
-        name="who pushes an id again hears of the former task",
-        file="backends/jobq_azure/table_journal/reader.py",
-        text="if known is not None and self._is_former(id_, _born_in(row)):",
-        wrong="if False:",
-        test="tests/azure/journal/test_journal_table.py::test_who_pushes_an_id_again_hears_nothing_of_the_former_task",
-    ),
-    Mutant(
         name="whose an outcome is, is guessed by when it ended",
         file="backends/jobq_azure/table_journal/reader.py",
-        text='return float(row.get("Born") or latest)',
-        wrong="return latest",
+        text="born = rows.born_in(row)\n        return",
+        wrong="born = None\n        return",
         test="tests/azure/journal/test_journal_table.py::test_whose_an_outcome_is_is_known_an_hour_later",
     ),
     Mutant(

@@ -166,7 +166,7 @@ async def test_hosts_are_tried_in_turn(database: Database, tmp_path: Path) -> No
 
 _LEASED = {
     "push": ("push", "--resume", "name", "one.txt"),
-    "fanout": ("fanout", "name", "--lines", "one.txt", "-c", "echo {line}"),
+    "fanout": ("fanout", "name", "--lines", "one.txt", "--", "echo", "{line}"),
     "lease": ("lease", "run", "name", "--", "true"),
 }
 

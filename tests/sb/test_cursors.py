@@ -11,7 +11,7 @@ LINES = 700  # more than one page
 
 def _commands(stage: Stage) -> list[str]:
     tasks = [Task.decode(each.content.body) for each in stage.queue.messages()]
-    return [str(task.command if not task.env else task.env["FANOUT_line"]) for task in tasks]
+    return [task.argv[-1] if task.argv else str(task.command) for task in tasks]
 
 
 async def test_an_interrupted_push_goes_on(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ async def test_an_interrupted_push_goes_on(tmp_path: Path) -> None:
 async def test_cursors_of_two_queues_are_not_taken_for_one_another(stage: Stage) -> None:
     """They meet in one place, under one name: the second is refused, and not told to be done."""
     (stage.folder / "lines").write_text("a\nb\n")
-    fanout = ("fanout", "sizes", "--lines", "lines", "-c", "echo {line}")
+    fanout = ("fanout", "sizes", "--lines", "lines", "--", "echo", "{line}")
     assert (await stage.run(*fanout, **ELSEWHERE)).code == 0
     assert _commands(stage) == ["a", "b"]
     other = await stage.run(*fanout, spec="demo", **ELSEWHERE)

@@ -66,7 +66,7 @@ WAYS = {
     "push FILE": of_command_line("push", "lines"),
     "push --resume": of_command_line("push", "--resume", "one", "lines"),
     "push --spec": of_command_line("push", "--spec", "listed:tasks"),
-    "fanout": of_command_line("fanout", "one", "--lines", "lines", "-c", "echo {line}"),
+    "fanout": of_command_line("fanout", "one", "--lines", "lines", "-c", 'echo "$FANOUT_line"'),
 }
 
 
@@ -95,16 +95,6 @@ async def test_a_service_that_knows_ids_again_is_asked_once_more(
     assert await way(tmp_path, f"http://127.0.0.1:{proxy.port}/{near.name}") == ending
     assert proxy.struck == losses
     assert (await near.stats()).visible == queued
-
-
-@pytest.mark.parametrize("arguments", [("--resume", "large"), ()])
-async def test_more_bytes_than_one_request_takes_go_in_several(
-    near: HttpBackend, tmp_path: Path, arguments: tuple[str, ...], server: HttpServer
-) -> None:
-    (tmp_path / "lines").write_text(("x" * 100_000 + "\n") * 200)
-    spec = f"{server.url}/{near.name}"
-    await asyncio.to_thread(Jobq(tmp_path), spec, "push", *arguments, "lines")
-    assert (await near.stats()).visible == 200
 
 
 async def test_an_iterator_of_large_tasks_goes_in_several(near: HttpBackend, server: HttpServer) -> None:

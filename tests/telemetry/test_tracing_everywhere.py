@@ -237,7 +237,7 @@ def test_fanout_and_run_link_their_tasks_too(jobq: Jobq, collector: Collector) -
         "TRACEPARENT": TRACEPARENT,
     }
     (jobq.folder / "lines").write_text("a\nb\n")
-    jobq("demo", "fanout", "n", "--lines", "lines", "-c", "echo {line}", env=environment)
+    jobq("demo", "fanout", "n", "--lines", "lines", "--", "echo", "{line}", env=environment)
     (push,) = collector.spans
     assert (push.name, push.parent_span_id.hex()) == ("send demo", PARENT)
     assert {task.trace_context["traceparent"].split("-")[2] for task in jobq.waiting()} == {push.span_id.hex()}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, spec_of, with_queue
+from jobq.cli.common import ProgramCommand, duration, json_option, program_of, read_settings, spec_of, with_queue
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 _HELP: Final = """Queue one task for each record of a data set, or for each batch of --batch records.
 
 The records are the rows of a query (--sql, by a unique --key), the lines of a file (--lines) or the blobs of a
-container (--blobs). -c is a command for the shell with fields in braces, each of which becomes one word: values travel
-in the task's environment ("$FANOUT_name"), never in the shell's text. A value with a NUL, or with a leading dash that
-could pass for an option, is refused. Braces that are the shell's are written twice.
+container (--blobs). In the words after `--` fields in braces are filled in, and no shell is run; a value with a leading
+dash that could pass for an option is refused. A command for the shell, -c, stays as it is: values are its variables,
+written "$FANOUT_name" within double quotes, and the items of a batch its arguments, "$@".
 
 \b
 Fields of a record   rows: their columns; lines: line, number, offset; blobs: name, size
@@ -26,14 +26,20 @@ An interrupted fanout is finished by running it again with the same NAME: nothin
 at most is queued again, and that under the same ids, which a queue that knows ids takes once.
 """
 _EXAMPLES: Final = (
-    "jobq demo fanout users --sql users.db 'SELECT id, name FROM users' --key id -c 'echo hello {name}'",
-    "jobq demo fanout files --lines files.txt -c 'wc -l -- {line}'",
-    "jobq demo fanout files2 --lines files.txt --batch 100 -c 'wc -l -- {items}'",
-    "jobq demo fanout scans --blobs myaccount/scans/2024/ -c 'python read.py --blob={name}'",
+    "jobq demo fanout users --sql users.db 'SELECT id, name FROM users' --key id -- echo hello {name}",
+    "jobq demo fanout files --lines files.txt -- wc -l -- {line}",
+    """jobq demo fanout files2 --lines files.txt --batch 100 -c 'cat -- "$@" | wc -l'""",
+    "jobq demo fanout scans --blobs myaccount/scans/2024/ -- python read.py --blob={name}",
 )
 
 
-@click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
+class _FanoutCommand(ProgramCommand):
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the shape of a command line."""
+        return ["NAME", "[OPTIONS]", "[-c COMMAND | -- PROGRAM [ARGS]...]"]
+
+
+@click.command(cls=_FanoutCommand, help=_HELP, examples=_EXAMPLES)
 @click.argument("name")
 @click.option(
     "--sql", nargs=2, metavar="DATABASE QUERY",
@@ -42,7 +48,7 @@ _EXAMPLES: Final = (
 @click.option("--key", metavar="COLUMN", help="With --sql: what the rows are walked by; unique, a number or a text.")
 @click.option("--lines", metavar="FILE", help="The lines of a file; blank ones are left out.")
 @click.option("--blobs", metavar="ACCOUNT/CONTAINER[/PREFIX]", help="The blobs of a container of Azure Storage.")
-@click.option("-c", "--command", "template", metavar="TEMPLATE", required=True, help="The command, with {fields}.")
+@click.option("-c", "--command", metavar="COMMAND", help='A command for the shell, with "$FANOUT_..." for the fields.')
 @click.option(
     "--batch", type=click.IntRange(1, 10_000), default=1, metavar="N", help="Records of one task. Default: 1."
 )
@@ -65,7 +71,7 @@ def fanout(
     key: str | None,
     lines: str | None,
     blobs: str | None,
-    template: str,
+    command: str | None,
     batch: int,
     timeout: timedelta | None,
     priority: int | None,
@@ -78,31 +84,30 @@ def fanout(
     """Queue one task for each record; see _HELP."""
     if sum(given is not None for given in (sql, lines, blobs)) != 1:
         raise click.UsageError("records come from one place: --sql, --lines or --blobs")
+    program = program_of(ctx)
+    if (command is None) == (not program):
+        raise click.UsageError("what to run: a program and its arguments after `--`, or -c COMMAND for the shell")
     if (key is None) != (sql is None):
         raise click.UsageError("--sql and --key go together: rows are walked by a column that is unique")
     if accept_changes and lines is None:
         raise click.UsageError("--accept-changes goes with --lines")
-    from jobq.cli.submit.cursor_lease import cursors_of  # noqa: PLC0415 - `jobq fanout --help` needs none of it
-    from jobq.cli.submit.fanout_job import Fanout  # noqa: PLC0415 - as above
+    from jobq.cli.submit.cursor_lease import cursor_of  # noqa: PLC0415 - `jobq fanout --help` needs none of it
+    from jobq.cli.submit.fanout_job import Fanout, check  # noqa: PLC0415 - as above
     from jobq.cli.submit.push_chunks import Echo, pusher_to  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.spec import parse  # noqa: PLC0415 - as above
-    from jobq.submit.command_template import CommandTemplate  # noqa: PLC0415 - as above
-    from jobq.submit.input_lines import Template  # noqa: PLC0415 - as above
+    from jobq.submit.command_template import ArgvTemplate, ShellTemplate  # noqa: PLC0415 - as above
+    from jobq.submit.input_lines import Template, budgets_of  # noqa: PLC0415 - as above
     from jobq.submit.record_sources import blob_records, line_records, row_records  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
 
     settings = read_settings(num_retries=num_retries)
     queue = parse(spec_of(ctx, settings))
-    command = CommandTemplate(template)
+    template = ShellTemplate(command) if command is not None else ArgvTemplate(program or ())
     options: dict[str, Any] = {
         "timeout": timeout.total_seconds() if timeout is not None else None,
         "priority": priority,
         "trace_context": ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
-        "budgets": {
-            "retries": settings.num_retries,
-            "crashes": settings.max_crashes,
-            "preemptions": settings.max_preemptions,
-        },
+        "budgets": budgets_of(settings),
     }
     if sql is not None and key is not None:
         records = row_records(sql[0], sql[1], key)
@@ -110,18 +115,18 @@ def fanout(
         records = line_records(Path(lines))
     else:
         records = blob_records(str(blobs), settings)
+    check(template, records, batch)
     echo = Echo(ids=False, as_json=as_json)
 
     async def work(backend: "Backend") -> int:
         creates = not no_create
-        async with cursors_of(backend, queue, settings, creates=creates, tells=not as_json) as cursors:
+        async with cursor_of(backend, queue, settings, f"fanout:{name}", creates=creates, tells=not as_json) as cursor:
             spread = Fanout(
                 pusher_to(backend, echo, creates=creates),
-                cursors,
-                settings,
+                cursor,
                 name=name,
                 records=records,
-                command=command,
+                command=template,
                 template=Template(**options),
                 batch=batch,
                 accepts_changes=accept_changes,

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, Invocation, duration, json_option, read_settings, spec_of, with_queue
+from jobq.cli.common import (
+    Invocation,
+    ProgramCommand,
+    duration,
+    json_option,
+    program_of,
+    read_settings,
+    spec_of,
+    with_queue,
+)
 from jobq.cli.display import terminal
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json
@@ -19,8 +28,6 @@ if TYPE_CHECKING:
     from jobq.cli.submit.push_chunks import Echo
     from jobq.settings import Settings
     from jobq.submit.input_lines import Template
-
-_ARGV: Final = "jobq.argv"
 
 _HELP: Final = """Queue commands, which workers will run.
 
@@ -49,17 +56,7 @@ _EXAMPLES: Final = (
 )
 
 
-class _PushCommand(ExampleCommand):
-    """Keeps what follows the first `--` apart, which click would mix with FILE."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before `--`."""
-        if "--" in args:
-            position = args.index("--")
-            ctx.meta[_ARGV] = tuple(args[position + 1 :])
-            args = args[:position]
-        return super().parse_args(ctx, args)
-
+class _PushCommand(ProgramCommand):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the shape of a command line."""
         return ["[OPTIONS]", "[-c COMMAND ... | FILE | --call MODULE:FUNCTION | -- PROGRAM [ARGS]...]"]
@@ -168,7 +165,7 @@ def push(
     """Queue commands; see _HELP."""
     from jobq.cli.submit.push_chunks import Echo, Stream, push_given, pusher_to  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
-    from jobq.submit.input_lines import Input, Template  # noqa: PLC0415 - as above
+    from jobq.submit.input_lines import Input, Template, budgets_of  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
 
     settings = read_settings(
@@ -184,13 +181,9 @@ def push(
         delay=delay,
         on_exit=settings.on_exit or None,
         trace_context=ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
-        budgets={
-            "retries": settings.num_retries,
-            "crashes": settings.max_crashes,
-            "preemptions": settings.max_preemptions,
-        },
+        budgets=budgets_of(settings),
     )
-    argv: tuple[str, ...] | None = ctx.meta.get(_ARGV)
+    argv: tuple[str, ...] | None = program_of(ctx)
     _check_sources(file, commands, argv, call, spec, id_)
     if kwargs is not None and call is None:
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
@@ -320,26 +313,27 @@ def _push_resumably(
     echo: "Echo",
     no_create: bool,
 ) -> int:
-    from jobq.cli.submit.cursor_lease import cursors_of  # noqa: PLC0415 - most pushes are none
+    from jobq.cli.submit.cursor_lease import cursor_of  # noqa: PLC0415 - most pushes are none
     from jobq.cli.submit.push_chunks import pusher_to  # noqa: PLC0415 - as above
     from jobq.cli.submit.resumable_push import Resumable  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
+    from jobq.submit.resumable_file import WalkedFile  # noqa: PLC0415 - as above
 
     if file is None or file == "-":
         raise click.UsageError("--resume reads a FILE, which it can read again from its middle; a pipe cannot be")
     if template.delay is not None:
         raise click.UsageError("--delay counts from when a line is read, so it cannot be the same again with --resume")
-    path = Path(file)
+    walked = WalkedFile(Path(file))
 
     async def work(backend: "Backend") -> int:
         queue, creates = parse(spec_of(ctx, settings)), not no_create
-        async with cursors_of(backend, queue, settings, creates=creates, tells=not echo.as_json) as cursors:
+        tells = not echo.as_json
+        async with cursor_of(backend, queue, settings, f"push:{name}", creates=creates, tells=tells) as cursor:
             resumable = Resumable(
                 pusher_to(backend, echo, creates=creates),
-                cursors,
-                settings,
+                cursor,
                 name=name,
-                path=path,
+                file=walked,
                 template=template,
                 accepts_changes=accepts_changes,
             )

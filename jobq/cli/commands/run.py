@@ -208,18 +208,14 @@ class _Run:
         return terminal.put_report([_summary(here, time.monotonic() - began)], exit_code) if as_json else exit_code
 
     def _template(self, trace_context: Mapping[str, str]) -> Any:
-        from jobq.submit.input_lines import Template  # noqa: PLC0415 - as above
+        from jobq.submit.input_lines import Template, budgets_of  # noqa: PLC0415 - as above
 
         settings = self._settings
         return Template(
             timeout=self._timeout.total_seconds() if self._timeout is not None else None,
             trace_context=trace_context,
             cwd=str(Path.cwd()) if self._queue_file is not None else None,  # it may be resumed from elsewhere
-            budgets={
-                "retries": settings.num_retries,
-                "crashes": settings.max_crashes,
-                "preemptions": settings.max_preemptions,
-            },
+            budgets=budgets_of(settings),
         )
 
     def _tell(self, here: "Here", seconds: float) -> None:

@@ -1,8 +1,8 @@
 """What `push --resume` and `fanout` share: the lease that carries their cursor."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -21,49 +21,43 @@ _MOST_NAME: Final = 80  # ids are made of it and have at most 100 characters
 
 
 @dataclass(frozen=True)
-class Cursors:
-    """Where cursors are kept.
+class Cursor:
+    """What carries the cursor of a walk.
 
     Attributes:
-        keeper: keeps the lease.
-        creates: whether to make the queue in which it keeps it.
-        tells: whether to say that it was made.
+        lease: the lease.
         source: what else a walk is told by there; see `Traversal`.
     """
 
-    keeper: Backend
-    creates: bool
-    tells: bool
-    source: Mapping[str, str] = field(default_factory=dict)
-
-    async def ready(self, name: str) -> None:
-        """See to it, before this lease is asked for, that there is where it is kept; raises QueueNotFound."""
-        await ready_for_lease(self.keeper, name, creates=self.creates, tells=self.tells)
+    lease: NamedLease
+    source: Mapping[str, str]
 
 
 @asynccontextmanager
-async def cursors_of(
-    backend: Backend, queue: QueueSpec, settings: Settings, *, creates: bool, tells: bool
-) -> AsyncIterator[Cursors]:
-    """Yield what keeps the cursors of a queue: it itself, or the queue that JOBQ_LEASES names."""
-    if settings.leases is None:
-        yield Cursors(backend, creates, tells)
-    else:
-        async with resolve(settings.leases, settings) as keeper:
-            yield Cursors(keeper, creates, tells, {"queue": str(queue)})  # cursors of several queues may meet there
-
-
-def walk_lease(backend: Backend, settings: Settings, name: str) -> NamedLease:
-    """Return the lease of a walk, whose end others wait for.
+async def cursor_of(
+    backend: Backend, queue: QueueSpec, settings: Settings, name: str, *, creates: bool, tells: bool
+) -> AsyncIterator[Cursor]:
+    """Yield what carries a walk's cursor, kept by the queue itself or by the one that JOBQ_LEASES names.
 
     Args:
-        backend: keeps it.
-        settings: margins and time to live.
+        backend: of the queue.
+        queue: its spec.
+        settings: of the lease.
         name: of the lease.
+        creates: whether to make what is missing.
+        tells: whether to say that it was made.
 
     Raises:
+        QueueNotFound: there is none to keep it, and none is to be made.
         ConfigurationError: the backend keeps no named leases, or the name cannot serve.
     """
+    async with nullcontext(backend) if settings.leases is None else resolve(settings.leases, settings) as keeper:
+        lease = _walk_lease(keeper, settings, name)
+        await ready_for_lease(keeper, name, creates=creates, tells=tells)
+        yield Cursor(lease, {"queue": str(queue)} if settings.leases else {})  # several queues may meet there
+
+
+def _walk_lease(backend: Backend, settings: Settings, name: str) -> NamedLease:
     if len(name) > _MOST_NAME:
         raise ConfigurationError(f"a name has at most {_MOST_NAME - len(name.partition(':')[0]) - 1} characters")
     told: set[int] = set()

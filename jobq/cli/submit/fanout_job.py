@@ -3,22 +3,29 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.cli.submit.cursor_lease import Cursors, walk_lease
+from jobq.cli.submit.cursor_lease import Cursor
 from jobq.errors import JobqError, MalformedTask, SourceChanged
 from jobq.lease.traversal import Page, Traversal
-from jobq.settings import Settings
-from jobq.submit.command_template import CommandTemplate
+from jobq.submit import command_template
 from jobq.submit.input_lines import Template
 from jobq.submit.pusher import BATCH_TASKS, Pusher
 from jobq.submit.record_sources import Record, Records
 from jobq.task import Task
 
-_BATCH_FIELDS: Final = frozenset({"first", "last", "count", "number", "items"})
+_BATCH_FIELDS: Final = ("count", "first", "items", "last", "number")
+
+
+def check(command: command_template.Template, records: Records, batch: int) -> None:
+    """Raise InvalidTemplate for a command that cannot be filled in with what the records have, as far as is known."""
+    if batch > 1:
+        command.check(_BATCH_FIELDS, many="items")
+    elif records.fields is not None:
+        command.check(records.fields)
 
 
 class Fanout:
@@ -26,37 +33,29 @@ class Fanout:
 
     Args:
         pusher: brings batches into the queue.
-        cursors: where the lease is kept.
-        settings: of the lease.
+        cursor: where the cursor is kept.
         name: of the fanout.
         records: the data set.
-        command: the template of the commands.
+        command: what each record is put into.
         template: what all tasks have.
         batch: records of one task.
         accepts_changes: whether lines that are not queued yet may be others than when it began.
         skips_refused: whether records that no task can be made of are told and left out.
-
-    Raises:
-        InvalidTemplate: the command has a field that the records do not have.
     """
 
     def __init__(
         self,
         pusher: Pusher,
-        cursors: Cursors,
-        settings: Settings,
+        cursor: Cursor,
         *,
         name: str,
         records: Records,
-        command: CommandTemplate,
+        command: command_template.Template,
         template: Template,
         batch: int,
         accepts_changes: bool = False,
         skips_refused: bool = False,
     ) -> None:
-        fields = records.fields if batch == 1 else _BATCH_FIELDS
-        if fields is not None:
-            command.check(fields)
         self._pusher = pusher
         self._name = name
         self._records = records
@@ -66,8 +65,7 @@ class Fanout:
         self._accepts_changes = accepts_changes
         self._skips_refused = skips_refused
         self._skipped = 0
-        self._cursors = cursors
-        self._lease = walk_lease(cursors.keeper, settings, f"fanout:{name}")
+        self._cursor = cursor
 
     async def run(self) -> int:
         """Queue what is left; return the exit code."""
@@ -76,16 +74,15 @@ class Fanout:
             "command": self._command.text,
             "--batch": str(self._batch),
             "options": _digest(repr(self._template)),
-            **self._cursors.source,
+            **self._cursor.source,
         }
         file = self._records.file
         if file is not None and not self._accepts_changes:
             source["file"] = await file.digest()
         # Whole batches, so that no page but the last ends within one.
         size = self._batch * max(1, BATCH_TASKS // self._batch)
-        walk = Traversal(self._lease, self._records.fetch, batch_size=size, source=source)
+        walk = Traversal(self._cursor.lease, self._records.fetch, batch_size=size, source=source)
         try:
-            await self._cursors.ready(self._lease.name)
             async with walk:
                 if file is not None:
                     await file.check_queued(walk.progress, self._name)
@@ -107,7 +104,7 @@ class Fanout:
             terminal.tell(f"{self._pusher.summary()}; run the same command again to go on")
             raise
         except JobqError as error:
-            if not isinstance(error, SourceChanged):
+            if not isinstance(error, SourceChanged | command_template.InvalidTemplate):
                 error.add_note(f"{self._pusher.summary()}; run the same command again to go on")
             raise
         are = "refused one was" if self._skipped == 1 else "refused ones were"
@@ -157,9 +154,9 @@ class Fanout:
         for record in records:
             if record.refused:
                 raise MalformedTask(f"{record.where}: {record.refused}")
-        fields: Mapping[str, str | list[str]] = records[0].fields
+        fields: command_template.Values = records[0].fields
         if self._batch == 1:
-            self._command.check(set(fields))
+            self._command.check(fields)
         else:
             fields = {
                 "first": records[0].key,
@@ -171,8 +168,8 @@ class Fanout:
         try:
             filled = self._command.filled(fields)
             # The same records make the same id, so that a page which is queued again adds nothing (S8).
-            id_ = f"{self._name}.{position}.{_digest([filled.command, dict(filled.env)])}"
-            return self._template.task(command=filled.command, env=dict(filled.env), id=id_)
+            id_ = f"{self._name}.{position}.{_digest(list(filled.values()))}"
+            return self._template.task(**filled, id=id_)
         except MalformedTask as error:
             raise MalformedTask(f"{records[0].where}: {error}") from None
 

@@ -9,17 +9,15 @@ import asyncio
 import hashlib
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
 
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.cli.submit.cursor_lease import Cursors, walk_lease
+from jobq.cli.submit.cursor_lease import Cursor
 from jobq.errors import JobqError, MalformedTask, SourceChanged
 from jobq.lease import data_sources
 from jobq.lease.data_sources import Line
 from jobq.lease.traversal import Page, Traversal
-from jobq.settings import Settings
 from jobq.submit.input_lines import Template
 from jobq.submit.pusher import BATCH_TASKS, Pusher
 from jobq.submit.resumable_file import WalkedFile
@@ -33,10 +31,9 @@ class Resumable:
 
     Args:
         pusher: brings batches into the queue.
-        cursors: where the lease is kept.
-        settings: of the lease.
+        cursor: where the cursor is kept.
         name: of the push.
-        path: of the file.
+        file: with the lines.
         template: makes tasks of lines.
         accepts_changes: whether lines that are not queued yet may be others than when it began.
     """
@@ -44,44 +41,36 @@ class Resumable:
     def __init__(
         self,
         pusher: Pusher,
-        cursors: Cursors,
-        settings: Settings,
+        cursor: Cursor,
         *,
         name: str,
-        path: Path,
+        file: WalkedFile,
         template: Template,
         accepts_changes: bool,
     ) -> None:
         self._pusher = pusher
         self._name = name
-        self._path = path
+        self._file = file
         self._template = template
         self._accepts_changes = accepts_changes
-        self._cursors = cursors
-        self._lease = walk_lease(cursors.keeper, settings, f"push:{name}")
+        self._cursor = cursor
 
     async def run(self) -> int:
         """Queue what is left of the file; return the exit code."""
-        file = WalkedFile(self._path)
-        source = {"options": _fingerprint(self._template), **self._cursors.source}
+        file = self._file
+        source = {"options": _fingerprint(self._template), **self._cursor.source}
         if not self._accepts_changes:
             source["file"] = await file.digest()
-
-        async def fetch(after: Any, limit: int) -> Page[Line]:
-            page = await data_sources.lines(self._path)(after, limit)
-            return Page(page.items, page.after, page.is_last, mark=await file.mark_up_to(page.after[0]))
-
-        walk = Traversal(self._lease, fetch, batch_size=BATCH_TASKS, source=source)
+        walk = Traversal(self._cursor.lease, file.lines(), batch_size=BATCH_TASKS, source=source)
         try:
-            await self._cursors.ready(self._lease.name)
             async with walk:
                 before = walk.progress
                 await file.check_queued(before, self._name)
                 if before.is_done:
-                    terminal.tell(f"{self._name} is done: all of {self._path} was queued before")
+                    terminal.tell(f"{self._name} is done: all of {file.path} was queued before")
                     return 0
                 if file.position:
-                    terminal.tell(f"going on with {self._path} at line {before.after[1] + 1}")
+                    terminal.tell(f"going on with {file.path} at line {before.after[1] + 1}")
                 with Bar("queueing", file.size) as bar:
                     async for page in walk:
                         await self._push(page)
@@ -107,7 +96,7 @@ class Resumable:
     async def ids(self) -> list[str]:
         """Return the ids of all tasks of the file, also of those that an earlier run has queued."""
         found: list[str] = []
-        fetch, after = data_sources.lines(self._path), None
+        fetch, after = data_sources.lines(self._file.path), None
         while True:
             page = await fetch(after, BATCH_TASKS)
             found += [task.id for line in page.items if (task := self._task(line)) is not None]
@@ -123,7 +112,7 @@ class Resumable:
             except MalformedTask as error:
                 await self._pusher.push_all(tasks)  # with ids that are found again
                 raise MalformedTask(
-                    f"{self._path}, line {line.number}: {error}; mend it and go on with --accept-changes"
+                    f"{self._file.path}, line {line.number}: {error}; mend it and go on with --accept-changes"
                 ) from None
             if task is not None:
                 tasks.append(task)

@@ -50,3 +50,17 @@ async def test_a_lost_answer_names_its_line_and_the_rest(stage: Stage) -> None:
     assert "in doubt: 1 task (" in result.err
     assert "of the lines 1 to 5 none is queued, but for these, which may or may not be: 3; after that" in result.err
     assert await stage.total() == 1
+
+
+async def test_a_walk_names_what_is_in_doubt_too(stage: Stage) -> None:
+    """Running it again queues a page again under the same ids, which a Storage Queue takes twice."""
+    (stage.folder / "lines").write_text("".join(f"echo {n}\n" for n in range(5)))
+    stage.proxy.strike(Strike.HANG, "POST", "/messages", count=math.inf)
+    push = await stage.start("push", "--resume", "one", "lines")
+    await stage.proxy.until(lambda: len(stage.proxy.seen("POST", "/messages")) == 5)
+    push.send_signal(signal.SIGINT)
+    result = await ended(push)
+    assert result.code == 130, result.err
+    assert "queued 0 tasks" in result.err
+    assert "in doubt: 5 tasks (" in result.err
+    assert "run the same command again to go on" in result.err

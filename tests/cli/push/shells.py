@@ -1,22 +1,24 @@
-"""Values that would like to be code, and what the command of a task prints when it is run as a worker does."""
+"""Values that would like to be code, and what a task prints when it is run as a worker does."""
 
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from jobq.submit.command_template import Filled
-    from jobq.task import Task
+from jobq.task import Task
 
 HOSTILE = [
     "plain", "two words", "it's", '"', "'", "''", "\\", "\\'", "a\nb", "\n", "$(touch pwned)", "`touch pwned`", "$HOME",
     "${HOME}", "; touch pwned", "&& touch pwned", "| touch pwned", "> pwned", "#", "*", "~", "!!", "{line}", "{{",
-    "a b'c\"d", "\t", " ", "ünï", "\u202e", "\x1b[31m", "%s", "\r", "a=b",
+    "a b'c\"d", "\t", " ", "ünï", "\u202e", "\x1b[31m", "%s", "\r", "a=b", "a[$(touch pwned)]",
+    "() { :; }; touch pwned",
+    "'; touch pwned; '", '"; touch pwned; "', "\\$(touch pwned)", "EOF\ntouch pwned\n", "}; touch pwned; #",
 ]  # fmt: skip
 
 
-def said_by(filled: "Filled | Task", shell: str = "bash") -> str:
-    """Run a command as a worker does."""
-    done = subprocess.run(
-        [shell, "-c", str(filled.command)], stdout=subprocess.PIPE, check=True, cwd="/", env={"HOME": "/", **filled.env}
-    )
+def said_by(work: Task | Mapping[str, Any], shell: str = "bash", cwd: Path = Path("/")) -> str:
+    """Run a task, or its fields, as a worker does; return what it prints."""
+    task = work if isinstance(work, Task) else Task.new(**work)
+    argv = list(task.argv) if task.argv is not None else [shell, "-c", str(task.command)]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=True, cwd=cwd, env={"HOME": "/", **task.env})
     return done.stdout.decode()

@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from tests.cli.push.shells import HOSTILE, said_by
 
 
 def lines_of(jobq: Jobq) -> list[str]:
-    return [task.env["FANOUT_line"] for task in jobq.waiting()]
+    return [task.argv[-1] for task in jobq.waiting() if task.argv]
+
+
+def fanout(*options: str) -> tuple[str, ...]:
+    return ("demo", "fanout", "n", "--lines", "many", *options, "--", "echo", "{line}")
 
 
 def table(folder: Path, count: int) -> None:
@@ -27,48 +32,51 @@ SQL = ("--sql", "u.db", "SELECT * FROM users WHERE name <> '*'", "--key", "id")
 
 def test_rows_become_tasks_that_say_what_they_hold(jobq: Jobq) -> None:
     table(jobq.folder, len(HOSTILE))
-    jobq("demo", "fanout", "users", *SQL, "-c", "printf '%s' {id}: {name} ={none}.", "--priority", "2")
+    fanout = ("demo", "fanout", "users", "--priority", "2", *SQL, "--", "printf", "%s", "{id}:", "{name}", "={none}.")
+    jobq(*fanout)
     tasks = jobq.waiting()
     expected = [f"{number}:{name}=." for number, name in enumerate(HOSTILE) if name != "*"]
     assert [said_by(task) for task in tasks] == expected
     assert {task.priority for task in tasks} == {2}
-    again = jobq("demo", "fanout", "users", *SQL, "-c", "printf '%s' {id}: {name} ={none}.", "--priority", "2")
-    assert "users is done" in again.err
-    other = jobq("demo", "fanout", "users", *SQL, "-c", "echo {id}", code=2)
+    assert "users is done" in jobq(*fanout).err
+    other = jobq("demo", "fanout", "users", "--priority", "2", *SQL, "-c", "printf %s", code=2)
     assert "begun with another command" in other.err
     assert len(jobq.waiting()) == len(tasks)
+    jobq("demo", "fanout", "users2", *SQL, "-c", """printf '%s' "$FANOUT_id:" "$FANOUT_name" "=${FANOUT_none}." """)
+    assert [said_by(task) for task in jobq.waiting()[len(tasks) :]] == expected
 
 
 def test_batches_of_lines(jobq: Jobq) -> None:
     (jobq.folder / "files").write_text("a\n\nb c\n-e\nd\nf\n")
-    command = "printf '[%s]' {number} {count} {first} {last} -- {items}"
-    result = jobq("demo", "fanout", "files", "--lines", "files", "--batch", "3", "-c", command, "--json", code=2)
+    command = ("printf", "[%s]", "{number}", "{count}", "{first}", "{last}", "--", "{items}")
+    result = jobq("demo", "fanout", "files", "--lines", "files", "--batch", "3", "--json", "--", *command, code=2)
     assert "could pass for an option" in result.error["message"], "-e is the last batch's first"
-    jobq("demo", "fanout", "files2", "--lines", "files", "--batch", "4", "-c", "printf '[%s]' {number} -- {items}")
-    assert [said_by(task) for task in jobq.waiting()] == ["[1][--][a][b c][-e]", "[2][--][d][f]"]
+    fanout = ("demo", "fanout", "files2", "--lines", "files", "--batch", "4")
+    jobq(*fanout, "--", "printf", "[%s]", "{number}", "--", "{items}")
+    jobq(*fanout[:2], "files3", *fanout[3:], "-c", """printf '[%s]' "$FANOUT_number" -- "$@" """)
+    assert [said_by(task) for task in jobq.waiting()] == ["[1][--][a][b c][-e]", "[2][--][d][f]"] * 2
 
 
 def test_a_batch_is_the_same_across_pages(jobq: Jobq) -> None:
     (jobq.folder / "many").write_text("".join(f"{number}\n" for number in range(1, 1306)))
-    jobq("demo", "fanout", "n", "--lines", "many", "--batch", "3", "-c", "echo {first} {last} {count}")
+    jobq("demo", "fanout", "n", "--lines", "many", "--batch", "3", "-c", 'echo "$FANOUT_first"')
     ranges = [(str(first), str(min(first + 2, 1305)), "3") for first in range(1, 1305, 3)]
     assert [
         tuple(task.env[f"FANOUT_{name}"] for name in ("first", "last", "count")) for task in jobq.waiting()
     ] == ranges
-    assert set(jobq.commands()) == {'echo "$FANOUT_first" "$FANOUT_last" "$FANOUT_count"'}
+    assert set(jobq.commands()) == {'set -- "$ITEM_1" "$ITEM_2" "$ITEM_3"\necho "$FANOUT_first"'}
 
 
 def test_an_interrupted_fanout_goes_on_and_adds_nothing_twice(jobq: Jobq) -> None:
     """Interrupted as by a kill between push and save: the second page was queued and its cursor not saved."""
     lines = [f"{number}" for number in range(1200)]
     (jobq.folder / "many").write_text("\n".join([*lines[:700], "-bad", *lines[700:]]))
-    fanout = ("demo", "fanout", "n", "--lines", "many", "-c", "echo {line}")
-    refused = jobq(*fanout, code=2)
+    refused = jobq(*fanout(), code=2)
     assert "many, line 701" in refused.err
     assert "go on with --accept-changes, or leave such records out with --skip-refused" in refused.err
     assert len(jobq.waiting()) == 500
     (jobq.folder / "many").write_text("\n".join(lines))
-    result = jobq(*fanout, "--accept-changes")
+    result = jobq(*fanout("--accept-changes"))
     assert "going on with n after 500 records" in result.err
     assert lines_of(jobq) == lines
 
@@ -77,18 +85,23 @@ def test_what_cannot_work_is_told_before_anything_is_done(jobq: Jobq) -> None:
     table(jobq.folder, 3)
     (jobq.folder / "f").write_text("a\n")
     for arguments, code, text in (
-        (("-c", "echo {line}"), 2, "one place"),
-        (("--lines", "f", *SQL, "-c", "echo {line}"), 2, "one place"),
-        (("--sql", "u.db", "SELECT 1", "-c", "echo {id}"), 2, "--sql and --key go together"),
-        (("--lines", "f", "-c", "echo {nmae}"), 2, "no field {nmae}; there are: line, number, offset"),
-        (("--lines", "f", "-c", "echo '{line}'"), 2, "stands within quotes"),
-        (("--lines", "missing", "-c", "echo {line}"), 3, "no file"),
-        (("--sql", "missing.db", "SELECT 1", "--key", "id", "-c", "echo {id}"), 3, "no SQLite file"),
-        (("--blobs", "account", "-c", "echo {name}"), 3, "names no container"),
+        (("-c", "echo"), 2, "one place"),
+        (("--lines", "f", *SQL, "-c", "echo"), 2, "one place"),
+        (("--sql", "u.db", "SELECT 1", "-c", "echo"), 2, "--sql and --key go together"),
+        (("--lines", "f"), 2, "what to run: a program and its arguments after `--`, or -c"),
+        (("--lines", "f", "--"), 2, "what to run"),
+        (("--lines", "f", "-c", "echo", "--", "echo", "{line}"), 2, "what to run"),
+        (("--lines", "f", "--", "echo", "{nmae}"), 2, "no field {nmae}; there are: line, number, offset"),
+        (("--lines", "f", "-c", "echo {line}"), 2, 'write "$FANOUT_line" there'),
+        (("--lines", "f", "--batch", "2", "-c", "echo {items}"), 2, 'write "$@" there'),
+        (("--lines", "f", "--batch", "2", "--", "echo", "a{items}"), 2, "{items} is many words"),
+        (("--lines", "missing", "-c", "echo"), 3, "no file"),
+        (("--sql", "missing.db", "SELECT 1", "--key", "id", "-c", "echo"), 3, "no SQLite file"),
+        (("--blobs", "account", "-c", "echo"), 3, "names no container"),
     ):
         assert text in jobq("demo", "fanout", "n", *arguments, code=code).err
     assert not jobq.file.exists()
-    bad = jobq("demo", "fanout", "n", "--sql", "u.db", "SELEC", "--key", "id", "-c", "echo {id}", code=3)
+    bad = jobq("demo", "fanout", "n", "--sql", "u.db", "SELEC", "--key", "id", "--", "echo", "{id}", code=3)
     assert "no such table: SELEC" in bad.err
     assert jobq.inside(_count) == 0
 
@@ -104,17 +117,14 @@ async def _count(backend: object) -> int:
 
 def test_a_worker_runs_what_was_meant(jobq: Jobq) -> None:
     """From the file to the process, through a queue and a worker's environment (A2, A6)."""
-    names = ["a$(touch PWN).txt", "it's", '"; touch PWN; "', "two  words", "a[$(touch PWN)]"]
+    names = ["a$(touch PWN).txt", "it's", '"; touch PWN; "', "two  words", "a[$(touch PWN)]", "x" * 100_000]
     (jobq.folder / "names").write_text("".join(f"{name}\n" for name in names))
-    for refused in ('out="$(basename "{line}")"; echo "$out"', "echo $(({line}+1))"):
-        assert "jobq: " in jobq("demo", "fanout", "n", "--lines", "names", "-c", refused, code=2).err
-    jobq("demo", "fanout", "n", "--lines", "names", "-c", 'out=$(basename -- {line}); echo "$out" >> out')
+    write = 'import sys; print(sys.argv[1], file=open("out", "a"))'
+    jobq("demo", "fanout", "n", "--lines", "names", "-c", 'out=$(basename -- "$FANOUT_line"); echo "$out" >> out')
+    jobq("demo", "fanout", "n2", "--lines", "names", "--", sys.executable, "-c", write, "{line}")
     jobq("demo", "worker", env={"JOBQ_TASK_ENV": "clean"})
-    assert sorted((jobq.folder / "out").read_text().splitlines()) == sorted(names)
+    assert sorted((jobq.folder / "out").read_text().splitlines()) == sorted(2 * names)
     assert not (jobq.folder / "PWN").exists()
-
-
-FANOUT = ("demo", "fanout", "n", "--lines", "many", "-c", "echo {line}")
 
 
 @pytest.fixture
@@ -122,7 +132,7 @@ def interrupted(jobq: Jobq) -> Path:
     """A fanout of which the first of two pages was queued, for the second holds a record that is refused."""
     file = jobq.folder / "many"
     file.write_text("".join(f"{number}\n" for number in range(600)) + "-bad\nend\n")
-    assert "queued 500 tasks" in jobq(*FANOUT, code=2).err
+    assert "queued 500 tasks" in jobq(*fanout(), code=2).err
     return file
 
 
@@ -133,57 +143,57 @@ def test_a_changed_file_is_refused(jobq: Jobq, interrupted: Path) -> None:
         ("short\n", "has become shorter"),
     ):
         interrupted.write_text(changed)
-        assert "fanout:n was begun with another file" in jobq(*FANOUT, code=2).err
-        assert text in jobq(*FANOUT, "--accept-changes", code=2).err
+        assert "fanout:n was begun with another file" in jobq(*fanout(), code=2).err
+        assert text in jobq(*fanout("--accept-changes"), code=2).err
     assert len(jobq.waiting()) == 500
     interrupted.write_text(before.replace("-bad", "good"))
-    assert "another file" in jobq(*FANOUT, code=2).err
-    jobq(*FANOUT, "--accept-changes")
+    assert "another file" in jobq(*fanout(), code=2).err
+    jobq(*fanout("--accept-changes"))
     assert lines_of(jobq) == interrupted.read_text().splitlines()
 
 
 def test_lines_appended_when_it_was_done_are_not_dropped_in_silence(jobq: Jobq) -> None:
     file = jobq.folder / "many"
     file.write_text("a\n")
-    assert "queued 1 task on" in jobq(*FANOUT).err
+    assert "queued 1 task on" in jobq(*fanout()).err
     with file.open("a") as more:
         more.write("b\n")
-    assert "another file" in jobq(*FANOUT, code=2).err
-    assert "has grown since n was done; use another name" in jobq(*FANOUT, "--accept-changes", code=2).err
+    assert "another file" in jobq(*fanout(), code=2).err
+    assert "has grown since n was done; use another name" in jobq(*fanout("--accept-changes"), code=2).err
     assert lines_of(jobq) == ["a"]
 
 
 def test_refused_records_are_left_out_and_named(jobq: Jobq, interrupted: Path) -> None:
     lines = interrupted.read_text().splitlines()
-    result = jobq(*FANOUT, "--skip-refused")
+    result = jobq(*fanout("--skip-refused"))
     assert "left out: many, line 601: " in result.err
     assert "queued 101 tasks on demo of 602 records; 1 refused one was left out" in result.err
     assert lines_of(jobq) == [line for line in lines if line != "-bad"]
-    assert "n is done" in jobq(*FANOUT).err
+    assert "n is done" in jobq(*fanout()).err
 
 
 def test_what_is_refused_is_left_out_of_its_batch(jobq: Jobq) -> None:
     (jobq.folder / "many").write_bytes(b"a\n-b\nc\n\xff\nd\n-e\n-f\n-g\nh\n-i\n-j\n-k\n")
-    result = jobq(*FANOUT[:-1], "echo {items} {count}", "--batch", "3", "--skip-refused")
+    result = jobq(*fanout("--batch", "3", "--skip-refused")[:-1], "{items}", "{count}")
     assert [said_by(task) for task in jobq.waiting()] == ["a c 2\n", "d 1\n", "h 1\n"]
     assert re.findall(r"left out: many, line (\d+): ", result.err) == ["2", "4", "6", "7", "8", "10", "11", "12"]
     assert "8 refused ones were left out" in result.err
     (jobq.folder / "big").write_text("x\n" * 10_000 + "z\n")
-    twice = ("-c", "echo {items} {items}", "--batch", "10000")  # more than a program takes
-    both = jobq("demo", "fanout", "big", "--lines", "big", *twice, "--skip-refused")
+    long = ("-c", "echo" + 4_000 * " long", "--batch", "10000")  # more than a program takes
+    both = jobq("demo", "fanout", "big", "--lines", "big", *long, "--skip-refused")
     assert "left out: big, line 1: the command has" in both.err
     assert "(and the others of its batch of 10000)" in both.err
-    assert [task.env for task in jobq.waiting()[3:]] == [{"ITEM_1": "z"}]
+    assert [task.env["ITEM_1"] for task in jobq.waiting()[3:]] == ["z"]
     (jobq.folder / "u").write_bytes(b"a\n\xff\n")
-    fanout = ("demo", "fanout", "u", "--lines", "u", "-c", "echo {line}")
-    assert "u, line 2: byte 1: not UTF-8" in jobq(*fanout, code=2).err
+    assert "u, line 2: byte 1: not UTF-8" in jobq("demo", "fanout", "u", "--lines", "u", "-c", "echo", code=2).err
 
 
 def test_rows_with_bytes_are_refused_or_left_out(jobq: Jobq) -> None:
     table(jobq.folder, 2)
     query = ("--sql", "u.db", "SELECT id, CASE id WHEN 0 THEN x'00' ELSE name END AS name FROM users", "--key", "id")
-    fanout = ("demo", "fanout", "r", *query, "-c", "echo {name}")
-    assert "select hex(...) of them; leave such records out" in jobq(*fanout, code=2).err
-    assert "left out: the row with id 0: name: bytes" in jobq(*fanout, "--skip-refused").err
+    fanout = ("demo", "fanout", "r", *query)
+    run = ("--", "echo", "{name}")
+    assert "select hex(...) of them; leave such records out" in jobq(*fanout, *run, code=2).err
+    assert "left out: the row with id 0: name: bytes" in jobq(*fanout, "--skip-refused", *run).err
     assert [said_by(task) for task in jobq.waiting()] == ["two words\n"]
-    assert "goes with --lines" in jobq(*fanout, "--accept-changes", code=2).err
+    assert "goes with --lines" in jobq(*fanout, "--accept-changes", *run, code=2).err

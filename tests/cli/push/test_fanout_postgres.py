@@ -24,7 +24,7 @@ def users(postgres: Database) -> Iterator[Database]:
 
 
 def fanout(users: Database, query: str = "SELECT id, name FROM users WHERE name <> '?'", key: str = "id") -> list[str]:
-    return ["demo", "fanout", "users", "--sql", users.url, query, "--key", key, "-c", "printf '%s' {name}"]
+    return ["demo", "fanout", "users", "--sql", users.url, query, "--key", key, "--", "printf", "%s", "{name}"]
 
 
 def test_rows_become_tasks_and_an_interrupted_walk_goes_on(jobq: Jobq, users: Database) -> None:
@@ -33,7 +33,7 @@ def test_rows_become_tasks_and_an_interrupted_walk_goes_on(jobq: Jobq, users: Da
     assert len(jobq.waiting()) == 500
     users.run("UPDATE users SET name = 'good' WHERE id = 551")
     assert "going on with users after 500 records" in jobq(*fanout(users)).err
-    names = [task.env["FANOUT_name"] for task in jobq.waiting()]
+    names = [task.argv[-1] for task in jobq.waiting() if task.argv]
     assert names == [f"user $1 {n}" if n != 551 else "good" for n in range(1, 601)]
     assert "users is done" in jobq(*fanout(users)).err
     assert "begun with another data set" in jobq(*fanout(users, "SELECT * FROM users"), code=2).err
@@ -41,7 +41,7 @@ def test_rows_become_tasks_and_an_interrupted_walk_goes_on(jobq: Jobq, users: Da
 
 def test_a_text_can_be_the_key(jobq: Jobq, users: Database) -> None:
     jobq(*fanout(users, "SELECT tag, id AS name FROM users", "tag"))
-    assert [task.env["FANOUT_name"] for task in jobq.waiting()] == [str(n) for n in range(1, 601)]
+    assert [task.argv[-1] for task in jobq.waiting() if task.argv] == [str(n) for n in range(1, 601)]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ WAYS = {
     "push -c": of_command_line("push", "-c", "echo 1"),
     "push FILE": of_command_line("push", "lines"),
     "push --resume": of_command_line("push", "--resume", "one", "lines"),
-    "fanout": of_command_line("fanout", "one", "--lines", "lines", "-c", "echo {line}"),
+    "fanout": of_command_line("fanout", "one", "--lines", "lines", "--", "echo", "{line}"),
 }
 
 
