@@ -5,7 +5,7 @@ and what must not be swept up by a neighbour's worker, then has the machine to i
 The exit code is the worst one.
 
 Neighbours are this program's doing, not the tests': what fails beside them runs again by itself. One that passes there
-each time is told as flaky, which is a fault to mend, and fails no run; more than a few at once are no chance.
+each time is reported as flaky, which is a fault to mend, and fails no run; more than a few at once are no chance.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _HERE: Final = Path(__file__).parent
 # Whole files, in the order of `tests.conftest`: what they share stays in one process. A process that dies ends the run:
 # pytest-xdist would wait for ever for the files that it had left.
 _BY_FILE: Final = ("--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
-# The first has leases of seconds, and many cases at once in a file; what the other kills, workers elsewhere would tell.
+# The first has leases of seconds, and many cases at once in a file; what the other kills, workers elsewhere would see.
 _APART: Final = ("conformance", "guardian")
 _ALONE: Final = ("containment", "timing", "overlap")
 _BY_ITSELF: Final = 5  # times, of what failed beside others

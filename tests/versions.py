@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def find(minor: int) -> "str | None":
-    """Return a Python 3.`minor` that runs: on PATH, or of pyenv, whose names on PATH run only where it is told to."""
+    """Return a Python 3.`minor` that runs: on PATH, or of pyenv, whose names on PATH run only where it is asked to."""
     name = f"python3.{minor}"
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     shims = [Path(entry).parent for entry in os.environ.get("PATH", "").split(os.pathsep) if entry.endswith("/shims")]

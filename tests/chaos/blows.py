@@ -90,7 +90,7 @@ class Struck:
     has_struck: bool = False
 
     def interruption(self) -> Interruption:
-        """Return what the checker is told of it."""
+        """Return what the checker is given of it."""
         return Interruption(self.kind, self.keeper, self.at, self.until, is_partition=self.kind in PARTITIONS)
 
 

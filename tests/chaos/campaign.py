@@ -89,7 +89,7 @@ class Campaign:
         folder: of the store.
         store: which.
         plan: how big.
-        progress: is told how it goes.
+        progress: called with how it goes.
     """
 
     folder: Path
@@ -200,7 +200,7 @@ class Campaign:
             wanted = slots + (0 if self.plan.partitions_only else _WAITING) - await self._open()
             if wanted > 0:
                 await self._push(self._queue, wanted)
-            await asyncio.sleep(FEED_SECONDS)  # what is done meanwhile is not told to us
+            await asyncio.sleep(FEED_SECONDS)  # what is done meanwhile is not reported to us
             self.progress(self._standing())
 
     async def _push(self, queue: Queue, count: int) -> None:
@@ -238,7 +238,7 @@ class Campaign:
         return missing + sum(not ENDED & set(end) for end in ends.values())
 
     async def _drain(self) -> None:
-        """Wait until all that was pushed has ended; what has not is told by the checker."""
+        """Wait until all that was pushed has ended; what has not is reported by the checker."""
         end = boottime() + DRAIN_SECONDS
         while (left := await self._open()) and boottime() < end:
             self.progress(f"healed; {left} tasks to drain")

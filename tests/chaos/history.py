@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
 @dataclass
 class Life:
-    """One attempt as its own processes told it: surely alive from `first` to `last`; `has_ended` = by itself."""
+    """One attempt as its own processes wrote it: surely alive from `first` to `last`; `has_ended` = by itself."""
 
     attempt: Attempt
     keeper: int

@@ -1,4 +1,4 @@
-"""What is told of a campaign: its figures, its failing counts, its floors; as JSON, and as a table."""
+"""What is reported of a campaign: its figures, its failing counts, its floors; as JSON, and as a table."""
 
 import platform
 import statistics
@@ -39,7 +39,7 @@ Record = dict[str, Any]
 
 
 def of_campaign(store: str, plan: Plan, outcome: Outcome, *, has_network: bool, can_be_killed: bool) -> Record:
-    """Return all that is told of a campaign, as JSON holds it."""
+    """Return all that is reported of a campaign, as JSON holds it."""
     evidence = outcome.evidence
     violations = check(evidence)
     struck = Counter(blow.kind for blow in outcome.blows if blow.has_struck)

@@ -104,7 +104,7 @@ class Store(ABC):
         raise NotImplementedError
 
     async def queue(self) -> Queue:
-        """Return the queue for whoever pushes; through no proxy."""
+        """Return the queue for those who push; through no proxy."""
         spec, environment = self.reached(self.port)
         return await self._stack.enter_async_context(connect(spec, settings=Settings.from_environment(environment)))
 

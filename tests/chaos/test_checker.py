@@ -1,4 +1,4 @@
-"""The checker finds each forgery: a clean history passes, and one that breaks one rule is told by that rule alone."""
+"""The checker finds each forgery: a clean history passes, and one that breaks one rule is found by that rule alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -97,7 +97,7 @@ def outliving_its_settlement(made: Forgery) -> None:
 
 
 def outliving_what_was_taken_back(made: Forgery) -> None:
-    """Not settled: the store was told that nothing of it lived."""
+    """Not settled: the store heard that nothing of it lived."""
     made.leases[Attempt("a", 1)].ended = 13.0
 
 

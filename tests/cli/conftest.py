@@ -100,7 +100,7 @@ class Jobq:
             return list(pool.map(lambda arguments: self(*arguments, code=code), command_lines))
 
     def start(self, *arguments: str, env: dict[str, str] | None = None, **more: int) -> subprocess.Popen[bytes]:
-        """Start, with pipes unless told otherwise; killed at the end of the test at the latest."""
+        """Start, with pipes unless asked otherwise; killed at the end of the test at the latest."""
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | more
         process = forked.Popen[bytes](
             self.argv(*arguments),

@@ -184,7 +184,7 @@ def run() -> int:
             return ended.code or 0
         sys.stderr.write(f"{ended.code}\n")
         return 1
-    except BaseException as error:  # noqa: BLE001 - Python itself would tell it
+    except BaseException as error:  # noqa: BLE001 - Python itself would print it
         sys.excepthook(type(error), error, error.__traceback__)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0

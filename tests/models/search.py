@@ -1,6 +1,6 @@
 """Every state of a small model, breadth first, until a rule is broken or nothing is left: no seeds, no luck.
 
-A model says which state is first and which follow; what breaks a rule is told with the shortest run that leads there.
+A model says which state is first and which follow; what breaks a rule is shown with the shortest run that leads there.
 """
 
 import time

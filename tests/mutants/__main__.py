@@ -30,7 +30,7 @@ from tests.simulation import test_lab
 ROOT: Final = Path(__file__).parent.parent.parent
 _AT_ONCE: Final = 2
 _SECONDS: Final = 300
-_FAILED: Final = 1  # of pytest: tests ran and some failed; any other code but 0 tells that they could not run
+_FAILED: Final = 1  # of pytest: tests ran and some failed; any other code but 0 says that they could not run
 _INSTALLED: Final = ("tests/azure/azurite/node_modules", ".peer")  # not known to git; used where they are
 SEEDS: Final = Path(__file__).with_name("seeds.json")
 _LAB: Final = "tests/simulation/test_lab.py::test_no_rule_is_broken"

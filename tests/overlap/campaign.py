@@ -117,7 +117,7 @@ class Campaign:
     def _out_of_time(self) -> None:
         self._plan.clear()
         self._give_up = True
-        self.news.tell()
+        self.news.ring()
 
     async def _lane(self, number: int) -> None:
         """Strike one worker again and again, and its successors; at moments drawn from the seed."""
@@ -161,7 +161,7 @@ class Campaign:
             self._plan.appendleft(kind)
         if kind in (Kind.COMPLETE_LATE, Kind.COMPLETE_LOST):
             await self._push(1)  # for the one that is done
-        self.news.tell()
+        self.news.ring()
         if not member.was_ended:
             return member
         await member.ended()

@@ -105,6 +105,6 @@ class Member:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             self.said.append(json.loads(line))
-            self._news.tell()
+            self._news.ring()
         self.has_ended = True
-        self._news.tell()
+        self._news.ring()

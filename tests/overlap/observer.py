@@ -29,7 +29,7 @@ class News:
     def __init__(self) -> None:
         self._came = asyncio.Event()
 
-    def tell(self) -> None:
+    def ring(self) -> None:
         self._came.set()
         self._came = asyncio.Event()
 
@@ -85,7 +85,7 @@ class Observer:
 
     Args:
         folder: of the campaign; each of its tasks has it among its arguments.
-        news: told of each birth and death.
+        news: rung at each birth and death.
     """
 
     def __init__(self, folder: Path, news: News) -> None:
@@ -128,7 +128,7 @@ class Observer:
             tree = self.trees.setdefault(attempt, Tree(attempt, token, int(keeper)))
             life = tree.lives[int(pid)] = Life(int(pid), role)
             self._watch(life)
-        self._news.tell()
+        self._news.ring()
 
     def _watch(self, life: Life) -> None:
         try:
@@ -150,7 +150,7 @@ class Observer:
     def _died(self, life: Life) -> None:
         life.seen_dead = boottime()
         self._forget(life)
-        self._news.tell()
+        self._news.ring()
 
     def _forget(self, life: Life) -> None:
         self._loop.remove_reader(life.pidfd)

@@ -66,7 +66,7 @@ def leases(path: Path) -> dict[Attempt, Lease]:
 
 
 def leases_of(changes: Iterable[Any]) -> dict[Attempt, Lease]:
-    """Return the leases that a store's changes tell of: (task, delivery, state, expiry, was settled, moment)."""
+    """Return the leases that a store's changes show: (task, delivery, state, expiry, was settled, moment)."""
     found: dict[Attempt, Lease] = defaultdict(Lease)
     for task, number, state, expires_at, was_settled, moment in changes:
         lease = found[Attempt(task, number)]

@@ -41,7 +41,7 @@ def main(folder: str) -> None:
 
 
 def be_born(folder: str, births: int, role: str, parent: int, first: bytes) -> int:
-    """Begin the record of this process, and tell of it; return the record's descriptor."""
+    """Begin the record of this process, and announce it; return the record's descriptor."""
     task, attempt, token = (os.environ[f"JOBQ_{name}"] for name in ("TASK_ID", "ATTEMPT", "LEASE_TOKEN"))
     stamps = os.open(f"{folder}/lives/{task}.{attempt}.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     os.pwrite(stamps, first + boottime_ns(), 0)

@@ -57,7 +57,7 @@ async def test_p1_soak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("rule", "kind"), [("hold-beyond-the-lease", Kind.REFUSED), ("no-guardian", Kind.STOPPED)], ids=["hold", "guardian"]
 )
 async def test_a_broken_rule_is_found(tmp_path: Path, rule: str, kind: Kind) -> None:
-    """The campaign would tell: a tree that is held beyond its lease meets its successor."""
+    """The campaign would notice: a tree that is held beyond its lease meets its successor."""
     scale = Scale(plan={kind: 1}, workers=2, slots=1, tasks=1, seconds=3)
     record = await Campaign(tmp_path, scale, SEED, rule).run()
     found = verdict.violations(record, scale.plan, 1)

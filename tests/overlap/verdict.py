@@ -20,7 +20,7 @@ class Margins:
     """How long before the expiry of its lease each tree was seen dead, in seconds, smallest first.
 
     Attributes:
-        true: before the last expiry that the store granted, by the store's own record, whoever heard of it.
+        true: before the last expiry that the store granted, by the store's own record, no matter who heard of it.
         known: before the last expiry that the worker can have heard of: renewals whose answer the fault took away do
             not count. The same as `true` for all faults but late and lost answers.
         took: not a margin: how long after its fault was injected each was seen dead.
@@ -148,7 +148,7 @@ def _outlived(record: Record) -> Iterator[str]:
             yield f"outlived: {life.attempt} was dead {late:.3f} s after the expiry of its lease (inf: still lives)"
     for attempt, tree in record.trees.items():
         if tree.token.rpartition(".")[2] != str(attempt.number):
-            yield f"fencing: {attempt} was told the token {tree.token}"
+            yield f"fencing: {attempt} was given the token {tree.token}"
         if len(tree.lives) > len(ROLES):
             yield f"overlap: {attempt} was started more than once, it had {len(tree.lives)} processes"
         for pid, process in tree.lives.items():

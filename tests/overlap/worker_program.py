@@ -72,7 +72,7 @@ class TellingBackend(SqliteBackend):
 
 
 class Orders(asyncio.Protocol):
-    """Obeys the lines on standard input; without whoever gives the orders there is no reason to live."""
+    """Obeys the lines on standard input; without one who gives the orders there is no reason to live."""
 
     def __init__(self, faults: TellingFaults) -> None:
         self._faults = faults

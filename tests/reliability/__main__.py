@@ -27,7 +27,7 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     night = commands.add_parser("night", help="run all parts, or some, and keep their records")
-    night.add_argument("--hours", type=float, default=8.0, help="for the parts that run as long as they are told")
+    night.add_argument("--hours", type=float, default=8.0, help="for the parts that run as long as they are asked")
     night.add_argument("--part", action="append", choices=[part.name for part in PARTS], help="only this (repeatable)")
     commands.add_parser("report", help="write docs/reliability.md from the records")
     arguments = parser.parse_args(words)

@@ -13,7 +13,7 @@ class Part:
         title: in the report.
         shows: what it is, in a sentence or two.
         command: below python, with {seconds} and {first} where it takes them; it prints one JSON object.
-        share: of a night, where it runs for as long as it is told; 0 = it takes what it takes.
+        share: of a night, where it runs for as long as it is asked; 0 = it takes what it takes.
     """
 
     name: str

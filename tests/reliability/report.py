@@ -61,7 +61,7 @@ def report(records: Sequence[Record]) -> str:
     """Return the page.
 
     Args:
-        records: what the parts left; a part without one is told as not run.
+        records: what the parts left; a part without one is reported as not run.
     """
     found = {record["part"]: record for record in records}
     lines = [

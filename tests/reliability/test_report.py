@@ -1,4 +1,4 @@
-"""The report tells what was recorded, failures first of all."""
+"""The report says what was recorded, failures first of all."""
 
 import json
 from collections import Counter

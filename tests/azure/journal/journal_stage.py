@@ -21,19 +21,19 @@ async def journaled(stage: Stage, **settings: Any) -> JournaledQueue:
 
 
 async def written(queue: JournaledQueue) -> None:
-    """Wait until all that the journal was told is in the table."""
+    """Wait until all that was recorded is in the table."""
     async with asyncio.timeout(20):
         while len(queue.writer):
             await asyncio.sleep(0.02)
 
 
 async def state(queue: JournaledQueue, id_: str) -> str:
-    """Return where a task is, as the table tells."""
+    """Return where a task is, as the table says."""
     return (await record(queue, id_)).state
 
 
 async def record(queue: JournaledQueue, id_: str) -> TaskRecord:
-    """Return what the table tells of a task."""
+    """Return what the table says of a task."""
     await written(queue)
     (found,) = await queue.journal.find([id_])
     return found

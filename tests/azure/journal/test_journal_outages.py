@@ -62,7 +62,7 @@ async def test_tasks_go_on_and_the_journal_catches_up(
 
 
 async def test_what_could_not_be_told_is_said(stage: Stage) -> None:
-    """By the command line: the push is acknowledged, the tasks are done, and the log tells what the journal misses."""
+    """By the command line: the push is acknowledged, the tasks are done, and the log says what the journal misses."""
     on = {"JOBQ_JOURNAL": "tables"}
     assert (await stage.run("create", **on)).code == 0
     await stage.tables.refuse()

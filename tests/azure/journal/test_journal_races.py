@@ -189,7 +189,7 @@ async def test_looks_that_are_refused_keep_no_others_from_being_written(
 
 
 async def test_what_was_requeued_counts_as_no_lost_lease(stage: Stage) -> None:
-    """Whoever takes it before the word of its requeue is written finds it running."""
+    """Who takes it before the word of its requeue is written finds it running."""
     queue = await journaled(stage)
     await queue.push([Task.new(command="true")])
     (first,) = await queue.receive(1, LEASE, NOW)

@@ -1,4 +1,4 @@
-"""What the table of a journal holds is true: late words change nothing, and only what was confirmed is told."""
+"""What the table of a journal holds is true: late words change nothing, and only what was confirmed is recorded."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ async def test_late_words_change_nothing(stage: Stage) -> None:
     task = await _done(queue)
     assert await state(queue, task.id) == "succeeded"
     queue._notebook.pushed([task])
-    assert await state(queue, task.id) == "succeeded", "a push that is told late"
+    assert await state(queue, task.id) == "succeeded", "a push that is recorded late"
     place = queue._wire.place
     stale = {"State": "running", "Fencing": rows.order(FencingNumber(0, 0, 1)), "At": 1.0, "LeaseLeft": -1.0}
     await queue._wire.write(place.queue, [Write(Verb.REPLACE, rows.live(task.id), stale | {"Holder": "elsewhere:1"})])
@@ -202,7 +202,7 @@ async def _dead(queue: JournaledQueue, id_: str) -> Task:
 async def test_s5_what_has_ended_again_before_its_redrive_is_told_shows_no_other_end(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It showed as ready for ever: it is told once all of the letters are back."""
+    """It showed as ready for ever: it is recorded once all of the letters are back."""
     queue = await journaled(stage)
     task = await _dead(queue, "train")
     await written(queue)
@@ -305,7 +305,7 @@ async def test_s5_a_purge_forgets_no_later_task_of_that_id(stage: Stage, monkeyp
 
 
 async def test_what_is_put_back_is_known_though_others_stay(stage: Stage) -> None:
-    """It was told as dead until it started, and what was purged beside it for ever."""
+    """It was shown as dead until it started, and what was purged beside it for ever."""
     queue = await journaled(stage)
     ids = await queue.push([Task.new(command="true") for _ in range(3)])
     for delivery in await queue.receive(3, LEASE, NOW):
@@ -358,7 +358,7 @@ async def test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id(stage
 
 
 async def test_l4_an_odd_wish_ends_no_worker(stage: Stage) -> None:
-    """Whoever may push may write to the table."""
+    """Who may push may write to the table."""
     queue = await journaled(stage)
     odd = [Write(Verb.REPLACE, rows.cancel_request_key("odd"), {"At": "soon", "Born": 1.5})]
     await queue._wire.write(rows.cancel_requests_of(queue._wire.place.queue), odd)
@@ -368,7 +368,7 @@ async def test_l4_an_odd_wish_ends_no_worker(stage: Stage) -> None:
 
 
 async def test_a_wish_is_heard_by_each_task_of_its_id(stage: Stage) -> None:
-    """A Storage Queue knows no ids: where nothing tells two apart, both are meant."""
+    """A Storage Queue knows no ids: where nothing distinguishes two, both are meant."""
     queue = await journaled(stage)
     task = Task.new(command="true", id="twice")
     for _ in range(2):
@@ -481,7 +481,7 @@ async def test_a_fault_of_the_journal_is_none_of_the_queue(stage: Stage, monkeyp
 
 
 async def test_rows_of_a_stranger_are_said_to_be_unreadable(stage: Stage) -> None:
-    """Whoever may write to the table may write anything there; a worker goes on (L4)."""
+    """Who may write to the table may write anything there; a worker goes on (L4)."""
     queue = await journaled(stage)
     task = Task.new(command="true")
     for values in ({"State": "running", "Fencing": "x"}, {"Fencing": 7}, {}):
@@ -495,7 +495,7 @@ async def test_rows_of_a_stranger_are_said_to_be_unreadable(stage: Stage) -> Non
 
 
 async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: Stage) -> None:
-    """`push --wait` told the outcome of the task that had this id before, while the new one had not begun."""
+    """`push --wait` reported the outcome of the task that had this id before, while the new one had not begun."""
     queue = await journaled(stage)
     for outcome in ("succeeded", "dead"):
         again = Task.new(command="true", id="nightly")
@@ -512,7 +512,7 @@ async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: St
         assert await state(queue, "nightly") == outcome
     queue.journal._knows_ids = lambda: 60.0  # a queue that deduplicates
     await queue.push([Task.new(command="true", id="nightly")])
-    assert await state(queue, "nightly") == "dead", "a repetition, of which the first one's outcome is told (S8)"
+    assert await state(queue, "nightly") == "dead", "a repetition, of which the first one's outcome is reported (S8)"
 
 
 async def test_whose_an_outcome_is_is_known_an_hour_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
