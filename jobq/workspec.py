@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from jobq.errors import PushUnknown
 from jobq.submit.pusher import FINISH_SECONDS, TAKE_BACK_SECONDS, Batch, see_to_its_end
 from jobq.task import Task
 
@@ -133,6 +134,7 @@ class _Enqueuing:
         self._on_progress = on_progress
         self._finish_seconds = finish_seconds
         self._counts = Counts()
+        self._doubtful: tuple[str, ...] = ()
         self._listed: asyncio.Queue[Any] = asyncio.Queue(WAITING_TASKS)
         self._wanted: asyncio.Queue[Any] = asyncio.Queue(WAITING_TASKS)
 
@@ -151,6 +153,8 @@ class _Enqueuing:
                 error = error.exceptions[0]
             self._on_progress(self._counts)
             error.add_note(f"{self._counts.queued} tasks were queued before")
+            if self._doubtful:
+                error.add_note(f"in doubt: {len(self._doubtful)} tasks ({', '.join(self._doubtful)})")
             raise error from None
         self._on_progress(self._counts)
         return self._counts
@@ -220,7 +224,10 @@ class _Enqueuing:
             await asyncio.shield(pushing)
         except asyncio.CancelledError:
             await see_to_its_end(pushing, self._finish_seconds, _CANCELLED_PUSH_SECONDS)
-            if pushing.done() and not pushing.cancelled() and pushing.exception() is None:
+            error = pushing.exception() if pushing.done() and not pushing.cancelled() else None
+            if isinstance(error, PushUnknown):
+                self._doubtful = tuple(error.ids)
+            elif pushing.done() and not pushing.cancelled() and error is None:
                 self._counts.queued += len(batch)
             raise
         self._counts.queued += len(batch)

@@ -15,6 +15,14 @@ from jobq.errors import JobqError, MalformedTask
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _PIECE: Final = re.compile(rf"(?P<braces>\{{\{{{_NAME}\}}\}})|\{{(?P<field>{_NAME})\}}")
+_VARIABLE: Final = re.compile(r"\$\{?[#!]?(FANOUT_[A-Za-z0-9_]+)")
+# Programs, and the letters of their options behind which stands code, into which no value is filled.
+_INTERPRETERS: Final = (
+    (re.compile(r"(ba|da|k|z|a|fi|c|tc|mk)?sh|python[\d.]*|pypy[\d.]*"), "c"),
+    (re.compile(r"perl[\d.]*|ruby[\d.]*|lua[\d.]*|R|Rscript"), "eE"),
+    (re.compile(r"node|bun|deno"), "ep"),
+    (re.compile(r"php[\d.]*"), "r"),
+)
 # execve(2), MAX_ARG_STRLEN: what the kernel takes as one argument or one NAME=VALUE, with its NUL.
 _MOST_BYTES: Final = 128 * 1024
 Values = Mapping[str, str | list[str]]
@@ -58,7 +66,12 @@ class ShellTemplate:
     text: str
 
     def check(self, fields: Collection[str], many: str = "") -> None:
-        """Raise InvalidTemplate for a field in braces: versions before filled it in, and the shell would not."""
+        """Raise InvalidTemplate for a variable that no record has, and for a field in braces: it was filled in once."""
+        known = {f"FANOUT_{name}" for name in fields if name != many}
+        for variable in _VARIABLE.findall(self.text):
+            if variable not in known:
+                there = ", ".join(f"${name}" for name in sorted(known)) + (', and the items are "$@"' if many else "")
+                raise InvalidTemplate(f"there is no variable ${variable}; there are: {there}")
         for name in sorted(fields):
             if re.search(rf"(?<!\$)\{{{re.escape(name)}\}}", self.text):
                 variable = "$@" if name == many else f"$FANOUT_{name}"
@@ -104,7 +117,7 @@ class ArgvTemplate:
     def __init__(self, words: Sequence[str]) -> None:
         self.text = shlex.join(["--", *words])
         self._words = words
-        self._names = {match["field"] for word in words for match in _PIECE.finditer(word)} - {None}
+        self._names = {name for word in words for name in _fields_in(word)}
         if not self._names:
             raise InvalidTemplate(f"the template has no field, so all tasks would be the same: {self.text}")
 
@@ -115,9 +128,26 @@ class ArgvTemplate:
                 f"there is no field {{{unknown[0]}}}; there are: {', '.join(sorted(fields))}. For the text"
                 f" {{{unknown[0]}}} write {{{{{unknown[0]}}}}}"
             )
+        self._check_code()
         for word in self._words:
-            if many and word != f"{{{many}}}" and any(match["field"] == many for match in _PIECE.finditer(word)):
+            if many and word != f"{{{many}}}" and many in _fields_in(word):
                 raise InvalidTemplate(f"{{{many}}} is many words, and must be a word of its own, not {word}")
+
+    def _check_code(self) -> None:
+        """Raise InvalidTemplate for a field within what an interpreter would run as code, as in `sh -c 'echo {x}'`."""
+        letters, is_code, is_value = "", False, False  # of the word that comes
+        for word in self._words:
+            if found := _fields_in(word if is_code or _is_code(word, letters) else ""):
+                raise InvalidTemplate(
+                    f"{{{found[0]}}} would be run as code by what stands before it: write"
+                    f" -c 'echo \"$FANOUT_{found[0]}\"' without `--`, or give the value as an argument:"
+                    f" -- sh -c 'echo \"$1\"' sh {{{found[0]}}}"
+                )
+            is_code = _is_code(word, letters)
+            if not word.startswith(("-", "+")) and not is_value:
+                program = word.rpartition("/")[2]
+                letters = next((letters for names, letters in _INTERPRETERS if names.fullmatch(program)), "")
+            is_value = word in ("-o", "+o", "-O", "+O")  # `bash -o pipefail -c`
 
     def filled(self, values: Values) -> dict[str, Any]:
         """Return the argument vector."""
@@ -145,6 +175,19 @@ class ArgvTemplate:
                 name,
             )
         return filled
+
+
+def _is_code(option: str, letters: str) -> bool:
+    """Return whether the word behind an option, or its own end, is code; `letters`: of the options that say so."""
+    short = re.match(r"-(?!-)[A-Za-z]*", option)
+    return bool(letters) and (
+        option.startswith(("--eval", "--print", "--command"))
+        or (short is not None and not {*short[0]}.isdisjoint(letters))
+    )
+
+
+def _fields_in(word: str) -> list[str]:
+    return [match["field"] for match in _PIECE.finditer(word) if match["field"]]
 
 
 def _check(name: str, value: str, more_bytes: int) -> None:

@@ -148,7 +148,9 @@ class Pusher:
             return await self._backend.push(tasks)
         except PushUnknown as error:
             unknown = error
-        if self._remembers(clock.boottime() - sent):
+        pushing = asyncio.current_task()
+        is_cancelled = pushing is not None and pushing.cancelling() > 0  # a backend tells so what it may have sent
+        if not is_cancelled and self._remembers(clock.boottime() - sent):
             try:
                 return await self._backend.push(tasks)
             except PushUnknown as error:  # what the first may have queued, the second need not name

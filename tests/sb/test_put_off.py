@@ -1,13 +1,14 @@
 """A queue of Service Bus whose journal is away: what cannot be started now is put off, and hinders nothing else."""
 
+import asyncio
 import math
 
 import pytest
 
 from jobq.errors import AllPutBack
-from jobq.settlement import Requeue
+from jobq.settlement import Complete, Requeue
 from jobq.task import Task
-from jobq.testing.http_proxy import Strike
+from jobq.testing.http_proxy import Request, Strike
 from jobq.testing.service_bus.faults import Fault, Operation
 from tests.azure.emulator import Azurite, connection_string
 from tests.azure.journal.journal_stage import written
@@ -47,6 +48,31 @@ async def test_s6_what_is_put_off_leaves_no_original_beside_its_copy(
     stage.emulator.faults.plan(Fault(503), Operation.COMPLETE, count=1)
     with pytest.raises(AllPutBack):
         await queue.receive(1, None, NOW)
+    while queue._on_their_way:
+        await asyncio.wait(queue._on_their_way)
     (left,) = stage.queue.messages()
     assert left.content.message_id
     assert len(stage.requests(Operation.COMPLETE)) >= 2
+
+
+def _asks_where(request: Request) -> bool:
+    return "RowKey eq 'l!" in request.query.get("$filter", "")
+
+
+async def test_s11_what_is_put_off_costs_its_neighbours_nothing_of_their_leases(
+    stage: Stage, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was waited for, with a service that refuses for longer than a short lock lasts."""
+    monkeypatch.setattr("jobq_azure.table_journal.backend._CHECKPOINT_SHARE", 0.5)
+    queue, proxy = await _journaled(stage, azurite)
+    await queue.push([Task.new(command="true")])
+    (first,) = await queue.receive(1, None, NOW)
+    await first.settle(Requeue(first.task.requeued(failures=1).counters, NOW))
+    await queue.push([Task.new(command="true", id="fresh")])
+    await written(queue)
+    proxy.strike(Strike.BUSY, "GET", count=1, matches=_asks_where)
+    stage.emulator.faults.plan(Fault(503), Operation.SEND, count=math.inf)
+    (fresh,) = await queue.receive(2, None, NOW)
+    assert fresh.id == "fresh"
+    assert queue._on_their_way, "it is repeated still"
+    await fresh.settle(Complete())

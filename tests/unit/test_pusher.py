@@ -1,5 +1,6 @@
 """What one push knows when answers were lost: whose ids are in doubt, and when a repetition is no way out (S1, S8)."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -103,3 +104,26 @@ def test_a_batch_is_bounded_by_tasks_and_bytes() -> None:
     assert [len(batch) for batch in batches(large)] == [5, 4]
     assert BATCH_BYTES < 5 * 1_000_000
     assert list(batches([])) == []
+
+
+class Slow(Service):
+    """A service that does not answer; who cancels the push hears what may be queued, as of Service Bus."""
+
+    pushes = 0
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        self.pushes += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise PushUnknown("cancelled", [task.id for task in tasks]) from None
+        raise AssertionError
+
+
+async def test_s8_what_is_cancelled_is_not_pushed_again() -> None:
+    """It was taken for a lost answer: the push went on, and no time-out was heard of."""
+    service = Slow()
+    with pytest.raises((PushUnknown, TimeoutError)):
+        async with asyncio.timeout(0.05):
+            await Pusher(service).push(some(3))
+    assert service.pushes == 1

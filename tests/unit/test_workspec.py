@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from jobq.errors import PushUnknown
 from jobq.submit.pusher import BATCH_TASKS
 from jobq.task import Task
 from jobq.workspec import WAITING_TASKS, Counts, WorkSpecification, enqueue
@@ -176,6 +177,28 @@ async def test_a_fault_is_raised_as_it_is_and_says_what_was_queued(where: str) -
     with pytest.raises(ZeroDivisionError) as raised:
         await enqueue(push, Faulty())
     assert "0 tasks were queued before" in raised.value.__notes__[0]
+
+
+async def test_s1_a_push_that_is_lost_while_the_listing_fails_leaves_its_tasks_in_doubt() -> None:
+    """Of them nothing was said; who listed and pushed again had them twice."""
+    begun = asyncio.Event()
+
+    class Failing(WorkSpecification[int]):
+        async def list_tasks(self, seed: int) -> AsyncIterator[Task | str]:
+            yield Task.new(command="true", id="one")
+            await begun.wait()
+            raise ZeroDivisionError
+
+    async def push(pushed: list[Task]) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise PushUnknown("cancelled", [task.id for task in pushed]) from None
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        await enqueue(push, Failing(), finish_seconds=0)
+    assert raised.value.__notes__ == ["0 tasks were queued before", "in doubt: 1 tasks (one)"]
 
 
 async def test_what_is_no_task_is_refused() -> None:

@@ -198,11 +198,16 @@ class JournaledQueue:
         seen_to.append(inner)
         # It must not start from nothing, which would forget what was acknowledged (S9).
         _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
+        putting = asyncio.ensure_future(self._put_off(inner, since))
+        self._on_their_way.add(putting)  # not waited for: the leases of others run
+        putting.add_done_callback(self._on_their_way.discard)
+        return None
+
+    async def _put_off(self, inner: Delivery, since: float) -> None:
         try:
             await give_back(self._delivery(inner, since, None), _PUT_OFF)
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
-        return None
 
     async def _end_original(self, inner: Delivery) -> None:
         """Complete what is back beside its copy; it may only wait for its next delivery, never go back (S7)."""

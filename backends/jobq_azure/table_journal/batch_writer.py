@@ -191,10 +191,17 @@ class Writer:
 
         answers = await asyncio.gather(*(ask(note) for note in batch), return_exceptions=True)
         errors = [answer for answer in answers if answer is not None]
+        self._put_last(note for note, answer in zip(batch, answers, strict=True) if answer is not None)
         faults = [error for error in errors if not isinstance(error, JobqError | NoAnswer)]
         if faults or len(errors) == len(batch):
             raise (faults or errors)[0]
         return [note for note, answer in zip(batch, answers, strict=True) if answer is None]
+
+    def _put_last(self, notes: Iterable[Note]) -> None:
+        """Let others be written before these."""
+        for note in notes:
+            if self._notes.get(note.key) is note:
+                self._notes[note.key] = self._notes.pop(note.key)
 
     def _next(self) -> list[Note]:
         """Return what goes into one transaction, oldest first: of one partition, and not too much; in trouble one."""
@@ -231,9 +238,9 @@ class Writer:
         if more is not None:
             return made
         there = {row["RowKey"] for row in found}
-        known = [each for each, _ in made if each.row in there and each.verb is Verb.INSERT and each.look is None]
+        known = [each for each, _ in made if each.row in there and each.verb is Verb.INSERT]
         known += [each for each, _ in made if each.row not in there and each.verb is Verb.DELETE]
-        self._written(known)
+        self._written(each for each in known if each.look is None)  # the others stay, and are looked up
         return [pair for pair in made if pair[0] not in known]
 
     def _written(self, notes: Iterable[Note]) -> None:

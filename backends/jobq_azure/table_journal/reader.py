@@ -120,18 +120,19 @@ class TableJournal:
 
     async def _record(self, id_: str, row: Row | None, *, cancel_requested: bool) -> TaskRecord | None:
         ours = self._pushed.get(id_)
-        if row is not None and not self._is_former(id_, row):
+        if row is not None and not self._is_anothers(id_, row):
             record = await self._record_of_row(id_, row, cancel_requested=cancel_requested)
             if record.state.is_final:
                 self._forget_pushed(id_)
             elif ours is not None:
                 ours.is_seen = True
             return record
-        last = await self._last(id_)
-        is_known = last is not None and (row is None or rows.is_final(str(last.get("Then", ""))))
-        if last is not None and is_known and not self._is_former(id_, last, rows.decoded(last).ended):
-            return rows.ended_record(id_, last)
-        # A former task of this id may still run, and record itself over ours.
+        attempts = await self._attempt_rows(id_)
+        own = [each for each in attempts if not self._is_anothers(id_, each, rows.decoded(each).ended)]
+        if own and (row is None or rows.is_final(str(own[-1].get("Then", "")))):
+            self._forget_pushed(id_)
+            return rows.ended_record(id_, own[-1])
+        # Two tasks of one id share a row: the one that was recorded last stands there.
         if ours is None or (row is None and ours.is_seen):
             return None
         return replace(ours.record, cancel_requested=cancel_requested)
@@ -161,10 +162,17 @@ class TableJournal:
             row: of it.
             latest: wall time in seconds, the latest at which it can have been created where the row does not say.
         """
-        if id_ not in self._pushed:
-            return False
         born = rows.born_in(row)
-        return self._pushed[id_].born - (latest if born is None else born) > max(self._knows_ids(), rows.GRAIN_SECONDS)
+        return id_ in self._pushed and self._pushed[id_].born - (latest if born is None else born) > self._apart()
+
+    def _is_anothers(self, id_: str, row: Row, latest: float = math.inf) -> bool:
+        """Return whether a row is of another task of this id than ours, a former one or one that was pushed since."""
+        born = rows.born_in(row)
+        is_later = id_ in self._pushed and born is not None and born - self._pushed[id_].born > self._apart()
+        return is_later or self._is_former(id_, row, latest)
+
+    def _apart(self) -> float:
+        return max(self._knows_ids(), rows.GRAIN_SECONDS)
 
     def _forget_pushed(self, id_: str) -> None:
         self._pushed.pop(id_, None)

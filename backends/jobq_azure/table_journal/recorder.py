@@ -85,7 +85,18 @@ class Notebook:
     def _pushed(self, task: Task, now: float, until: float) -> Note:
         values = _waiting(task, FencingNumber(task.epoch, task.generation, 0), task.not_before or now)
         note = fixed(self._queue, rows.live(task.id), values, Verb.INSERT, spare=True)
-        note.make = lambda: values if _CLOCK.boottime() < until else None
+        tries, is_known = 0, False
+
+        async def look() -> None:
+            """Look whether the row that stands there is of a former task of this id, which has ended."""
+            nonlocal tries, is_known
+            tries += 1
+            if tries > 1 and (row := await self._wire.get(self._queue, note.row)) is not None:
+                made, apart = rows.born_in(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
+                is_former = row["State"] == rows.DONE and made is not None and (task.created or 0.0) - made > apart
+                note.verb, note.etag, is_known = Verb.REPLACE, str(row["odata.etag"]), not is_former
+
+        note.make, note.look = lambda: None if is_known or _CLOCK.boottime() >= until else values, look
         return note
 
     def redriven(self, task_id: str, dead: FencingNumber, etag: str) -> None:

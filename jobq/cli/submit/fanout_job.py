@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from jobq.cli.display import terminal
@@ -73,7 +74,7 @@ class Fanout:
             "data set": self._records.source,
             "command": self._command.text,
             "--batch": str(self._batch),
-            "options": _digest(repr(self._template)),
+            "options": _digest(repr(replace(self._template, trace_context={}))),  # each run has another span
             **self._cursor.source,
         }
         file = self._records.file

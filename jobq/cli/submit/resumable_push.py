@@ -124,5 +124,6 @@ class Resumable:
 
 
 def _fingerprint(template: Template) -> str:
-    fields: dict[str, Any] = {**asdict(template), "delay": None}
+    # Not where it was pushed from: each run of a tracing program has another span.
+    fields: dict[str, Any] = {**asdict(template), "delay": None, "trace_context": {}}
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -122,8 +122,9 @@ async def push_specification(
             interrupted = True
         except Exception as error:  # noqa: BLE001 - as above
             _print_theirs(error, or_all=True)
-            told = _told(latest, dry_run=dry_run)
-            raise SpecificationFailed(f"the specification failed; {told} on {backend.name}") from None
+            told = f"{_told(latest, dry_run=dry_run)} on {backend.name}"
+            doubt = f"; {pusher.doubt(pusher.doubtful)}" if pusher.doubtful else ""
+            raise SpecificationFailed(f"the specification failed; {told}{doubt}") from None
     if interrupted:
         counts = latest if dry_run else replace(latest, queued=pusher.count)  # the last batch may be acknowledged since
         ends = [f"{_told(counts, dry_run=dry_run)} on {backend.name}"]

@@ -12,7 +12,7 @@ from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskRecord
 from jobq.journal.wait import ended, lag_of
 from jobq.settings import Settings
-from jobq.settlement import Complete, Record, Release, Requeue
+from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue
 from jobq.spec import resolve
 from jobq.task import OutcomeKind, Task, TaskResult
 from jobq.testing.http_proxy import Strike
@@ -88,6 +88,50 @@ async def test_s5_the_end_of_a_former_task_of_that_id_is_not_told_as_this_ones(
             _, record = await waiting.found
         assert record is not None
         assert record.state == "succeeded"
+
+
+async def test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody pushes the id again and a worker starts that, while the former is waited for."""
+    worker = await journaled(stage)
+    async with _another(stage) as pusher, _another(stage) as other:
+        await pusher.push([Task.new(command="true", id="train")])
+        await written(pusher)
+        waiting = _Wait(pusher, "train", monkeypatch)
+        (ours,) = await worker.receive(1, LEASE, NOW)
+        await written(worker)
+        await waiting.look()
+        await other.push([Task.new(command="true", id="train")])
+        (later,) = await worker.receive(1, LEASE, NOW)
+        await written(worker)
+        await waiting.look()
+        await later.settle(Complete(GOOD))
+        await written(worker)
+        await waiting.look()
+        assert not waiting.found.done()
+        await ours.settle(DeadLetter("failed", "exit code 3"))
+        async with asyncio.timeout(20):
+            _, record = await waiting.found
+        assert record is not None
+        assert record.state == "dead"
+
+
+async def test_an_id_that_is_pushed_again_soon_is_known_to_others_and_can_be_canceled(stage: Stage) -> None:
+    """The row of the former task said that it has ended; the cancel was refused, and the task ran."""
+    queue = await journaled(stage)
+    async with _another(stage) as other:
+        await queue.push([Task.new(command="true", id="train")])
+        (former,) = await queue.receive(1, LEASE, NOW)
+        await former.settle(Complete(GOOD))
+        await written(queue)
+        assert await state(other, "train") == "succeeded"
+        await queue.push([Task.new(command="true", id="train")])
+        await written(queue)
+        assert await state(other, "train") == "ready"
+        assert await other.journal.cancel(["train"]) == ["canceled"]
+        (again,) = await other.receive(1, LEASE, NOW)
+        assert again.cancel_requested
 
 
 async def test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life(

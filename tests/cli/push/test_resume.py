@@ -147,6 +147,18 @@ def test_other_options_are_refused(jobq: Jobq, interrupted: Path) -> None:
     assert "was begun with another options" in refused.err
 
 
+@pytest.mark.parametrize(
+    "words", [("push", "--resume", "n", "f"), ("fanout", "n", "--lines", "f", "--", "echo", "{line}")]
+)
+def test_each_run_may_have_a_trace_of_its_own(jobq: Jobq, words: tuple[str, ...]) -> None:
+    """With tracing it could not be finished by running the same line again: "begun with another options"."""
+    (jobq.folder / "f").write_text("true\nfalse\n")
+    for trace in "ab":
+        told = jobq("demo", *words, env={"TRACEPARENT": f"00-{trace * 32}-{trace * 16}-01"})
+    assert "n is done: all" in told.err
+    assert len(jobq.waiting()) == 2
+
+
 def test_a_file_that_has_grown_when_it_was_done_is_refused(jobq: Jobq) -> None:
     file = jobq.folder / "f"
     file.write_text("echo 1\n")

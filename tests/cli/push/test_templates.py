@@ -106,6 +106,43 @@ def test_a_field_in_a_command_for_the_shell_is_refused_and_told_how_to_write() -
         ShellTemplate(text).check({"v"})
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sh", "-c", "echo {v}"], ["/bin/bash", "-lc", "cat {v}"], ["bash", "-o", "pipefail", "-c", "cat {v} | wc"],
+        ["env", "A=1", "dash", "-c", "{v}"], ["python3.11", "-c", "print('{v}')"], ["python", "-cprint({v})"],
+        ["perl", "-ne", "print {v}"], ["ruby", "-e", "{v}"], ["node", "--eval", "{v}"], ["php", "-r", "{v}"],
+        ["nice", "-n", "5", "sh", "-ec", "{v}"],
+    ],
+)  # fmt: skip
+def test_a_field_in_code_is_refused(words: list[str]) -> None:
+    """`sh -c 'echo {v}'` ran what a value said."""
+    with pytest.raises(InvalidTemplate, match=r"\{v\} would be run as code .* sh \{v\}"):
+        ArgvTemplate(words).check({"v"})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sh", "-c", 'echo "$1"', "sh", "{v}"], ["python", "train.py", "-c", "{v}"], ["python", "-E", "{v}"],
+        ["python", "-m", "app", "-e", "{v}"], ["bash", "-x", "{v}"], ["grep", "-e", "{v}", "file"],
+        ["perl", "tool.pl", "-e", "{v}"], ["tool", "-c", "{v}"], ["bash", "-o", "{v}", "script"],
+    ],
+)  # fmt: skip
+def test_a_field_in_a_word_that_is_no_code_stays(words: list[str]) -> None:
+    ArgvTemplate(words).check({"v"})
+
+
+def test_a_variable_that_no_record_has_is_refused() -> None:
+    """It was empty in each task, and all of them succeeded."""
+    for text in ('echo "$FANOUT_nmae"', 'rm -rf "/data/${FANOUT_nmae}"', "echo ${#FANOUT_nmae}"):
+        with pytest.raises(InvalidTemplate, match=r"no variable \$FANOUT_nmae; there are: \$FANOUT_id, \$FANOUT_name"):
+            ShellTemplate(text).check({"id", "name"})
+    with pytest.raises(InvalidTemplate, match=r'no variable \$FANOUT_line; there are: \$FANOUT_first, .*are "\$@"'):
+        ShellTemplate('echo "$FANOUT_line"').check({"first", "items"}, many="items")
+    ShellTemplate('echo "${FANOUT_id:-none}" "$HOME" $FANOUT').check({"id"})
+
+
 def test_unknown_fields_and_words_without_any_are_refused() -> None:
     with pytest.raises(InvalidTemplate, match=r"no field {nmae}; there are: id, name\..*write {{nmae}}"):
         ArgvTemplate(["echo", "{nmae}"]).check({"id", "name"})
