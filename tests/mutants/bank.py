@@ -282,15 +282,15 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="an end that is written late stands over what came after its look (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text='= Verb.REPLACE, str(row["odata.etag"])',
-        wrong='= Verb.REPLACE, ""',
+        text='note.etag = Verb.REPLACE, str(row["odata.etag"])\n',
+        wrong='note.etag = Verb.REPLACE, ""\n',
         test="tests/azure/journal/test_journal_table.py"
         "::test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_look",
     ),
     Mutant(
         name="a former task's word is told as that of a later one of its id (table journal)",
         file="backends/jobq_azure/table_journal/reader.py",
-        text="if row is not None and not self._is_former(id_, row):",
+        text="if row is not None and not self._is_anothers(id_, row):",
         wrong="if row is not None:",
         test="tests/azure/journal/test_journal_races.py::test_s5_the_end_of_a_former_task_of_that_id_is_not_told_as_this_ones",
     ),
@@ -304,8 +304,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a final word is dropped as told already (table journal)",
         file="backends/jobq_azure/table_journal/batch_writer.py",
-        text=" and each.verb is Verb.INSERT and each.look is None]",
-        wrong=" and each.verb is Verb.INSERT]",
+        text="self._written(each for each in known if each.look is None)",
+        wrong="self._written(known)",
         test="tests/azure/journal/test_journal_races.py::test_s5_a_final_word_is_not_dropped_as_told_already",
     ),
     Mutant(
