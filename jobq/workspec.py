@@ -224,10 +224,13 @@ class _Enqueuing:
             await asyncio.shield(pushing)
         except asyncio.CancelledError:
             await see_to_its_end(pushing, self._finish_seconds, _CANCELLED_PUSH_SECONDS)
-            error = pushing.exception() if pushing.done() and not pushing.cancelled() else None
+            has_answer = pushing.done() and not pushing.cancelled()
+            error = pushing.exception() if has_answer else None
             if isinstance(error, PushUnknown):
                 self._doubtful = tuple(error.ids)
-            elif pushing.done() and not pushing.cancelled() and error is None:
+            elif not pushing.done():
+                self._doubtful = tuple(task.id for task in batch)
+            elif has_answer and error is None:
                 self._counts.queued += len(batch)
             raise
         self._counts.queued += len(batch)

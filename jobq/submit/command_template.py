@@ -12,17 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from jobq.errors import JobqError, MalformedTask
+from jobq.submit.interpreters import code_in
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _PIECE: Final = re.compile(rf"(?P<braces>\{{\{{{_NAME}\}}\}})|\{{(?P<field>{_NAME})\}}")
 _VARIABLE: Final = re.compile(r"\$\{?[#!]?(FANOUT_[A-Za-z0-9_]+)")
-# Programs, and the letters of their options behind which stands code, into which no value is filled.
-_INTERPRETERS: Final = (
-    (re.compile(r"(ba|da|k|z|a|fi|c|tc|mk)?sh|python[\d.]*|pypy[\d.]*"), "c"),
-    (re.compile(r"perl[\d.]*|ruby[\d.]*|lua[\d.]*|R|Rscript"), "eE"),
-    (re.compile(r"node|bun|deno"), "ep"),
-    (re.compile(r"php[\d.]*"), "r"),
-)
 # execve(2), MAX_ARG_STRLEN: what the kernel takes as one argument or one NAME=VALUE, with its NUL.
 _MOST_BYTES: Final = 128 * 1024
 Values = Mapping[str, str | list[str]]
@@ -67,7 +61,7 @@ class ShellTemplate:
 
     def check(self, fields: Collection[str], many: str = "") -> None:
         """Raise InvalidTemplate for a variable that no record has, and for a field in braces: it was filled in once."""
-        known = {f"FANOUT_{name}" for name in fields if name != many}
+        known = {f"FANOUT_{name}" for name in fields if name != many and re.fullmatch(_NAME, name)}
         for variable in _VARIABLE.findall(self.text):
             if variable not in known:
                 there = ", ".join(f"${name}" for name in sorted(known)) + (', and the items are "$@"' if many else "")
@@ -135,19 +129,11 @@ class ArgvTemplate:
 
     def _check_code(self) -> None:
         """Raise InvalidTemplate for a field within what an interpreter would run as code, as in `sh -c 'echo {x}'`."""
-        letters, is_code, is_value = "", False, False  # of the word that comes
-        for word in self._words:
-            if found := _fields_in(word if is_code or _is_code(word, letters) else ""):
-                raise InvalidTemplate(
-                    f"{{{found[0]}}} would be run as code by what stands before it: write"
-                    f" -c 'echo \"$FANOUT_{found[0]}\"' without `--`, or give the value as an argument:"
-                    f" -- sh -c 'echo \"$1\"' sh {{{found[0]}}}"
-                )
-            is_code = _is_code(word, letters)
-            if not word.startswith(("-", "+")) and not is_value:
-                program = word.rpartition("/")[2]
-                letters = next((letters for names, letters in _INTERPRETERS if names.fullmatch(program)), "")
-            is_value = word in ("-o", "+o", "-O", "+O")  # `bash -o pipefail -c`
+        for name in (name for code in code_in(self._words) for name in _fields_in(code)):
+            raise InvalidTemplate(
+                f"{{{name}}} would be run as code by what stands before it: write -c 'echo \"$FANOUT_{name}\"'"
+                f" without `--`, or give the value as an argument: -- sh -c 'echo \"$1\"' sh {{{name}}}"
+            )
 
     def filled(self, values: Values) -> dict[str, Any]:
         """Return the argument vector."""
@@ -175,15 +161,6 @@ class ArgvTemplate:
                 name,
             )
         return filled
-
-
-def _is_code(option: str, letters: str) -> bool:
-    """Return whether the word behind an option, or its own end, is code; `letters`: of the options that say so."""
-    short = re.match(r"-(?!-)[A-Za-z]*", option)
-    return bool(letters) and (
-        option.startswith(("--eval", "--print", "--command"))
-        or (short is not None and not {*short[0]}.isdisjoint(letters))
-    )
 
 
 def _fields_in(word: str) -> list[str]:

@@ -379,6 +379,27 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/unit/test_workspec.py::test_s1_a_push_that_is_lost_while_the_listing_fails_leaves_its_tasks_in_doubt",
     ),
     Mutant(
+        name="a later task's attempt ends a former one that waits again (table journal)",
+        file="backends/jobq_azure/table_journal/reader.py",
+        text='own = [each for each in found if not born or each.get("Born", "") in ("", born)]',
+        wrong="own = found",
+        test="tests/azure/journal/test_journal_races.py::test_s5_a_task_that_waits_again_is_not_told_as_ended_by_a_later_one_of_its_id",
+    ),
+    Mutant(
+        name="each push that is known already costs a request (table journal)",
+        file="backends/jobq_azure/table_journal/batch_writer.py",
+        text="        if not refused.is_conflict or note.look is None:\n            self._written([note])",
+        wrong="        if refused.is_conflict and note.look is not None:\n            return made\n        else:\n            self._written([note])",
+        test="tests/azure/journal/test_journal_races.py::test_what_is_pushed_and_known_already_costs_few_requests",
+    ),
+    Mutant(
+        name="the code of an interpreter is one word behind one option",
+        file="jobq/submit/interpreters.py",
+        text='            awaits, program = "", None if program.is_shell else program\n',
+        wrong='            awaits, program = "", None\n',
+        test="tests/cli/push/test_templates.py::test_a_field_in_code_is_refused",
+    ),
+    Mutant(
         name="a clear forgets what was pushed since (table journal)",
         file="backends/jobq_azure/table_journal/reader.py",
         text=" if min(now - rows.age(row, now), rows.born_in(row) or math.inf) < before]",

@@ -223,9 +223,8 @@ class Writer:
         if refused.index is None and len(made) > 1:
             return made[: len(made) // 2]  # the rest stays in the buffer
         note, values = made.pop(min(refused.index or 0, len(made) - 1))
-        if refused.is_conflict and note.look is not None:
-            return made  # it stays in the buffer, and is looked up again: somebody has written since
-        self._written([note])
+        if not refused.is_conflict or note.look is None:
+            self._written([note])  # else it stays in the buffer, and is looked up again: somebody has written since
         if not refused.is_conflict:
             self._dropped += 1
             self._warn(f"a row of {len(json.dumps(dict(values)))} bytes was refused: {refused}")

@@ -129,9 +129,13 @@ class TableJournal:
             return record
         attempts = await self._attempt_rows(id_)
         own = [each for each in attempts if not self._is_anothers(id_, each, rows.decoded(each).ended)]
-        if own and (row is None or rows.is_final(str(own[-1].get("Then", "")))):
+        is_over = bool(own) and rows.is_final(str(own[-1].get("Then", "")))
+        if is_over:
             self._forget_pushed(id_)
+        if own and (row is None or is_over):
             return rows.ended_record(id_, own[-1])
+        if row is not None and ours is not None:
+            ours.is_seen = False  # when that is forgotten, nothing stands there of ours
         # Two tasks of one id share a row: the one that was recorded last stands there.
         if ours is None or (row is None and ours.is_seen):
             return None
@@ -144,7 +148,7 @@ class TableJournal:
             return rows.done_record(id_, row) if ended is None else rows.ended_record(id_, ended)
         record = rows.live_record(row, self._wire.now(), cancel_requested=cancel_requested)
         has_ended = fencing.delivery - (record.state is TaskState.RUNNING)  # so many attempts, or fewer
-        last = await self._last(id_) if has_ended > 0 else None
+        last = await self._last(id_, str(row.get("Born") or "")) if has_ended > 0 else None
         if last is None:
             return record
         is_over = record.state is TaskState.EXPIRED or rows.is_final(str(last.get("Then", "")))
@@ -177,9 +181,11 @@ class TableJournal:
     def _forget_pushed(self, id_: str) -> None:
         self._pushed.pop(id_, None)
 
-    async def _last(self, id_: str) -> Row | None:
+    async def _last(self, id_: str, born: str = "") -> Row | None:
+        """Return the last attempt; of the task of this birth, where that is told."""
         found = await self._attempt_rows(id_)
-        return found[-1] if found else None
+        own = [each for each in found if not born or each.get("Born", "") in ("", born)]
+        return own[-1] if own else None
 
     async def _attempt_rows(self, id_: str, select: str = "") -> list[Row]:
         first, end = rows.below(f"a!{rows.safe(id_)}")
@@ -287,7 +293,8 @@ class TableJournal:
         each = list(dict.fromkeys(ids))
         live = await self._live(each)
         found = {record.id: record for record in await self._records(each, live, {})}
-        wanted = [id_ for id_ in each if id_ not in found or not found[id_].state.is_final]
+        lives = {id_ for id_, row in live.items() if row.get("State") != rows.DONE}  # perhaps another of that id
+        wanted = [id_ for id_ in each if id_ not in found or id_ in lives or not found[id_].state.is_final]
         for start in range(0, len(wanted), MOST_ROWS):
             batch = wanted[start : start + MOST_ROWS]
             await self._cancel_requests.record({id_: self._born_of(id_, live.get(id_)) for id_ in batch})

@@ -91,9 +91,14 @@ class Notebook:
             """Look whether the row that stands there is of a former task of this id, which has ended."""
             nonlocal tries, is_known
             tries += 1
-            if tries > 1 and (row := await self._wire.get(self._queue, note.row)) is not None:
+            if tries == 1:
+                return
+            row = await self._wire.get(self._queue, note.row)
+            if row is None:
+                note.verb, note.etag = Verb.INSERT, ""
+            else:
                 made, apart = rows.born_in(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
-                is_former = row["State"] == rows.DONE and made is not None and (task.created or 0.0) - made > apart
+                is_former = row.get("State") == rows.DONE and made is not None and (task.created or 0.0) - made > apart
                 note.verb, note.etag, is_known = Verb.REPLACE, str(row["odata.etag"]), not is_former
 
         note.make, note.look = lambda: None if is_known or _CLOCK.boottime() >= until else values, look

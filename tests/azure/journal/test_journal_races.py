@@ -117,6 +117,66 @@ async def test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones(
         assert record.state == "dead"
 
 
+async def test_s5_a_task_that_waits_again_is_not_told_as_ended_by_a_later_one_of_its_id(stage: Stage) -> None:
+    """Its own row says that it waits; the last attempt of that id is the later one's."""
+    queue = await journaled(stage)
+    async with _another(stage) as other:
+        await queue.push([Task.new(command="true", id="train")])
+        (ours,) = await queue.receive(1, LEASE, NOW)
+        await written(queue)
+        await other.push([Task.new(command="true", id="train")])
+        (later,) = await other.receive(1, LEASE, NOW)
+        await later.settle(Complete(GOOD))
+        await written(other)
+        await ours.settle(Requeue(ours.task.requeued(failures=1).counters, NOW))
+        assert await state(queue, "train") == "ready"
+
+
+async def test_what_is_pushed_and_known_already_costs_few_requests(stage: Stage) -> None:
+    """Workers are often faster than the word of a push, and a push that is resumed repeats some."""
+    queue = await journaled(stage)
+    tasks = [Task.new(command="true") for _ in range(100)]
+    await queue.push(tasks)
+    await written(queue)
+    async with _another(stage) as again:
+        requests, request = list[str](), again._wire._request
+
+        async def counted(method: str, *words: Any, **more: Any) -> Any:
+            requests.append(method)
+            return await request(method, *words, **more)
+
+        again._wire._request = counted  # type: ignore[method-assign] # the subject is how often
+        again._notebook.pushed(tasks)
+        await written(again)
+    assert requests.count("POST") <= 4
+
+
+@pytest.mark.parametrize("met", ["swept", "strange"])
+async def test_the_word_of_a_push_meets_a_row_that_goes_or_is_a_strangers(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, met: str
+) -> None:
+    """The row of a former task is swept between the look and the word; or is no row of ours at all."""
+    queue = await journaled(stage)
+    place, get, looks = queue._wire.place, queue._wire.get, list[str]()
+    row: dict[str, Any] = {} if met == "strange" else {"State": rows.DONE, "Born": "1.000000", "Fencing": "0"}
+    await queue._wire.write(place.queue, [Write(Verb.REPLACE, rows.live("train"), row)])
+
+    async def looked(partition: str, key: str) -> Row | None:
+        found = await get(partition, key)
+        if key == rows.live("train") and not looks and met == "swept":
+            looks.append(key)
+            await queue._wire.write(place.queue, [Write(Verb.DELETE, key, {})])
+        return found
+
+    monkeypatch.setattr(queue._wire, "get", looked)
+    await queue.push([Task.new(command="true", id="train"), Task.new(command="true", id="other")])
+    await written(queue)
+    found = {key: await get(place.queue, rows.live(key)) for key in ("train", "other")}
+    assert found["other"] is not None
+    assert found["train"] is not None
+    assert found["train"].get("State") == (None if met == "strange" else "ready")
+
+
 async def test_an_id_that_is_pushed_again_soon_is_known_to_others_and_can_be_canceled(stage: Stage) -> None:
     """The row of the former task said that it has ended; the cancel was refused, and the task ran."""
     queue = await journaled(stage)

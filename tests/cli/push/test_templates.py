@@ -112,7 +112,11 @@ def test_a_field_in_a_command_for_the_shell_is_refused_and_told_how_to_write() -
         ["sh", "-c", "echo {v}"], ["/bin/bash", "-lc", "cat {v}"], ["bash", "-o", "pipefail", "-c", "cat {v} | wc"],
         ["env", "A=1", "dash", "-c", "{v}"], ["python3.11", "-c", "print('{v}')"], ["python", "-cprint({v})"],
         ["perl", "-ne", "print {v}"], ["ruby", "-e", "{v}"], ["node", "--eval", "{v}"], ["php", "-r", "{v}"],
-        ["nice", "-n", "5", "sh", "-ec", "{v}"],
+        ["nice", "-n", "5", "sh", "-ec", "{v}"], ["bash", "-euo", "pipefail", "-c", "cat {v} | wc"],
+        ["bash", "-c", "-e", "{v}"], ["sh", "-c", "--", "{v}"], ["bash", "--rcfile", "f", "-c", "{v}"],
+        ["Rscript", "-e", "library(x)", "-e", "f('{v}')"], ["python", "-W", "ignore", "-X", "dev", "-c", "{v}"],
+        ["perl", "-I", "lib", "-MData::Dumper", "-lane", "{v}"], ["ruby", "-r", "json", "-e", "{v}"],
+        ["php", "-d", "a=b", "-r", "{v}"], ["node", "-r", "./x", "-e", "{v}"], ["node", "--eval={v}"],
     ],
 )  # fmt: skip
 def test_a_field_in_code_is_refused(words: list[str]) -> None:
@@ -127,6 +131,9 @@ def test_a_field_in_code_is_refused(words: list[str]) -> None:
         ["sh", "-c", 'echo "$1"', "sh", "{v}"], ["python", "train.py", "-c", "{v}"], ["python", "-E", "{v}"],
         ["python", "-m", "app", "-e", "{v}"], ["bash", "-x", "{v}"], ["grep", "-e", "{v}", "file"],
         ["perl", "tool.pl", "-e", "{v}"], ["tool", "-c", "{v}"], ["bash", "-o", "{v}", "script"],
+        ["ruby", "-Itest", "{v}"], ["perl", "-MTest::More", "{v}"], ["php", "-dmemory_limit=-1", "{v}"],
+        ["python", "-Xtracemalloc", "{v}"], ["python", "-mcalendar", "{v}"], ["python", "-O", "train.py", "-c", "{v}"],
+        ["python", "-m", "app", "-c", "{v}"], ["bash", "-eu", "script.sh", "-c", "{v}"],
     ],
 )  # fmt: skip
 def test_a_field_in_a_word_that_is_no_code_stays(words: list[str]) -> None:
