@@ -388,8 +388,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="each push that is known already costs a request (table journal)",
         file="backends/jobq_azure/table_journal/batch_writer.py",
-        text="        if not refused.is_conflict or note.look is None:\n            self._written([note])",
-        wrong="        if refused.is_conflict and note.look is not None:\n            return made\n        self._written([note])",
+        text="        if not refused.is_conflict or note.look is None:\n",
+        wrong="        if refused.is_conflict and note.look:\n            return made\n        if True:\n",
         test="tests/azure/journal/test_journal_races.py::test_what_is_pushed_and_known_already_costs_few_requests",
     ),
     Mutant(
