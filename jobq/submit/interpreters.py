@@ -17,7 +17,8 @@ class _Interpreter:
         attached: letters of those whose value, if any, ends their own word.
         last: letters of those that end the options.
         long_code, long_value: the same with long names.
-        is_shell: whether its code is the first word that is no option, and the only one.
+        is_shell: whether its code is the first word that is no option; the word behind that is its $0.
+        repeats: whether options follow the code, perhaps with more of it.
     """
 
     names: str
@@ -28,20 +29,40 @@ class _Interpreter:
     long_code: tuple[str, ...] = ()
     long_value: tuple[str, ...] = ()
     is_shell: bool = False
+    repeats: bool = True
 
 
 _INTERPRETERS: Final = (
     _Interpreter(
-        r"(ba|da|k|z|a|fi|c|tc|mk)?sh", "c", value="oO", long_value=("--rcfile", "--init-file"), is_shell=True
+        r"(ba|da|k|z|a|fi|c|tc|mk)?sh", "c", value="oO", long_code=("--command",),
+        long_value=("--rcfile", "--init-file"), is_shell=True, repeats=False,
     ),
-    _Interpreter(r"(python|pypy)[\d.]*", "c", value="WX", last="m"),
+    _Interpreter(r"(python|pypy)[\d.]*", "c", value="WX", last="m", repeats=False),
     _Interpreter(r"perl[\d.]*", "eE", value="IMm", attached="xiFCDdV"),
     _Interpreter(r"ruby[\d.]*", "e", value="IrCE", attached="xiFTKW"),
     _Interpreter(r"lua[\d.]*", "e", value="l"),
     _Interpreter(r"R|Rscript", "e", value="fg"),
-    _Interpreter(r"node|bun", "ep", value="rC", long_code=("--eval", "--print"), long_value=("--require", "--import")),
+    _Interpreter(
+        r"node(js)?|bun", "ep", value="rC", long_code=("--eval", "--print"), long_value=("--require", "--import")
+    ),
     _Interpreter(r"php[\d.]*", "rBRE", value="dczSft"),
-)
+)  # fmt: skip
+_ENDS: Final = ("--", "--args")
+
+
+@dataclass
+class _Next:
+    """What comes next of a command.
+
+    Attributes:
+        program: whose options stand here; None = nobody's.
+        is_code: whether its code comes, behind such options.
+        values: how many words come before that are values of options.
+    """
+
+    program: _Interpreter | None = None
+    is_code: bool = False
+    values: int = 0
 
 
 def code_in(words: Sequence[str]) -> Iterator[str]:
@@ -50,41 +71,45 @@ def code_in(words: Sequence[str]) -> Iterator[str]:
     Args:
         words: a program with its arguments; other programs may stand before, as `env` and `nice` do.
     """
-    program: _Interpreter | None = None
-    awaits = ""  # what the next word is: "code" or "value"
+    coming = _Next()
     for word in words:
-        is_option = len(word) > 1 and word[0] in "-+"
-        if awaits == "value":
-            awaits = ""
-        elif awaits and program is not None and not (program.is_shell and is_option):
+        program, is_option = coming.program, len(word) > 1 and word[0] in "-+"
+        if coming.values:
+            coming.values -= 1
+        elif program is not None and coming.is_code and not (program.is_shell and is_option):
             yield word
-            awaits, program = "", None if program.is_shell else program
+            coming = _Next(program if program.repeats else None, values=int(program.is_shell))
         elif program is not None and is_option:
-            program, awaits, code = _option(program, word, awaits)
-            yield code
+            yield _take_option(program, word, coming)
         else:
-            program = next((each for each in _INTERPRETERS if re.fullmatch(each.names, word.rpartition("/")[2])), None)
+            name = word.rpartition("/")[2]
+            coming.program = next((each for each in _INTERPRETERS if re.fullmatch(each.names, name)), None)
 
 
-def _option(program: _Interpreter, word: str, awaits: str) -> tuple[_Interpreter | None, str, str]:
-    """Return whose options follow, what the next word is, and what of this one is code."""
+def _take_option(program: _Interpreter, word: str, coming: _Next) -> str:
+    """Note what an option says of the words behind it; return what of its own is code."""
     if word.startswith("--"):
         name, _, value = word.partition("=")
-        if name in program.long_code:
-            return program, "" if value else "code", value
-        if word in program.long_value:
-            awaits = "value"
-        return (program if awaits or word != "--" else None), awaits, ""
+        coming.is_code = coming.is_code or (name in program.long_code and not value)
+        coming.values = int(word in program.long_value)
+        if word in _ENDS and not coming.is_code:
+            coming.program = None
+        return value if name in program.long_code else ""
     for number, letter in enumerate(word[1:], 2):
         rest = word[number:]
-        if letter in program.last:
-            return None, "", ""
-        if letter in program.code:
-            if not program.is_shell:
-                return program, "" if rest else "code", rest
-            awaits = "code"
-        elif letter in program.value and not rest:
-            awaits = "value"
-        elif letter in program.value + program.attached:
+        if program.is_shell:
+            coming.is_code = coming.is_code or letter in program.code
+            coming.values += letter in program.value
+        elif letter in program.last:
+            coming.program = None
             break
-    return program, awaits, ""
+        elif letter in program.code:
+            if rest.strip(program.code):
+                coming.program = program if program.repeats else None
+                return rest
+            coming.is_code = True
+            break
+        elif letter in program.value + program.attached:
+            coming.values = int(letter in program.value and not rest)
+            break
+    return ""

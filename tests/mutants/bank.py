@@ -395,8 +395,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the code of an interpreter is one word behind one option",
         file="jobq/submit/interpreters.py",
-        text='            awaits, program = "", None if program.is_shell else program\n',
-        wrong='            awaits, program = "", None\n',
+        text="_Next(program if program.repeats else None,",
+        wrong="_Next(None,",
         test="tests/cli/push/test_templates.py::test_a_field_in_code_is_refused",
     ),
     Mutant(

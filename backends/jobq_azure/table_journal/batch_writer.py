@@ -76,8 +76,8 @@ class Writer:
         first: Note | None = None
         for note in notes:
             first = first or note
-            if note.etag and note.verb is Verb.DELETE and note.key in self._notes:
-                continue  # what was read is older than what waits to be written
+            if (waiting := self._notes.get(note.key)) is not None and _knows_more(waiting, note):
+                continue
             self._remove(note.key)
             if self._has_room(note):
                 self._notes[note.key] = note
@@ -272,6 +272,14 @@ class Writer:
     def _warn(self, what: str) -> None:
         self._warned = time.monotonic()
         _log.warning("the journal of %s %s", self._place, what)
+
+
+def _knows_more(waiting: Note, note: Note) -> bool:
+    """Return whether a note that waits to be written stays, and another of that row is dropped."""
+    if note.verb is Verb.DELETE:
+        return bool(note.etag)  # what was read is older
+    is_of_push = waiting.verb is Verb.INSERT and waiting.is_spare
+    return note.verb is Verb.INSERT and waiting.verb is not Verb.DELETE and not is_of_push
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

@@ -130,6 +130,13 @@ def born_in(row: Mapping[str, Any]) -> float | None:
         return None
 
 
+def born_by(row: Mapping[str, Any]) -> float | None:
+    """Return the latest at which the task of a row can have been created; None where nothing tells."""
+    if (born := born_in(row)) is not None or row.get("State") != DONE:
+        return born
+    return float(row["At"])
+
+
 def shown_body(task: Task | None) -> bytes:
     """Return what is kept of a task while it has not ended: what runs, and no variables, which may be secrets (A5)."""
     return b"" if task is None else shown(task, _MOST_BODY_BYTES)  # a row of more would cost more than it is worth

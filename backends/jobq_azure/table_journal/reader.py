@@ -166,7 +166,7 @@ class TableJournal:
             row: of it.
             latest: wall time in seconds, the latest at which it can have been created where the row does not say.
         """
-        born = rows.born_in(row)
+        born = rows.born_by(row)
         return id_ in self._pushed and self._pushed[id_].born - (latest if born is None else born) > self._apart()
 
     def _is_anothers(self, id_: str, row: Row, latest: float = math.inf) -> bool:
@@ -293,8 +293,7 @@ class TableJournal:
         each = list(dict.fromkeys(ids))
         live = await self._live(each)
         found = {record.id: record for record in await self._records(each, live, {})}
-        lives = {id_ for id_, row in live.items() if row.get("State") != rows.DONE}  # perhaps another of that id
-        wanted = [id_ for id_ in each if id_ not in found or id_ in lives or not found[id_].state.is_final]
+        wanted = [id_ for id_ in each if id_ not in found or not found[id_].state.is_final]
         for start in range(0, len(wanted), MOST_ROWS):
             batch = wanted[start : start + MOST_ROWS]
             await self._cancel_requests.record({id_: self._born_of(id_, live.get(id_)) for id_ in batch})

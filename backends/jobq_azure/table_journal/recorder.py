@@ -97,7 +97,7 @@ class Notebook:
             if row is None:
                 note.verb, note.etag = Verb.INSERT, ""
             else:
-                made, apart = rows.born_in(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
+                made, apart = rows.born_by(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
                 is_former = row.get("State") == rows.DONE and made is not None and (task.created or 0.0) - made > apart
                 note.verb, note.etag, is_known = Verb.REPLACE, str(row["odata.etag"]), not is_former
 

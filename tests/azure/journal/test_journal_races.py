@@ -26,6 +26,7 @@ from tests.azure.journal.journal_stage import journaled, state, written
 from tests.azure.stage import LEASE, NOW, Stage
 
 GOOD = TaskResult(exit_code=0)
+FIRST = FencingNumber(1, 0, 1)
 
 
 @asynccontextmanager
@@ -130,6 +131,40 @@ async def test_s5_a_task_that_waits_again_is_not_told_as_ended_by_a_later_one_of
         await written(other)
         await ours.settle(Requeue(ours.task.requeued(failures=1).counters, NOW))
         assert await state(queue, "train") == "ready"
+
+
+async def test_s5_the_word_of_a_push_hides_no_end_that_waits_to_be_written(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a process that pushes and works: the first tasks of a push have ended when the last ones are queued."""
+    queue = await journaled(stage)
+    push = queue._inner.push
+
+    async def slow(tasks: Sequence[Task]) -> list[str]:
+        ids = await push(tasks)
+        await stage.tables.refuse()
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        await delivery.settle(Complete(GOOD))
+        return ids
+
+    monkeypatch.setattr(queue._inner, "push", slow)
+    (id_,) = await queue.push([Task.new(command="true")])
+    await stage.tables.heal()
+    assert await state(queue, id_) == "succeeded"
+    assert (await queue.journal.stats(60)).states["ready"] == 0
+
+
+async def test_s5_the_end_of_a_former_task_is_not_told_where_its_row_does_not_say_when_it_was_made(
+    stage: Stage,
+) -> None:
+    """Of an older jobq, or of a message that does not say: it ended before this one was pushed."""
+    queue = await journaled(stage)
+    former: dict[str, Any] = {"State": rows.DONE, "At": time.time() - 60, "Then": "done", "Fencing": rows.order(FIRST)}
+    await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, rows.live("train"), former)])
+    await queue.push([Task.new(command="true", id="train")])
+    assert await state(queue, "train") == "ready"
+    async with _another(stage) as other:
+        assert await state(other, "train") == "ready"
 
 
 async def test_what_is_pushed_and_known_already_costs_few_requests(stage: Stage) -> None:

@@ -117,6 +117,9 @@ def test_a_field_in_a_command_for_the_shell_is_refused_and_told_how_to_write() -
         ["Rscript", "-e", "library(x)", "-e", "f('{v}')"], ["python", "-W", "ignore", "-X", "dev", "-c", "{v}"],
         ["perl", "-I", "lib", "-MData::Dumper", "-lane", "{v}"], ["ruby", "-r", "json", "-e", "{v}"],
         ["php", "-d", "a=b", "-r", "{v}"], ["node", "-r", "./x", "-e", "{v}"], ["node", "--eval={v}"],
+        ["node", "-pe", "{v}"], ["nodejs", "-p", "{v}"], ["bash", "-ceuo", "pipefail", "{v}"],
+        ["fish", "--command", "{v}"],
+        ["bash", "-c", "-o", "pipefail", "{v}"], ["bash", "-oc", "pipefail", "{v}"], ["fish", "--command={v}"],
     ],
 )  # fmt: skip
 def test_a_field_in_code_is_refused(words: list[str]) -> None:
@@ -134,6 +137,8 @@ def test_a_field_in_code_is_refused(words: list[str]) -> None:
         ["ruby", "-Itest", "{v}"], ["perl", "-MTest::More", "{v}"], ["php", "-dmemory_limit=-1", "{v}"],
         ["python", "-Xtracemalloc", "{v}"], ["python", "-mcalendar", "{v}"], ["python", "-O", "train.py", "-c", "{v}"],
         ["python", "-m", "app", "-c", "{v}"], ["bash", "-eu", "script.sh", "-c", "{v}"],
+        ["sh", "-c", 'tool "$@"', "sh", "-c", "{v}"], ["python", "-c", "import app", "-c", "{v}"],
+        ["R", "--args", "-e", "{v}"], ["bash", "--", "script", "-c", "{v}"],
     ],
 )  # fmt: skip
 def test_a_field_in_a_word_that_is_no_code_stays(words: list[str]) -> None:
