@@ -584,7 +584,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="whose an outcome is, is guessed by when it ended",
         file="backends/jobq_azure/table_journal/reader.py",
-        text="born = rows.born_in(row)\n        return",
+        text="born = rows.born_by(row)\n        return",
         wrong="born = None\n        return",
         test="tests/azure/journal/test_journal_table.py::test_whose_an_outcome_is_is_known_an_hour_later",
     ),
