@@ -533,6 +533,13 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sqlite/test_store.py::test_s3_a_lease_that_an_older_jobq_took_is_not_the_dead_workers",
     ),
     Mutant(
+        name="who may push to one queue has workers push to all",
+        file="jobq/run/attempt/forward.py",
+        text="if verdict.queue not in onward.names:",
+        wrong="if not verdict.queue:",
+        test="tests/journal/test_sending_on.py::test_a_worker_sends_only_where_its_own_list_says[sqlite]",
+    ),
+    Mutant(
         name="who may settle may change what runs",
         file="jobq/server/tasks.py",
         text="        settlement = Requeue(_counted(",
