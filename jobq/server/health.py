@@ -81,7 +81,7 @@ ENDPOINTS: Final = (
     Endpoint(
         method="GET",
         path="/metrics",
-        scope=Scope.READ,
+        scope=Scope.WATCH,
         has_queue=False,
         handler=figures,
         answers={200: None},

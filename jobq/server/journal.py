@@ -1,8 +1,10 @@
 """The endpoints of a queue's journal, as `jobq.journal.store.Journal` has them: for jobq's own client."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
+from jobq.journal.records import TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.journal.wire import attempt_fields, record_fields
 from jobq.server import schemas
@@ -18,23 +20,25 @@ async def _journal(call: Call) -> Journal:
     return journal_of(await call.backend())
 
 
+def _shown(call: Call, found: Sequence[TaskRecord]) -> dict[str, Any]:
+    is_whole = call.may(Scope.READ, call.queue)
+    return {"records": [record_fields(each, is_whole=is_whole) for each in found]}
+
+
 async def find(call: Call) -> Reply:
     """Show where tasks are."""
-    found = await (await _journal(call)).find(_named(call))
-    return 200, {"records": [record_fields(each) for each in found]}
+    return 200, _shown(call, await (await _journal(call)).find(_named(call)))
 
 
 async def running(call: Call) -> Reply:
     """Show what is leased."""
-    found = await (await _journal(call)).running(whole(call, "limit", 100, schemas.MAX_PAGE))
-    return 200, {"records": [record_fields(each) for each in found]}
+    return 200, _shown(call, await (await _journal(call)).running(whole(call, "limit", 100, schemas.MAX_PAGE)))
 
 
 async def unfinished(call: Call) -> Reply:
     """Show what has not ended."""
     limit = whole(call, "limit", 100, schemas.MAX_PAGE)
-    found = await (await _journal(call)).unfinished(_text(call, "after"), limit)
-    return 200, {"records": [record_fields(each) for each in found]}
+    return 200, _shown(call, await (await _journal(call)).unfinished(_text(call, "after"), limit))
 
 
 async def attempts(call: Call) -> Reply:
@@ -98,11 +102,11 @@ _ATTEMPT: Final = Parameter(
 _WINDOW: Final = Parameter(
     name="window", schema={"type": "number", "minimum": 0, "default": _HOUR}, text="Seconds of ends to count."
 )
-_VALUES: Final = "Tasks as they are stored; variables with their values."
+_VALUES: Final = "Tasks as they are stored to a token that may read; else what runs, without variables."
 
 
 def _of_a_journal(method: str, verb: str, **more: Any) -> Endpoint:
-    return Endpoint(method=method, path=f"/api/queues/{{queue}}/journal/{verb}", **{"scope": Scope.READ, **more})
+    return Endpoint(method=method, path=f"/api/queues/{{queue}}/journal/{verb}", **{"scope": Scope.VIEW, **more})
 
 
 ENDPOINTS: Final = (
@@ -152,6 +156,7 @@ ENDPOINTS: Final = (
     _of_a_journal(
         "GET",
         "stats",
+        scope=Scope.WATCH,
         handler=stats,
         answers={200: schemas.JournalCounts},
         parameters=(_WINDOW,),
@@ -160,7 +165,7 @@ ENDPOINTS: Final = (
     _of_a_journal(
         "POST",
         "cancel",
-        scope=Scope.ADMIN,
+        scope=Scope.OPERATE,
         changes=True,
         handler=cancel,
         body=schemas.JournalIds,

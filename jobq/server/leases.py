@@ -218,7 +218,7 @@ ENDPOINTS: Final = (
         Endpoint(
             method="GET",
             path=f"/api/leases{path}",
-            scope=Scope.READ,
+            scope=Scope.VIEW,
             handler=_listing(wanted),
             answers={200: schemas.LeasePage},
             parameters=(AFTER, LIMIT, _RESOURCE),
@@ -249,7 +249,7 @@ ENDPOINTS: Final = (
     Endpoint(
         method="GET",
         path="/api/leases/{id}",
-        scope=Scope.READ,
+        scope=Scope.VIEW,
         handler=show,
         answers={200: schemas.LeaseShown},
         summary="Show a lease. One that is named like a list is found by ?resource=.",

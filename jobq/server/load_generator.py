@@ -224,7 +224,7 @@ ENDPOINTS: Final = (
     Endpoint(
         method="GET",
         path="/api/generator",
-        scope=Scope.READ,
+        scope=Scope.VIEW,
         handler=look,
         answers={200: schemas.Generator},
         summary="How the load generator stands; the same from every replica.",

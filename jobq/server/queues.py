@@ -15,7 +15,7 @@ from jobq.server.tokens import Scope
 
 async def names(call: Call) -> Reply:
     """Name the queues."""
-    return 200, {"queues": [name for name in await call.service.places.names() if call.may(Scope.READ, name)]}
+    return 200, {"queues": [name for name in await call.service.places.names() if call.may(Scope.WATCH, name)]}
 
 
 async def make(call: Call) -> Reply:
@@ -130,7 +130,7 @@ ENDPOINTS: Final = (
         parameters=(_EXIST_OK,),
         summary="Make a queue.",
     ),
-    _of_a_queue("GET", "", Scope.READ, handler=stats, answers={200: schemas.Counts}, summary="Count its tasks."),
+    _of_a_queue("GET", "", Scope.WATCH, handler=stats, answers={200: schemas.Counts}, summary="Count its tasks."),
     _of_a_queue(
         "GET",
         "/peek",
@@ -161,7 +161,7 @@ ENDPOINTS: Final = (
     _of_a_queue(
         "POST",
         "/redrive",
-        Scope.ADMIN,
+        Scope.OPERATE,
         handler=redrive,
         body=schemas.Ids,
         answers={202: schemas.FoundIds},

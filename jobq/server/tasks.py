@@ -36,6 +36,7 @@ async def push(call: Call) -> Reply:
     backend = await call.backend()
     ids = await backend.push(tasks)
     call.audited["ids"] = ids[:10]
+    call.audited["work"] = [task.fingerprint().hex() for task in tasks[:10]]
     call.audited["count"] = len(ids)
     return 202, {"ids": ids}
 
@@ -429,7 +430,7 @@ ENDPOINTS: Final = (
     Endpoint(
         method="GET",
         path="/api/tasks",
-        scope=Scope.READ,
+        scope=Scope.VIEW,
         handler=page,
         answers={200: schemas.TaskPage},
         parameters=(
@@ -444,7 +445,7 @@ ENDPOINTS: Final = (
         Endpoint(
             method="GET",
             path=f"/api/tasks/{name}",
-            scope=Scope.READ,
+            scope=Scope.VIEW,
             handler=handler,
             answers={200: schemas.TaskPage},
             parameters=_STATES,
@@ -459,7 +460,7 @@ ENDPOINTS: Final = (
     Endpoint(
         method="GET",
         path="/api/tasks/{id}",
-        scope=Scope.READ,
+        scope=Scope.VIEW,
         handler=show,
         answers={200: schemas.TaskShown},
         summary="Show a task.",
