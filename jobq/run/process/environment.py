@@ -4,11 +4,11 @@ import functools
 import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, Literal
 
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json
 from jobq.run.process import call_function
 from jobq.settings import is_ours
 from jobq.task import Task
@@ -112,8 +112,12 @@ def may_be_forked(task: Task) -> bool:
     return task.call is not None and not any(name.startswith(_READ_AT_START) for name in task.env)
 
 
-def argv_of(task: Task) -> tuple[str, ...]:
+def argv_of(task: Task, arguments: Path | None = None) -> tuple[str, ...]:
     """Return what to execute for a task.
+
+    Args:
+        task: that is to run.
+        arguments: the file with the keyword arguments of the function that it calls; None = it has none.
 
     Raises:
         MalformedTask: it holds arguments for a library callback, so there is nothing to execute.
@@ -123,8 +127,8 @@ def argv_of(task: Task) -> tuple[str, ...]:
     if task.command is not None:
         return shell_argv(task.command)
     if task.call is not None:
-        kwargs = strict_json.dumps(task.kwargs or {}).decode()
-        return (sys.executable, "-P", call_function.__file__, *call_function.arguments_for(task.call, kwargs))
+        given = () if arguments is None else (str(arguments),)
+        return (sys.executable, "-P", call_function.__file__, task.call, *given)
     raise MalformedTask("arguments for a library callback, which a worker of commands cannot run", "kwargs")
 
 
