@@ -155,7 +155,7 @@ class CommandRunner:
                 arguments.unlink(missing_ok=True)  # of what did not get so far as to read them
 
         try:
-            return await self.launch(
+            running = await self.launch(
                 task,
                 delivery,
                 deadline=deadline,
@@ -169,6 +169,8 @@ class CommandRunner:
         except BaseException:
             end()
             raise
+        self._line.listen_to(socket, running.pid)
+        return running
 
     async def launch(
         self,
