@@ -45,6 +45,7 @@ CREDENTIALS: Final = frozenset(
 # What Python and the numeric libraries read when they start or are imported: too late for a process that was forked.
 _READ_AT_START: Final = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "NUMEXPR_")
 _CLEAN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
+_MARK: Final = "JOBQ_WORKER_ID"
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
 _TRACE_VARIABLES: Final = frozenset(name.upper() for name in _TRACE)
 # Always jobq's word: a task that brings one of these would lie to its own processes.
@@ -96,6 +97,16 @@ def task_environment(
     if checkpoint is not None:
         environment["JOBQ_CHECKPOINT"] = checkpoint
     return environment
+
+
+def start_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]) -> dict[str, str]:
+    """Return what a process of jobq's own is started with, for it can be read until that process has hidden itself.
+
+    That is what any task finds, what Python reads when it starts, and, inside of a task, the mark of its worker.
+    """
+    started_with = inherited_environment(base, mode)
+    started_with.update((name, value) for name, value in base.items() if name.startswith((*_READ_AT_START, _MARK)))
+    return started_with
 
 
 def inherited_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]) -> dict[str, str]:

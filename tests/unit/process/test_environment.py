@@ -9,7 +9,7 @@ import pytest
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
 from jobq.run.process import environment
-from jobq.run.process.environment import CREDENTIALS, argv_of, shell_argv, task_environment
+from jobq.run.process.environment import CREDENTIALS, argv_of, shell_argv, start_environment, task_environment
 from jobq.task import Task
 
 WORKER = {
@@ -60,6 +60,14 @@ def test_clean_is_a_short_list() -> None:
 def test_a6_nothing_of_jobq_and_no_credential_is_inherited(mode: Literal["inherit", "clean"]) -> None:
     secrets = dict.fromkeys([*CREDENTIALS, "JOBQ_CONNECTION_STRING", "JOBQ_HTTP_TOKEN", "JOBQ_CHECKPOINT"], "canary")
     assert "canary" not in told({**WORKER, **secrets}, mode=mode).values()
+
+
+@pytest.mark.parametrize("mode", ["inherit", "clean"])
+def test_a6_what_jobq_starts_begins_with_what_a_task_gets(mode: Literal["inherit", "clean"]) -> None:
+    secrets = dict.fromkeys([*CREDENTIALS, "JOBQ_CONNECTION_STRING", "JOBQ_HOME"], "canary")
+    needed = {"PYTHONPATH": "/p", "LD_LIBRARY_PATH": "/l", "JOBQ_WORKER_ID": "outer"}
+    own = {} if mode == "clean" else {"MINE": "1"}
+    assert start_environment({**WORKER, **secrets, **needed, "MINE": "1"}, mode) == {**WORKER, **needed, **own}
 
 
 @pytest.mark.parametrize(
