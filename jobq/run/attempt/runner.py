@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from jobq.backend import Delivery
+from jobq.formats import strict_json
 from jobq.formats.checkpoint_format import Saved
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.checkpoints import Archives, Checkpoints
@@ -136,9 +137,10 @@ class CommandRunner:
         try:
             await checkpoints.restore()
             socket = await self._line.admit(checkpoints)
+            arguments = self._folder.written(strict_json.dumps(task.kwargs)) if task.kwargs else None
         except OSError as error:
             checkpoints.close()
-            raise StartFailed(f"no socket for what it has to say: {error.strerror}", transient=True) from error
+            raise StartFailed(f"no room for its socket and its files: {error.strerror}", transient=True) from error
         except BaseException:
             checkpoints.close()
             raise
@@ -149,13 +151,15 @@ class CommandRunner:
         def end() -> None:
             self._line.dismiss(socket)
             checkpoints.close()
+            if arguments is not None:
+                arguments.unlink(missing_ok=True)  # of what did not get so far as to read them
 
         try:
-            return await self.launch(
+            running = await self.launch(
                 task,
                 delivery,
                 deadline=deadline,
-                argv=argv_of(task),
+                argv=argv_of(task, arguments),
                 forked=forked,
                 has_result=True,
                 variables=variables,
@@ -165,6 +169,8 @@ class CommandRunner:
         except BaseException:
             end()
             raise
+        self._line.listen_to(socket, running.pid)
+        return running
 
     async def launch(
         self,

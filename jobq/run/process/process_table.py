@@ -52,6 +52,19 @@ def trees(leaders: Iterable[int]) -> dict[int, Tree]:
     return _trees(seen, wanted)
 
 
+def is_below(pid: int, leader: int) -> bool:
+    """Return whether a living process is a leader or descends from it; on Linux.
+
+    A leader adopts the orphans below it (`PR_SET_CHILD_SUBREAPER`), but with `--guardian off`.
+    """
+    while pid != leader:
+        stat = _stat(str(pid))
+        pid = int(stat[stat.rindex(b")") + 2 :].split()[1]) if stat else 0
+        if pid <= 1:
+            return False
+    return True
+
+
 def pss_bytes(rss_of: Mapping[int, int]) -> int:
     """Return the proportional set size of a tree: a page that n processes share counts as 1/n page in each of them.
 
