@@ -12,11 +12,10 @@ from jobq.local_service import is_loopback, token_file
 from jobq.settings import Settings
 from jobq.spec import QueueSpec
 from jobq_http.backend import HttpBackend
-from jobq_http.connection import Connection
+from jobq_http.connection import PORTS, Connection
 
 __all__ = ["Connection", "HttpBackend", "connect"]
 
-_PORTS: Final = {"http": 80, "https": 443}
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
@@ -30,7 +29,7 @@ def connect(spec: QueueSpec, settings: Settings) -> HttpBackend:
     try:
         parts = urlsplit(f"{spec.scheme}://{spec.location}")
         host = parts.hostname
-        port = parts.port or _PORTS[spec.scheme]
+        port = parts.port or PORTS[spec.scheme]
     except ValueError:
         raise InvalidSpec("this spec names no host and port; write http://HOST:PORT/QUEUE") from None
     if parts.username is not None or "@" in parts.netloc or parts.query or parts.fragment:

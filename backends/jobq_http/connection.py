@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -28,7 +29,9 @@ from jobq.errors import (
     QueueNotFound,
     StoreUnusable,
 )
+from jobq.local_service import KERNEL_TELLS, is_ours
 
+PORTS: Final = {"http": 80, "https": 443}
 _HEADER: Final = "Jobq-Service"
 _VERSION: Final = "1"
 _CONNECT_SECONDS: Final = 5.0
@@ -157,6 +160,17 @@ class Connection:
             raise Busy409(fault)
         raise _error_of(self.url, status, code, message)
 
+    async def _check_owner(self, *_: object) -> None:
+        """Refuse to connect where this user has served before, and another one listens now, or nobody yet."""
+        parts = urlsplit(self.url)
+        if self._token_file is None or not self._token_file.exists() or not KERNEL_TELLS:
+            return
+        if not is_ours(parts.hostname or "", parts.port or PORTS[parts.scheme]):
+            raise BackendUnavailable(
+                f"{self.url} cannot be reached: nobody listens there, or another user of this machine, who is told"
+                f" nothing of yours (if you mean that one, give JOBQ_HTTP_TOKEN, or remove {self._token_file})"
+            )
+
     def _opened(self) -> aiohttp.ClientSession:
         if self._is_closed:
             raise BackendUnavailable(f"{self.url} is closed")
@@ -164,7 +178,10 @@ class Connection:
             headers = {"User-Agent": "jobq", _HEADER: _VERSION}
             # No limit: a heartbeat must not wait for a connection behind claims that wait for tasks.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-            self._session = aiohttp.ClientSession(connector=connector, headers=headers)
+            trace = aiohttp.TraceConfig()
+            if self._token_file is not None:
+                trace.on_connection_create_start.append(self._check_owner)
+            self._session = aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace])
             # One attempt is one request (1.3 rule 4): aiohttp would send a PUT again over a new connection.
             self._session._retry_connection = False  # noqa: SLF001 - there is no public way; a test at the wire holds it
         return self._session

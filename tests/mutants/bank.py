@@ -584,6 +584,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/service/test_owners_token.py::test_its_owners_commands_find_the_token_and_nobody_else_is_let_in",
     ),
     Mutant(
+        name="who takes a service's port has its owner's workers run commands",
+        file="jobq/local_service.py",
+        text="return owners <= {0, os.getuid()} if owners else None",
+        wrong="return bool(owners)",
+        test="tests/service/test_owners_token.py"
+        "::test_another_user_who_takes_the_port_is_told_nothing_and_nothing_is_run_of_his[127.0.0.1]",
+    ),
+    Mutant(
         name="who may view sees the values of variables",
         file="jobq/server/journal.py",
         text="is_whole = call.may(Scope.READ, call.queue)",

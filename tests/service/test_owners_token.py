@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,56 @@ def test_a_place_where_no_token_can_be_kept_says_what_to_do(jobq: Jobq, tmp_path
     )  # fmt: skip
     assert "JOBQ_HOME" in said.err
     assert "--no-token" in said.err
+
+
+_POSES = """
+import http.server, json, os, sys
+"host".encode("idna")  # what is imported late is not to be read as that user
+os.setuid(65534)
+class Poses(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        task = {"version": 2, "id": "evil", "command": "touch planted"}
+        lease = {"receipt": "r", "lease_seconds": 60.0, "deliveries": 1, "fencing": "0.0.1", "checkpoint": None}
+        body = json.dumps({"tasks": [{"id": "evil", "body": json.dumps(task), "task": task} | lease]}).encode()
+        self.send_response(200)
+        self.send_header("Jobq-Service", "1")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    do_PUT = do_GET = do_POST
+    def log_message(self, *_):
+        print(self.headers.get("Authorization", "asked"), file=sys.stderr, flush=True)
+server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Poses)
+print("listens", flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed, and only root can be one")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_another_user_who_takes_the_port_is_told_nothing_and_nothing_is_run_of_his(
+    jobq: Jobq, tmp_path: Path, host: str
+) -> None:
+    """A worker ran what came from there, and sent its token."""
+    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path, is_open=False) as server:
+        spec = f"http://{host}:{server.port}/demo"
+        jobq(spec, "push", "-c", "true")
+        server.kill()
+        poser = subprocess.Popen(
+            [sys.executable, "-I", "-c", _POSES, str(server.port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert poser.stdout is not None
+            assert poser.stdout.readline() == "listens\n"
+            said = jobq(spec, "pull", code=75).err
+            assert "another user of this machine" in said
+            assert not (tmp_path / "planted").exists()
+        finally:
+            poser.kill()
+            _, asked = poser.communicate()
+        assert asked == ""
+        server.start()
+        jobq(spec, "pull")
