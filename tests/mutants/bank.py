@@ -346,8 +346,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the word of a push leaves the former end of its id (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text="is_known = not (is_over and is_former(created))",
-        wrong="is_known = True",
+        text="is_known, is_own = not (is_over and age(created) > 0),",
+        wrong="is_known, is_own = True,",
         test="tests/azure/journal/test_journal_races.py::test_an_id_that_is_pushed_again_soon_is_known_to_others_and_can_be_canceled",
     ),
     Mutant(
@@ -396,8 +396,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="an end that waits hides what was pushed after it (table journal)",
         file="backends/jobq_azure/table_journal/batch_writer.py",
-        text="return adds and not note.displaces(waiting)",
-        wrong="return adds",
+        text="return adds and not note.displaces(waiting) and not is_of_push",
+        wrong="return adds and not is_of_push",
         test="tests/azure/journal/test_journal_races.py"
         "::test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is_known",
     ),

@@ -125,8 +125,7 @@ class Monitor(TaskRules):
         expires = self.tasks[tree.task].expires_of.get(tree.fencing, 0.0)
         if expires <= self._server.boottime() and not self._around.excuses(tree):
             self.broken("P6", f"SIGTERM to {tree.task} {tree.fencing} after its lease was gone")
-        if self._check_cause(tree):
-            self.tasks[tree.task].ending.add(tree.fencing)
+        tree.is_ending = self._check_cause(tree)
 
     def killed(self, tree: "Tree", why: str) -> None:
         """All of it is killed."""
@@ -153,7 +152,7 @@ class Monitor(TaskRules):
         left = around.lease - (self._loop.now - known.extended_at.get(fencing, 0.0))
         limit = known.task.timeout
         has_reason = (
-            fencing in known.ending
+            tree.is_ending
             or known.is_cancel_asked
             or known.has_ended
             or tree.node.dead
