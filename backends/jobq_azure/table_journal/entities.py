@@ -131,7 +131,7 @@ def born_in(row: Mapping[str, Any]) -> float | None:
 
 
 def born_by(row: Mapping[str, Any]) -> float | None:
-    """Return the latest at which the task of a row can have been created; None where nothing tells."""
+    """Return the latest at which the task of a row can have been created; None where nothing says it."""
     if (born := born_in(row)) is not None or row.get("State") != DONE:
         return born
     return float(row["At"])

@@ -67,13 +67,13 @@ class Notebook:
     Args:
         wire: for what has to be looked up before.
         writer: writes them.
-        knows_ids: returns for how many seconds the queue takes an id that is pushed again for a repetition.
+        apart: see `PushedTasks`.
     """
 
-    def __init__(self, wire: TableWire, writer: Writer, knows_ids: Callable[[], float]) -> None:
+    def __init__(self, wire: TableWire, writer: Writer, apart: Callable[[], float]) -> None:
         self._wire = wire
         self._writer = writer
-        self._knows_ids = knows_ids
+        self._apart = apart
         self._queue = wire.place.queue
 
     def pushed(self, tasks: Sequence[Task]) -> None:
@@ -97,7 +97,7 @@ class Notebook:
             if row is None:
                 note.verb, note.etag = Verb.INSERT, ""
             else:
-                made, apart = rows.born_by(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
+                made, apart = rows.born_by(row), self._apart()
                 is_former = row.get("State") == rows.DONE and made is not None and (task.created or 0.0) - made > apart
                 note.verb, note.etag, is_known = Verb.REPLACE, str(row["odata.etag"]), not is_former
 
@@ -245,8 +245,8 @@ class Notebook:
         with suppress(LookupError, ValueError, TypeError):  # who may write there may write anything
             if rows.fencing_in(row["Fencing"]) > fencing:
                 return True
-            made, knows = rows.born_in(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
-            return bool(made and born and made - float(born) > knows)
+            made = rows.born_in(row)
+            return bool(made and born and made - float(born) > self._apart())
         return False
 
     def _attempt(

@@ -10,12 +10,12 @@ import pytest
 
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskRecord
-from jobq.journal.wait import ended, lag_of
 from jobq.settings import Settings
 from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue
 from jobq.spec import resolve
 from jobq.task import OutcomeKind, Task, TaskResult
 from jobq.testing.http_proxy import Strike
+from jobq.wait_for_end import ended, lag_of
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal import recorder
