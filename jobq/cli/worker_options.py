@@ -30,7 +30,7 @@ BACKOFF: Final = time_option(
     "--backoff", text="The longest delay after a first failure; doubles with each.", default="5s"
 )
 STOP_GRACE: Final = time_option(
-    "--stop-grace", text="From SIGTERM to SIGKILL for tasks when this ends before them.", default="20s"
+    "--stop-grace", text="From SIGTERM to SIGKILL for tasks when this ends early.", default="20s"
 )
 VIEW: Final = option(
     "--view", type=click.Choice(["auto", "live", "lines"]), default="auto",
