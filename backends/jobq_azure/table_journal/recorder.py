@@ -70,13 +70,13 @@ class Notebook:
     Args:
         wire: for what has to be looked up before.
         writer: writes them.
-        knows_ids: returns for how many seconds the queue takes an id that is pushed again for a repetition.
+        apart: see `PushedTasks`.
     """
 
-    def __init__(self, wire: TableWire, writer: Writer, knows_ids: Callable[[], float]) -> None:
+    def __init__(self, wire: TableWire, writer: Writer, apart: Callable[[], float]) -> None:
         self._wire = wire
         self._writer = writer
-        self._knows_ids = knows_ids
+        self._apart = apart
         self._queue = wire.place.queue
 
     def pushed(self, tasks: Sequence[Task], written: Callable[[Task], None] = lambda _task: None) -> None:
@@ -93,7 +93,7 @@ class Notebook:
         def age(created: float | None) -> float:
             """Return by how much this task is younger; 0 = it is the same, or a repetition (S8), or nobody knows."""
             seconds = 0.0 if created is None else (task.created or 0.0) - created
-            return seconds if abs(seconds) > max(self._knows_ids(), rows.GRAIN_SECONDS) else 0.0
+            return seconds if abs(seconds) > self._apart() else 0.0
 
         def displaces(waiting: Note) -> bool:
             """Return whether what waits is the end of a former task of this id, which its attempt records, too."""
@@ -269,8 +269,8 @@ class Notebook:
         with suppress(LookupError, ValueError, TypeError):  # who may write there may write anything
             if rows.fencing_in(row["Fencing"]) > fencing:
                 return True
-            made, knows = rows.born_in(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
-            return bool(made and born and made - float(born) > knows)
+            made = rows.born_in(row)
+            return bool(made and born and made - float(born) > self._apart())
         return False
 
     def _attempt(

@@ -10,13 +10,13 @@ import pytest
 
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskRecord
-from jobq.journal.wait import ended, lag_of
 from jobq.settings import Settings
 from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue, Settlement
 from jobq.spec import resolve
 from jobq.task import Counters, OutcomeKind, Task, TaskResult
 from jobq.task_handle import TaskHandle
 from jobq.testing.http_proxy import Strike
+from jobq.wait_for_end import ended, lag_of
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal import recorder
