@@ -18,11 +18,10 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from jobq.errors import JobqError
-from jobq.server import audit, health, journal, leases, load_generator, openapi, queues, schemas, tasks
+from jobq.server import health, journal, leases, load_generator, openapi, queues, schemas, tasks
 from jobq.server.backend_pool import Places
-from jobq.server.endpoint import QUEUE, Call, Endpoint, validated
+from jobq.server.endpoint import QUEUE, Call, Endpoint, Service, validated
 from jobq.server.error_responses import Refused, refused_for
-from jobq.server.metrics import Metrics
 from jobq.server.request_parsing import Message, Receive, aside, body_of, headers_of, query_of, refuse_other_sites
 from jobq.server.routes import Routes
 from jobq.server.shares import BodyRoom, Rate
@@ -66,7 +65,7 @@ class Limits:
     bad_tokens: float = 5.0
 
 
-class Service:
+class App:
     """The application.
 
     Args:
@@ -76,8 +75,7 @@ class Service:
         limits: for each request.
 
     Attributes:
-        is_stopping: no request is to wait any longer.
-        replica: names this process.
+        service: what its requests share.
     """
 
     def __init__(
@@ -88,10 +86,6 @@ class Service:
         tokens: TokenBook | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self.places = places
-        self.replica = uuid.uuid4().hex[:12]
-        self.metrics = Metrics()
-        self.is_stopping = False
         self._needs_tokens = needs_tokens
         self._limits = limits or Limits()
         self._rate = Rate(self._limits.rate, self._limits.burst)
@@ -101,22 +95,16 @@ class Service:
         self._turns = BodyRoom(_MANY_VALUED, 1)  # a body each
         self._book = tokens or TokenBook(places.root)
         self._waiting: set[asyncio.Event] = set()
-        self.endpoints = (
-            *tasks.ENDPOINTS,
-            *leases.ENDPOINTS,
-            *queues.ENDPOINTS,
-            *journal.ENDPOINTS,
-            *load_generator.ENDPOINTS,
-            *health.ENDPOINTS,
-        )
-        self._routes = Routes(self.endpoints)
-        document = openapi.document(self.endpoints, default_queue=places.default)
+        parts = tasks, leases, queues, journal, load_generator, health
+        endpoints = [each for part in parts for each in part.ENDPOINTS]
+        self._routes = Routes(endpoints)
+        document = openapi.document(endpoints, default_queue=places.default)
         # Written once: anybody may ask for it, as often as he likes.
-        self.openapi = health.Text(json.dumps(document, indent=1).encode(), b"application/json")
+        self.service = Service(places, openapi=json.dumps(document, indent=1).encode())
 
     def stop(self) -> None:
         """Let everything that waits be answered at once, with what there is."""
-        self.is_stopping = True
+        self.service.is_stopping = True
         for gone in self._waiting:
             gone.set()
 
@@ -124,8 +112,8 @@ class Service:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        began = time.perf_counter()
-        self.metrics.waiting.inc()
+        began, metrics = time.perf_counter(), self.service.metrics
+        metrics.waiting.inc()
         name, status = "unknown", 500
         try:
             endpoint, path = self._routes.find(scope["method"], scope["path"])
@@ -135,9 +123,9 @@ class Service:
         except Refused as refused:
             status, value, headers = refused.status, _problem(refused), refused.headers
         finally:
-            self.metrics.waiting.dec()
-        self.metrics.requests.labels(name, status).inc()
-        self.metrics.seconds.labels(name).observe(time.perf_counter() - began)
+            metrics.waiting.dec()
+        metrics.requests.labels(name, status).inc()
+        metrics.seconds.labels(name).observe(time.perf_counter() - began)
         await _send(send, status, value, headers, is_head=scope["method"] == "HEAD")
 
     async def _answer(
@@ -175,7 +163,7 @@ class Service:
             if call is not None:
                 call.end()
                 if (endpoint.changes and has_begun) or self._is_noted(call, status):
-                    self.audit(endpoint.name, call, status)
+                    call.audit(endpoint.name, status)
         return status, value
 
     async def _handled(self, endpoint: Endpoint, call: Call, receive: Receive) -> tuple[int, Any]:
@@ -184,7 +172,7 @@ class Service:
         watching = asyncio.create_task(_watch(receive, call.gone), name="client hangs up")
         self._waiting.add(call.gone)
         try:
-            if self.is_stopping:
+            if self.service.is_stopping:
                 call.gone.set()
             return await endpoint.handler(call)
         finally:
@@ -196,10 +184,12 @@ class Service:
         query = query_of(scope["query_string"])
         # What is about no queue is about the default one: so it wants a token of that one, whatever the query says.
         named = query.get("queue") if endpoint.has_queue else None
-        queue = path.get("queue", self.places.default if named is None else named)
+        queue = path.get("queue", self.service.places.default if named is None else named)
         if not QUEUE.fullmatch(queue):
             raise Refused(400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores")
-        return Call(self, queue, path, query, None, _ANYONE, address, asyncio.Event(), lambda _scope, _queue: True)
+        return Call(
+            self.service, queue, path, query, None, _ANYONE, address, asyncio.Event(), lambda _scope, _queue: True
+        )
 
     async def _let_in(self, endpoint: Endpoint, call: Call, headers: Mapping[bytes, bytes]) -> None:
         """Say of the call who makes it, if he may."""
@@ -262,10 +252,6 @@ class Service:
                 headers=(("WWW-Authenticate", "Bearer"),),
             )
         return record
-
-    def audit(self, did: str, call: Call, status: int) -> None:
-        """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
-        audit.write(did, caller=call.caller, address=call.address, queue=call.queue, **call.audited, status=status)
 
 
 def _who(call: Call) -> str:

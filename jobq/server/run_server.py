@@ -14,7 +14,7 @@ import uvicorn
 
 from jobq.errors import ConfigurationError
 from jobq.local_service import is_loopback, token_file
-from jobq.server.app import Limits, Service
+from jobq.server.app import App, Limits
 from jobq.server.backend_pool import Places
 from jobq.server.load_generator import GeneratorLoop
 from jobq.server.slow_client_limits import MOST_CONNECTIONS, PatientProtocol
@@ -99,13 +99,13 @@ async def serve(
             if file is not None:
                 tokens.add(token_in(file))
             listener.listen(_BACKLOG)  # now: who reaches it finds the token
-            service = Service(places, needs_tokens=not listening.is_open, tokens=tokens, limits=listening.limits)
+            app = App(places, needs_tokens=not listening.is_open, tokens=tokens, limits=listening.limits)
             scheme = "https" if listening.certificate else "http"
             url = f"{scheme}://{_shown(listening.host)}:{port}"
             needs_tokens = has_tokens or not listening.is_open
-            generator = asyncio.create_task(GeneratorLoop(service, settings).run(), name="generator")
+            generator = asyncio.create_task(GeneratorLoop(app.service, settings).run(), name="generator")
             try:
-                await _run(service, listener, listening, stop, lambda: on_ready(url, needs_tokens, file))
+                await _run(app, listener, listening, stop, lambda: on_ready(url, needs_tokens, file))
             finally:
                 generator.cancel()
                 await asyncio.wait({generator})
@@ -114,10 +114,10 @@ async def serve(
 
 
 async def _run(
-    service: Service, listener: socket.socket, listening: Listening, stop: asyncio.Event, on_ready: Callable[[], None]
+    app: App, listener: socket.socket, listening: Listening, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     config = uvicorn.Config(
-        service,
+        app,
         http=PatientProtocol,
         ws="none",
         lifespan="off",
@@ -141,7 +141,7 @@ async def _run(
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-        service.stop()
+        app.stop()
         server.should_exit = True
         await serving
 

@@ -1,4 +1,4 @@
-"""Bearer tokens: who may do what to which queue. Kept as hashes in the database that is served (rules.md 3, A8).
+"""Bearer tokens: who may do what to which queue, and the audit. Kept as hashes in the place that is served (A8).
 
 But for the one with which its owner's own commands use a service on this machine's loopback: that is made anew at each
 start, and kept in a file alone. Who takes the port once the service has ended, and is sent the token by commands that
@@ -11,6 +11,7 @@ SHA-256 is enough of a hash.
 import hashlib
 import hmac
 import json
+import logging
 import secrets
 import tempfile
 import time
@@ -22,8 +23,8 @@ from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
 from jobq.servable import Document, Servable
-from jobq.server import audit
 
+_audit: Final = logging.getLogger("jobq.audit")
 _DOCUMENT: Final = "tokens"
 _FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken
 _STALE_SECONDS: Final = 60.0  # how long tokens are believed while the store does not answer
@@ -143,9 +144,22 @@ class TokenBook:
         self._records = records
 
 
+def audit(did: str, *, caller: str = "-", address: str = "-", **more: Any) -> None:
+    """Write the audit's one line of a change or a refusal: who did what, and how it ended; no contents (A5).
+
+    Args:
+        did: what was done.
+        caller: the id of a token; "-" = anyone.
+        address: where the caller is.
+        **more: to what it was done.
+    """
+    fields = {"at": round(time.time(), 3), "caller": caller, "from": address, "did": did, **more}
+    _audit.info("%s", json.dumps(fields))
+
+
 def _note(did: str, record: TokenRecord) -> None:
     fields = {name: value for name, value in asdict(record).items() if name not in ("id", "hash")}
-    audit.write(did, token=record.id, **fields)
+    audit(did, token=record.id, **fields)
 
 
 async def records(store: Servable) -> list[TokenRecord]:

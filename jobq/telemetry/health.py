@@ -39,12 +39,12 @@ class HealthFile:
 
     async def run(self) -> None:
         """Write after changes, and every so often, until cancelled."""
-        told, due = None, 0.0
+        written, due = None, 0.0
         try:
             while True:
-                if (state := self._state()) != told or probe.now() >= due:
+                if (state := self._state()) != written or probe.now() >= due:
                     self.write()
-                    told, due = state, probe.now() + self._seconds
+                    written, due = state, probe.now() + self._seconds
                 await asyncio.sleep(min(_LOOK_SECONDS, self._seconds))
         finally:
             self._remove()
@@ -52,9 +52,9 @@ class HealthFile:
     def write(self) -> None:
         """Write the file, as a whole or not at all; a failure is logged once and harms no task."""
         state, busy, slots = self._state()
-        told = {"boottime": probe.now(), "state": state, "busy": busy, "slots": slots}
+        sign = {"boottime": probe.now(), "state": state, "busy": busy, "slots": slots}
         try:
-            text = json.dumps(told)
+            text = json.dumps(sign)
             # Of a name that nobody can guess, and never through a link: others may write into the folder.
             descriptor, beside = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
             try:

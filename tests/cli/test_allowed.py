@@ -46,16 +46,16 @@ LISTS = {
     ],
 )
 def test_what_is_allowed(task: dict[str, object], refused_for: str | None) -> None:
-    why = allowed.refusal(Task.new(**task), Settings(**LISTS))  # type: ignore[arg-type] # as named above
+    why = allowed.refusal(Task.new(**task), Settings(**LISTS))
     assert (why is None) is (refused_for is None)
     assert refused_for is None or refused_for in str(why)
-    assert allowed.refusal(Task.new(**task), Settings()) is None  # type: ignore[arg-type] # as above
+    assert allowed.refusal(Task.new(**task), Settings()) is None
 
 
 @pytest.mark.parametrize(("given", "other"), [("allow_calls", "train"), ("allow_commands", "m:f")])
 def test_a_list_of_the_one_allows_nothing_of_the_other(given: str, other: str) -> None:
     task = Task.new(call=other) if ":" in other else Task.new(argv=[other])
-    assert allowed.refusal(task, Settings(**{given: ("x",)})) is not None  # type: ignore[arg-type] # as named
+    assert allowed.refusal(task, Settings(**{given: ("x",)})) is not None
 
 
 def test_what_is_no_regular_expression_is_refused_at_the_start(jobq: Jobq) -> None:

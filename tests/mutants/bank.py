@@ -290,14 +290,14 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a former task's word is told as that of a later one of its id (table journal)",
         file="backends/jobq_azure/table_journal/reader.py",
-        text="if row is not None and not self._is_anothers(id_, row):",
+        text="if row is not None and not self._pushed.is_anothers(id_, row):",
         wrong="if row is not None:",
         test="tests/azure/journal/test_journal_races.py::test_s5_the_end_of_a_former_task_of_that_id_is_not_told_as_this_ones",
     ),
     Mutant(
         name="a late end stands over a task that was given its id since (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text="made - float(born) > knows)",
+        text="made - float(born) > self._apart())",
         wrong="False)",
         test="tests/azure/journal/test_journal_races.py::test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life",
     ),
@@ -338,7 +338,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a later task's word is told as that of a former one of its id (table journal)",
-        file="backends/jobq_azure/table_journal/reader.py",
+        file="backends/jobq_azure/table_journal/pushed_tasks.py",
         text="return is_later or self._is_former(id_, row, latest)",
         wrong="return self._is_former(id_, row, latest)",
         test="tests/azure/journal/test_journal_races.py::test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones",
@@ -346,8 +346,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the word of a push leaves the former end of its id (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text="is_known = not (is_over and is_former(created))",
-        wrong="is_known = True",
+        text="is_known, is_own = not (is_over and age(created) > 0),",
+        wrong="is_known, is_own = True,",
         test="tests/azure/journal/test_journal_races.py::test_an_id_that_is_pushed_again_soon_is_known_to_others_and_can_be_canceled",
     ),
     Mutant(
@@ -396,8 +396,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="an end that waits hides what was pushed after it (table journal)",
         file="backends/jobq_azure/table_journal/batch_writer.py",
-        text="return adds and not note.displaces(waiting)",
-        wrong="return adds",
+        text="return adds and not note.displaces(waiting) and not is_of_push",
+        wrong="return adds and not is_of_push",
         test="tests/azure/journal/test_journal_races.py"
         "::test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is_known",
     ),
@@ -445,7 +445,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a record that is missing for a moment was cleared",
-        file="jobq/journal/wait.py",
+        file="jobq/wait_for_end.py",
         text="is_over = began - missed.setdefault(id_, began) >= lag",
         wrong="is_over = True",
         test="tests/journal/test_results.py::test_s5_what_runs_is_not_told_as_cleared",
@@ -609,7 +609,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         name="who may settle may change what runs",
         file="jobq/server/tasks.py",
         text="        settlement = Requeue(_counted(",
-        wrong="        delivery.task = told\n        settlement = Requeue(_counted(",
+        wrong="        delivery.task = given\n        settlement = Requeue(_counted(",
         test="tests/service/test_api.py::test_a_requeue_raises_counts_and_changes_nothing_else",
     ),
     Mutant(
@@ -656,7 +656,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="whose an outcome is, is guessed by when it ended",
-        file="backends/jobq_azure/table_journal/reader.py",
+        file="backends/jobq_azure/table_journal/pushed_tasks.py",
         text="born = rows.born_by(row)\n        return",
         wrong="born = None\n        return",
         test="tests/azure/journal/test_journal_table.py::test_whose_an_outcome_is_is_known_an_hour_later",

@@ -284,9 +284,9 @@ def _knows_more(waiting: Note, note: Note) -> bool:
         return bool(note.etag)  # what was read is older
     if note.etag and note.look is None:  # likewise
         return True
+    adds = note.verb is Verb.INSERT and waiting.verb is not Verb.DELETE
     is_of_push = waiting.verb is Verb.INSERT and waiting.is_spare
-    adds = note.verb is Verb.INSERT and waiting.verb is not Verb.DELETE and not is_of_push
-    return adds and not note.displaces(waiting)
+    return adds and not note.displaces(waiting) and not is_of_push
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

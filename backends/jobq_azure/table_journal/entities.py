@@ -135,7 +135,7 @@ def _number(value: Any) -> float | None:
 
 
 def born_by(row: Mapping[str, Any]) -> float | None:
-    """Return the latest at which the task of a row can have been created; None where nothing tells."""
+    """Return the latest at which the task of a row can have been created; None where nothing says it."""
     if (born := born_in(row)) is not None or row.get("State") != DONE:
         return born
     return _number(row.get("At"))

@@ -70,17 +70,17 @@ class Notebook:
     Args:
         wire: for what has to be looked up before.
         writer: writes them.
-        knows_ids: returns for how many seconds the queue takes an id that is pushed again for a repetition.
+        apart: see `PushedTasks`.
     """
 
-    def __init__(self, wire: TableWire, writer: Writer, knows_ids: Callable[[], float]) -> None:
+    def __init__(self, wire: TableWire, writer: Writer, apart: Callable[[], float]) -> None:
         self._wire = wire
         self._writer = writer
-        self._knows_ids = knows_ids
+        self._apart = apart
         self._queue = wire.place.queue
 
     def pushed(self, tasks: Sequence[Task], written: Callable[[Task], None] = lambda _task: None) -> None:
-        """Record that tasks were acknowledged by the queue; `written` is called with each of which the table knows."""
+        """Record that tasks were acknowledged by the queue; `written` is called with each that the table then shows."""
         now = time.time()
         until = _CLOCK.boottime() + _LATE_SECONDS
         self._writer.add(self._pushed(task, now, until, written) for task in tasks)
@@ -88,22 +88,24 @@ class Notebook:
     def _pushed(self, task: Task, now: float, until: float, written: Callable[[Task], None]) -> Note:
         values = _waiting(task, FencingNumber(task.epoch, task.generation, 0), task.not_before or now)
         note = fixed(self._queue, rows.live(task.id), values, Verb.INSERT, spare=True)
-        tries, is_known, ended = 0, False, math.nan
+        tries, is_known, is_own, ended = 0, False, True, math.nan
 
-        def is_former(created: float | None) -> bool:
-            apart = max(self._knows_ids(), rows.GRAIN_SECONDS)
-            return created is not None and (task.created or 0.0) - created > apart
+        def age(created: float | None) -> float:
+            """Return by how much this task is younger; 0 = it is the same, or a repetition (S8), or nobody knows."""
+            seconds = 0.0 if created is None else (task.created or 0.0) - created
+            return seconds if abs(seconds) > self._apart() else 0.0
 
         def displaces(waiting: Note) -> bool:
             """Return whether what waits is the end of a former task of this id, which its attempt records, too."""
             nonlocal ended
-            if is_former(waiting.ended):
-                ended = waiting.ended or 0.0
-            return is_former(waiting.ended)
+            if waiting.ended is None or age(waiting.ended) <= 0:
+                return False
+            note.ended = ended = waiting.ended  # for one that is pushed before this is written
+            return True
 
         async def look() -> None:
             """Look whether the row that stands there is of a former task of this id, which has ended."""
-            nonlocal tries, is_known
+            nonlocal tries, is_known, is_own
             tries += 1
             if tries == 1 and math.isnan(ended):
                 return
@@ -114,10 +116,10 @@ class Notebook:
                 created = rows.born_by(row)
                 is_over = row.get("State") == rows.DONE or created == ended
                 note.verb, note.etag = Verb.REPLACE, str(row["odata.etag"])
-                is_known = not (is_over and is_former(created))
+                is_known, is_own = not (is_over and age(created) > 0), not age(created)
 
         def shown() -> None:
-            if is_known or _CLOCK.boottime() < until:
+            if is_own if is_known else _CLOCK.boottime() < until:
                 written(task)
 
         note.make, note.look = lambda: None if is_known or _CLOCK.boottime() >= until else values, look
@@ -267,8 +269,8 @@ class Notebook:
         with suppress(LookupError, ValueError, TypeError):  # who may write there may write anything
             if rows.fencing_in(row["Fencing"]) > fencing:
                 return True
-            made, knows = rows.born_in(row), max(self._knows_ids(), rows.GRAIN_SECONDS)
-            return bool(made and born and made - float(born) > knows)
+            made = rows.born_in(row)
+            return bool(made and born and made - float(born) > self._apart())
         return False
 
     def _attempt(

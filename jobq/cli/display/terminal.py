@@ -211,13 +211,13 @@ def put_report(values: Iterable[Any], exit_code: int) -> int:
     return exit_code
 
 
-def tell(text: str, *, is_error: bool = False) -> None:
+def say(text: str, *, is_error: bool = False) -> None:
     """Write a line for people to standard error; `--quiet` keeps it back unless it is (part of) an error."""
     if is_error or _verbosity > Verbosity.QUIET:
         _put_aside(visible(text))
 
 
-def tell_record(record: "LogRecord") -> None:
+def say_record(record: "LogRecord") -> None:
     """Write a record of Python's logging, with its traceback, to standard error."""
     text = f"{record.levelname} {record.getMessage()}"
     if record.exc_info:
@@ -225,14 +225,14 @@ def tell_record(record: "LogRecord") -> None:
 
         text += "\n" + "".join(traceback.format_exception(*record.exc_info))
     for line in text.rstrip().split("\n"):
-        tell(line, is_error=True)
+        say(line, is_error=True)
 
 
 def complain(text: str, *, hint: str = "") -> None:
     """Write an error as one plain line to standard error, and where to read on."""
     _put_aside(f"{paint('jobq:', _RED, sys.stderr)} {visible(text)}")
     if hint:
-        tell(hint, is_error=True)
+        say(hint, is_error=True)
 
 
 def warn(text: str) -> None:
@@ -241,10 +241,18 @@ def warn(text: str) -> None:
         _put_aside(f"{paint('jobq: warning:', _YELLOW, sys.stderr)} {visible(text)}")
 
 
-def complain_json(name: str, message: str, exit_code: int, **more: Any) -> None:
-    """Write an error as a JSON object to standard error."""
-    error = {"error": name, "message": message, "exit_code": exit_code, **more}
-    _put_aside(json.dumps(error))
+def fail(name: str, message: str, exit_code: int, *, as_json: bool, **more: Any) -> int:
+    """Write an error to standard error, as one plain line or as a JSON object with more fields; return the code."""
+    if as_json:
+        _put_aside(json.dumps({"error": name, "message": message, "exit_code": exit_code, **more}))
+    else:
+        complain(message)
+    return exit_code
+
+
+def not_found(message: str, *, as_json: bool, **more: Any) -> int:
+    """Likewise, of what a command was to show or change and is not there."""
+    return fail("NotFound", message, 4, as_json=as_json, **more)
 
 
 def _put_aside(line: str) -> None:

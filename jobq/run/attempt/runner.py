@@ -1,6 +1,7 @@
 """What runs: one started attempt behind one small protocol, and the runner of commands; callbacks have their own."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -134,27 +135,26 @@ class CommandRunner:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
         forked = bool(self._settings.preload) and may_be_forked(task)
         checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)
-        try:
-            await checkpoints.restore()
-            socket = await self._line.admit(checkpoints)
-            arguments = self._folder.written(strict_json.dumps(task.kwargs)) if task.kwargs else None
-        except OSError as error:
-            checkpoints.close()
-            raise StartFailed(f"no room for its socket and its files: {error.strerror}", transient=True) from error
-        except BaseException:
-            checkpoints.close()
-            raise
-        variables = {SOCKET_VARIABLE: socket}
-        if checkpoints.folder is not None:
-            variables["JOBQ_CHECKPOINT_DIR"] = str(checkpoints.folder)
+        socket = ""
+        arguments: Path | None = None
 
         def end() -> None:
             self._line.dismiss(socket)
             checkpoints.close()
-            if arguments is not None:
-                arguments.unlink(missing_ok=True)  # of what did not get so far as to read them
+            if arguments is not None:  # its process has taken them away, unless it did not get so far
+                with suppress(OSError):
+                    arguments.unlink()
 
         try:
+            try:
+                await checkpoints.restore()
+                arguments = self._folder.written(strict_json.dumps(task.kwargs)) if task.kwargs else None
+                socket = await self._line.admit(checkpoints)
+            except OSError as error:
+                raise StartFailed(f"no room for its socket and its files: {error.strerror}", transient=True) from error
+            variables = {SOCKET_VARIABLE: socket}
+            if checkpoints.folder is not None:
+                variables["JOBQ_CHECKPOINT_DIR"] = str(checkpoints.folder)
             running = await self.launch(
                 task,
                 delivery,
@@ -238,8 +238,10 @@ class CommandRunner:
             raise
 
         def end() -> None:
-            on_close()
-            sink.close()
+            try:
+                on_close()
+            finally:
+                sink.close()
 
         output.child_started()
         return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end, checkpoints)

@@ -208,7 +208,7 @@ class _Attempt:
     async def _go_back(self, task: Task) -> Report:
         """Put it back uncharged, for a while: it needs room that is not here, or another worker."""
         verdict = Release(neighbours.delay(task, self._backoff()))
-        settled = await self._told(verdict, None)
+        settled = await self._settle_and_report(verdict, None)
         if settled is Settled.YES:
             self._events.released(verdict.delay)
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled)
@@ -374,13 +374,13 @@ class _Attempt:
                 else await sent_on(self._with.backend, verdict, outcome, self._keeper, patience, self._with.onward)
             )
         verdict = self._journal.judged(verdict)
-        settled = await self._told(verdict, outcome)
+        settled = await self._settle_and_report(verdict, outcome)
         self._events.settled(verdict, settled)
         if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
             await self._checkpoints.forget()
         return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
 
-    async def _told(self, verdict: Verdict, outcome: Outcome | None) -> Settled:
+    async def _settle_and_report(self, verdict: Verdict, outcome: Outcome | None) -> Settled:
         return await settle(
             self._delivery,
             self._keeper,

@@ -7,17 +7,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
 
 from jobq.run import withheld
 from jobq.run.guardian import OBEYED
-from jobq.run.process.environment import start_environment
 
 
 def launch(
-    guardian: Sequence[str], watcher: Sequence[str] = (), task_env: Literal["inherit", "clean"] = "inherit"
+    guardian: Sequence[str], watcher: Sequence[str] = (), environment: Mapping[str, str] = os.environ
 ) -> socket.socket:
     """Fork guardian and worker, become the watcher, and return in the worker; raises OSError where that is refused.
 
@@ -27,7 +25,8 @@ def launch(
     Args:
         guardian: options of `jobq.run.guardian`, and the command that starts the worker again.
         watcher: options of `jobq.run.watcher`.
-        task_env: what tasks get of our variables; watcher and guardian are started with no more.
+        environment: those of our variables that watcher and guardian are started with, and a worker that is started
+            again; that gets the rest later.
 
     Returns:
         The worker's connection to its guardian.
@@ -39,11 +38,10 @@ def launch(
     kernel.open_standard_descriptors()
     kernel.become_subreaper()
     kernel.hide_from_same_user()
-    environment = start_environment(os.environ, task_env)
     signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)  # what comes before they can listen waits in the kernel
     strangers = kernel.children()  # `exec jobq worker` keeps those of a shell
     python = [sys.executable, "-P", "-m"]
-    seen, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # the guardian's signs of life
+    seen, signs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # the guardian's signs of life
     me = os.getpid()
     if child := os.fork():
         os.set_inheritable(seen, True)
@@ -58,7 +56,7 @@ def launch(
         if worker := os.fork():
             kernel.default_signals(worker=True)
             signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)
-            for descriptor in (told, ours.fileno()):
+            for descriptor in (signs, ours.fileno()):
                 os.set_inheritable(descriptor, True)
             rest = {name: value for name, value in os.environ.items() if environment.get(name) != value}
             adopted = [
@@ -68,7 +66,7 @@ def launch(
             os.execve(  # noqa: S606 - ourselves
                 sys.executable,
                 [*python, "jobq.run.guardian", *adopted, *guardian],
-                {**environment, "JOBQ_WATCHER_FD": str(told)},
+                {**environment, "JOBQ_WATCHER_FD": str(signs)},
             )
         os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal signals the watcher
         kernel.ignore_terminal()
@@ -79,7 +77,7 @@ def launch(
         with suppress(OSError):
             kernel.say(f"cannot start: {error.strerror}")
         os._exit(127)
-    for descriptor in (seen, told, ours.detach()):
+    for descriptor in (seen, signs, ours.detach()):
         os.close(descriptor)
     if not sys.flags.safe_path:
         del sys.path[0]  # nothing more is imported from the folder that a user happens to be in

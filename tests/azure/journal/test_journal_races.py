@@ -10,13 +10,13 @@ import pytest
 
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskRecord
-from jobq.journal.wait import ended, lag_of
 from jobq.settings import Settings
 from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue, Settlement
 from jobq.spec import resolve
 from jobq.task import Counters, OutcomeKind, Task, TaskResult
 from jobq.task_handle import TaskHandle
 from jobq.testing.http_proxy import Strike
+from jobq.wait_for_end import ended, lag_of
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal import recorder
@@ -358,6 +358,34 @@ async def test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is
         assert [each.state for each in await other.journal.find(["nightly"])] == ["scheduled"]
         assert await other.journal.cancel(["nightly"]) == ["canceled"]
         assert [each.id for each in await other.journal.unfinished("", 10)] == ["nightly"]
+
+
+async def test_s5_two_pushes_before_the_end_of_their_former_task_is_written_hide_no_end(stage: Stage) -> None:
+    """The second took the place of the first, and of what that had displaced: others were told that it runs."""
+    queue = await journaled(stage)
+    async with _another(stage) as other:
+        await queue.push([Task.new(command="true", id="nightly")])
+        (former,) = await queue.receive(1, LEASE, NOW)
+        await written(queue)
+        await former.settle(Complete(GOOD))
+        for hours in (1, 2):
+            await queue.push([Task.new(command="true", id="nightly", not_before=time.time() + 3600 * hours)])
+        await written(queue)
+        assert [each.state for each in await other.journal.find(["nightly"])] == ["scheduled"]
+
+
+async def test_s5_what_waits_behind_a_former_task_of_its_id_is_not_gone_with_that(stage: Stage) -> None:
+    """The table showed the former one alone, whose row goes: that says nothing of what its pusher has pushed."""
+    worker = await journaled(stage)
+    async with _another(stage) as pusher:
+        await worker.push([Task.new(command="true", id="nightly")])
+        await worker.receive(1, LEASE, NOW)
+        await written(worker)
+        await pusher.push([Task.new(command="true", id="nightly", not_before=time.time() + 3600)])
+        await written(pusher)
+        place = pusher._wire.place.queue
+        await pusher._wire.write(place, [Write(Verb.DELETE, rows.live("nightly"), {})])
+        assert [each.state for each in await pusher.journal.find(["nightly"])] == ["scheduled"]
 
 
 @pytest.mark.parametrize("settlement", [Requeue(Counters(failures=1), NOW), Release()], ids=["retry", "release"])
