@@ -89,7 +89,7 @@ class Queue:
             verbs: `await id.result()` waits for what the task comes to.
 
         Raises:
-            DuplicateTask, PushUnknown, BackendUnavailable: see `Backend.push`; of an iterator, a note tells how many
+            DuplicateTask, PushUnknown, BackendUnavailable: see `Backend.push`; of an iterator, a note says how many
                 were added before.
         """
         if isinstance(tasks, Task | str):
@@ -103,7 +103,7 @@ class Queue:
         return [TaskHandle.of(id_, self.backend) for id_ in ids]
 
     async def _push(self, batch: list[Task]) -> list[str]:
-        if context := current_context():  # the attempts are linked to whoever pushes
+        if context := current_context():  # the attempts are linked to the span that pushes
             batch = [
                 task if task.trace_context else task.model_copy(update={"trace_context": context}) for task in batch
             ]
@@ -184,7 +184,7 @@ class Queue:
             time_limit: how long new tasks are taken.
             max_tasks: how many to take at most; None = no limit.
             stopping: stops it by other means than signals: `drain`, `stop`, `now`.
-            on_event: told of each transition; must not block.
+            on_event: gets each transition; must not block.
             on_line: given what processes print: task id, "stdout" or "stderr", line; must not block.
 
         Raises:

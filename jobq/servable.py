@@ -14,11 +14,28 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
-from jobq.backend import Backend, DeadLetter, Delivery
+from jobq.backend import Backend, Capabilities, DeadLetter, Delivery
 from jobq.errors import ConfigurationError, LockLost
 from jobq.settlement import Settlement
 from jobq.task import TaskResult
 
+# Of each store in which a task is a record that one step changes.
+DATABASE: Final = Capabilities(
+    default_lease=timedelta(seconds=60),
+    min_lease=timedelta(seconds=1),
+    deduplicates=True,
+    idempotent_push=True,
+    idempotent_settle=True,
+    atomic_requeue=True,
+    atomic_dead_letter=True,
+    strict_expiry=True,
+    counts_deliveries=True,
+    native_checkpoint=True,
+    priorities=True,
+    named_leases=True,
+    redelivers_at="back",
+    counts=frozenset({"visible", "leased", "scheduled", "dead"}),
+)
 MOST_CLAIMED: Final = 100  # tasks of one keyed claim
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of dead letters, beyond which a page ends: it has to arrive within some seconds
 _PREFIX_CHARACTERS: Final = 16  # of a receipt of 32, by which a lost claim is found; the stores' TAKE_OVER knows it

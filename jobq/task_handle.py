@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 from jobq.errors import TaskNotFound
 from jobq.journal.records import Canceled, TaskRecord
 from jobq.journal.store import Journal, journal_of
-from jobq.journal.wait import ended, lag_of
 from jobq.task import TaskResult
+from jobq.wait_for_end import ended, lag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

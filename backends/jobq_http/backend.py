@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -11,7 +12,7 @@ from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
 from jobq.errors import ConfigurationError, MalformedTask, PushUnknown
 from jobq.journal.wire import body_of
-from jobq.servable import all_pages
+from jobq.servable import DATABASE, all_pages
 from jobq.task import Task
 from jobq_http.connection import Connection, NoAnswer, unavailable
 from jobq_http.delivery import Claimed, HttpDelivery
@@ -19,24 +20,7 @@ from jobq_http.journal import HttpJournal
 from jobq_http.leases import HttpLeases
 from jobq_http.settle_batcher import Settles
 
-_CAPABILITIES: Final = Capabilities(
-    default_lease=timedelta(seconds=60),
-    min_lease=timedelta(seconds=1),
-    max_lease=timedelta(days=7),
-    deduplicates=True,
-    dedup_window=timedelta(days=30),
-    idempotent_push=True,
-    idempotent_settle=True,
-    atomic_requeue=True,
-    atomic_dead_letter=True,
-    strict_expiry=True,
-    counts_deliveries=True,
-    native_checkpoint=True,
-    priorities=True,
-    named_leases=True,
-    redelivers_at="back",
-    counts=frozenset({"visible", "leased", "scheduled", "dead"}),
-)
+_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7), dedup_window=timedelta(days=30))
 _SECONDS: Final = 30.0
 _CLEAR_SECONDS: Final = 60.0
 _PUSH_SECONDS_PER_TASK: Final = 0.002

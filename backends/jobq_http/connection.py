@@ -118,11 +118,11 @@ class Connection:
                     text += await response.content.read(_MOST_ANSWER)
                 status = response.status
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:  # never sent
-            raise BackendUnavailable(f"{self.url} cannot be reached: {_told(error)}") from None
+            raise BackendUnavailable(f"{self.url} cannot be reached: {_why(error)}") from None
         except aiohttp.InvalidURL:
             raise ConfigurationError(f"{self.url} is no URL of a service") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise NoAnswer(f"{self.url}: no answer ({_told(error)})") from None
+            raise NoAnswer(f"{self.url}: no answer ({_why(error)})") from None
         return self._read(status, is_ours, text)
 
     def _read(self, status: int, is_ours: str, text: bytes) -> Any:
@@ -203,7 +203,7 @@ def _error_of(url: str, status: int, code: str, message: str) -> Exception:
     return kind(message if kind in (LockLost, MalformedTask, DuplicateTask) else f"{url}: {message}")
 
 
-def _told(error: BaseException) -> str:
+def _why(error: BaseException) -> str:
     return type(error).__name__ if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"[:200]
 
 

@@ -84,13 +84,9 @@ class HttpDelivery(BaseDelivery):
                 fields = {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])}
                 await self._send("dead-letter", fields, settlement.record)
             case Complete(result):
-                told: dict[str, Any] = {
-                    "exit_code": result.exit_code,
-                    "value": result.value,
-                    "duration_seconds": result.duration,
-                    "output": _clean(result.output_tail[-_MOST_OUTPUT:]),
-                }
-                await self._send("complete", told, settlement.record)
+                ended = {"exit_code": result.exit_code, "value": result.value, "duration_seconds": result.duration}
+                output = _clean(result.output_tail[-_MOST_OUTPUT:])
+                await self._send("complete", {**ended, "output": output}, settlement.record)
 
     async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress beside it (S9)."""

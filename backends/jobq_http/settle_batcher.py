@@ -90,7 +90,7 @@ class Settles:
                 await self._send(batch[half:])
         finally:
             for settle, found in zip(batch, answers, strict=True):
-                self._tell(settle, found)
+                self._answer(settle, found)
 
     async def _answers(self, batch: list[_Settle]) -> list[Any]:
         body = b'{"settles":[' + b",".join(settle.item for settle in batch) + b"]}"
@@ -101,7 +101,7 @@ class Settles:
             raise NoAnswer(f"{len(answers)} answers to {len(batch)} settles")
         return answers
 
-    def _tell(self, settle: _Settle, found: Any) -> None:
+    def _answer(self, settle: _Settle, found: Any) -> None:
         if settle.answer.done():
             return
         try:

@@ -8,13 +8,14 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from jobq.backend import Capabilities, FencingNumber
+from jobq.backend import FencingNumber
 from jobq.clock import Clock, SystemClock
 from jobq.errors import ConfigurationError, QueueNotFound
+from jobq.servable import DATABASE
 from jobq_memory.entry import Entry, State
 from jobq_memory.leases import LeaseBook
 from jobq_memory.queue_state import Store
@@ -106,22 +107,11 @@ class Router:
         self.clock: Clock = clock or SystemClock()
         self.trace: deque[TraceEvent] = deque(maxlen=trace_length)
         self.counters: Counter[str] = Counter()
-        self.capabilities = Capabilities(
-            default_lease=timedelta(seconds=60),
+        self.capabilities = replace(
+            DATABASE,
             min_lease=min_lease,
             max_message_bytes=max_message_bytes,
-            deduplicates=True,
-            idempotent_push=True,
-            idempotent_settle=True,
-            atomic_requeue=True,
-            atomic_dead_letter=True,
-            strict_expiry=True,
-            counts_deliveries=True,
-            native_checkpoint=True,
-            priorities=True,
-            named_leases=True,
             redelivers_at="front",  # by age: an expired or released task keeps its place
-            counts=frozenset({"visible", "leased", "scheduled", "dead"}),
         )
         self.leases = LeaseBook(self.clock)
         self._lock = threading.Lock()

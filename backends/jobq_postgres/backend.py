@@ -5,6 +5,7 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Self
@@ -15,6 +16,7 @@ from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.clock import SystemClock
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
 from jobq.servable import (
+    DATABASE,
     MOST_CLAIMED,
     Document,
     Kind,
@@ -44,23 +46,7 @@ _PUSH_SECONDS: Final = 30.0
 _PUSH_SECONDS_PER_TASK: Final = 0.001
 _POLL_SECONDS: Final = 1.0  # without a notification: for expired leases, and for a notification that was lost
 
-_CAPABILITIES: Final = Capabilities(
-    default_lease=timedelta(seconds=60),
-    min_lease=timedelta(seconds=1),
-    deduplicates=True,
-    dedup_window=RETENTION,
-    idempotent_push=True,
-    idempotent_settle=True,
-    atomic_requeue=True,
-    atomic_dead_letter=True,
-    strict_expiry=True,
-    counts_deliveries=True,
-    native_checkpoint=True,
-    priorities=True,
-    named_leases=True,
-    redelivers_at="back",
-    counts=frozenset({"visible", "leased", "scheduled", "dead"}),
-)
+_CAPABILITIES: Final = replace(DATABASE, dedup_window=RETENTION)
 
 
 class PostgresBackend:

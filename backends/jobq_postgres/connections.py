@@ -58,7 +58,7 @@ class Links:
         self._pushes = Lane(server, "push")
         self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
-        self._to_tell: dict[int, int] = {}
+        self._to_notify: dict[int, int] = {}
         self._notifying = False  # a job that notifies waits for its turn
         self.pusher = Pusher()
         self._push = Group[Call](self._pushes, self.pusher.push)
@@ -87,7 +87,7 @@ class Links:
 
     def notify(self, lowest: Mapping[int, int]) -> None:
         """Notify everyone who waits of what became ready, by rank."""
-        self._tell(self._pushes, lowest)
+        self._notify_later(self._pushes, lowest)
 
     def claim(
         self, limit: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID] = ()
@@ -99,7 +99,7 @@ class Links:
                 connection, self.queue, limit, lease, thorough=thorough, receipts=receipts
             )
             if moved and len(found) == limit:  # there may be more than we take
-                self._tell(self._claims, moved, own=True)
+                self._notify_later(self._claims, moved, own=True)
             return found
 
         return self._claims.submit(work, seconds=_CLAIM_SECONDS)
@@ -121,7 +121,7 @@ class Links:
         """
         ready = await self._verbs[verb].submit(change, seconds=seconds, unknown=SettlementUnknown)
         if isinstance(ready, Ready):
-            self._tell(self._leases, {ready.rank: ready.position})
+            self._notify_later(self._leases, {ready.rank: ready.position})
         return ready is True
 
     def _group(self, verb: str) -> Group[Change]:
@@ -134,7 +134,7 @@ class Links:
         # A renewal goes before settles, and one that its keeper has given up makes way for the next at once.
         return Group(self._leases, execute, key=lambda change: change.row.seq, early=verb == "renew", gives_up=True)
 
-    def _tell(self, lane: Lane, lowest: Mapping[int, int], *, own: bool = False) -> None:
+    def _notify_later(self, lane: Lane, lowest: Mapping[int, int], *, own: bool = False) -> None:
         """Note what became ready, wake this process's own waiters, and the others by NOTIFY.
 
         A statement of its own after the commit: one that notifies holds a lock that all of these wait for until it is
@@ -146,19 +146,19 @@ class Links:
         if not own:
             self._changed()
         for rank, position in lowest.items():
-            self._to_tell[rank] = min(position, self._to_tell.get(rank, position))
+            self._to_notify[rank] = min(position, self._to_notify.get(rank, position))
         if not self._notifying:
             self._notifying = True
-            lane.submit(self._notify, seconds=_NOTIFY_SECONDS, early=True).add_done_callback(self._told)
+            lane.submit(self._notify, seconds=_NOTIFY_SECONDS, early=True).add_done_callback(self._notified)
 
-    def _told(self, job: "asyncio.Future[None]") -> None:
+    def _notified(self, job: "asyncio.Future[None]") -> None:
         if not job.cancelled() and (error := job.exception()) is not None:
             self._notifying = False  # it may not have begun, for want of a connection: what is left goes with the next
             _log.debug("others were not notified of new tasks, and will look by themselves: %s", error)
 
     async def _notify(self, connection: Any) -> None:
         self._notifying = False
-        lowest, self._to_tell = self._to_tell, {}
+        lowest, self._to_notify = self._to_notify, {}
         if not lowest:
             return  # another job has notified
         words = [f"{rank}:{position}" for rank, position in lowest.items()]

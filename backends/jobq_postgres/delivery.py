@@ -68,8 +68,8 @@ class PostgresDelivery(BaseDelivery):
 
     async def renew(self, lease: timedelta, beat: "Beat | None" = None) -> Renewed:
         """Extend the lease from now."""
-        told = None if beat is None or not self.journaled else beat.encode()
-        canceled = await self._run("renew", lease, told)
+        sign = None if beat is None or not self.journaled else beat.encode()
+        canceled = await self._run("renew", lease, sign)
         return Renewed(cancel=canceled and self.journaled)
 
     async def settle(self, settlement: Settlement, said: str = "") -> None:

@@ -84,7 +84,7 @@ class Group(Generic[P]):
             return await self._execute(connection, [operation.payload for operation in batch])
 
         done = self._lane.submit(work, seconds=self._waiting[0].seconds, early=self._early, gives_up=self._gives_up)
-        done.add_done_callback(lambda done: self._tell(batch, done))
+        done.add_done_callback(lambda done: self._answer_all(batch, done))
 
     def _give_up(self, batch: "list[_Operation[P]]", done: "asyncio.Future[Any]") -> None:
         if not done.done() and all(operation.answer.cancelled() for operation in batch):
@@ -106,7 +106,7 @@ class Group(Generic[P]):
         self._waiting = left
         return taken
 
-    def _tell(self, batch: "list[_Operation[P]]", done: "asyncio.Future[Sequence[object]]") -> None:
+    def _answer_all(self, batch: "list[_Operation[P]]", done: "asyncio.Future[Sequence[object]]") -> None:
         if done.cancelled():
             return
         error = done.exception()
@@ -126,7 +126,7 @@ class Group(Generic[P]):
             return await self._execute(connection, [operation.payload])
 
         done = self._lane.submit(work, seconds=operation.seconds, early=self._early)
-        done.add_done_callback(lambda done: self._tell([operation], done))
+        done.add_done_callback(lambda done: self._answer_all([operation], done))
 
     def _answer(self, operation: "_Operation[P]", answer: object) -> None:
         if operation.answer.done():

@@ -195,7 +195,7 @@ class Lane:
                     continue  # given up before it was begun
                 try:
                     value = await self._do(job)
-                except Exception as error:  # noqa: BLE001 - handed over whole to who awaits the answer
+                except Exception as error:  # noqa: BLE001 - raised where the answer is awaited
                     if not job.answer.done():
                         job.answer.set_exception(error)
                 else:
@@ -222,9 +222,9 @@ class Lane:
         error = doing.exception()
         if error is None:
             return doing.result()
-        raise self._told(connection, error) from None
+        raise self._meaning(connection, error) from None
 
-    def _told(self, connection: Any, error: BaseException) -> BaseException:
+    def _meaning(self, connection: Any, error: BaseException) -> BaseException:
         if isinstance(error, JobqError):
             return error
         if errors.leaves_doubt(error):

@@ -68,7 +68,7 @@ REDRIVE: Final = """
             WITH ORDINALITY AS u (id, body, epoch, number)
         WHERE dead.queue_id = $1 AND dead.id = u.id
         RETURNING dead.queue_id, dead.id, dead.rank, dead.deliveries, dead.checkpoint, u.body, u.epoch, u.number),
-    told AS (
+    answered AS (
         UPDATE jobq.submission SET epoch = greatest(submission.epoch, raised.epoch) FROM raised
         WHERE submission.queue_id = raised.queue_id AND submission.id = raised.id),
     added AS (

@@ -49,7 +49,7 @@ COMPLETE: Final = f"""
         WHERE {_OURS}
         RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.started_at, u.receipt, u.said, u.result,
             u.final, u.outcome, u.record, u.output),
-    told AS (
+    answered AS (
         {_REMEMBER}, ended_at = clock_timestamp(), started_at = x.started_at, result = x.result, outcome = x.final
         {_KNOWN}),
     {_NOTED}
@@ -66,7 +66,7 @@ REQUEUE: Final = f"""
         WHERE {_OURS}
         RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.rank, task.position, task.cancel_requested,
             u.receipt, u.said, u.outcome, u.record, u.output),
-    told AS ({_REMEMBER} {_KNOWN}),
+    answered AS ({_REMEMBER} {_KNOWN}),
     {_NOTED}
     SELECT seq, rank, position, cancel_requested FROM x
 """  # noqa: S608
@@ -76,7 +76,7 @@ BURY: Final = f"""
             AS u (seq, receipt, said, reason, description, outcome, record, output)
         WHERE {_OURS}
         RETURNING task.*, u.receipt AS used, u.said, u.reason, u.description, u.outcome, u.record, u.output),
-    told AS (
+    answered AS (
         UPDATE jobq.submission SET settlements = left(x.used || ' ' || x.said || ';' || submission.settlements, 512)
         {_KNOWN}),
     buried AS (

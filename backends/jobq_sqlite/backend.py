@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import compress
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -14,6 +15,7 @@ from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, Que
 from jobq.journal.records import this_holder
 from jobq.journal.retention import Trimming
 from jobq.servable import (
+    DATABASE,
     MOST_CLAIMED,
     Document,
     Kind,
@@ -38,23 +40,7 @@ T = TypeVar("T")
 _FORGET_SECONDS: Final = 0.25  # a worker forgets faster than it can complete
 _log: Final = logging.getLogger(__name__)
 
-_CAPABILITIES: Final = Capabilities(
-    default_lease=timedelta(seconds=60),
-    min_lease=timedelta(seconds=1),
-    deduplicates=True,
-    dedup_window=timedelta(seconds=task_sql.RETENTION_SECONDS),
-    idempotent_push=True,
-    idempotent_settle=True,
-    atomic_requeue=True,
-    atomic_dead_letter=True,
-    strict_expiry=True,
-    counts_deliveries=True,
-    native_checkpoint=True,
-    priorities=True,
-    named_leases=True,
-    redelivers_at="back",
-    counts=frozenset({"visible", "leased", "scheduled", "dead"}),
-)
+_CAPABILITIES: Final = replace(DATABASE, dedup_window=timedelta(seconds=task_sql.RETENTION_SECONDS))
 
 
 class _Link(NamedTuple):
@@ -159,7 +145,7 @@ class SqliteBackend:
     async def receive_as(
         self, worker_id: str, max_tasks: int, lease: timedelta | None, wait: timedelta
     ) -> list[Delivery]:
-        """Claim with leases that tell whose they are."""
+        """Claim with leases that say whose they are."""
         return list(await self._receive(max_tasks, lease, wait, worker_id=worker_id))
 
     async def claim(

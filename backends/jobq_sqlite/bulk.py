@@ -1,6 +1,6 @@
 """What concerns many rows, in short transactions: others claim, renew and settle between two of them.
 
-SQLite has one write lock for the whole file, so that whoever holds it for long costs others their leases.
+SQLite has one write lock for the whole file, so that one that holds it for long costs others their leases.
 """
 
 import time

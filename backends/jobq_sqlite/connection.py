@@ -147,13 +147,13 @@ class Connection:
     def _main(self) -> None:
         try:
             database = self.file.open()
-        except BaseException as error:  # noqa: BLE001 - handed over whole to whoever awaits start()
+        except BaseException as error:  # noqa: BLE001 - raised by start()
             self._stopping = True
-            told = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
-            self._tell(_settle, self._opened, told)
+            failure = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
+            self._call_on_loop(_settle, self._opened, failure)
             return
         try:
-            self._tell(_settle, self._opened, None)
+            self._call_on_loop(_settle, self._opened, None)
             self._serve(database)
         finally:
             # Nothing waits after an orderly stop. After a fault of ours nobody may wait for ever.
@@ -161,7 +161,7 @@ class Connection:
             with contextlib.suppress(sqlite3.Error):
                 self.file.close(database)
             self._refuse_the_rest()
-            self._tell(_settle, self._ended, None)
+            self._call_on_loop(_settle, self._ended, None)
 
     def _serve(self, database: sqlite3.Connection) -> None:
         seen: int | None = None
@@ -199,7 +199,7 @@ class Connection:
             _refuse(wanted, f"the thread that writes {self._path} has failed")
             raise
         finally:
-            self._tell(deliver, wanted)
+            self._call_on_loop(deliver, wanted)
             self._ended_at = time.monotonic()
             self._turn += self._ended_at - began
 
@@ -216,13 +216,13 @@ class Connection:
             self.file.now(database)
             (now,) = database.execute("PRAGMA data_version").fetchone()
         except StoreReplaced:
-            self._tell(self._on_foreign_write)  # who waits asks, and hears it
+            self._call_on_loop(self._on_foreign_write)  # who waits asks, and hears it
             return seen
         except sqlite3.Error:
             _log.exception("cannot look for changes in %s", self._path)
             return seen
         if now != seen:
-            self._tell(self._on_foreign_write)
+            self._call_on_loop(self._on_foreign_write)
         return int(now)
 
     def _refuse_the_rest(self) -> None:
@@ -231,12 +231,12 @@ class Connection:
             while True:
                 rest = rest + self._waiting.get_nowait()
         _refuse(rest, f"the thread that writes {self._path} has ended")
-        self._tell(deliver, rest)
+        self._call_on_loop(deliver, rest)
 
-    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:  # the loop was closed: nobody is left to be told
+        except RuntimeError:  # the loop was closed: nobody is left to hear it
             _log.debug("an answer from %s found its event loop closed", self._path)
 
 

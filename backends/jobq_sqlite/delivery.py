@@ -65,8 +65,8 @@ class SqliteDelivery(BaseDelivery):
     async def renew(self, lease: timedelta, beat: "Beat | None" = None) -> Renewed:
         """Extend the lease from now."""
         row, seconds = self._row, lease.total_seconds()
-        told = None if beat is None or not self.journaled else beat.encode()
-        canceled = await self._run(lambda database, now: task_sql.renew(database, row, seconds, now, told))
+        sign = None if beat is None or not self.journaled else beat.encode()
+        canceled = await self._run(lambda database, now: task_sql.renew(database, row, seconds, now, sign))
         self._changed()  # the new end may be nearer than the one that waiters know
         return Renewed(cancel=canceled and self.journaled)
 
@@ -75,7 +75,7 @@ class SqliteDelivery(BaseDelivery):
 
         Args:
             settlement: how.
-            said: what tells it from another one, where its values do not (`jobq.servable`).
+            said: what distinguishes it, where its values do not (`jobq.servable`).
         """
         row, journaled, keeps_result = self._row, self.journaled, self._keeps_result
         body, said = self.body_after(settlement), said or settlement.key

@@ -42,6 +42,6 @@ def translate(error: sqlite3.Error, path: Path) -> JobqError:  # noqa: PLR0911 -
 
 
 def leaves_doubt(error: sqlite3.Error) -> bool:
-    """Tell whether a COMMIT that failed so may yet be found committed: its frames may have reached the log."""
+    """Return whether a COMMIT that failed so may yet be found committed: its frames may have reached the log."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is None or code & 0xFF == sqlite3.SQLITE_IOERR

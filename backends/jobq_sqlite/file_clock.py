@@ -30,7 +30,7 @@ _LATEST_GRANT: Final = "SELECT max(max(started_at, coalesce(heartbeat_at, 0))) F
 
 
 class FileClock:
-    """Tells the time of one file.
+    """The time of one file.
 
     Args:
         path: the file, for messages.

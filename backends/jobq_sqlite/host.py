@@ -28,7 +28,7 @@ class Host:
 
 @cache
 def this_host() -> Host:
-    """Return the host this process runs on. Raises ConfigurationError where the kernel tells no boot id."""
+    """Return the host this process runs on. Raises ConfigurationError where the kernel has no boot id."""
     if sys.platform == "darwin":
         return Host(_sysctl("kern.uuid"), _sysctl("kern.bootsessionuuid"))
     boot_id = _first_line(_BOOT_ID_FILE)

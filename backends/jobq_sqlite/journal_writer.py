@@ -3,16 +3,13 @@
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jobq.journal.records import Attempt, host_of
 from jobq.journal.retention import BYTES_AT_ONCE, Trimming
 from jobq.settlement import Record, Release, Settlement
 from jobq.task import OutcomeKind
 from jobq_sqlite.bulk import ROWS_AT_ONCE, some
-
-if TYPE_CHECKING:
-    from jobq_sqlite.task_sql import ClaimedRow
 
 _NOTE: Final = (
     "INSERT OR IGNORE INTO attempt (queue_id, seq, attempt, outcome, ended_at, record, output)"
@@ -39,20 +36,20 @@ def text_of(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def note(database: sqlite3.Connection, row: "ClaimedRow", settlement: Settlement, wall: float) -> None:
+def note(database: sqlite3.Connection, seq: int, deliveries: int, settlement: Settlement, wall: float) -> None:
     """Write what an attempt came to, once its settle has been accepted in this transaction (S5)."""
     if isinstance(settlement, Release):
-        record: Record | None = Record(Attempt.released(row.deliveries, wall))
+        record: Record | None = Record(Attempt.released(deliveries, wall))
     else:
         record = settlement.record
     if record is None:
         return
     attempt = record.attempt
     if not attempt.attempt:
-        (number,) = database.execute("SELECT deliveries FROM task WHERE seq = ?", (row.seq,)).fetchone()
+        (number,) = database.execute("SELECT deliveries FROM task WHERE seq = ?", (seq,)).fetchone()
         attempt = replace(attempt, attempt=number)
     values = (attempt.attempt, attempt.outcome, attempt.ended, attempt.encode(), text_of(record.output))
-    database.execute(_NOTE, (*values, row.seq))
+    database.execute(_NOTE, (*values, seq))
 
 
 def note_lost(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], boottime: float, wall: float) -> None:

@@ -1,7 +1,7 @@
 """Named leases in the queue's own file: the rules of `jobq.lease.rules`, read, decided and written in one transaction.
 
 The transaction holds SQLite's one write lock from before the read, so the compare on the token is atomic (S4). The time
-is CLOCK_BOOTTIME, read below that lock; `file_clock` tells another boot's (rules.md 1.3 rule 10).
+is CLOCK_BOOTTIME, read below that lock; `file_clock` finds another boot's (rules.md 1.3 rule 10).
 """
 
 import sqlite3
@@ -37,7 +37,7 @@ class SqliteLeases:
 
     Args:
         queue: the queue's name; it need not exist.
-        opened: gives the connection, making the file if told so.
+        opened: gives the connection, making the file if asked to.
         opened_to_read: gives the one that only reads.
     """
 
@@ -72,7 +72,7 @@ class SqliteLeases:
             answer = rules.acquire(row, request, now.boottime, now.wall)[1]
             return answer if isinstance(answer, Busy) else None
 
-        # Whoever waits for a name that is held looks without the write lock, which others need.
+        # A caller that waits for a held name looks without the write lock, which others need.
         connection = await self._opened(True)
         return await connection.submit(work, look_first=look, unknown=SettlementUnknown)
 

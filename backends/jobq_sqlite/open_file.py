@@ -68,10 +68,18 @@ class StoreFile:
         if create:
             self._make_folder()
         self._check_place(create=create)
-        with private_file.opening:
-            if create:
-                private_file.make_file(self.path)
-            database = self._connect(create=create)
+        if create:
+            private_file.make_file(self.path)
+        try:
+            database = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+                uri=True,
+                isolation_level=None,
+                timeout=self.busy_timeout,
+                factory=self.connection_class,
+            )
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
         try:
             self._prepare_patiently(database, create=create)
         except sqlite3.Error as error:
@@ -81,18 +89,6 @@ class StoreFile:
             database.close()
             raise
         return database
-
-    def _connect(self, *, create: bool) -> sqlite3.Connection:
-        try:
-            return sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
-                uri=True,
-                isolation_level=None,
-                timeout=self.busy_timeout,
-                factory=self.connection_class,
-            )
-        except sqlite3.Error as error:
-            raise translate(error, self.path) from error
 
     def _make_folder(self) -> None:
         folder = self.path.parent

@@ -1,7 +1,7 @@
 """Is what a connection speaks to still what stands under its path?
 
-A file that is deleted, moved away or replaced lives on for those who have it open, and so does its log. Whoever opens
-the path then finds another queue: what the former is told reaches nobody, and its leases keep nobody from anything.
+A file that is deleted, moved away or replaced lives on for those who have it open, and so does its log. One who opens
+the path then finds another queue: what the former is sent reaches nobody, and its leases keep nobody from anything.
 """
 
 import os
@@ -63,7 +63,7 @@ class SameFile:
             raise self._replaced("holds another queue now")
 
     def go_nameless(self) -> None:
-        """Look no more: whoever has the file open deletes it, so that nothing of it is left behind."""
+        """Look no more: the connection that has the file open deletes it, so that nothing of it is left behind."""
         self._is_nameless = True
 
     def confirm(self) -> None:

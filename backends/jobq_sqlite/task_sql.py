@@ -230,7 +230,7 @@ def claim(
         now: the time.
         receipts: for the leases; random ones by default.
         holder: who asks, for the journal; None = there is none.
-        worker: the id by which others can tell whether it is dead; None = they cannot.
+        worker: the id by which others can see whether it is dead; None = they cannot.
         forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
         trimming: keeps it within its size.
     """
@@ -309,7 +309,7 @@ def _promote_expired(database: sqlite3.Connection, queue: int, now: Now, *, jour
 def renew(
     database: sqlite3.Connection, row: ClaimedRow, lease_seconds: float, now: Now, beat: str | None = None
 ) -> bool:
-    """Extend the lease and keep what the attempt tells; return whether the task is to be canceled."""
+    """Extend the lease and keep the attempt's sign of life; return whether the task is to be canceled."""
     _fenced(database, row, now, _RENEW, (now.boottime + lease_seconds, now.wall, beat))
     (canceled,) = database.execute("SELECT cancel_requested FROM task WHERE seq = ?", (row.seq,)).fetchone()
     return bool(canceled)
@@ -338,7 +338,7 @@ def settle(
         row: what was claimed, with the receipt.
         settlement: how.
         body: of a task that goes back, as it is stored from now on.
-        said: what tells this settle from another one (S5).
+        said: what distinguishes this settle (S5).
         now: the time.
         journaled: whether a journal is kept.
         keeps_result: whether the result is kept with the id, for the service; the journal has its own.
@@ -349,8 +349,8 @@ def settle(
                 kept = result_json(result) if keeps_result else None
                 _fenced(database, row, now, _COMPLETE, (said, now.wall, kept, settlement.final))
             case DeadLetter(reason, description):  # the body stays as it is
-                told = journal_writer.text_of(description)
-                _fenced(database, row, now, _DEAD_LETTER, (said, now.wall, str(reason), told))
+                text = journal_writer.text_of(description)
+                _fenced(database, row, now, _DEAD_LETTER, (said, now.wall, str(reason), text))
             case Requeue() | Release():
                 is_due, keeps_place = settlement.delay <= _NO_DELAY, isinstance(settlement, Release)
                 at = now.wall + max(0.0, settlement.delay.total_seconds())
@@ -363,7 +363,7 @@ def settle(
             raise
         return
     if journaled:
-        journal_writer.note(database, row, settlement, now.wall)
+        journal_writer.note(database, row.seq, row.deliveries, settlement, now.wall)
     if isinstance(settlement, Requeue | Release):
         database.execute(f"{journal_writer.CANCEL_IDLE} AND cancel_requested", (now.wall, row.seq))
 

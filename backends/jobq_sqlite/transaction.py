@@ -17,7 +17,7 @@ from jobq_sqlite.task_sql import Now
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection, Now], T]
-GAP_SECONDS: Final = 0.004  # for which whoever has written for long leaves the lock to others
+GAP_SECONDS: Final = 0.004  # for which one that has written for long leaves the lock to others
 _LOOK_SECONDS: Final = 0.003  # between two looks whether the lock is free; within the gap
 
 
@@ -27,7 +27,7 @@ class Operation:
 
     Attributes:
         work: what to do.
-        answer: whom to tell; belongs to the event loop.
+        answer: gets the result; belongs to the event loop.
         writes: whether it needs the write lock.
         may_undo: whether it may raise after it has written something; what it wrote is then undone.
         look_first: runs before, without the lock; unless it returns None its result is the answer.
@@ -78,7 +78,7 @@ def _answered_without_lock(operation: Operation, database: sqlite3.Connection, n
         operation.value = look(database, now)
     except sqlite3.Error as error:
         operation.error = translate(error, path)
-    except Exception as error:  # noqa: BLE001 - handed over whole to whoever awaits the answer
+    except Exception as error:  # noqa: BLE001 - raised where the answer is awaited
         operation.error = error
     return not operation.writes or operation.value is not None or operation.error is not None
 
@@ -131,8 +131,8 @@ def _run_one(operation: Operation, database: sqlite3.Connection, now: Now) -> No
     try:
         operation.value = operation.work(database, now)
     except sqlite3.Error:
-        raise  # a full disk or a damaged file: SQLite may have rolled back all of it, so nobody is told otherwise
-    except Exception as error:  # noqa: BLE001 - handed over whole to whoever awaits the answer
+        raise  # a full disk or a damaged file: SQLite may have rolled back all of it, so nobody hears otherwise
+    except Exception as error:  # noqa: BLE001 - raised where the answer is awaited
         operation.error = error
         if operation.may_undo:
             database.execute("ROLLBACK TO one")
@@ -141,7 +141,7 @@ def _run_one(operation: Operation, database: sqlite3.Connection, now: Now) -> No
 
 
 def _roll_back(database: sqlite3.Connection) -> None:
-    with contextlib.suppress(sqlite3.Error):  # the first error is the one to tell; the next transaction tries again
+    with contextlib.suppress(sqlite3.Error):  # the first error is the one that counts; the next transaction tries again
         if database.in_transaction:
             database.execute("ROLLBACK")
 

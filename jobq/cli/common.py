@@ -237,9 +237,9 @@ def with_queue(
             except asyncio.CancelledError:
                 if end.signal is None:
                     raise
-                nothing_to_tell = Interrupted()
-                nothing_to_tell.exit_code = end.exit_code
-                raise nothing_to_tell from None
+                nothing_to_say = Interrupted()
+                nothing_to_say.exit_code = end.exit_code
+                raise nothing_to_say from None
 
-    with Records(terminal.tell_record):
+    with Records(terminal.say_record):
         return run_async(until_interrupted() if interruptible else connected())

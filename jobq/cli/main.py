@@ -173,16 +173,12 @@ def _run(arguments: list[str], as_json: bool) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
-        return _tell_usage(error, as_json)
+        return _say_usage(error, as_json)
     except JobqError as error:
-        return _tell_error(error, as_json)
+        return _say_error(error, as_json)
     except Interrupted as error:
         message = "; ".join(filter(None, ["interrupted", str(error)]))
-        if as_json:
-            terminal.complain_json("Interrupted", message, error.exit_code, ids=list(error.ids))
-        else:
-            terminal.complain(message)
-        return error.exit_code
+        return terminal.fail("Interrupted", message, error.exit_code, as_json=as_json, ids=list(error.ids))
 
 
 def _output_gone(gone: terminal.OutputGone) -> int:
@@ -208,7 +204,7 @@ def _invoke(arguments: list[str]) -> int:
         return code if isinstance(code, int) else 0
 
 
-def _tell_usage(error: click.ClickException, as_json: bool) -> int:
+def _say_usage(error: click.ClickException, as_json: bool) -> int:
     code = _USAGE if isinstance(error, click.UsageError) else error.exit_code
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group alone: its message is its help
         click.echo(error.format_message(), err=True)
@@ -217,20 +213,15 @@ def _tell_usage(error: click.ClickException, as_json: bool) -> int:
     if isinstance(error, click.MissingParameter):  # click lists choices on lines of their own; a message is one line
         message = " ".join(message.split())
     if as_json:
-        terminal.complain_json("UsageError", message, code)
-        return code
+        return terminal.fail("UsageError", message, code, as_json=True)
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"Try: {context.command_path.replace(' [QUEUE]', '')} --help" if context else ""
     terminal.complain(message, hint=hint)
     return code
 
 
-def _tell_error(error: JobqError, as_json: bool) -> int:
+def _say_error(error: JobqError, as_json: bool) -> int:
     notes = getattr(error, "__notes__", [])
     message = "; ".join([str(error), *notes])
-    if as_json:
-        more = {"ids": list(error.ids)} if isinstance(error, PushUnknown) else {}
-        terminal.complain_json(type(error).__name__, message, error.exit_code, **more)
-    else:
-        terminal.complain(message)
-    return error.exit_code
+    more = {"ids": list(error.ids)} if isinstance(error, PushUnknown) else {}
+    return terminal.fail(type(error).__name__, message, error.exit_code, as_json=as_json, **more)

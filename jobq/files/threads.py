@@ -27,7 +27,7 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
         fault: BaseException | None = None
         try:
             value = work()
-        except Exception as error:  # noqa: BLE001 - handed over whole to who waits
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
             fault = error
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, value, fault)

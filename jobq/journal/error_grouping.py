@@ -32,17 +32,17 @@ def folded(text: str) -> str:
 
 def error_of(description: str) -> str:
     """Return the fingerprint of a dead letter: its last words, or else how it ended."""
-    told, _, output = description.partition(_OUTPUT)
+    cause, _, output = description.partition(_OUTPUT)
     lines = [line for line in output.splitlines() if line.strip()]
-    return folded(lines[-1] if lines else told.partition("\n")[0])
+    return folded(lines[-1] if lines else cause.partition("\n")[0])
 
 
 def exit_of(description: str) -> str:
     """Return how the last attempt ended: an exit code, `signal N`, or nothing."""
-    told = description.partition(_OUTPUT)[0]
-    if code := _EXIT.search(told):
+    cause = description.partition(_OUTPUT)[0]
+    if code := _EXIT.search(cause):
         return code[1]
-    number = _SIGNAL.search(told)
+    number = _SIGNAL.search(cause)
     return f"signal {number[1]}" if number else ""
 
 

@@ -132,9 +132,9 @@ class Acquirer:
     async def _wait_for(self, busy: Busy, until: float | None) -> None:
         now = self._clock.boottime()
         if self._wait is False or (until is not None and now >= until):
-            raise LeaseHeld(_told(self._name, busy))
+            raise LeaseHeld(_why_busy(self._name, busy))
         if self._on_busy is not None:
-            self._on_busy(_told(self._name, busy), busy.token)
+            self._on_busy(_why_busy(self._name, busy), busy.token)
         poll = self._store.limits.poll.total_seconds() * self._chance.uniform(0.5, 1)
         wait = poll if busy.remaining is None else min(poll, max(_LEAST_POLL_SECONDS, busy.remaining))
         await self._clock.sleep_until(now + wait if until is None else min(now + wait, until))
@@ -152,7 +152,7 @@ class Acquirer:
             _log.warning("lease %s: what may have been granted was not given back, it expires: %s", self._name, error)
 
 
-def _told(name: str, busy: Busy) -> str:
+def _why_busy(name: str, busy: Busy) -> str:
     if busy.why == "confirmed":
         return (
             f"lease {name} was confirmed by {busy.holder} under token {busy.token}: it is taken until that is released"

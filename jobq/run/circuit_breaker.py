@@ -54,9 +54,9 @@ class Breaker:
         self._streak[task.id] = verdict
         if len(self._streak) >= self._limit + self._succeeded_lately():
             self.tripped.set()
-            self._tell(blamed=True)
+            self._report(blamed=True)
         elif self._nothing_to_compare:
-            self._tell(blamed=False)
+            self._report(blamed=False)
         try:
             return await asyncio.wait_for(asyncio.shield(verdict), HOLD_SECONDS)
         except TimeoutError:
@@ -67,21 +67,21 @@ class Breaker:
     def succeeded(self) -> None:
         """End the streak: a task succeeded here."""
         self._successes.append(self._clock.boottime())
-        self._tell(blamed=False)
+        self._report(blamed=False)
         self._streak.clear()
 
     def queue_is_empty(self, *, empty: bool) -> None:
         """Let failed tasks go while no other task is there to clear or blame the machine; the streak goes on."""
         self._nothing_to_compare = empty
         if empty:
-            self._tell(blamed=False)
+            self._report(blamed=False)
 
     def _succeeded_lately(self) -> int:
         while self._successes and self._successes[0] < self._clock.boottime() - LATELY_SECONDS:
             self._successes.popleft()
         return len(self._successes)
 
-    def _tell(self, *, blamed: bool) -> None:
+    def _report(self, *, blamed: bool) -> None:
         for verdict in self._streak.values():
             if not verdict.done():
                 verdict.set_result(blamed)

@@ -17,9 +17,8 @@ from typing import Any, Final
 from jobq.errors import JobqError
 from jobq.server import health, journal, leases, load_generator, openapi, queues, schemas, tasks
 from jobq.server.backend_pool import Places
-from jobq.server.endpoint import QUEUE, Call, Endpoint, validated
+from jobq.server.endpoint import QUEUE, Call, Endpoint, Service, validated
 from jobq.server.error_responses import Refused, refused_for
-from jobq.server.metrics import Metrics
 from jobq.server.rate_limit import Rate
 from jobq.server.request_parsing import Message, Receive, body_of, headers_of, query_of, refuse_other_sites
 from jobq.server.routes import Routes
@@ -28,7 +27,6 @@ from jobq.server.tokens import Scope, TokenBook, TokenRecord
 Send = Callable[[Message], Awaitable[None]]
 
 _log: Final = logging.getLogger("jobq.server")
-_audit: Final = logging.getLogger("jobq.audit")
 _ANYONE: Final = "-"
 _SEND_SECONDS: Final = 60.0
 _SERVICE: Final = (schemas.SERVICE_HEADER.lower().encode(), schemas.API_VERSION.encode())
@@ -56,7 +54,7 @@ class Limits:
     bad_tokens: float = 5.0
 
 
-class Service:
+class App:
     """The application.
 
     Args:
@@ -65,37 +63,26 @@ class Service:
         limits: for each request.
 
     Attributes:
-        is_stopping: no request is to wait any longer.
-        replica: names this process.
+        service: what its requests share.
     """
 
     def __init__(self, places: Places, *, needs_tokens: bool = False, limits: Limits | None = None) -> None:
-        self.places = places
-        self.replica = uuid.uuid4().hex[:12]
-        self.metrics = Metrics()
-        self.is_stopping = False
         self._needs_tokens = needs_tokens
         self._limits = limits or Limits()
         self._rate = Rate(self._limits.rate, self._limits.burst)
         self._bad = Rate(self._limits.bad_tokens, 4 * self._limits.bad_tokens)
         self._book: TokenBook | None = None
         self._waiting: set[asyncio.Event] = set()
-        self.endpoints = (
-            *tasks.ENDPOINTS,
-            *leases.ENDPOINTS,
-            *queues.ENDPOINTS,
-            *journal.ENDPOINTS,
-            *load_generator.ENDPOINTS,
-            *health.ENDPOINTS,
-        )
-        self._routes = Routes(self.endpoints)
-        document = openapi.document(self.endpoints, default_queue=places.default)
+        parts = tasks, leases, queues, journal, load_generator, health
+        endpoints = [each for part in parts for each in part.ENDPOINTS]
+        self._routes = Routes(endpoints)
+        document = openapi.document(endpoints, default_queue=places.default)
         # Written once: anybody may ask for it, as often as he likes.
-        self.openapi = health.Text(json.dumps(document, indent=1).encode(), b"application/json")
+        self.service = Service(places, openapi=json.dumps(document, indent=1).encode())
 
     def stop(self) -> None:
         """Let everything that waits be answered at once, with what there is."""
-        self.is_stopping = True
+        self.service.is_stopping = True
         for gone in self._waiting:
             gone.set()
 
@@ -103,8 +90,8 @@ class Service:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        began = time.perf_counter()
-        self.metrics.waiting.inc()
+        began, metrics = time.perf_counter(), self.service.metrics
+        metrics.waiting.inc()
         name, status = "unknown", 500
         try:
             endpoint, path = self._routes.find(scope["method"], scope["path"])
@@ -114,9 +101,9 @@ class Service:
         except Refused as refused:
             status, value, headers = refused.status, _problem(refused), refused.headers
         finally:
-            self.metrics.waiting.dec()
-        self.metrics.requests.labels(name, status).inc()
-        self.metrics.seconds.labels(name).observe(time.perf_counter() - began)
+            metrics.waiting.dec()
+        metrics.requests.labels(name, status).inc()
+        metrics.seconds.labels(name).observe(time.perf_counter() - began)
         await _send(send, status, value, headers, is_head=scope["method"] == "HEAD")
 
     async def _answer(
@@ -148,7 +135,7 @@ class Service:
             if call is not None:
                 call.end()
                 if endpoint.changes:
-                    self.audit(endpoint.name, call, status)
+                    call.audit(endpoint.name, status)
         return status, value
 
     async def _handled(self, endpoint: Endpoint, call: Call, receive: Receive) -> tuple[int, Any]:
@@ -157,7 +144,7 @@ class Service:
         watching = asyncio.create_task(_watch(receive, call.gone), name="client hangs up")
         self._waiting.add(call.gone)
         try:
-            if self.is_stopping:
+            if self.service.is_stopping:
                 call.gone.set()
             return await endpoint.handler(call)
         finally:
@@ -171,7 +158,7 @@ class Service:
         address = str((scope.get("client") or ("unknown",))[0])
         query = query_of(scope["query_string"])
         # What is about no queue is about the default one: so it wants a token of that one, whatever the query says.
-        queue = path.get("queue") or (query.get("queue") if endpoint.has_queue else None) or self.places.default
+        queue = path.get("queue") or (query.get("queue") if endpoint.has_queue else None) or self.service.places.default
         if not QUEUE.fullmatch(queue):
             raise Refused(400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores")
         record = None if endpoint.is_open else await self._holder(headers, address)
@@ -182,7 +169,7 @@ class Service:
         def may(scope_: Scope, queue_: str) -> bool:
             return record is None or record.permits(scope_, queue_)
 
-        call = Call(self, queue, path, query, None, caller, address, asyncio.Event(), may)
+        call = Call(self.service, queue, path, query, None, caller, address, asyncio.Event(), may)
         if endpoint.scope is not None:
             call.needs(endpoint.scope)
         if endpoint.body is not None:
@@ -193,7 +180,7 @@ class Service:
 
     async def _holder(self, headers: Mapping[bytes, bytes], address: str) -> TokenRecord | None:
         """Return whose token this is; None = no token is needed here."""
-        self._book = self._book or TokenBook(self.places.root)
+        self._book = self._book or TokenBook(self.service.places.root)
         given = headers.get(b"authorization", b"").decode("latin-1")
         try:
             if not given and not self._needs_tokens and not await self._book.is_kept():
@@ -213,19 +200,6 @@ class Service:
                 headers=(("WWW-Authenticate", "Bearer"),),
             )
         return record
-
-    def audit(self, did: str, call: Call, status: int) -> None:
-        """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
-        fields = {
-            "at": round(time.time(), 3),
-            "caller": call.caller,
-            "from": call.address,
-            "did": did,
-            "queue": call.queue,
-            **call.audited,
-            "status": status,
-        }
-        _audit.info("%s", json.dumps(fields))
 
 
 async def _watch(receive: Receive, gone: asyncio.Event) -> None:

@@ -1,20 +1,44 @@
 """What an endpoint is: the one table from which requests are routed and the OpenAPI is made."""
 
 import asyncio
+import inspect
+import json
+import logging
 import re
+import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from jobq.server.backend_pool import Places
 from jobq.server.error_responses import Refused
+from jobq.server.metrics import Metrics
 from jobq.server.tokens import Scope
 
-if TYPE_CHECKING:
-    from jobq.server.app import Service
-
+_audit: Final = logging.getLogger("jobq.audit")
 QUEUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(eq=False)
+class Service:
+    """What all requests share.
+
+    Attributes:
+        places: the queues; open while requests come.
+        metrics: of this process.
+        replica: names this process.
+        is_stopping: no request is to wait any longer.
+        openapi: the document, as JSON.
+    """
+
+    places: Places
+    metrics: Metrics = field(default_factory=Metrics)
+    replica: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    is_stopping: bool = False
+    openapi: bytes = b""
 
 
 @dataclass(slots=True)
@@ -35,7 +59,7 @@ class Call:
         may: returns whether the caller may do this to a queue.
     """
 
-    service: "Service"
+    service: Service
     queue: str
     path: Mapping[str, str]
     query: Mapping[str, str]
@@ -64,6 +88,19 @@ class Call:
         call = Call(self.service, self.queue, {"id": item.id}, {}, item, self.caller, self.address, self.gone, self.may)
         call._backend = backend
         return call
+
+    def audit(self, did: str, status: int) -> None:
+        """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
+        fields = {
+            "at": round(time.time(), 3),
+            "caller": self.caller,
+            "from": self.address,
+            "did": did,
+            "queue": self.queue,
+            **self.audited,
+            "status": status,
+        }
+        _audit.info("%s", json.dumps(fields))
 
     def end(self) -> None:
         """Let the backend go."""
@@ -127,6 +164,31 @@ class Endpoint:
     def name(self) -> str:
         """What the audit and the metrics call it."""
         return f"{self.method} {self.path}"
+
+
+class Endpoints(list[Endpoint]):
+    """The endpoints of one part of the service, each entered by what decorates its handler.
+
+    Args:
+        prefix: of their paths.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def add(self, method: str, path: str, scope: Scope | None, **more: Any) -> Callable[[Handler], Handler]:
+        """Return what enters a handler, whose docstring is summary and text; `more` has other fields of `Endpoint`."""
+
+        def enter(handler: Handler) -> Handler:
+            summary, _, text = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
+            fields = {"summary": summary, "text": text.replace("\n", " "), "changes": method != "GET"}
+            self.append(
+                Endpoint(method=method, path=self._prefix + path, scope=scope, handler=handler, **{**fields, **more})
+            )
+            return handler
+
+        return enter
 
 
 LIMIT: Final = Parameter(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from jobq.errors import JobqError
-from jobq.server import metrics, schemas
-from jobq.server.endpoint import Call, Endpoint, Reply
+from jobq.server import answers, metrics
+from jobq.server.endpoint import Call, Endpoints, Reply
 from jobq.server.error_responses import Refused
 from jobq.server.tokens import Scope
 
@@ -21,13 +21,18 @@ class Text:
     kind: bytes
 
 
+ENDPOINTS: Final = Endpoints("")
+
+
+@ENDPOINTS.add("GET", "/healthz", None, is_open=True, has_queue=False, answers={200: answers.Health})
 async def healthz(call: Call) -> Reply:  # noqa: ARG001 - as every handler
-    """Answer that this process runs."""
+    """Is this process alive?"""
     return 200, {"status": "ok"}
 
 
+@ENDPOINTS.add("GET", "/readyz", None, is_open=True, has_queue=False, answers={200: answers.Health})
 async def readyz(call: Call) -> Reply:
-    """Answer whether requests can be served: the store answers, and the service does not stop."""
+    """Can requests be served?"""
     if call.service.is_stopping:
         raise Refused(503, "stopping", "the service stops")
     try:
@@ -38,8 +43,9 @@ async def readyz(call: Call) -> Reply:
     return 200, {"status": "ready", "replica": call.service.replica}
 
 
+@ENDPOINTS.add("GET", "/metrics", Scope.READ, has_queue=False, answers={200: None})
 async def figures(call: Call) -> Reply:
-    """Answer with the figures, and the counts of the default queue."""
+    """Figures for Prometheus."""
     shown = call.service.metrics
     try:
         async with asyncio.timeout(_READY_SECONDS):
@@ -52,49 +58,7 @@ async def figures(call: Call) -> Reply:
     return 200, Text(shown.text(), metrics.CONTENT_TYPE.encode())
 
 
+@ENDPOINTS.add("GET", "/openapi.json", None, is_open=True, has_queue=False, answers={200: answers.Answer})
 async def openapi(call: Call) -> Reply:
-    """Return the OpenAPI document."""
-    return 200, call.service.openapi
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        method="GET",
-        path="/healthz",
-        scope=None,
-        is_open=True,
-        has_queue=False,
-        handler=healthz,
-        answers={200: schemas.Health},
-        summary="Is this process alive?",
-    ),
-    Endpoint(
-        method="GET",
-        path="/readyz",
-        scope=None,
-        is_open=True,
-        has_queue=False,
-        handler=readyz,
-        answers={200: schemas.Health},
-        summary="Can requests be served?",
-    ),
-    Endpoint(
-        method="GET",
-        path="/metrics",
-        scope=Scope.READ,
-        has_queue=False,
-        handler=figures,
-        answers={200: None},
-        summary="Figures for Prometheus.",
-    ),
-    Endpoint(
-        method="GET",
-        path="/openapi.json",
-        scope=None,
-        is_open=True,
-        has_queue=False,
-        handler=openapi,
-        answers={200: schemas.Answer},
-        summary="This document.",
-    ),
-)
+    """This document."""
+    return 200, Text(call.service.openapi, b"application/json")

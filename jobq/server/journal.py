@@ -1,48 +1,67 @@
 """The endpoints of a queue's journal, as `jobq.journal.store.Journal` has them: for jobq's own client."""
 
 import math
-from typing import Any, Final
+from typing import Final
 
 from jobq.journal.store import Journal, journal_of
 from jobq.journal.wire import attempt_fields, record_fields
-from jobq.server import schemas
-from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Parameter, Reply, whole
+from jobq.server import answers, schemas
+from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Parameter, Reply, whole
 from jobq.server.error_responses import Refused
 from jobq.server.tokens import Scope
 
 _MOST_ATTEMPT: Final = 2**31 - 1
 _HOUR: Final = 3600.0
+_ID: Final = Parameter(name="id", schema={"type": "string", "maxLength": 200}, text="Of the task.")
+_ATTEMPT: Final = Parameter(
+    name="attempt",
+    schema={"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPT},
+    text="Its number; none = the last that has ended.",
+)
+_WINDOW: Final = Parameter(
+    name="window", schema={"type": "number", "minimum": 0, "default": _HOUR}, text="Seconds of ends to count."
+)
+_RECORDS: Final = {
+    "answers": {200: answers.JournalRecords},
+    "text": "Tasks as they are stored; variables with their values.",
+}
+ENDPOINTS: Final = Endpoints("/api/queues/{queue}/journal")
 
 
 async def _journal(call: Call) -> Journal:
     return journal_of(await call.backend())
 
 
+@ENDPOINTS.add("POST", "/find", Scope.READ, body=schemas.JournalIds, changes=False, **_RECORDS)
 async def find(call: Call) -> Reply:
-    """Show where tasks are."""
+    """Show where these tasks are."""
     found = await (await _journal(call)).find(_named(call))
     return 200, {"records": [record_fields(each) for each in found]}
 
 
+@ENDPOINTS.add("GET", "/running", Scope.READ, parameters=(LIMIT,), **_RECORDS)
 async def running(call: Call) -> Reply:
-    """Show what is leased."""
+    """Show what is leased, the longest first."""
     found = await (await _journal(call)).running(whole(call, "limit", 100, schemas.MAX_PAGE))
     return 200, {"records": [record_fields(each) for each in found]}
 
 
+@ENDPOINTS.add("GET", "/unfinished", Scope.READ, parameters=(LIMIT, AFTER), **_RECORDS)
 async def unfinished(call: Call) -> Reply:
-    """Show what has not ended."""
+    """Show what has not ended, by id."""
     limit = whole(call, "limit", 100, schemas.MAX_PAGE)
     found = await (await _journal(call)).unfinished(_text(call, "after"), limit)
     return 200, {"records": [record_fields(each) for each in found]}
 
 
+@ENDPOINTS.add("GET", "/attempts", Scope.READ, answers={200: answers.JournalAttempts}, parameters=(_ID,))
 async def attempts(call: Call) -> Reply:
     """Show the attempts of a task."""
     found = await (await _journal(call)).attempts(_text(call, "id"))
     return 200, {"attempts": [attempt_fields(each) for each in found]}
 
 
+@ENDPOINTS.add("GET", "/output", Scope.READ, answers={200: answers.JournalOutput}, parameters=(_ID, _ATTEMPT))
 async def output(call: Call) -> Reply:
     """Show the end of what an attempt has printed."""
     attempt = whole(call, "attempt", 0, _MOST_ATTEMPT) or None
@@ -50,8 +69,9 @@ async def output(call: Call) -> Reply:
     return 200, {"attempt": None, "output": None} if found is None else {"attempt": found[0], "output": found[1]}
 
 
+@ENDPOINTS.add("GET", "/stats", Scope.READ, answers={200: answers.JournalCounts}, parameters=(_WINDOW,))
 async def stats(call: Call) -> Reply:
-    """Count."""
+    """Count tasks by state, and what ended lately."""
     try:
         window = float(call.query.get("window", _HOUR))
     except ValueError:
@@ -67,8 +87,9 @@ async def stats(call: Call) -> Reply:
     }
 
 
+@ENDPOINTS.add("POST", "/cancel", Scope.ADMIN, body=schemas.JournalIds, answers={202: answers.JournalCanceled})
 async def cancel(call: Call) -> Reply:
-    """Cancel tasks."""
+    """Cancel tasks: one that waits has ended with the answer, one that runs is stopped by its worker."""
     ids = _named(call)
     found = await (await _journal(call)).cancel(ids)
     call.audited |= {"ids": ids[:10], "count": len(ids)}
@@ -87,84 +108,3 @@ def _text(call: Call, name: str) -> str:
     if "\0" in text:
         raise Refused(400, "malformed_request", f"{name}: holds a NUL")
     return text
-
-
-_ID: Final = Parameter(name="id", schema={"type": "string", "maxLength": 200}, text="Of the task.")
-_ATTEMPT: Final = Parameter(
-    name="attempt",
-    schema={"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPT},
-    text="Its number; none = the last that has ended.",
-)
-_WINDOW: Final = Parameter(
-    name="window", schema={"type": "number", "minimum": 0, "default": _HOUR}, text="Seconds of ends to count."
-)
-_VALUES: Final = "Tasks as they are stored; variables with their values."
-
-
-def _of_a_journal(method: str, verb: str, **more: Any) -> Endpoint:
-    return Endpoint(method=method, path=f"/api/queues/{{queue}}/journal/{verb}", **{"scope": Scope.READ, **more})
-
-
-ENDPOINTS: Final = (
-    _of_a_journal(
-        "POST",
-        "find",
-        handler=find,
-        body=schemas.JournalIds,
-        answers={200: schemas.JournalRecords},
-        summary="Show where these tasks are.",
-        text=_VALUES,
-    ),
-    _of_a_journal(
-        "GET",
-        "running",
-        handler=running,
-        answers={200: schemas.JournalRecords},
-        parameters=(LIMIT,),
-        summary="Show what is leased, the longest first.",
-        text=_VALUES,
-    ),
-    _of_a_journal(
-        "GET",
-        "unfinished",
-        handler=unfinished,
-        answers={200: schemas.JournalRecords},
-        parameters=(LIMIT, AFTER),
-        summary="Show what has not ended, by id.",
-        text=_VALUES,
-    ),
-    _of_a_journal(
-        "GET",
-        "attempts",
-        handler=attempts,
-        answers={200: schemas.JournalAttempts},
-        parameters=(_ID,),
-        summary="Show the attempts of a task.",
-    ),
-    _of_a_journal(
-        "GET",
-        "output",
-        handler=output,
-        answers={200: schemas.JournalOutput},
-        parameters=(_ID, _ATTEMPT),
-        summary="Show the end of what an attempt has printed.",
-    ),
-    _of_a_journal(
-        "GET",
-        "stats",
-        handler=stats,
-        answers={200: schemas.JournalCounts},
-        parameters=(_WINDOW,),
-        summary="Count tasks by state, and what ended lately.",
-    ),
-    _of_a_journal(
-        "POST",
-        "cancel",
-        scope=Scope.ADMIN,
-        changes=True,
-        handler=cancel,
-        body=schemas.JournalIds,
-        answers={202: schemas.JournalCanceled},
-        summary="Cancel tasks: one that waits has ended with the answer, one that runs is stopped by its worker.",
-    ),
-)

@@ -58,37 +58,37 @@ def record_of(
     return Record(attempt, end_of(output, MAX_OUTPUT_BYTES))
 
 
-def record_told(told: schemas.AttemptTold, *then: str) -> Record:
+def record_of_report(sent: schemas.AttemptTold, *then: str) -> Record:
     """Return what a worker of jobq reports of an attempt; times are this clock's.
 
     Args:
-        told: the worker's report.
+        sent: the worker's report.
         then: what can become of the task by this settle; raises Refused for anything else.
     """
-    if told.then not in then:
-        raise Refused(400, "malformed_request", f"attempt.then: {told.then} does not go with this settle")
+    if sent.then not in then:
+        raise Refused(400, "malformed_request", f"attempt.then: {sent.then} does not go with this settle")
     record = record_of(
-        told.outcome, told.then, detail=told.detail, exit_code=told.exit_code, value=told.value, output=told.output
+        sent.outcome, sent.then, detail=sent.detail, exit_code=sent.exit_code, value=sent.value, output=sent.output
     )
     attempt = replace(
         record.attempt,
-        started=None if told.running_seconds is None else record.attempt.ended - told.running_seconds,
-        host=told.host,
-        pid=told.pid,
-        signal=told.signal,
-        usage=None if told.usage is None else Usage(**told.usage.model_dump()),
-        program=told.program,
+        started=None if sent.running_seconds is None else record.attempt.ended - sent.running_seconds,
+        host=sent.host,
+        pid=sent.pid,
+        signal=sent.signal,
+        usage=None if sent.usage is None else Usage(**sent.usage.model_dump()),
+        program=sent.program,
     )
     return replace(record, attempt=attempt)
 
 
-def beat_of(told: schemas.Told | None) -> Beat | None:
+def beat_of(sent: schemas.Told | None) -> Beat | None:
     """Return the beat that a running attempt sent with a renewal."""
-    if told is None:
+    if sent is None:
         return None
     now = time.time()
-    fields = told.model_dump(exclude={"running_seconds"})
-    return Beat(at=now, started=None if told.running_seconds is None else now - told.running_seconds, **fields)
+    fields = sent.model_dump(exclude={"running_seconds"})
+    return Beat(at=now, started=None if sent.running_seconds is None else now - sent.running_seconds, **fields)
 
 
 def record_of_requeue(record: TaskRecord, task: Task) -> Record | None:

@@ -8,13 +8,23 @@ from typing import Any, Final
 
 from jobq.errors import LockLost
 from jobq.lease.store import Busy, Grant, LeaseRecord, LeaseState, LeaseStore, Request, checked_name, store_of
-from jobq.server import schemas
-from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Parameter, Reply, whole
+from jobq.server import answers, schemas
+from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Parameter, Reply, whole
 from jobq.server.error_responses import Refused
 from jobq.server.tokens import Scope
 
 _ACCEPTED: Final = {"accepted": True}
 _OURS: Final = "jobq."  # names of the service itself
+_DONE: Final = {202: answers.Accepted}
+_RESOURCE: Final = Parameter(
+    name="resource", schema={"type": "string", "maxLength": 128}, text="Only the lease of this name."
+)
+_TOKEN: Final = Parameter(
+    name="token",
+    schema={"type": "integer", "minimum": 1, "maximum": schemas.MAX_TOKEN},
+    text="Of the holder; without it an admin keeps the holder from renewing.",
+)
+ENDPOINTS: Final = Endpoints("/api/leases")
 
 
 async def _store(call: Call) -> LeaseStore:
@@ -24,8 +34,9 @@ async def _store(call: Call) -> LeaseStore:
     return store_of(await call.backend())
 
 
+@ENDPOINTS.add("POST", "", Scope.LEASE, body=schemas.NewLease, answers={201: answers.LeaseGranted})
 async def acquire(call: Call) -> Reply:
-    """Take a name."""
+    """Take a name, unless it is held (409)."""
     body: schemas.NewLease = call.body
     call.audited["lease"] = body.resource
     request = Request(
@@ -51,8 +62,9 @@ async def acquire(call: Call) -> Reply:
     return 201, granted | {"cursor": answer.cursor, "version": answer.version}
 
 
+@ENDPOINTS.add("PUT", "/renew", Scope.LEASE, body=schemas.Renewal, answers=_DONE)
 async def renew(call: Call) -> Reply:
-    """Extend a lease."""
+    """Extend a lease, from now."""
     body: schemas.Renewal = call.body
     _audit(call)
     grant = Grant(name=body.resource, token=body.token, key="", cursor=None, version=0)
@@ -60,6 +72,15 @@ async def renew(call: Call) -> Reply:
     return 202, _ACCEPTED
 
 
+@ENDPOINTS.add(
+    "POST",
+    "/release",
+    Scope.LEASE,
+    body=schemas.LeaseToken,
+    answers=_DONE,
+    summary="The same, for clients whose DELETE has no body.",
+)
+@ENDPOINTS.add("DELETE", "/release", Scope.LEASE, body=schemas.LeaseToken, answers=_DONE)
 async def release(call: Call) -> Reply:
     """Give a name back."""
     _audit(call)
@@ -67,8 +88,9 @@ async def release(call: Call) -> Reply:
     return 202, _ACCEPTED
 
 
+@ENDPOINTS.add("PUT", "/cursor", Scope.LEASE, body=schemas.Cursor, answers=_DONE)
 async def save(call: Call) -> Reply:
-    """Save a cursor."""
+    """Save how far the work has come."""
     body: schemas.Cursor = call.body
     _audit(call)
     grant = Grant(name=body.resource, token=body.token, key="", cursor=None, version=0)
@@ -76,6 +98,7 @@ async def save(call: Call) -> Reply:
     return 202, _ACCEPTED
 
 
+@ENDPOINTS.add("PUT", "/confirm", Scope.LEASE, body=schemas.Confirmed, answers={202: answers.Confirmation})
 async def confirm(call: Call) -> Reply:
     """Take a name for good."""
     _audit(call)
@@ -83,6 +106,7 @@ async def confirm(call: Call) -> Reply:
     return 202, {"token": made.token, "value": made.value}
 
 
+@ENDPOINTS.add("POST", "/withdraw", Scope.LEASE, body=schemas.Withdrawal, answers=_DONE)
 async def withdraw(call: Call) -> Reply:
     """Give back what a request was granted."""
     call.audited["lease"] = call.body.resource
@@ -90,8 +114,7 @@ async def withdraw(call: Call) -> Reply:
     return 202, _ACCEPTED
 
 
-async def revoke(call: Call) -> Reply:
-    """Keep a holder from renewing."""
+async def _revoke(call: Call) -> Reply:
     name = checked_name(call.path["id"])
     call.audited["lease"] = name
     record = await (await _store(call)).revoke(name)
@@ -100,20 +123,15 @@ async def revoke(call: Call) -> Reply:
     return 200, shown(record)
 
 
-async def show(call: Call) -> Reply:
-    """Show one lease."""
-    name = checked_name(call.path["id"])
-    record = await (await _store(call)).read(name)
-    if record is None:
-        raise _no_lease(name)
-    return 200, shown(record)
-
-
-def _no_lease(name: str) -> Refused:
-    return Refused(404, "lease_not_found", f"nobody ever held a lease {name} here")
-
-
-def _listing(wanted: Callable[[LeaseRecord], bool]) -> Any:
+def _list(path: str, summary: str, wanted: Callable[[LeaseRecord], bool]) -> None:
+    @ENDPOINTS.add(
+        "GET",
+        path,
+        Scope.READ,
+        answers={200: answers.LeasePage},
+        parameters=(AFTER, LIMIT, _RESOURCE),
+        summary=summary,
+    )
     async def handler(call: Call) -> Reply:
         limit, after = whole(call, "limit", 100, schemas.MAX_PAGE), call.query.get("after", "")
         name = call.query.get("resource")
@@ -127,7 +145,35 @@ def _listing(wanted: Callable[[LeaseRecord], bool]) -> Any:
         more = found[limit - 1].name if len(found) > limit else None
         return 200, {"leases": [shown(each) for each in found[:limit]], "next": more}
 
-    return handler
+
+def _in_state(state: LeaseState) -> Callable[[LeaseRecord], bool]:
+    return lambda record: record.state is state
+
+
+_list("", "Show all leases, by name.", lambda _: True)
+_list("/active", "Show the leases that are held.", _in_state(LeaseState.ACTIVE))
+_list("/expired", "Show those whose holder vanished.", _in_state(LeaseState.EXPIRED))
+_list(
+    "/renewed",
+    "Show those that are held and were renewed.",
+    lambda record: record.state is LeaseState.ACTIVE and bool(record.renewals),
+)
+_list("/released", "Show those that were given back.", _in_state(LeaseState.RELEASED))
+_list("/confirmed", "Show those that were taken for good.", _in_state(LeaseState.CONFIRMED))
+
+
+@ENDPOINTS.add("GET", "/{id}", Scope.READ, answers={200: answers.LeaseShown})
+async def show(call: Call) -> Reply:
+    """Show a lease. One that is named like a list is found by ?resource=."""
+    name = checked_name(call.path["id"])
+    record = await (await _store(call)).read(name)
+    if record is None:
+        raise _no_lease(name)
+    return 200, shown(record)
+
+
+def _no_lease(name: str) -> Refused:
+    return Refused(404, "lease_not_found", f"nobody ever held a lease {name} here")
 
 
 def shown(record: LeaseRecord) -> dict[str, Any]:
@@ -160,12 +206,13 @@ def _audit(call: Call) -> None:
     call.audited |= {"lease": call.body.resource, "token": call.body.token}
 
 
+@ENDPOINTS.add("DELETE", "/{id}", None, answers={200: answers.LeaseShown}, parameters=(_TOKEN,))
 async def release_by_id(call: Call) -> Reply:
-    """Give back under a token, or revoke without one."""
+    """Give a name back under its token; without one, and as admin, keep its holder from renewing."""
     text = call.query.get("token")
     if text is None:
         call.needs(Scope.ADMIN)
-        return await revoke(call)
+        return await _revoke(call)
     call.needs(Scope.ADMIN if call.path["id"].startswith(_OURS) else Scope.LEASE)
     token = whole(call, "token", 0, schemas.MAX_TOKEN)
     name = checked_name(call.path["id"])
@@ -181,87 +228,3 @@ async def release_by_id(call: Call) -> Reply:
     if record is None:
         raise _no_lease(name)
     return 200, shown(record)
-
-
-_DONE: Final = {202: schemas.Accepted}
-_LISTS: Final = {
-    "": (lambda _: True, "Show all leases, by name."),
-    "/active": (lambda record: record.state is LeaseState.ACTIVE, "Show the leases that are held."),
-    "/expired": (lambda record: record.state is LeaseState.EXPIRED, "Show those whose holder vanished."),
-    "/renewed": (
-        lambda record: record.state is LeaseState.ACTIVE and bool(record.renewals),
-        "Show those that are held and were renewed.",
-    ),
-    "/released": (lambda record: record.state is LeaseState.RELEASED, "Show those that were given back."),
-    "/confirmed": (lambda record: record.state is LeaseState.CONFIRMED, "Show those that were taken for good."),
-}
-_RESOURCE: Final = Parameter(
-    name="resource", schema={"type": "string", "maxLength": 128}, text="Only the lease of this name."
-)
-_TOKEN: Final = Parameter(
-    name="token",
-    schema={"type": "integer", "minimum": 1, "maximum": schemas.MAX_TOKEN},
-    text="Of the holder; without it an admin keeps the holder from renewing.",
-)
-ENDPOINTS: Final = (
-    Endpoint(
-        method="POST",
-        path="/api/leases",
-        scope=Scope.LEASE,
-        handler=acquire,
-        body=schemas.NewLease,
-        answers={201: schemas.LeaseGranted},
-        summary="Take a name, unless it is held (409).",
-        changes=True,
-    ),
-    *(
-        Endpoint(
-            method="GET",
-            path=f"/api/leases{path}",
-            scope=Scope.READ,
-            handler=_listing(wanted),
-            answers={200: schemas.LeasePage},
-            parameters=(AFTER, LIMIT, _RESOURCE),
-            summary=summary,
-        )
-        for path, (wanted, summary) in _LISTS.items()
-    ),
-    *(
-        Endpoint(
-            method=method,
-            path=f"/api/leases/{verb}",
-            scope=Scope.LEASE,
-            handler=handler,
-            body=model,
-            answers=answers,
-            summary=summary,
-            changes=True,
-        )
-        for method, verb, handler, model, answers, summary in (
-            ("PUT", "renew", renew, schemas.Renewal, _DONE, "Extend a lease, from now."),
-            ("DELETE", "release", release, schemas.LeaseToken, _DONE, "Give a name back."),
-            ("POST", "release", release, schemas.LeaseToken, _DONE, "The same, for clients whose DELETE has no body."),
-            ("PUT", "cursor", save, schemas.Cursor, _DONE, "Save how far the work has come."),
-            ("PUT", "confirm", confirm, schemas.Confirmed, {202: schemas.Confirmation}, "Take a name for good."),
-            ("POST", "withdraw", withdraw, schemas.Withdrawal, _DONE, "Give back what a request was granted."),
-        )
-    ),
-    Endpoint(
-        method="GET",
-        path="/api/leases/{id}",
-        scope=Scope.READ,
-        handler=show,
-        answers={200: schemas.LeaseShown},
-        summary="Show a lease. One that is named like a list is found by ?resource=.",
-    ),
-    Endpoint(
-        method="DELETE",
-        path="/api/leases/{id}",
-        scope=None,
-        handler=release_by_id,
-        answers={200: schemas.LeaseShown},
-        parameters=(_TOKEN,),
-        summary="Give a name back under its token; without one, and as admin, keep its holder from renewing.",
-        changes=True,
-    ),
-)

@@ -11,21 +11,17 @@ import logging
 import random
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, JobqError, LeaseHeld, LockLost
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import LeaseState, store_of
-from jobq.server import schemas
-from jobq.server.endpoint import Call, Endpoint, Reply
+from jobq.server import answers, schemas
+from jobq.server.endpoint import Call, Endpoints, Reply, Service
 from jobq.server.error_responses import Refused
 from jobq.server.tokens import Scope
 from jobq.settings import Settings
 from jobq.task import Task
-
-if TYPE_CHECKING:
-    from jobq.servable import Document
-    from jobq.server.app import Service
 
 _log: Final = logging.getLogger("jobq.server")
 LEASE: Final = "jobq.generator"
@@ -37,6 +33,7 @@ _STEP_SECONDS: Final = 0.2
 _MOST_AT_ONCE: Final = 2_000
 _RACES: Final = 20
 _MOST_DIGITS: Final = 19  # of 63 bits
+ENDPOINTS: Final = Endpoints("/api/generator")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +71,7 @@ def _document(queue: str) -> str:
 
 
 async def _wanted(root: Any, queue: str) -> tuple[Wanted, int]:
-    document: Document | None = await root.document(_document(queue))
+    document = await root.document(_document(queue))
     return (Wanted(), 0) if document is None else (Wanted(**json.loads(document.value)), document.version)
 
 
@@ -98,7 +95,7 @@ def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
 
 
-async def _told(call: Call) -> dict[str, Any]:
+async def _state(call: Call) -> dict[str, Any]:
     wanted, _ = await _wanted(call.service.places.root, call.queue)
     record = await store_of(await call.backend()).read(LEASE)
     is_held = record is not None and record.state is LeaseState.ACTIVE
@@ -122,10 +119,11 @@ async def _told(call: Call) -> dict[str, Any]:
     }
 
 
+@ENDPOINTS.add("GET", "", Scope.READ, answers={200: answers.Generator})
 async def look(call: Call) -> Reply:
-    """Answer with how it stands."""
+    """How the load generator stands; the same from every replica."""
     _check_queue(call)
-    return 200, await _told(call)
+    return 200, await _state(call)
 
 
 def _check_queue(call: Call) -> None:
@@ -133,8 +131,9 @@ def _check_queue(call: Call) -> None:
         raise Refused(400, "refused", f"the generator fills queue {call.service.places.default!r} alone")
 
 
+@ENDPOINTS.add("POST", "/start", Scope.ADMIN, body=schemas.GeneratorStart, answers={202: answers.Generator})
 async def start(call: Call) -> Reply:
-    """Let it run; what runs already goes on with the new rate."""
+    """Let the load generator run, on one replica."""
     _check_queue(call)
     body: schemas.GeneratorStart = call.body
 
@@ -148,14 +147,15 @@ async def start(call: Call) -> Reply:
         return asked if known == asked else replace(asked, run=known.run + 1)
 
     call.audited["run"] = (await _want(call.service.places.root, call.queue, change)).run
-    return 202, await _told(call)
+    return 202, await _state(call)
 
 
+@ENDPOINTS.add("POST", "/stop", Scope.ADMIN, answers={202: answers.Generator})
 async def stop(call: Call) -> Reply:
     """Let it stop, wherever it runs."""
     _check_queue(call)
     await _want(call.service.places.root, call.queue, lambda known: replace(known, is_running=False))
-    return 202, await _told(call)
+    return 202, await _state(call)
 
 
 class GeneratorLoop:
@@ -166,7 +166,7 @@ class GeneratorLoop:
         settings: for the lease.
     """
 
-    def __init__(self, service: "Service", settings: Settings) -> None:
+    def __init__(self, service: Service, settings: Settings) -> None:
         self._service = service
         self._settings = settings
         self._queue = service.places.default
@@ -218,34 +218,3 @@ class GeneratorLoop:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STEP_SECONDS):
                     await lease.lost.wait()
-
-
-ENDPOINTS: Final = (
-    Endpoint(
-        method="GET",
-        path="/api/generator",
-        scope=Scope.READ,
-        handler=look,
-        answers={200: schemas.Generator},
-        summary="How the load generator stands; the same from every replica.",
-    ),
-    Endpoint(
-        method="POST",
-        path="/api/generator/start",
-        scope=Scope.ADMIN,
-        handler=start,
-        body=schemas.GeneratorStart,
-        answers={202: schemas.Generator},
-        summary="Let the load generator run, on one replica.",
-        changes=True,
-    ),
-    Endpoint(
-        method="POST",
-        path="/api/generator/stop",
-        scope=Scope.ADMIN,
-        handler=stop,
-        answers={202: schemas.Generator},
-        summary="Let it stop, wherever it runs.",
-        changes=True,
-    ),
-)

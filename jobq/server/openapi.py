@@ -6,6 +6,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from jobq.server import answers
 from jobq.server import schemas as wire
 from jobq.server.endpoint import QUEUE, Endpoint
 
@@ -32,7 +33,7 @@ _OF_A_CALLER: Final = frozenset({401, 403, 429})
 
 def document(endpoints: Sequence[Endpoint], *, default_queue: str) -> dict[str, Any]:
     """Return the OpenAPI document, version 3.1."""
-    models: set[type[BaseModel]] = {wire.Problem}
+    models: set[type[BaseModel]] = {answers.Problem}
     for endpoint in endpoints:
         models |= {model for model in (endpoint.body, *endpoint.answers.values()) if model is not None}
     _, schemas = models_json_schema(
@@ -94,7 +95,7 @@ def _parameters(endpoint: Endpoint, default_queue: str) -> list[dict[str, Any]]:
 
 def _responses(endpoint: Endpoint) -> dict[str, Any]:
     statuses: dict[int, tuple[str, type[BaseModel] | None]] = {
-        status: (text, wire.Problem) for status, text in _COMMON.items() if _may_be(endpoint, status)
+        status: (text, answers.Problem) for status, text in _COMMON.items() if _may_be(endpoint, status)
     }
     for status, model in endpoint.answers.items():
         statuses[status] = (" ".join((model.__doc__ or "").split()) if model else "As text.", model)

@@ -7,86 +7,10 @@ from jobq.backend import DeadLetter, Peeked
 from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
 from jobq.journal.wire import body_fields
-from jobq.server import schemas
-from jobq.server.endpoint import LIMIT, Call, Endpoint, Parameter, Reply, whole
+from jobq.server import answers, schemas
+from jobq.server.endpoint import LIMIT, Call, Endpoints, Parameter, Reply, whole
 from jobq.server.error_responses import Refused
 from jobq.server.tokens import Scope
-
-
-async def names(call: Call) -> Reply:
-    """Name the queues."""
-    return 200, {"queues": [name for name in await call.service.places.names() if call.may(Scope.READ, name)]}
-
-
-async def make(call: Call) -> Reply:
-    """Make a queue."""
-    exist_ok = call.query.get("exist_ok", "true") != "false"
-    try:
-        await call.service.places.make(call.queue, exist_ok=exist_ok)
-    except ConfigurationError:
-        if exist_ok:
-            raise
-        raise Refused(409, "exists", f"queue {call.queue!r} exists already") from None
-    return 202, {"queue": call.queue}
-
-
-async def stats(call: Call) -> Reply:
-    """Count."""
-    found = await (await call.backend()).stats()
-    counts = {name: getattr(found, name) for name in ("visible", "leased", "scheduled", "dead")}
-    return 200, counts
-
-
-async def peek(call: Call) -> Reply:
-    """Show what could be claimed."""
-    found = await (await call.backend()).peek(whole(call, "limit", 100, schemas.MAX_TASKS))
-    return 200, {"tasks": list(_raw(found))}
-
-
-async def dead_letters(call: Call) -> Reply:
-    """Show dead letters with their bytes."""
-    limit = whole(call, "limit", 100, schemas.MAX_TASKS)
-    found, behind = await (await call.backend()).dead_page(call.query.get("after", ""), limit)
-    return 200, {"tasks": list(_raw(found)), "next": behind}
-
-
-def _raw(found: list[Peeked] | list[DeadLetter]) -> Iterator[dict[str, Any]]:
-    for each in found:
-        shown: dict[str, Any] = {"id": each.id, "deliveries": each.deliveries, **body_fields(each.body)}
-        if isinstance(each, DeadLetter):
-            shown |= {"reason": each.reason, "description": each.description, "died": each.died}
-        yield shown
-
-
-async def clear(call: Call) -> Reply:
-    """Delete what waits or is leased: all of it, or for as long as one request should last, if it has a cursor."""
-    backend = await call.backend()
-    cursor = call.query.get("cursor")
-    if cursor is None or not isinstance(backend, ClearsInSteps):
-        cleared = Cleared(await backend.clear(), None)
-    else:
-        cleared = await clear_in_steps(backend, begin=cursor, seconds=_CLEAR_SECONDS)
-    call.audited["count"] = cleared.deleted
-    return 202, {"cleared": cleared.deleted, "cursor": cleared.cursor}
-
-
-async def redrive(call: Call) -> Reply:
-    """Put dead letters back."""
-    return await _tend(call, "redrive")
-
-
-async def purge(call: Call) -> Reply:
-    """Delete dead letters."""
-    return await _tend(call, "purge_dead")
-
-
-async def _tend(call: Call, verb: str) -> Reply:
-    if any("\0" in each for each in call.body.ids):
-        raise Refused(400, "malformed_request", "ids: one holds a NUL")
-    found = await getattr(await call.backend(), verb)(call.body.ids)
-    call.audited |= {"ids": found[:10], "count": len(found)}
-    return 202, {"ids": found}
-
 
 _LIMIT: Final = Parameter(
     name="limit",
@@ -105,75 +29,88 @@ _CURSOR: Final = Parameter(
 _EXIST_OK: Final = Parameter(
     name="exist_ok", schema={"type": "string", "enum": ["true", "false"]}, text="Whether it may exist already."
 )
+_IDS: Final = {"body": schemas.Ids, "answers": {202: answers.FoundIds}}
+ENDPOINTS: Final = Endpoints("/api/queues")
 
 
-def _of_a_queue(method: str, verb: str, scope: Scope, **more: Any) -> Endpoint:
-    return Endpoint(method=method, path=f"/api/queues/{{queue}}{verb}", scope=scope, changes=method != "GET", **more)
+@ENDPOINTS.add("GET", "", None, answers={200: answers.QueueNames}, has_queue=False)
+async def names(call: Call) -> Reply:
+    """Name the queues."""
+    return 200, {"queues": [name for name in await call.service.places.names() if call.may(Scope.READ, name)]}
 
 
-ENDPOINTS: Final = (
-    Endpoint(
-        method="GET",
-        path="/api/queues",
-        scope=None,
-        handler=names,
-        answers={200: schemas.QueueNames},
-        summary="Name the queues.",
-        has_queue=False,
-    ),
-    _of_a_queue(
-        "PUT",
-        "",
-        Scope.ENQUEUE,
-        handler=make,
-        answers={202: schemas.QueueMade},
-        parameters=(_EXIST_OK,),
-        summary="Make a queue.",
-    ),
-    _of_a_queue("GET", "", Scope.READ, handler=stats, answers={200: schemas.Counts}, summary="Count its tasks."),
-    _of_a_queue(
-        "GET",
-        "/peek",
-        Scope.READ,
-        handler=peek,
-        answers={200: schemas.RawTasks},
-        parameters=(_LIMIT,),
-        summary="Show what could be claimed, as it is stored; variables with their values.",
-    ),
-    _of_a_queue(
-        "GET",
-        "/dead-letters",
-        Scope.READ,
-        handler=dead_letters,
-        answers={200: schemas.RawPage},
-        parameters=(_LIMIT, _BEHIND),
-        summary="Show dead letters, oldest first, as they are stored; variables with their values.",
-    ),
-    _of_a_queue(
-        "POST",
-        "/clear",
-        Scope.ADMIN,
-        handler=clear,
-        answers={202: schemas.Cleared},
-        parameters=(_CURSOR,),
-        summary="Delete every task that waits or is leased.",
-    ),
-    _of_a_queue(
-        "POST",
-        "/redrive",
-        Scope.ADMIN,
-        handler=redrive,
-        body=schemas.Ids,
-        answers={202: schemas.FoundIds},
-        summary="Put dead letters back with fresh budgets.",
-    ),
-    _of_a_queue(
-        "POST",
-        "/purge",
-        Scope.ADMIN,
-        handler=purge,
-        body=schemas.Ids,
-        answers={202: schemas.FoundIds},
-        summary="Delete dead letters for good.",
-    ),
-)
+@ENDPOINTS.add("PUT", "/{queue}", Scope.ENQUEUE, answers={202: answers.QueueMade}, parameters=(_EXIST_OK,))
+async def make(call: Call) -> Reply:
+    """Make a queue."""
+    exist_ok = call.query.get("exist_ok", "true") != "false"
+    try:
+        await call.service.places.make(call.queue, exist_ok=exist_ok)
+    except ConfigurationError:
+        if exist_ok:
+            raise
+        raise Refused(409, "exists", f"queue {call.queue!r} exists already") from None
+    return 202, {"queue": call.queue}
+
+
+@ENDPOINTS.add("GET", "/{queue}", Scope.READ, answers={200: answers.Counts})
+async def stats(call: Call) -> Reply:
+    """Count its tasks."""
+    found = await (await call.backend()).stats()
+    counts = {name: getattr(found, name) for name in ("visible", "leased", "scheduled", "dead")}
+    return 200, counts
+
+
+@ENDPOINTS.add("GET", "/{queue}/peek", Scope.READ, answers={200: answers.RawTasks}, parameters=(_LIMIT,))
+async def peek(call: Call) -> Reply:
+    """Show what could be claimed, as it is stored; variables with their values."""
+    found = await (await call.backend()).peek(whole(call, "limit", 100, schemas.MAX_TASKS))
+    return 200, {"tasks": list(_raw(found))}
+
+
+@ENDPOINTS.add("GET", "/{queue}/dead-letters", Scope.READ, answers={200: answers.RawPage}, parameters=(_LIMIT, _BEHIND))
+async def dead_letters(call: Call) -> Reply:
+    """Show dead letters, oldest first, as they are stored; variables with their values."""
+    limit = whole(call, "limit", 100, schemas.MAX_TASKS)
+    found, behind = await (await call.backend()).dead_page(call.query.get("after", ""), limit)
+    return 200, {"tasks": list(_raw(found)), "next": behind}
+
+
+def _raw(found: list[Peeked] | list[DeadLetter]) -> Iterator[dict[str, Any]]:
+    for each in found:
+        shown: dict[str, Any] = {"id": each.id, "deliveries": each.deliveries, **body_fields(each.body)}
+        if isinstance(each, DeadLetter):
+            shown |= {"reason": each.reason, "description": each.description, "died": each.died}
+        yield shown
+
+
+@ENDPOINTS.add("POST", "/{queue}/clear", Scope.ADMIN, answers={202: answers.Cleared}, parameters=(_CURSOR,))
+async def clear(call: Call) -> Reply:
+    """Delete every task that waits or is leased."""
+    backend = await call.backend()
+    cursor = call.query.get("cursor")
+    if cursor is None or not isinstance(backend, ClearsInSteps):
+        cleared = Cleared(await backend.clear(), None)
+    else:
+        cleared = await clear_in_steps(backend, begin=cursor, seconds=_CLEAR_SECONDS)
+    call.audited["count"] = cleared.deleted
+    return 202, {"cleared": cleared.deleted, "cursor": cleared.cursor}
+
+
+@ENDPOINTS.add("POST", "/{queue}/redrive", Scope.ADMIN, **_IDS)
+async def redrive(call: Call) -> Reply:
+    """Put dead letters back with fresh budgets."""
+    return await _tend(call, "redrive")
+
+
+@ENDPOINTS.add("POST", "/{queue}/purge", Scope.ADMIN, **_IDS)
+async def purge(call: Call) -> Reply:
+    """Delete dead letters for good."""
+    return await _tend(call, "purge_dead")
+
+
+async def _tend(call: Call, verb: str) -> Reply:
+    if any("\0" in each for each in call.body.ids):
+        raise Refused(400, "malformed_request", "ids: one holds a NUL")
+    found = await getattr(await call.backend(), verb)(call.body.ids)
+    call.audited |= {"ids": found[:10], "count": len(found)}
+    return 202, {"ids": found}

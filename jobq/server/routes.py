@@ -1,5 +1,7 @@
 """Which endpoint a path and a method name."""
 
+from collections.abc import Sequence
+
 from jobq.server.endpoint import Endpoint
 from jobq.server.error_responses import Refused
 
@@ -7,7 +9,7 @@ from jobq.server.error_responses import Refused
 class Routes:
     """Finds the endpoint of a path."""
 
-    def __init__(self, endpoints: tuple[Endpoint, ...]) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._fixed: dict[str, dict[str, Endpoint]] = {}
         self._variable: list[tuple[tuple[str, ...], dict[str, Endpoint]]] = []
         for endpoint in endpoints:

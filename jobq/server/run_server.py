@@ -13,7 +13,7 @@ from typing import Any, Final
 import uvicorn
 
 from jobq.errors import ConfigurationError
-from jobq.server.app import Limits, Service
+from jobq.server.app import App, Limits
 from jobq.server.backend_pool import Places
 from jobq.server.load_generator import GeneratorLoop
 from jobq.server.slow_client_limits import MOST_CONNECTIONS, PatientProtocol
@@ -81,12 +81,12 @@ async def serve(
             )
         _allow_descriptors()
         with _listener(listening) as listener:
-            service = Service(places, needs_tokens=not is_local, limits=listening.limits)
+            app = App(places, needs_tokens=not is_local, limits=listening.limits)
             scheme = "https" if listening.certificate else "http"
             url = f"{scheme}://{_shown(listening.host)}:{listener.getsockname()[1]}"
-            generator = asyncio.create_task(GeneratorLoop(service, settings).run(), name="generator")
+            generator = asyncio.create_task(GeneratorLoop(app.service, settings).run(), name="generator")
             try:
-                await _run(service, listener, listening, stop, lambda: on_ready(url, has_tokens))
+                await _run(app, listener, listening, stop, lambda: on_ready(url, has_tokens))
             finally:
                 generator.cancel()
                 await asyncio.wait({generator})
@@ -95,10 +95,10 @@ async def serve(
 
 
 async def _run(
-    service: Service, listener: socket.socket, listening: Listening, stop: asyncio.Event, on_ready: Callable[[], None]
+    app: App, listener: socket.socket, listening: Listening, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     config = uvicorn.Config(
-        service,
+        app,
         http=PatientProtocol,
         ws="none",
         lifespan="off",
@@ -122,7 +122,7 @@ async def _run(
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-        service.stop()
+        app.stop()
         server.should_exit = True
         await serving
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import wraps
 from typing import Any, Final
 from uuid import uuid4
 
@@ -16,8 +17,8 @@ from jobq.formats import strict_json
 from jobq.journal.wire import body_fields
 from jobq.run.attempt import retry
 from jobq.servable import HeldDelivery, Kind, TaskRecord
-from jobq.server import journal_records, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoint, Handler, Parameter, Reply, malformed, whole
+from jobq.server import answers, journal_records, schemas
+from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Handler, Parameter, Reply, malformed, whole
 from jobq.server.error_responses import Refused, refused_for
 from jobq.server.request_parsing import aside
 from jobq.server.tokens import Scope
@@ -26,10 +27,18 @@ from jobq.task import WIRE_VERSION, Counters, Outcome, OutcomeKind, Task, TaskRe
 
 _ACCEPTED: Final = {"accepted": True}
 _TAIL: Final = 4096  # characters of output in a dead letter (architecture 11)
+_DONE: Final = {"status": 202}
+_SETTLED: Final = {202: answers.Accepted}
+_PAGES: Final = {"answers": {200: answers.TaskPage}, "parameters": (AFTER, LIMIT)}
+_STATE: Final = Parameter(
+    name="state", schema={"type": "string", "enum": [str(kind) for kind in Kind]}, text="Which tasks."
+)
+ENDPOINTS: Final = Endpoints("/api/tasks")
 
 
+@ENDPOINTS.add("POST", "", Scope.ENQUEUE, body=schemas.NewTasks, answers={202: answers.Pushed})
 async def push(call: Call) -> Reply:
-    """Add tasks."""
+    """Add tasks, durably: all of them or none."""
     tasks = await aside(
         call.size, lambda: [_task_of(call, fields, number) for number, fields in enumerate(call.body.tasks)]
     )
@@ -61,8 +70,13 @@ def _id_of(call: Call, number: int) -> str:
     return f"k-{hashlib.blake2b(named.encode(), digest_size=16).hexdigest()}"
 
 
+@ENDPOINTS.add("POST", "/next", Scope.LEASE, body=schemas.Claim, answers={200: answers.Claimed})
 async def claim(call: Call) -> Reply:
-    """Lease tasks, and stay for a first one; a client that hangs up meanwhile leaves nothing leased."""
+    """Claim tasks, and stay for a first one.
+
+    The lease counts from before the request was sent. What a lost answer has claimed is to be had again by a new call
+    that names the key of the former one.
+    """
     body: schemas.Claim = call.body
     backend = await call.backend()
     lease = None if body.lease_seconds is None else timedelta(seconds=body.lease_seconds)
@@ -122,6 +136,7 @@ def _claimed(delivery: HeldDelivery, *, raw: bool) -> dict[str, Any]:
 def fenced(handler: Handler) -> Handler:
     """Answer 404 instead of 409 where the task is not known at all."""
 
+    @wraps(handler)
     async def checked(call: Call) -> Reply:
         try:
             return await handler(call)
@@ -133,8 +148,10 @@ def fenced(handler: Handler) -> Handler:
     return checked
 
 
+@ENDPOINTS.add("PUT", "/{id}/heartbeat", Scope.LEASE, body=schemas.Heartbeat, answers={202: answers.Kept})
+@fenced
 async def heartbeat(call: Call) -> Reply:
-    """Renew a lease."""
+    """Renew the lease, from now."""
     body: schemas.Heartbeat = call.body
     delivery = await _held(call)
     lease = delivery.lease if body.lease_seconds is None else timedelta(seconds=body.lease_seconds)
@@ -142,15 +159,17 @@ async def heartbeat(call: Call) -> Reply:
     return 202, _ACCEPTED | {"cancel": renewed.cancel}
 
 
+@ENDPOINTS.add("PUT", "/{id}/complete", Scope.SETTLE, body=schemas.Completion, answers=_SETTLED)
+@fenced
 async def complete(call: Call) -> Reply:
-    """End a task as done."""
+    """The task is done."""
     body: schemas.Completion = call.body
     result = TaskResult(
         exit_code=body.exit_code, value=body.value, duration=body.duration_seconds, output_tail=body.output
     )
     delivery = await _held(call)
     if body.attempt is not None:
-        record = journal_records.record_told(body.attempt, "done", "canceled", "moved")
+        record = journal_records.record_of_report(body.attempt, "done", "canceled", "moved")
     else:
         record = journal_records.record_of(
             OutcomeKind.SUCCEEDED,
@@ -164,8 +183,10 @@ async def complete(call: Call) -> Reply:
     return 202, _ACCEPTED
 
 
+@ENDPOINTS.add("PUT", "/{id}/fail", Scope.SETTLE, body=schemas.Failure, answers=_SETTLED)
+@fenced
 async def fail(call: Call) -> Reply:
-    """Count a failure; the task comes again, or is given up, by its budgets (S7)."""
+    """The attempt failed: counted, and tried again or given up."""
     body: schemas.Failure = call.body
     # Distinguished by the request alone: what becomes of it depends on counters that the first one has changed (S5).
     said = _said("fail", body.detail, body.output, body.duration_seconds, body.exit_code)
@@ -208,48 +229,54 @@ def _verdict(record: TaskRecord, body: schemas.Failure) -> Requeue | DeadLetter:
     return verdict
 
 
+@ENDPOINTS.add("PUT", "/{id}/release", Scope.SETTLE, body=schemas.Release, answers=_SETTLED)
+@fenced
 async def release(call: Call) -> Reply:
-    """Put back a task that was never started; costs it nothing (S7)."""
+    """Put back what was never started."""
     delivery, _ = await _held_body(call)
     await delivery.settle(Release())
     return 202, _ACCEPTED
 
 
+@ENDPOINTS.add("PUT", "/{id}/requeue", Scope.SETTLE, body=schemas.Requeue, answers=_SETTLED)
+@fenced
 async def requeue(call: Call) -> Reply:
-    """Put a task back with the counters that the caller has raised (S6); its work stays the store's (S2)."""
+    """Put it back, counted by the caller."""
     body: schemas.Requeue = call.body
-    told = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **body.task}))
-    if told.id != call.path["id"]:
+    given = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **body.task}))
+    if given.id != call.path["id"]:
         raise Refused(400, "malformed_request", "task.id: is another task's")
-    said = _said("requeue", told.encode(), body.delay_seconds)  # by the request alone, as in `fail`
+    said = _said("requeue", given.encode(), body.delay_seconds)  # by the request alone, as in `fail`
     delivery, task = await _held_body(call)
     delay, record = timedelta(seconds=body.delay_seconds), None
     if body.attempt is not None:
-        record = journal_records.record_told(body.attempt, "retry")
+        record = journal_records.record_of_report(body.attempt, "retry")
     elif task is not None:
-        record = journal_records.record_of_requeue(task, told)
-    settlement: Settlement = Release(delay)  # of what is no task, which has no counters
+        record = journal_records.record_of_requeue(task, given)
+    settlement: Settlement = Release(delay)  # of what is no task, which has no counters; work stays the store's (S2)
     with contextlib.suppress(MalformedTask):
-        settlement = Requeue(_counted(delivery.task.counters, told.counters), delay, record=record)
+        settlement = Requeue(_counted(delivery.task.counters, given.counters), delay, record=record)
     await delivery.settle(settlement, said)
     return 202, _ACCEPTED
 
 
-def _counted(counters: Counters, told: Counters) -> Counters:
+def _counted(counters: Counters, given: Counters) -> Counters:
     """Return what the caller has raised: who may settle lowers no count (S7)."""
-    return Counters(**{name: max(count, getattr(told, name)) for name, count in counters})
+    return Counters(**{name: max(count, getattr(given, name)) for name, count in counters})
 
 
 def _said(verb: str, *words: object) -> str:
     return f"{verb} {hashlib.blake2b(repr(words).encode(), digest_size=8).hexdigest()}"
 
 
+@ENDPOINTS.add("PUT", "/{id}/dead-letter", Scope.SETTLE, body=schemas.Burial, answers=_SETTLED)
+@fenced
 async def dead_letter(call: Call) -> Reply:
-    """Give a task up (S6)."""
+    """Give it up, counted by the caller."""
     body: schemas.Burial = call.body
     delivery = await _held(call)
     if body.attempt is not None:
-        record = journal_records.record_told(body.attempt, "dead")
+        record = journal_records.record_of_report(body.attempt, "dead")
     else:
         task = await (await call.backend()).find(call.path["id"])
         detail = body.description.partition("\n")[0]
@@ -258,8 +285,10 @@ async def dead_letter(call: Call) -> Reply:
     return 202, _ACCEPTED
 
 
+@ENDPOINTS.add("PUT", "/{id}/checkpoint", Scope.SETTLE, body=schemas.Checkpoint, answers=_SETTLED)
+@fenced
 async def checkpoint(call: Call) -> Reply:
-    """Save how far a task has come (S9)."""
+    """Save how far the task has come."""
     await (await _held(call)).checkpoint(call.body.value, call.body.number)
     return 202, _ACCEPTED
 
@@ -283,8 +312,21 @@ async def _held_body(call: Call) -> tuple[HeldDelivery, TaskRecord | None]:
     return await _held(call, record.body), record
 
 
+_SETTLES: Final = {
+    "complete": complete,
+    "fail": fail,
+    "release": release,
+    "requeue": requeue,
+    "dead-letter": dead_letter,
+}
+
+
+# Each settle has its own line in the audit, and this none.
+@ENDPOINTS.add(
+    "POST", "/settle", Scope.SETTLE, body=schemas.Settles, answers={200: answers.SettleAnswers}, changes=False
+)
 async def settle(call: Call) -> Reply:
-    """End several deliveries at once; each by itself, and each with its own line in the audit."""
+    """End several deliveries in one request."""
     backend = await call.backend()
     return 200, {"answers": await asyncio.gather(*(_settled(call, backend, item) for item in call.body.settles))}
 
@@ -304,33 +346,37 @@ async def _settled(several: Call, backend: Any, item: Any) -> dict[str, Any]:
         status = answer.status
         return _refusal(answer)
     finally:
-        call.service.audit(f"settle {call.body.verb}", call, status)
+        call.audit(f"settle {call.body.verb}", status)
 
 
 def _refusal(refused: Refused) -> dict[str, Any]:
     return {"status": refused.status, "error": {"code": refused.code, "message": refused.message}}
 
 
+@ENDPOINTS.add("GET", "", Scope.READ, **_PAGES | {"parameters": (AFTER, LIMIT, _STATE)})
 async def page(call: Call) -> Reply:
-    """Show tasks by their ids, a page at a time."""
+    """Show tasks, by id."""
     kind = Kind(call.query.get("state", Kind.ALL)) if call.query.get("state", "all") in set(Kind) else None
     if kind is None:
         raise Refused(400, "malformed_request", f"state must be one of {', '.join(Kind)}")
     return await _page(call, kind)
 
 
+@ENDPOINTS.add("GET", "/started", Scope.READ, **_PAGES)
 async def started(call: Call) -> Reply:
-    """Show what is leased."""
+    """Show the tasks that are leased."""
     return await _page(call, Kind.STARTED)
 
 
+@ENDPOINTS.add("GET", "/processed", Scope.READ, **_PAGES)
 async def processed(call: Call) -> Reply:
-    """Show what is done."""
+    """Show the tasks that are done."""
     return await _page(call, Kind.PROCESSED)
 
 
+@ENDPOINTS.add("GET", "/dead", Scope.READ, **_PAGES)
 async def dead(call: Call) -> Reply:
-    """Show what was given up."""
+    """Show the tasks that were given up."""
     return await _page(call, Kind.DEAD)
 
 
@@ -345,8 +391,9 @@ async def _page(call: Call, kind: Kind) -> Reply:
     return 200, {"tasks": shown, "next": shown[-1]["id"] if len(found) > limit else None}
 
 
+@ENDPOINTS.add("GET", "/{id}", Scope.READ, answers={200: answers.TaskShown})
 async def show(call: Call) -> Reply:
-    """Show one task."""
+    """Show a task."""
     record = None if "\0" in call.path["id"] else await (await call.backend()).find(call.path["id"])
     if record is None:
         raise _no_task(call)
@@ -382,107 +429,3 @@ def _shown(record: TaskRecord) -> dict[str, Any]:
             # Values may be secrets (A5): that there is a variable is enough to know.
             shown["task"]["env"] = dict.fromkeys(task.env, "***")
     return shown
-
-
-_DONE: Final = {"status": 202}
-_SETTLES: Final = {
-    "complete": fenced(complete),
-    "fail": fenced(fail),
-    "release": fenced(release),
-    "requeue": fenced(requeue),
-    "dead-letter": fenced(dead_letter),
-}
-_SETTLED: Final = {202: schemas.Accepted}
-_STATES: Final = AFTER, LIMIT
-ENDPOINTS: Final = (
-    Endpoint(
-        method="POST",
-        path="/api/tasks",
-        scope=Scope.ENQUEUE,
-        handler=push,
-        body=schemas.NewTasks,
-        answers={202: schemas.Pushed},
-        summary="Add tasks, durably: all of them or none.",
-        changes=True,
-    ),
-    Endpoint(
-        method="POST",
-        path="/api/tasks/next",
-        scope=Scope.LEASE,
-        handler=claim,
-        body=schemas.Claim,
-        answers={200: schemas.Claimed},
-        summary="Claim tasks, and stay for a first one.",
-        text="The lease counts from before the request was sent. What a lost answer has claimed is to be had again by"
-        " a new call that names the key of the former one.",
-        changes=True,
-    ),
-    Endpoint(
-        method="POST",
-        path="/api/tasks/settle",
-        scope=Scope.SETTLE,
-        handler=settle,
-        body=schemas.Settles,
-        answers={200: schemas.SettleAnswers},
-        summary="End several deliveries in one request.",
-    ),
-    Endpoint(
-        method="GET",
-        path="/api/tasks",
-        scope=Scope.READ,
-        handler=page,
-        answers={200: schemas.TaskPage},
-        parameters=(
-            *_STATES,
-            Parameter(
-                name="state", schema={"type": "string", "enum": [str(kind) for kind in Kind]}, text="Which tasks."
-            ),
-        ),
-        summary="Show tasks, by id.",
-    ),
-    *(
-        Endpoint(
-            method="GET",
-            path=f"/api/tasks/{name}",
-            scope=Scope.READ,
-            handler=handler,
-            answers={200: schemas.TaskPage},
-            parameters=_STATES,
-            summary=summary,
-        )
-        for name, handler, summary in (
-            ("started", started, "Show the tasks that are leased."),
-            ("processed", processed, "Show the tasks that are done."),
-            ("dead", dead, "Show the tasks that were given up."),
-        )
-    ),
-    Endpoint(
-        method="GET",
-        path="/api/tasks/{id}",
-        scope=Scope.READ,
-        handler=show,
-        answers={200: schemas.TaskShown},
-        summary="Show a task.",
-    ),
-    *(
-        Endpoint(
-            method="PUT",
-            path=f"/api/tasks/{{id}}/{verb}",
-            scope=scope,
-            handler=fenced(handler),
-            body=model,
-            answers={202: schemas.Kept} if verb == "heartbeat" else _SETTLED,
-            summary=summary,
-            changes=True,
-        )
-        for verb, scope, handler, model, summary in (
-            ("heartbeat", Scope.LEASE, heartbeat, schemas.Heartbeat, "Renew the lease, from now."),
-            ("complete", Scope.SETTLE, complete, schemas.Completion, "The task is done."),
-            ("fail", Scope.SETTLE, fail, schemas.Failure, "The attempt failed: counted, and tried again or given up."),
-            ("release", Scope.SETTLE, release, schemas.Release, "Put back what was never started."),
-            ("checkpoint", Scope.SETTLE, checkpoint, schemas.Checkpoint, "Save how far the task has come."),
-            ("requeue", Scope.SETTLE, requeue, schemas.Requeue, "Put it back, counted by the caller."),
-            ("dead-letter", Scope.SETTLE, dead_letter, schemas.Burial, "Give it up, counted by the caller."),
-        )
-    ),
-)

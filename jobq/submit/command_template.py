@@ -33,7 +33,7 @@ class Template(Protocol):
 
     @property
     def text(self) -> str:
-        """The template, by which another one is told apart."""
+        """The template, by which another one is known."""
         ...
 
     def check(self, fields: Collection[str], many: str = "") -> None:

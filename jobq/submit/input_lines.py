@@ -169,7 +169,7 @@ class Input:
             os.close(self._descriptor)
 
     async def is_empty(self) -> bool:
-        """Tell whether there is nothing to read at all; waits for the first bytes of a pipe."""
+        """Return whether there is nothing to read at all; waits for the first bytes of a pipe."""
         while self._ahead is None:
             self._ahead = await self.read(None)
         return not self._ahead

@@ -1,4 +1,4 @@
-"""Lines of an input as batches of tasks, for whoever pushes them."""
+"""Lines of an input as batches of tasks, for those who push them."""
 
 import time
 from collections.abc import AsyncIterator, Callable

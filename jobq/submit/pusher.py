@@ -59,7 +59,7 @@ async def make_queue(backend: Backend, missing: QueueNotFound) -> None:
 async def see_to_its_end(
     pushing: "asyncio.Future[Any]", finish_seconds: float = FINISH_SECONDS, take_back_seconds: float = TAKE_BACK_SECONDS
 ) -> None:
-    """Wait, not for long, for what becomes of a push whose caller was cancelled; of one cut off nobody could tell.
+    """Wait, not for long, for what becomes of a push whose caller was cancelled; of one cut off nobody knows.
 
     Args:
         pushing: the push; done afterwards, unless nothing ends it.
@@ -121,7 +121,7 @@ class Pusher:
         return ids
 
     async def push_to_its_end(self, tasks: Sequence[Task]) -> None:
-        """As `push`; when it is cancelled, it first sees to the end what it has begun: `count` and `doubtful` tell."""
+        """As `push`; when it is cancelled, it first sees to the end what it has begun: see `count` and `doubtful`."""
         pushing = asyncio.ensure_future(self.push(tasks))
         try:
             await asyncio.shield(pushing)
@@ -136,7 +136,7 @@ class Pusher:
             raise
 
     async def push_all(self, tasks: Iterable[Task]) -> None:
-        """Queue any number of tasks in batches, each to its end; `count` tells how far it came."""
+        """Queue any number of tasks in batches, each to its end; `count` says how far it came."""
         for batch in batches(tasks):
             await self.push_to_its_end(batch)
 
@@ -149,7 +149,7 @@ class Pusher:
         except PushUnknown as error:
             unknown = error
         pushing = asyncio.current_task()
-        is_cancelled = pushing is not None and pushing.cancelling() > 0  # a backend tells so what it may have sent
+        is_cancelled = pushing is not None and pushing.cancelling() > 0  # a backend says so what it may have sent
         if not is_cancelled and self._remembers(clock.boottime() - sent):
             try:
                 return await self._backend.push(tasks)
@@ -161,13 +161,13 @@ class Pusher:
         raise unknown
 
     def _remembers(self, seconds: float) -> bool:
-        """Tell whether the service still knows an id that was pushed so long ago, and while it is pushed again."""
+        """Return whether the service still knows an id that was pushed so long ago, and while it is pushed again."""
         window = self._backend.capabilities.dedup_window
         is_safe = self._backend.capabilities.idempotent_push
         return is_safe and (window is None or seconds < window.total_seconds() / 2)
 
     def doubt(self, ids: Sequence[str]) -> str:
-        """Return what to tell of tasks that may or may not be queued."""
+        """Return what to say of tasks that may or may not be queued."""
         shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
         if self._backend.capabilities.idempotent_push:
             advice = "pushing again with the same ids is safe, with new ones it may run them twice"

@@ -47,9 +47,9 @@ class QueueWatch:
             self._asked = now
             try:
                 async with asyncio.timeout(_ANSWER_SECONDS):
-                    self._metrics.told = await look(self._backend)
+                    self._metrics.seen = await look(self._backend)
             except (JobqError, TimeoutError) as error:
-                self._metrics.told = None
+                self._metrics.seen = None
                 _log.debug("the queue's counts are not known: %s", error)
 
 

@@ -85,7 +85,7 @@ def _to_otlp() -> "tuple[SpanExporter, MetricExporter]":
 def _to_azure_monitor() -> "tuple[SpanExporter, MetricExporter]":
     if not os.environ.get(_AZURE_VARIABLE):
         raise ConfigurationError(f"JOBQ_TELEMETRY=azure-monitor needs {_AZURE_VARIABLE}, from the resource's overview")
-    with _nobody_else_is_told():
+    with _no_other_logging():
         from azure.monitor.opentelemetry.exporter import (  # noqa: PLC0415 - an extra
             AzureMonitorMetricExporter,
             AzureMonitorTraceExporter,
@@ -103,7 +103,7 @@ def _to_azure_monitor() -> "tuple[SpanExporter, MetricExporter]":
 
 
 @contextmanager
-def _nobody_else_is_told() -> Iterator[None]:
+def _no_other_logging() -> Iterator[None]:
     """Keep an exporter that is being made from reporting about itself to its vendor, unless somebody asked it to."""
     added = [name for name in _PHONES_HOME if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "true"))

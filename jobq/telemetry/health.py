@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from jobq.telemetry import probe
 _log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0  # a change is written so soon
+_MODE: Final = 0o644  # a probe may be another user
 
 
 class HealthFile:
@@ -37,12 +39,12 @@ class HealthFile:
 
     async def run(self) -> None:
         """Write after changes, and every so often, until cancelled."""
-        told, due = None, 0.0
+        written, due = None, 0.0
         try:
             while True:
-                if (state := self._state()) != told or probe.now() >= due:
+                if (state := self._state()) != written or probe.now() >= due:
                     self.write()
-                    told, due = state, probe.now() + self._seconds
+                    written, due = state, probe.now() + self._seconds
                 await asyncio.sleep(min(_LOOK_SECONDS, self._seconds))
         finally:
             self._remove()
@@ -50,12 +52,19 @@ class HealthFile:
     def write(self) -> None:
         """Write the file, as a whole or not at all; a failure is logged once and harms no task."""
         state, busy, slots = self._state()
-        told = {"boottime": probe.now(), "state": state, "busy": busy, "slots": slots}
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        sign = {"boottime": probe.now(), "state": state, "busy": busy, "slots": slots}
         try:
-            text = json.dumps(told)
-            beside.write_text(text)
-            beside.replace(self._path)
+            text = json.dumps(sign)
+            # Of a name that nobody can guess, and never through a link: others may write into the folder.
+            descriptor, beside = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
+            try:
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(text)
+                    os.fchmod(descriptor, _MODE)
+                Path(beside).replace(self._path)
+            except BaseException:
+                Path(beside).unlink(missing_ok=True)
+                raise
             self._written = text
         except OSError as error:
             if not self._failed:

@@ -145,21 +145,21 @@ class QueueMetrics(Collector):
         backend: the word for its kind.
 
     Attributes:
-        told: the backend's last answer; None = it gave none lately, and nothing is shown.
+        seen: the backend's last answer; None = it gave none lately, and nothing is shown.
     """
 
-    def __init__(self, queue: str, backend: str, told: Look | None = None) -> None:
+    def __init__(self, queue: str, backend: str, seen: Look | None = None) -> None:
         self._labels = [queue, backend]
-        self.told = told
+        self.seen = seen
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts."""
         answers = GaugeMetricFamily("jobq_queue_answers", "Whether the queue gave its counts: 1 or 0.", labels=_LABELS)
-        answers.add_metric(self._labels, self.told is not None)
+        answers.add_metric(self._labels, self.seen is not None)
         yield answers
-        if self.told is None:
+        if self.seen is None:
             return
-        stats, oldest, ended = self.told
+        stats, oldest, ended = self.seen
         held = GaugeMetricFamily("jobq_queue_tasks", "Tasks, by where they are.", labels=(*_LABELS, "state"))
         for state in _STATES:
             count = getattr(stats, state)

@@ -63,7 +63,7 @@ class PodCost:
         self._state = state
         self._pause = pause
         self._changed = asyncio.Event()
-        self._told: int | None = None
+        self._written: int | None = None
         self._failed = False
 
     def on_event(self, event: Event) -> None:
@@ -81,7 +81,7 @@ class PodCost:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
             while True:
                 self._changed.clear()
-                if self._state.busy != self._told:
+                if self._state.busy != self._written:
                     await self._patch(session, self._state.busy)
                 await asyncio.sleep(self._pause)
                 await self._changed.wait()
@@ -96,14 +96,14 @@ class PodCost:
             async with session.patch(self._url, json=body, headers=headers, allow_redirects=False) as answer:
                 if answer.status != 200:  # noqa: PLR2004 - OK
                     text = (await answer.content.read(300)).decode(errors="replace")
-                    self._tell_failure(f"{answer.status} {text}")
+                    self._log_failure(f"{answer.status} {text}")
                     return
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self._tell_failure(repr(error))
+            self._log_failure(repr(error))
         else:
-            self._told, self._failed = busy, False
+            self._written, self._failed = busy, False
 
-    def _tell_failure(self, reason: str) -> None:
+    def _log_failure(self, reason: str) -> None:
         self._changed.set()  # the next pause ends with another try
         if not self._failed:
             _log.warning("cannot patch the deletion cost of this pod, so scaling in may choose it: %s", reason)

@@ -41,12 +41,12 @@ def read(path: str | os.PathLike[str]) -> Health:
     """Return what a worker wrote; raises Unhealthy where there is nothing to read."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib takes a tenth of a probe
-            told = json.loads(file.read(_MOST_BYTES))
+            sign = json.loads(file.read(_MOST_BYTES))
         return Health(
-            age=now() - float(told["boottime"]),
-            state=str(told["state"]),
-            busy=int(told["busy"]),
-            slots=int(told["slots"]),
+            age=now() - float(sign["boottime"]),
+            state=str(sign["state"]),
+            busy=int(sign["busy"]),
+            slots=int(sign["slots"]),
         )
     except FileNotFoundError:
         raise Unhealthy(f"there is no {path}: no worker runs here, or it has not begun") from None

@@ -40,8 +40,8 @@ async def look(backend: Backend) -> Look:
         return Look(stats)
     try:
         async with asyncio.timeout(_JOURNAL_SECONDS):
-            told = await journal.stats(RECENT_SECONDS)
-            return Look(stats, told.oldest_ready_seconds or 0.0, told.ended)
+            kept = await journal.stats(RECENT_SECONDS)
+            return Look(stats, kept.oldest_ready_seconds or 0.0, kept.ended)
     except (JobqError, TimeoutError) as error:
         _log.debug("what the journal knows is not known: %s", error)
         return Look(stats)

@@ -127,7 +127,7 @@ def _check_grace(settings: Settings) -> None:
 @asynccontextmanager
 async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run something beside the worker; whatever becomes of it, the tasks go on."""
-    task = asyncio.create_task(_told(work))
+    task = asyncio.create_task(_reported(work))
     try:
         yield
     finally:
@@ -135,7 +135,7 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def _told(work: Coroutine[Any, Any, None]) -> None:
+async def _reported(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception:  # noqa: BLE001 - whatever it is, the work goes on (S11)

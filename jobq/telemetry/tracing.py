@@ -205,14 +205,14 @@ class Tracing:
             attributes = self._with_error(error) if failed else self._attributes
             self._duration.record(float(fields["duration_s"]), attributes, _NOWHERE)
         if span.is_recording():
-            told: dict[str, Any] = {"jobq.outcome": outcome}
+            ended: dict[str, Any] = {"jobq.outcome": outcome}
             for name, attribute in (("exit_code", "process.exit.code"), ("signal", "jobq.signal")):
                 if name in fields:
-                    told[attribute] = fields[name]
+                    ended[attribute] = fields[name]
             if failed:
-                told["error.type"] = error
+                ended["error.type"] = error
                 span.set_status(Status(StatusCode.ERROR, str(fields.get("detail", ""))))
-            span.set_attributes(told)
+            span.set_attributes(ended)
         span.end()
 
     def _with_error(self, error: str) -> dict[str, str]:

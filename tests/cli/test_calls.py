@@ -113,6 +113,20 @@ def test_a7_no_user_of_the_machine_reads_arguments_in_ps(jobq: Jobq, options: li
     assert outputs(result.out) == ["100000 19 False []"]
 
 
+def test_s11_what_a_function_makes_of_the_workers_folder_is_no_fault_of_its_own(jobq: Jobq) -> None:
+    """It has ended well; its outcome was lost when its arguments could not be removed, and it ran again."""
+    (jobq.folder / "vandal.py").write_text(
+        "import os, shutil\nfrom pathlib import Path\n"
+        "def spoil(n):\n"
+        "    folder = Path(os.environ['JOBQ_RESULT_FILE']).parent\n"
+        "    shutil.rmtree(folder)\n"
+        "    folder.write_text('')\n"
+    )
+    jobq("demo", "push", "--call", "vandal:spoil", "--kwargs", '{"n": 1}')
+    result = jobq("demo", "worker", "--log-format", "text")
+    assert "succeeded=1, failed=0, dead_lettered=0, given_back=0, lost=0" in result.err
+
+
 @pytest.mark.skipif(not is_possible(), reason="preloading takes the guardian")
 def test_what_python_reads_at_its_start_is_given_to_a_new_one(project: Jobq) -> None:
     project("demo", "push", "--call", "project:look", "--env", "PYTHONHASHSEED=1")

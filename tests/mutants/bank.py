@@ -282,22 +282,22 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="an end that is written late stands over what came after its look (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text='note.etag = Verb.REPLACE, str(row["odata.etag"])\n',
-        wrong='note.etag = Verb.REPLACE, ""\n',
+        text='str(row["odata.etag"])\n                is_stale',
+        wrong='""\n                is_stale',
         test="tests/azure/journal/test_journal_table.py"
         "::test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_look",
     ),
     Mutant(
         name="a former task's word is told as that of a later one of its id (table journal)",
         file="backends/jobq_azure/table_journal/reader.py",
-        text="if row is not None and not self._is_anothers(id_, row):",
+        text="if row is not None and not self._pushed.is_anothers(id_, row):",
         wrong="if row is not None:",
         test="tests/azure/journal/test_journal_races.py::test_s5_the_end_of_a_former_task_of_that_id_is_not_told_as_this_ones",
     ),
     Mutant(
         name="a late end stands over a task that was given its id since (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text="made - float(born) > knows)",
+        text="made - float(born) > self._apart())",
         wrong="False)",
         test="tests/azure/journal/test_journal_races.py::test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life",
     ),
@@ -338,7 +338,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a later task's word is told as that of a former one of its id (table journal)",
-        file="backends/jobq_azure/table_journal/reader.py",
+        file="backends/jobq_azure/table_journal/pushed_tasks.py",
         text="return is_later or self._is_former(id_, row, latest)",
         wrong="return self._is_former(id_, row, latest)",
         test="tests/azure/journal/test_journal_races.py::test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones",
@@ -346,8 +346,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the word of a push leaves the former end of its id (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text='is_known = Verb.REPLACE, str(row["odata.etag"]), not is_former',
-        wrong='is_known = Verb.REPLACE, str(row["odata.etag"]), True',
+        text="is_known, is_own = not (is_over and age(created) > 0),",
+        wrong="is_known, is_own = True,",
         test="tests/azure/journal/test_journal_races.py::test_an_id_that_is_pushed_again_soon_is_known_to_others_and_can_be_canceled",
     ),
     Mutant(
@@ -386,6 +386,43 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/azure/journal/test_journal_races.py::test_s5_a_task_that_waits_again_is_not_told_as_ended_by_a_later_one_of_its_id",
     ),
     Mutant(
+        name="a retry that waits is taken for an original of what was pushed since (table journal)",
+        file="backends/jobq_azure/table_journal/recorder.py",
+        text='or not origin or row.get("Origin") != origin:',
+        wrong='or row.get("Born") != rows.born(inner.task):',
+        test="tests/sb/test_journal.py"
+        "::test_s1_a_retry_that_waits_is_not_taken_for_an_original_of_what_was_pushed_since",
+    ),
+    Mutant(
+        name="an end that waits hides what was pushed after it (table journal)",
+        file="backends/jobq_azure/table_journal/batch_writer.py",
+        text="return adds and not note.displaces(waiting) and not is_of_push",
+        wrong="return adds and not is_of_push",
+        test="tests/azure/journal/test_journal_races.py"
+        "::test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is_known",
+    ),
+    Mutant(
+        name="the word of a redrive hides a later one that waits (table journal)",
+        file="backends/jobq_azure/table_journal/batch_writer.py",
+        text="if note.etag and note.look is None:",
+        wrong="if False:",
+        test="tests/azure/journal/test_journal_races.py::test_the_word_of_a_redrive_hides_no_later_one_that_waits",
+    ),
+    Mutant(
+        name="a result has the output of a later task of its id (table journal)",
+        file="backends/jobq_azure/table_journal/reader.py",
+        text="found = await _answered(self._own_attempts(task_id))",
+        wrong="found = await _answered(self._attempt_rows(task_id))",
+        test="tests/azure/journal/test_journal_races.py::test_s5_a_result_has_the_output_of_its_own_task",
+    ),
+    Mutant(
+        name="what was cleared after an attempt shows as ready (table journal)",
+        file="backends/jobq_azure/table_journal/reader.py",
+        text="(row is None and (is_expected or own))",
+        wrong="(row is None and is_expected and not own)",
+        test="tests/azure/journal/test_journal_races.py::test_what_was_cleared_after_an_attempt_is_gone",
+    ),
+    Mutant(
         name="each push that is known already costs a request (table journal)",
         file="backends/jobq_azure/table_journal/batch_writer.py",
         text="        if not refused.is_conflict or note.look is None:\n",
@@ -408,7 +445,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a record that is missing for a moment was cleared",
-        file="jobq/journal/wait.py",
+        file="jobq/wait_for_end.py",
         text="is_over = began - missed.setdefault(id_, began) >= lag",
         wrong="is_over = True",
         test="tests/journal/test_results.py::test_s5_what_runs_is_not_told_as_cleared",
@@ -536,7 +573,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         name="who may settle may change what runs",
         file="jobq/server/tasks.py",
         text="        settlement = Requeue(_counted(",
-        wrong="        delivery.task = told\n        settlement = Requeue(_counted(",
+        wrong="        delivery.task = given\n        settlement = Requeue(_counted(",
         test="tests/service/test_api.py::test_a_requeue_raises_counts_and_changes_nothing_else",
     ),
     Mutant(
@@ -583,7 +620,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="whose an outcome is, is guessed by when it ended",
-        file="backends/jobq_azure/table_journal/reader.py",
+        file="backends/jobq_azure/table_journal/pushed_tasks.py",
         text="born = rows.born_by(row)\n        return",
         wrong="born = None\n        return",
         test="tests/azure/journal/test_journal_table.py::test_whose_an_outcome_is_is_known_an_hour_later",

@@ -31,8 +31,8 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
         "rule 1: the time is taken after the receive",
         _WORKER,
         "                since = Moment.of(self._clock)  # rule 1: before the request that grants the leases\n"
-        "                deliveries = await receiving.receive(supervisor.lease, self._wait())\n",
-        "                deliveries = await receiving.receive(supervisor.lease, self._wait())\n"
+        "                deliveries = await receiving.receive(supervisor.lease, self._empty.wait())\n",
+        "                deliveries = await receiving.receive(supervisor.lease, self._empty.wait())\n"
         "                since = Moment.of(self._clock)\n",
     ),
     _found(
@@ -199,16 +199,16 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
         "S5: what failed is told as done",
         _RETRY,
         "            if counters.failures >= budgets.retries:\n"
-        "                return DeadLetter(_failure(outcome), _told",
+        "                return DeadLetter(_failure(outcome), _description",
         "            if counters.failures < budgets.retries:\n                return Complete()\n"
-        "            if True:\n                return DeadLetter(_failure(outcome), _told",
+        "            if True:\n                return DeadLetter(_failure(outcome), _description",
     ),
     _found(
         "S7: the first failure is the last",
         _RETRY,
         "            if counters.failures >= budgets.retries:\n"
-        "                return DeadLetter(_failure(outcome), _told",
-        "            if counters.failures >= 0:\n                return DeadLetter(_failure(outcome), _told",
+        "                return DeadLetter(_failure(outcome), _description",
+        "            if counters.failures >= 0:\n                return DeadLetter(_failure(outcome), _description",
     ),
     _found(
         "P1: the guardian kills nothing that is overdue", _GUARDIAN, "            self._tasks.kill_overdue(now)\n", ""

@@ -24,7 +24,7 @@ _RULES: Final = (
     ("S11", "nothing is ended for what befell a neighbour", "each signal and kill: it has a cause of that task's own"),
     ("P1", "no tree lives at its lease's end, none beside another", "each instant, each start, each settlement"),
     ("P5, P6", "nothing lives past its worker; no SIGTERM past the lease", "each end of a worker, each SIGTERM"),
-    ("1.3", "a deadline counts from what surely extended the lease", "each deadline that a guardian is told"),
+    ("1.3", "a deadline counts from what surely extended the lease", "each deadline that a guardian is sent"),
     ("slots", "no more trees than slots", "each start"),
     (
         "L1, L4",

@@ -49,7 +49,7 @@ class Place:
 
     def start(self, number: int = 1) -> tuple[int, int]:
         env = {"JOBQ_TASK_ID": f"t{number}", "JOBQ_LEASE_TOKEN": "0.0.1"}
-        pid, _, status = self.system.start({"id": number, "env": env, "deadline": None})
+        pid, _, status = self.system.fork_task({"id": number, "env": env, "deadline": None})
         return pid, status
 
     def guardian(self) -> Guardian:
@@ -159,7 +159,7 @@ def test_p7_an_end_that_is_not_told_as_it_was_is_seen(make: Make, told: dict[str
     leader, _ = place.start()
     place.system.killpg(leader, SIGKILL)
     place.after(0.1)
-    place.kernel.end_told({"id": 1, **told})
+    place.kernel.end_reported({"id": 1, **told})
     assert place.broken == rules
 
 
@@ -167,7 +167,7 @@ def test_p3_an_end_that_is_told_of_what_lives_is_seen(make: Make) -> None:
     place = make(run=0.01, escapees=1)
     place.start()
     place.after(0.1)
-    place.kernel.end_told({"id": 1, "code": 0, "signal": None, "killed": "", "survivors": 0})
+    place.kernel.end_reported({"id": 1, "code": 0, "signal": None, "killed": "", "survivors": 0})
     assert place.broken == ["P3"]
 
 

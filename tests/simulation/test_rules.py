@@ -114,7 +114,7 @@ def test_a_kill_has_the_reason_of_its_sigterm(loop: Loop, renewed_at: float, bro
         deadline=93.5,
         socket="",
         leader=True,
-        is_told=True,
+        is_seen=True,
     )
     loop.now = 87.5
     monitor.signaled(tree, SIGTERM)

@@ -42,6 +42,15 @@ async def test_a_new_file_its_log_and_its_folder_are_for_this_user_alone(
     assert caplog.messages == []
 
 
+async def test_a_file_that_is_made_through_a_link_is_for_this_user_alone(tmp_path: Path) -> None:
+    file = virtual_file(tmp_path)
+    target = tmp_path / "elsewhere.db"
+    file.path.symlink_to(target)
+    async with backend(file) as queue:
+        await queue.create()
+        assert mode_of(target) == mode_of(tmp_path / "elsewhere.db-wal") == 0o600
+
+
 @pytest.mark.parametrize(("mode", "what"), [(0o644, "read"), (0o640, "read"), (0o660, "change"), (0o666, "change")])
 async def test_what_others_may_do_is_said_once_and_the_command_mends_it(
     tmp_path: Path, mode: int, what: str, caplog: pytest.LogCaptureFixture
@@ -86,4 +95,4 @@ async def test_a_file_of_another_user(caplog: pytest.LogCaptureFixture) -> None:
         async with backend(file) as queue:
             await queue.stats()
     (message,) = caplog.messages
-    assert message.startswith(f"{file.path} belongs to the user 65534, who decides what runs here: sudo chown $USER ")
+    assert message == f"{file.path} belongs to another user, who decides what runs by it: sudo -u '#65534' jobq ..."

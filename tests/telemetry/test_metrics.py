@@ -165,7 +165,7 @@ async def test_the_service_is_asked_once_in_thirty_seconds_however_often_one_scr
     backend.refuses = True
     await clock.advance(STATS_SECONDS)
     await watch.refresh()
-    assert metrics.told is None  # old figures would be told as new ones
+    assert metrics.seen is None  # old figures would be told as new ones
 
 
 def test_a_port_in_use_is_told_plainly(jobq: Jobq) -> None:

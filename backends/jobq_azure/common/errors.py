@@ -154,7 +154,7 @@ def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa
     if status == 404:  # noqa: PLR2004 - Not Found
         return _not_found(code, place)
     if status in {401, 403}:
-        return AccessDenied(_access(code, place))
+        return access_denied(code, place, _BLOBS if "(container " in place else _QUEUES)
     if status in _BUSY or code in {"ServerBusy", "QueueBeingDeleted", "ContainerBeingDeleted"}:
         return BackendUnavailable(f"{place} is busy ({status} {code})")
     if status >= 500:  # noqa: PLR2004 - OperationTimedOut, InternalError: it may have been done all the same
@@ -180,26 +180,26 @@ class _Refused(JobqError):
     """A request that the service does not take."""
 
 
-def _access(code: str, place: str) -> str:
-    mismatch = code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}
-    if mismatch and "(container " in place:
-        return (
-            f"{place}: this identity may not do that ({code}). A task too large for a message lies in a blob: who"
-            " pushes or runs such needs the role 'Storage Blob Data Contributor'; a new role takes some minutes"
-        )
-    if mismatch:
-        # Renewals are updates, which the role 'Message Processor' does not include: it may only get and delete.
-        return (
-            f"{place}: this identity may not do that ({code}). A worker needs the role 'Storage Queue Data"
-            " Contributor', as does who makes queues; for a pusher 'Storage Queue Data Message Sender' will do; a new"
-            " role takes some minutes"
-        )
+_BLOBS: Final = (
+    "A task too large for a message lies in a blob: who pushes or runs such needs the role"
+    " 'Storage Blob Data Contributor'; a new role takes some minutes"
+)
+# Renewals are updates, which the role 'Message Processor' does not include: it may only get and delete.
+_QUEUES: Final = (
+    "A worker needs the role 'Storage Queue Data Contributor', as does who makes queues; for a pusher"
+    " 'Storage Queue Data Message Sender' will do; a new role takes some minutes"
+)
+
+
+def access_denied(code: str, place: object, needs: str) -> AccessDenied:
+    """Return what a storage account means by a refusal; `needs` says who needs which role."""
+    if code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}:
+        return AccessDenied(f"{place}: this identity may not do that ({code}). {needs}")
     if code == "AuthorizationFailure":
-        return (
-            f"{place}: the account refused this ({code}): its firewall keeps this network out, or the key or signature"
-            " does not allow it"
-        )
-    return f"{place}: the key, token or signature was refused ({code}); is it of this account, and is the clock right?"
+        why = f"the account refused this ({code}): its firewall keeps this network out, or the key or signature"
+        return AccessDenied(f"{place}: {why} does not allow it")
+    why = f"the key, token or signature was refused ({code})"
+    return AccessDenied(f"{place}: {why}; is it of this account, and is the clock right?")
 
 
 class _NotTheirs(Exception):

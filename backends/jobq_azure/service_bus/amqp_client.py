@@ -130,9 +130,9 @@ class Amqp:
         self, token: uuid.UUID, reason: str, description: str, properties: Mapping[str, str | int]
     ) -> None:
         """Move a message that is locked over REST to the dead-letter sub-queue, as one step (S6)."""
-        told = {"deadletter-reason": reason, "deadletter-description": description}
+        values = {"deadletter-reason": reason, "deadletter-description": description}
         async with self._receiver("settle", _SETTLE_SECONDS) as receiver:
-            await _settle_by_token(receiver, "suspended", [token], told | {"properties-to-modify": dict(properties)})
+            await _settle_by_token(receiver, "suspended", [token], values | {"properties-to-modify": dict(properties)})
 
     async def cancel_scheduled(self, numbers: Sequence[int]) -> bool:
         """Delete messages that are scheduled; none, and return False, where one of them is not any more."""
@@ -223,7 +223,7 @@ async def _close(receiver: ServiceBusReceiver) -> None:
 
 
 async def _settle_by_token(
-    receiver: ServiceBusReceiver, settlement: str, tokens: Sequence[uuid.UUID], told: Mapping[str, Any]
+    receiver: ServiceBusReceiver, settlement: str, tokens: Sequence[uuid.UUID], values: Mapping[str, Any]
 ) -> None:
     """Settle by the tokens of locks alone: this and its neighbours need names of the SDK which are not public.
 
@@ -231,7 +231,7 @@ async def _settle_by_token(
     fails when these change.
     """
     private: Any = receiver
-    await private._settle_message_via_mgmt_link(settlement, list(tokens), dict(told))  # noqa: SLF001 - see above
+    await private._settle_message_via_mgmt_link(settlement, list(tokens), dict(values))  # noqa: SLF001 - see above
 
 
 async def _renew_by_token(receiver: ServiceBusReceiver, tokens: Sequence[uuid.UUID]) -> None:

@@ -185,8 +185,8 @@ class ServiceBusBackend:
             other = (
                 "" if self._options.websocket else "; set JOBQ_SERVICE_BUS_WEBSOCKET=1 to go by port 443 and proxies"
             )
-            told = "tasks that fail for good wait for their burial until it is open"
-            _log.warning("%s (is port %s open?): %s%s", error, 443 if self._options.websocket else 5671, told, other)
+            effect = "tasks that fail for good wait for their burial until it is open"
+            _log.warning("%s (is port %s open?): %s%s", error, 443 if self._options.websocket else 5671, effect, other)
         except BackendUnavailable as error:
             _log.debug("%s", error)
         except JobqError as error:

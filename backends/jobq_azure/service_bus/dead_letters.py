@@ -75,8 +75,8 @@ class Graveyard:
                 try:
                     await self._delete(ours)
                 except (JobqError, NoAnswer) as error:  # they are back: to send them again would make two
-                    told = _told(ours)
-                    _log.warning("%s: back, and perhaps still dead letters too; purge them: %s", told, error)
+                    named = _named(ours)
+                    _log.warning("%s: back, and perhaps still dead letters too; purge them: %s", named, error)
                 yield ours
 
         done = await self._each(ids, put_back, refused)
@@ -116,7 +116,7 @@ class Graveyard:
             elif messages:
                 await self._main.send_batch([message.in_batch() for message in messages])
         except NoAnswer as error:
-            what = f"{error}; {_told(groups)}: may or may not be back in the queue, and still a dead letter"
+            what = f"{error}; {_named(groups)}: may or may not be back in the queue, and still a dead letter"
             raise PushUnknown(what, [id_in(newest) for newest, *_ in groups]) from None
 
     async def _delete(self, groups: Sequence[Group]) -> list[Group]:
@@ -222,7 +222,7 @@ def _newest_last(group: Group) -> list[UUID]:
     return [token(seen) for seen in group[::-1]]
 
 
-def _told(groups: Sequence[Group]) -> str:
+def _named(groups: Sequence[Group]) -> str:
     ids = [id_in(newest) for newest, *_ in groups]
     return ", ".join(ids[:_MOST_NAMED]) + (f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else "")
 

@@ -39,7 +39,7 @@ class LockLength:
         self._known = seconds
 
     def shorter_than(self, lease: timedelta) -> timedelta | None:
-        """Return the length, if a lock is shorter than this lease, by more than two tellings of one differ."""
+        """Return the length, if a lock is shorter than this lease, by more than two answers about one differ."""
         if self._known is None or self._known >= lease.total_seconds() - GRAIN_SECONDS:
             return None
         return timedelta(seconds=self._known)

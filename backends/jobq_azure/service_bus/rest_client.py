@@ -43,10 +43,10 @@ class Outgoing:
 
     def broker_properties(self) -> dict[str, Any]:
         """Return its broker properties. No time to live: nothing expires by itself (S1)."""
-        told: dict[str, Any] = {"MessageId": self.message_id}
+        properties: dict[str, Any] = {"MessageId": self.message_id}
         if self.at is not None:
-            told["ScheduledEnqueueTimeUtc"] = format_datetime(datetime.fromtimestamp(self.at, UTC), usegmt=True)
-        return told
+            properties["ScheduledEnqueueTimeUtc"] = format_datetime(datetime.fromtimestamp(self.at, UTC), usegmt=True)
+        return properties
 
     def in_batch(self) -> str:
         """Return it as an element of a batch; its body must be text."""
@@ -153,8 +153,8 @@ class ServiceBusWire:
         """Extend a lock. That the answer says for how long is not promised."""
         answer = await self._on_lock("POST", locked)
         try:
-            told = json.loads(answer.headers["brokerproperties"])
-            seconds = _seconds_until(told["LockedUntilUtc"], answer)
+            properties = json.loads(answer.headers["brokerproperties"])
+            seconds = _seconds_until(properties["LockedUntilUtc"], answer)
         except (KeyError, TypeError, ValueError):
             seconds = None
         return Renewed(answer.date, seconds)
@@ -178,16 +178,16 @@ def _items(message: Outgoing) -> list[tuple[str, str | int]]:
 
 
 def _locked(answer: Answer, queue: str) -> Locked:
-    told = json.loads(answer.headers["brokerproperties"])
-    number = int(told["SequenceNumber"])
-    token = uuid.UUID(told["LockToken"])
+    properties = json.loads(answer.headers["brokerproperties"])
+    number = int(properties["SequenceNumber"])
+    token = uuid.UUID(properties["LockToken"])
     return Locked(
-        message_id=str(told.get("MessageId") or number),
+        message_id=str(properties.get("MessageId") or number),
         number=number,
         body=answer.body,
-        count=int(told["DeliveryCount"]),
-        seconds=_seconds_until(told["LockedUntilUtc"], answer),
-        enqueued=parsedate_to_datetime(told["EnqueuedTimeUtc"]).timestamp(),
+        count=int(properties["DeliveryCount"]),
+        seconds=_seconds_until(properties["LockedUntilUtc"], answer),
+        enqueued=parsedate_to_datetime(properties["EnqueuedTimeUtc"]).timestamp(),
         path=_path_of_lock(answer.headers.get("location", ""), queue, number, token),
         token=token,
         headers=answer.headers,

@@ -192,10 +192,10 @@ def _meaning(error: HttpResponseError, place: str) -> Exception:
         return Changed()
     if code in _LOST:
         return LockLost(f"{place}: the service says {code}: the lease ran out, or was given back or taken")
-    told = meaning(error, place)
-    if isinstance(told, AccessDenied):
-        told.add_note("named leases are blobs: they need the role 'Storage Blob Data Contributor'")
-    return told
+    meant = meaning(error, place)
+    if isinstance(meant, AccessDenied):
+        meant.add_note("named leases are blobs: they need the role 'Storage Blob Data Contributor'")
+    return meant
 
 
 async def listed(

@@ -170,8 +170,8 @@ class Graveyard:
                 try:
                     return replace(record.letter, body=(await self._opened(record)).body)
                 except JobqError as error:  # one that cannot be had hides no other (S11)
-                    told = f"{record.letter.description}\n(its payload cannot be had now: {error})".lstrip()
-                    return replace(record.letter, description=told)
+                    description = f"{record.letter.description}\n(its payload cannot be had now: {error})".lstrip()
+                    return replace(record.letter, description=description)
 
         return await asyncio.gather(*(whole(record) for record in folded(messages)[:limit]))
 

@@ -27,7 +27,7 @@ class Lasting:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._is_told = False
+        self._is_logged = False
 
     async def of(self, message: Message, lease_seconds: int, limit: float) -> Message | None:
         """Return what is to be run: a copy that lasts, or the message itself where none is to be had; None = another's.
@@ -41,7 +41,7 @@ class Lasting:
         """
         if not message.expires:
             return message
-        self._tell()
+        self._log_once()
         try:
             async with asyncio.timeout(limit):
                 copy = await self._wire.put_leased(_lasting(message), lease_seconds)
@@ -69,9 +69,9 @@ class Lasting:
             with contextlib.suppress(LockLost):
                 await self._wire.delete(message.id, message.receipt)
 
-    def _tell(self) -> None:
-        if not self._is_told:
-            self._is_told = True
+    def _log_once(self) -> None:
+        if not self._is_logged:
+            self._is_logged = True
             _log.warning(
                 "%s: another program sends messages with a time to live; each is sent again with none before it runs,"
                 " and one that waits longer is lost to jobq: let it send them with -1",

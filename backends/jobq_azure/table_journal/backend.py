@@ -20,12 +20,14 @@ from jobq.settlement import Complete
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.giving_back import give_back
+from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.cancel_requests import CancelRequests
 from jobq_azure.table_journal.checkpoints import Checkpoints
 from jobq_azure.table_journal.client import TableWire
-from jobq_azure.table_journal.delivery import JournaledDelivery, claim_of, has_been_delivered
+from jobq_azure.table_journal.delivery import JournaledDelivery, claim_of, has_been_delivered, origin_of
 from jobq_azure.table_journal.location import TablePlace
+from jobq_azure.table_journal.pushed_tasks import PushedTasks
 from jobq_azure.table_journal.reader import TableJournal
 from jobq_azure.table_journal.recorder import Notebook
 from jobq_azure.table_journal.retention import Sweep
@@ -87,8 +89,9 @@ class JournaledQueue:
             await stack.enter_async_context(self._wire)
             self.writer = Writer(self._wire)
             self._cancel_requests = CancelRequests(self._wire)
-            self._notebook = Notebook(self._wire, self.writer, self._knows_ids)
-            self._journal = TableJournal(self._wire, self._cancel_requests, self._count_dead, self._knows_ids)
+            self._notebook = Notebook(self._wire, self.writer, self._apart)
+            self._pushed = PushedTasks(self._apart)
+            self._journal = TableJournal(self._wire, self._cancel_requests, self._pushed, self._count_dead)
             self._sweep = Sweep(self._wire, self._notebook, self._keep)
             if self._keeps_checkpoints:
                 self._checkpoints = Checkpoints(self._wire, self._notebook.forget)
@@ -108,10 +111,11 @@ class JournaledQueue:
         await self._sweep.aclose()
         await self.writer.aclose()
 
-    def _knows_ids(self) -> float:
-        """Return for how many seconds the queue takes an id that is pushed again for a repetition (S8)."""
+    def _apart(self) -> float:
+        """Return by how many seconds two tasks of one id are apart: the queue takes nearer ones for one (S8)."""
         known = self._inner.capabilities
-        return known.dedup_window.total_seconds() if known.deduplicates and known.dedup_window is not None else 0.0
+        window = known.dedup_window.total_seconds() if known.deduplicates and known.dedup_window is not None else 0.0
+        return max(window, rows.GRAIN_SECONDS)
 
     async def prepare(self) -> None:
         """As the queue does it."""
@@ -131,8 +135,8 @@ class JournaledQueue:
         await self.writer.room(_ROOM_SECONDS)  # before, for who is cancelled afterwards has pushed
         ids = await self._inner.push(tasks)
         try:
-            self._journal.pushed(tasks)
-            self._notebook.pushed(tasks)
+            self._pushed.add(tasks)
+            self._notebook.pushed(tasks, self._pushed.shows)
         except Exception:  # noqa: BLE001 - logged with its traceback; the tasks are queued, which must not look otherwise
             _log.exception("%s: internal error of the journal", self.name)
         return ids
@@ -185,7 +189,7 @@ class JournaledQueue:
         try:
             claim = claim_of(inner)
             async with asyncio.timeout(seconds):
-                was_replaced = await self._notebook.was_replaced(inner)
+                was_replaced = await self._notebook.was_replaced(inner, origin_of(inner))
             if was_replaced:
                 seen_to.append(inner)
                 await self._end_original(inner)

@@ -4,14 +4,18 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError
-from jobq_azure.common.errors import NoAnswer
+from jobq.errors import BackendUnavailable, ConfigurationError
+from jobq_azure.common.errors import NoAnswer, access_denied
 
 if TYPE_CHECKING:
     from jobq_azure.table_journal.location import TablePlace
 
 _INDEX: Final = re.compile(rb'"value": *"(\d+):')
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_NEEDS: Final = (
+    "Who pushes, runs or cancels with a journal needs the role 'Storage Table Data Contributor', who only reads it"
+    " 'Storage Table Data Reader'; a new role takes some minutes. Or set JOBQ_JOURNAL=off"
+)
 
 
 class WriteRefused(Exception):
@@ -48,7 +52,7 @@ def refusal(status: int, code: str, place: "TablePlace", body: bytes = b"") -> E
             f"{place}: there is no such table for the journal (JOBQ_JOURNAL); make it with: jobq {place.spec} create"
         )
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return AccessDenied(_access(code, place))
+        return access_denied(code, place, _NEEDS)
     if status in _BUSY or code in {"ServerBusy", "TableBeingDeleted"}:
         return BackendUnavailable(f"{place} is busy ({status} {code})".replace(" )", ")"))
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -58,18 +62,3 @@ def refusal(status: int, code: str, place: "TablePlace", body: bytes = b"") -> E
         return ConfigurationError(message)
     found = _INDEX.search(body)
     return WriteRefused(message, int(found[1]) if found else None, code)
-
-
-def _access(code: str, place: "TablePlace") -> str:
-    if code in {"AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}:
-        return (
-            f"{place}: this identity may not do that ({code}). Who pushes, runs or cancels with a journal needs the"
-            " role 'Storage Table Data Contributor', who only reads it 'Storage Table Data Reader'; a new role takes"
-            " some minutes. Or set JOBQ_JOURNAL=off"
-        )
-    if code == "AuthorizationFailure":
-        return (
-            f"{place}: the account refused this ({code}): its firewall keeps this network out, or the key or signature"
-            " does not allow it"
-        )
-    return f"{place}: the key, token or signature was refused ({code}); is it of this account, and is the clock right?"

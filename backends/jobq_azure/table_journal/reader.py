@@ -8,19 +8,18 @@ worker that dies between a settle and its note leaves a task `expired`, which sa
 import asyncio
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from jobq.errors import BackendUnavailable, StoreUnusable
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, TaskState
-from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests, is_meant
 from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
+from jobq_azure.table_journal.pushed_tasks import PushedTasks
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
@@ -29,23 +28,7 @@ _MOST_LIVE: Final = 1_000_000
 _MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
 _MOST_ATTEMPTS: Final = 10_000  # of one task
 _PAGES_OF_IDS: Final = 3  # ids of one push lie beside each other: some pages show them all, or else each is asked for
-_MOST_PUSHED: Final = 100_000
 _NOT_DONE: Final = f"State ne '{rows.DONE}'"
-
-
-@dataclass(slots=True)
-class _Pushed:
-    """A task that this process has pushed.
-
-    Attributes:
-        record: where it was then.
-        born: wall time in seconds when it was created.
-        is_seen: whether the table has shown it since.
-    """
-
-    record: TaskRecord
-    born: float
-    is_seen: bool = False
 
 
 class TableJournal:
@@ -54,56 +37,41 @@ class TableJournal:
     Args:
         wire: to the table.
         cancel_requests: of the queue.
+        pushed: to it, by this process.
         dead: counts its dead letters; returns None where the service does not say.
-        knows_ids: returns for how many seconds the queue takes an id that is pushed again for a repetition.
     """
 
     def __init__(
         self,
         wire: TableWire,
         cancel_requests: CancelRequests,
+        pushed: PushedTasks,
         dead: Callable[[], Awaitable[int | None]],
-        knows_ids: Callable[[], float],
     ) -> None:
         self._wire = wire
         self._queue = wire.place.queue
         self._cancel_requests = cancel_requests
+        self._pushed = pushed
         self._dead = dead
-        self._knows_ids = knows_ids
-        self._pushed: OrderedDict[str, _Pushed] = OrderedDict()  # by us, and not known to have ended
-
-    def pushed(self, tasks: Sequence[Task]) -> None:
-        """Remember what the queue has acknowledged: its row may come later."""
-        now = time.time()
-        for task in tasks:
-            state = TaskState.SCHEDULED if (task.not_before or 0.0) > now else TaskState.READY
-            record = TaskRecord(id=task.id, state=state, attempt=0, at=task.not_before or now)
-            self._pushed[task.id] = _Pushed(record, task.created or 0.0)
-        while len(self._pushed) > _MOST_PUSHED:
-            self._pushed.popitem(last=False)
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
         """Look up by id."""
         return await _answered(self._find(list(dict.fromkeys(ids))))
 
     async def _find(self, ids: list[str]) -> list[TaskRecord]:
+        expected = self._pushed.shown(ids)
         live, requests = await asyncio.gather(self._live(ids), self._cancel_requests.among(ids))
-        return await self._records(ids, live, requests)
+        return await self._records(ids, live, requests, expected)
 
     async def _records(
-        self, ids: list[str], live: dict[str, Row], requests: dict[str, CancelRequest]
+        self, ids: list[str], live: dict[str, Row], requests: dict[str, CancelRequest], expected: set[str]
     ) -> list[TaskRecord]:
         async def record(id_: str) -> TaskRecord | None:
             row = live.get(id_)
-            return await self._record(id_, row, cancel_requested=is_meant(requests.get(id_), self._born_of(id_, row)))
+            cancel_requested = is_meant(requests.get(id_), self._pushed.born_of(id_, row))
+            return await self._record(id_, row, cancel_requested=cancel_requested, is_expected=id_ in expected)
 
         return [record for record in await self._each(ids, record) if record is not None]
-
-    def _born_of(self, id_: str, row: Row | None) -> str:
-        """Return what distinguishes the task of this id from another, as far as is known."""
-        if row is None or self._is_former(id_, row):
-            return rows.moment(self._pushed[id_].born if id_ in self._pushed else None)
-        return str(row.get("Born") or "")
 
     async def _live(self, ids: list[str]) -> dict[str, Row]:
         """Return the rows of tasks that are where they are."""
@@ -118,26 +86,24 @@ class TableJournal:
         each = await self._each(ids, lambda id_: self._wire.get(self._queue, rows.live(id_)))
         return {id_: row for id_, row in zip(ids, each, strict=True) if row is not None}
 
-    async def _record(self, id_: str, row: Row | None, *, cancel_requested: bool) -> TaskRecord | None:
+    async def _record(
+        self, id_: str, row: Row | None, *, cancel_requested: bool, is_expected: bool = False
+    ) -> TaskRecord | None:
         ours = self._pushed.get(id_)
-        if row is not None and not self._is_anothers(id_, row):
+        if row is not None and not self._pushed.is_anothers(id_, row):
             record = await self._record_of_row(id_, row, cancel_requested=cancel_requested)
-            if record.state.is_final:
-                self._forget_pushed(id_)
-            elif ours is not None:
-                ours.is_seen = True
+            if ours is not None:
+                ours.is_seen, ours.has_ended = True, record.state.is_final
             return record
-        attempts = await self._attempt_rows(id_)
-        own = [each for each in attempts if not self._is_anothers(id_, each, rows.decoded(each).ended)]
-        is_over = bool(own) and rows.is_final(str(own[-1].get("Then", "")))
-        if is_over:
-            self._forget_pushed(id_)
-        if own and (row is None or is_over):
+        own = await self._own_attempts(id_)
+        if own and rows.is_final(str(own[-1].get("Then", ""))):
+            if ours is not None:
+                ours.has_ended = True
             return rows.ended_record(id_, own[-1])
-        if row is not None and ours is not None:
+        if ours is not None and row is not None:
             ours.is_seen = False  # when that is forgotten, nothing stands there of ours
         # Two tasks of one id share a row: the one that was recorded last stands there.
-        if ours is None or (row is None and ours.is_seen):
+        if ours is None or ours.has_ended or (row is None and (is_expected or own)):
             return None
         return replace(ours.record, cancel_requested=cancel_requested)
 
@@ -156,40 +122,20 @@ class TableJournal:
             return rows.ended_record(id_, last)  # the row is a late word of an attempt that has ended
         return replace(record, last=rows.decoded(last))
 
-    def _is_former(self, id_: str, row: Row, latest: float = math.inf) -> bool:
-        """Return whether a row is of a task that had this id before the one which we have pushed.
-
-        Not of one that this queue has taken ours for a repetition of (S8).
-
-        Args:
-            id_: of both.
-            row: of it.
-            latest: wall time in seconds, the latest at which it can have been created where the row does not say.
-        """
-        born = rows.born_by(row)
-        return id_ in self._pushed and self._pushed[id_].born - (latest if born is None else born) > self._apart()
-
-    def _is_anothers(self, id_: str, row: Row, latest: float = math.inf) -> bool:
-        """Return whether a row is of another task of this id than ours, a former one or one that was pushed since."""
-        born = rows.born_in(row)
-        is_later = id_ in self._pushed and born is not None and born - self._pushed[id_].born > self._apart()
-        return is_later or self._is_former(id_, row, latest)
-
-    def _apart(self) -> float:
-        return max(self._knows_ids(), rows.GRAIN_SECONDS)
-
-    def _forget_pushed(self, id_: str) -> None:
-        self._pushed.pop(id_, None)
-
     async def _last(self, id_: str, born: str = "") -> Row | None:
-        """Return the last attempt; of the task of this birth, where that is told."""
+        """Return the last attempt; of the task of this birth, where that is known."""
         found = await self._attempt_rows(id_)
         own = [each for each in found if not born or each.get("Born", "") in ("", born)]
         return own[-1] if own else None
 
-    async def _attempt_rows(self, id_: str, select: str = "") -> list[Row]:
+    async def _own_attempts(self, id_: str) -> list[Row]:
+        """Return the attempts of the task of this id that we have pushed; of any, if we have pushed none."""
+        found = await self._attempt_rows(id_)
+        return [each for each in found if not self._pushed.is_anothers(id_, each, rows.decoded(each).ended)]
+
+    async def _attempt_rows(self, id_: str) -> list[Row]:
         first, end = rows.below(f"a!{rows.safe(id_)}")
-        return await self._wire.all(self._queue, first, end, select=select, most=_MOST_ATTEMPTS)
+        return await self._wire.all(self._queue, first, end, most=_MOST_ATTEMPTS)
 
     async def running(self, limit: int) -> list[TaskRecord]:
         """List what is leased, or was."""
@@ -244,7 +190,7 @@ class TableJournal:
 
     async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
         """Return the end of an attempt's output."""
-        found = await _answered(self._attempt_rows(task_id, select="Then"))
+        found = await _answered(self._own_attempts(task_id))
         numbers = [rows.fencing_of(row) for row in found]
         wanted = [each for each in numbers if attempt in (None, each.delivery)]
         if not wanted:
@@ -291,12 +237,13 @@ class TableJournal:
 
     async def _cancel(self, ids: list[str]) -> list[Canceled]:
         each = list(dict.fromkeys(ids))
+        expected = self._pushed.shown(each)
         live = await self._live(each)
-        found = {record.id: record for record in await self._records(each, live, {})}
+        found = {record.id: record for record in await self._records(each, live, {}, expected)}
         wanted = [id_ for id_ in each if id_ not in found or not found[id_].state.is_final]
         for start in range(0, len(wanted), MOST_ROWS):
             batch = wanted[start : start + MOST_ROWS]
-            await self._cancel_requests.record({id_: self._born_of(id_, live.get(id_)) for id_ in batch})
+            await self._cancel_requests.record({id_: self._pushed.born_of(id_, live.get(id_)) for id_ in batch})
         return [_answer(found.get(id_)) for id_ in ids]
 
     async def cleared(self, before: float, *, running: bool) -> list[Row]:
@@ -323,7 +270,7 @@ class TableJournal:
             where, attempts = await self._wire.get(self._queue, rows.live(id_)), await self._attempt_rows(id_)
             found = list[Row]()
             if where is None or where["State"] == rows.DONE:
-                self._forget_pushed(id_)
+                self._pushed.pop(id_, None)
                 found += [where] if where else []
             else:
                 attempts = [each for each in attempts if each.get("Born") and each["Born"] != where.get("Born")]
@@ -348,7 +295,7 @@ class TableJournal:
     async def dead(self, ids: Sequence[str]) -> dict[str, tuple[FencingNumber, str]]:
         """Return what dead letters have come to: the last fencing number of each, and the etag of where it is.
 
-        The etag is empty where no row says so; a letter of which no attempt is known is left out.
+        The etag is empty where no row says so; a dead letter of which no attempt is known is left out.
         """
 
         async def known(id_: str) -> tuple[str, tuple[FencingNumber, str]] | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli.commands.status import tell_missing
+from jobq.cli.commands.status import say_missing
 from jobq.cli.common import ExampleCommand, json_option, with_queue
 from jobq.cli.display import format_task, terminal
 
@@ -59,7 +59,7 @@ def cancel(
         journal = journal_of(backend)
         conditions = parsed(where, _FIELDS)
         if all_ and not yes and not terminal.confirmed(f"Cancel all tasks that wait or run on {backend.name}?"):
-            terminal.tell("nothing was canceled")
+            terminal.say("nothing was canceled")
             return 1
         counts: dict[str, int] = {}
         missing: list[str] = []
@@ -70,7 +70,7 @@ def cancel(
                 _put(id_, answer, missing, as_json=as_json)
         if not as_json:
             terminal.put(_summary(counts))
-        return tell_missing(missing, as_json=as_json)
+        return say_missing(missing, as_json=as_json)
 
     return with_queue(ctx, work)
 
@@ -81,7 +81,7 @@ def _put(id_: str, answer: "Canceled", missing: list[str], *, as_json: bool) -> 
     elif as_json:
         terminal.put_json({"id": id_, "canceled": str(answer)})
     elif answer == "ended":
-        terminal.tell(f"{id_} had ended already")
+        terminal.say(f"{id_} had ended already")
 
 
 def _summary(counts: dict[str, int]) -> str:

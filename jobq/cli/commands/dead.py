@@ -14,7 +14,6 @@ from jobq.errors import JobqError, MalformedTask, PushError
 if TYPE_CHECKING:
     from jobq.backend import Backend, DeadLetter
 
-_NOT_FOUND: Final = 4
 _BATCH: Final = 500
 _MOST_LISTED: Final = 1_000_000
 _SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
@@ -81,7 +80,7 @@ def list_(ctx: click.Context, limit: int, group_by: str | None, as_json: bool) -
             else:
                 terminal.put(_line(letter))
         if len(letters) > limit:
-            terminal.tell(f"there are more than {limit}; -n N shows more")
+            terminal.say(f"there are more than {limit}; -n N shows more")
 
     return with_queue(ctx, work)
 
@@ -109,7 +108,11 @@ def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
     examples=(f"jobq demo dead show {_SOME_ID}", f"jobq demo dead show {_SOME_ID} --json --show-env"),
 )
 @click.argument("id_", metavar="ID")
-@click.option("--show-env", is_flag=True, help="Show the values of its variables too; they may be secrets.")
+@click.option(
+    "--show-env",
+    is_flag=True,
+    help="Show the values of its variables too, and the body of what is no task; they may be secrets.",
+)
 @json_option
 @click.pass_context
 def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
@@ -118,7 +121,7 @@ def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
     async def work(backend: "Backend") -> int:
         letter = await _find(backend, id_)
         if letter is None:
-            return _tell_missing([id_], as_json=as_json)
+            return _say_missing([id_], as_json=as_json)
         if as_json:
             terminal.put_json(_as_json(letter, env=show_env))
         else:
@@ -209,7 +212,7 @@ def purge(
 
     async def work(backend: "Backend") -> int:
         if all_ and not yes and not terminal.confirmed(f"Delete all dead letters of {backend.name}?"):
-            terminal.tell("nothing was deleted")
+            terminal.say("nothing was deleted")
             return 1
         meant = await _meant(backend, ids, where, group)
         return await _act(backend, backend.purge_dead, "purged", meant, all_, as_json=as_json)
@@ -260,7 +263,7 @@ async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], al
         terminal.put(f"{done} {count} dead letter{'' if count == 1 else 's'}")
     if fault is not None:
         raise fault
-    return _tell_missing(missing, as_json=as_json) if missing and not all_ else 0
+    return _say_missing(missing, as_json=as_json) if missing and not all_ else 0
 
 
 def _both(former: JobqError | None, error: JobqError) -> JobqError:
@@ -305,10 +308,5 @@ async def _dead_at_start(backend: "Backend", total: int | None) -> AsyncIterator
             yield batch
 
 
-def _tell_missing(ids: Sequence[str], *, as_json: bool = False) -> int:
-    message = f"no dead letter with the id {', '.join(ids)}"
-    if as_json:
-        terminal.complain_json("NotFound", message, _NOT_FOUND, ids=list(ids))
-    else:
-        terminal.complain(message)
-    return _NOT_FOUND
+def _say_missing(ids: Sequence[str], *, as_json: bool = False) -> int:
+    return terminal.not_found(f"no dead letter with the id {', '.join(ids)}", as_json=as_json, ids=list(ids))

@@ -83,7 +83,7 @@ async def _serve(served: "Emulator", time_limit: timedelta | None, *, as_json: b
     with heard() as end:
         try:
             async with served:
-                _tell(served, as_json=as_json)
+                _say(served, as_json=as_json)
                 async with asyncio.timeout(None if time_limit is None else time_limit.total_seconds()):
                     await asyncio.Event().wait()
         except TimeoutError:
@@ -96,7 +96,7 @@ async def _serve(served: "Emulator", time_limit: timedelta | None, *, as_json: b
     return 0
 
 
-def _tell(served: "Emulator", *, as_json: bool) -> None:
+def _say(served: "Emulator", *, as_json: bool) -> None:
     names = [queue.description.name for queue in served.broker.queues.values()]
     if as_json:
         terminal.put_json(
@@ -109,5 +109,5 @@ def _tell(served: "Emulator", *, as_json: bool) -> None:
         )
     else:
         terminal.put(served.connection_string)
-        terminal.tell(f"REST and admin: {served.rest_url}; queues: {', '.join(names)}. Ctrl-C ends it.")
+        terminal.say(f"REST and admin: {served.rest_url}; queues: {', '.join(names)}. Ctrl-C ends it.")
     terminal.flush()

@@ -120,10 +120,10 @@ def fanout(
 
     async def work(backend: "Backend") -> int:
         creates = not no_create
-        async with cursor_of(backend, queue, settings, f"fanout:{name}", creates=creates, tells=not as_json) as cursor:
+        async with cursor_of(backend, queue, settings, f"fanout:{name}", creates=creates, says=not as_json) as cursor:
             spread = Fanout(
-                pusher_to(backend, echo, creates=creates),
-                cursor,
+                pusher=pusher_to(backend, echo, creates=creates),
+                cursor=cursor,
                 name=name,
                 records=records,
                 command=template,

@@ -42,8 +42,10 @@ def healthcheck(file: str | None, max_age: object, as_json: bool) -> int:
             terminal.complain(str(error))
         return 1
     if as_json:
-        told = {"healthy": True, "state": found.state, "busy": found.busy, "slots": found.slots}
-        terminal.put_json({**told, "age_s": round(found.age, 3)})
+        age = round(found.age, 3)
+        terminal.put_json(
+            {"healthy": True, "state": found.state, "busy": found.busy, "slots": found.slots, "age_s": age}
+        )
     else:
         terminal.put(sentence(found))
     return 0

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from jobq.lease.store import LeaseRecord
     from jobq.settings import Settings
 
-_NOT_FOUND: Final = 4
 _CONFLICT: Final = 75
 _ARGV: Final = "jobq.argv"
 _SHOWN_CURSOR: Final = 60
@@ -138,16 +137,16 @@ async def _run(
     from jobq.run.worker.lease_command import Singleton, inherited_by_command  # noqa: PLC0415 - as above
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 
-    told: set[int] = set()
+    named: set[int] = set()
 
     def on_busy(text: str, token: int) -> None:
-        if token not in told:
-            told.add(token)
-            terminal.tell(f"waiting: {text}")
+        if token not in named:
+            named.add(token)
+            terminal.say(f"waiting: {text}")
 
-    with Records(terminal.tell_record):
+    with Records(terminal.say_record):
         async with spawner_for(settings) as spawner, resolve(spec, settings) as backend:
-            await ready_for_lease(backend, name, tells=False)
+            await ready_for_lease(backend, name, says=False)
             store = store_of(backend)
             singleton = Singleton(
                 lambda on_extended: named_lease(
@@ -269,12 +268,7 @@ def states_of(record: "LeaseRecord") -> set[str]:
 
 
 def _missing(name: str, *, as_json: bool) -> int:
-    message = f"nobody ever held a lease {name!r} here"
-    if as_json:
-        terminal.complain_json("NotFound", message, _NOT_FOUND)
-    else:
-        terminal.complain(message)
-    return _NOT_FOUND
+    return terminal.not_found(f"nobody ever held a lease {name!r} here", as_json=as_json)
 
 
 def _line(record: "LeaseRecord") -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli.commands.status import tell_missing
+from jobq.cli.commands.status import say_missing
 from jobq.cli.common import ExampleCommand, json_option, read_settings, with_queue
 from jobq.cli.display import terminal
 
@@ -50,7 +50,7 @@ def logs(ctx: click.Context, id_: str, attempt: int | None, follow: bool, log_di
 
         journal = journal_of(backend)
         if not await journal.find([id_]):
-            return tell_missing([id_], as_json=as_json)
+            return say_missing([id_], as_json=as_json)
         printer = _Printer(id_, as_json=as_json)
         async with AsyncExitStack() as stack:
             store = None
@@ -85,7 +85,7 @@ async def _show(
             return 0
         if not waiting and not record.attempt and record.state in ("ready", "scheduled"):
             waiting = True
-            terminal.tell(f"{printer.task_id} has not run yet; it is {record.state}, and this waits for it")
+            terminal.say(f"{printer.task_id} has not run yet; it is {record.state}, and this waits for it")
         await asyncio.sleep(_LOOK_SECONDS)
 
 
@@ -134,7 +134,7 @@ class _Store:
         while self._name and attempt == self._printer.attempt and not self._printer.ends_with(end):
             tries += 1
             if tries > _TRIES:
-                terminal.tell("the end of this log has not come to its place (yet)", is_error=True)
+                terminal.say("the end of this log has not come to its place (yet)", is_error=True)
                 return
             await asyncio.sleep(_LOOK_SECONDS)
             await self._read()

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, run_async, size, spec_of
+from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, run_async, spec_of
 from jobq.cli.display import terminal
+from jobq.cli.worker_options import MEMORY_LIMIT, STOP_GRACE
 from jobq.formats import durations
 
 if TYPE_CHECKING:
@@ -38,14 +39,8 @@ _NOTHING: Final = 4
     "--lease", metavar="DURATION", callback=duration,
     help="How long a lease is asked for; it is renewed while the task runs. Default: the queue's.",
 )  # fmt: skip
-@click.option(
-    "--memory-limit", metavar="SIZE", callback=size,
-    help="How much memory the task's whole process tree may use: 512M, 2G. Default: no limit.",
-)  # fmt: skip
-@click.option(
-    "--stop-grace", metavar="DURATION", callback=duration,
-    help="From SIGTERM to SIGKILL for the task when this ends early. Default: 20s.",
-)  # fmt: skip
+@MEMORY_LIMIT
+@STOP_GRACE
 @click.option("--quiet-output", is_flag=True, help="Do not print what the task prints.")
 @json_option
 @click.pass_context
@@ -95,9 +90,9 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
             )
             result = await worker.run()
     for report in reports:
-        terminal.tell(f"task {report.task_id} {_fate(report)}", is_error=_result(report) != "done")
+        terminal.say(f"task {report.task_id} {_fate(report)}", is_error=_result(report) != "done")
     if not (reports or result.exit_code):
-        terminal.tell(f"no task on {backend.name}")
+        terminal.say(f"no task on {backend.name}")
     nothing = 1 if result.lost else _NOTHING
     code = result.exit_code or (int(result.succeeded != len(reports)) if reports else nothing)
     code = code or int(screen.lost_output)

@@ -327,11 +327,11 @@ def _push_resumably(
 
     async def work(backend: "Backend") -> int:
         queue, creates = parse(spec_of(ctx, settings)), not no_create
-        tells = not echo.as_json
-        async with cursor_of(backend, queue, settings, f"push:{name}", creates=creates, tells=tells) as cursor:
+        says = not echo.as_json
+        async with cursor_of(backend, queue, settings, f"push:{name}", creates=creates, says=says) as cursor:
             resumable = Resumable(
-                pusher_to(backend, echo, creates=creates),
-                cursor,
+                pusher=pusher_to(backend, echo, creates=creates),
+                cursor=cursor,
                 name=name,
                 file=walked,
                 template=template,

@@ -75,7 +75,7 @@ def peek(ctx: click.Context, limit: int, as_json: bool) -> int:
                 terminal.put(f"{terminal.visible(found.id)}  {found.deliveries:3}  {format_task.what_runs(found.body)}")
         most = backend.capabilities.max_peek
         if most is not None and len(tasks) >= most and limit > most:
-            terminal.tell(f"the first {most} are shown: this service shows no more, and there may be more")
+            terminal.say(f"the first {most} are shown: this service shows no more, and there may be more")
 
     return with_queue(ctx, work)
 
@@ -94,7 +94,7 @@ def create(ctx: click.Context, exist_ok: bool, as_json: bool) -> int:
         if as_json:
             terminal.put_json({"queue": backend.name})
         else:
-            terminal.tell(f"queue {backend.name} is there")
+            terminal.say(f"queue {backend.name} is there")
 
     return with_queue(ctx, work)
 
@@ -110,7 +110,7 @@ def clear(ctx: click.Context, yes: bool, as_json: bool) -> int:
 
     async def work(backend: "Backend") -> int:
         if not yes and not terminal.confirmed(f"Delete all tasks that wait or run on {backend.name}?"):
-            terminal.tell("nothing was deleted")
+            terminal.say("nothing was deleted")
             return 1
         count = await _cleared(backend)
         if as_json:

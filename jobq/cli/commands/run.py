@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, Invocation, duration, read_settings, run_async, size
+from jobq.cli.common import ExampleCommand, Invocation, duration, read_settings, run_async
 from jobq.cli.display import terminal
+from jobq.cli.worker_options import BACKOFF, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW
 from jobq.formats import durations
 
 if TYPE_CHECKING:
@@ -52,9 +53,7 @@ _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as
 
 @click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
 @click.argument("file", required=False)
-@click.option(
-    "--num-workers", "-n", metavar="N", type=click.IntRange(1, 4096), help="How many run at once. Default: 1."
-)
+@NUM_WORKERS
 @click.option("--queue-file", metavar="PATH", help="Keep the queue in this file. Default: a temporary one.")
 @click.option("--resume", is_flag=True, help="Go on with what --queue-file holds; begin it when there is nothing yet.")
 @click.option("--resume-failed", is_flag=True, help="As --resume, and run what failed again, with fresh budgets.")
@@ -64,27 +63,15 @@ _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as
     " with --resume.",
 )  # fmt: skip
 @click.option("--num-retries", metavar="N", type=click.IntRange(min=0), help="Runs after a failure. Default: 0.")
-@click.option(
-    "--backoff", metavar="DURATION", callback=duration, help="The longest delay of a first retry. Default: 5s."
-)
+@BACKOFF
 @click.option("--timeout", metavar="DURATION", callback=duration, help="How long a command may run. Default: no limit.")
-@click.option(
-    "--memory-limit", metavar="SIZE", callback=size,
-    help="How much memory the whole process tree of a command may use: 512M, 2G. Default: no limit.",
-)  # fmt: skip
-@click.option(
-    "--stop-grace", metavar="DURATION", callback=duration,
-    help="From SIGTERM to SIGKILL for commands when this ends early. Default: 20s.",
-)  # fmt: skip
+@MEMORY_LIMIT
+@STOP_GRACE
 @click.option(
     "--max-consecutive-failures", metavar="N", type=click.IntRange(min=0),
     help="End after so many failures in a row; 0 = never. Default: 0.",
 )  # fmt: skip
-@click.option(
-    "--view", type=click.Choice(["auto", "live", "lines"]),
-    help="live = keep a table of what runs below its output; lines = do not; auto = live on a terminal, without a pipe."
-    " Default: auto.",
-)  # fmt: skip
+@VIEW
 @click.option("--quiet-output", is_flag=True, help="Do not print what commands print.")
 @click.option(
     "--json", "as_json", is_flag=True,
@@ -130,7 +117,7 @@ def run(
 
 def _settings(**options: Any) -> "Settings":
     settings = read_settings(**options)
-    # Whoever sits in front of it sees what fails, and decides: nothing is repeated, nothing ends early by itself.
+    # The person in front of it sees what fails, and decides: nothing is repeated, nothing ends early by itself.
     own = {name: 0 for name in ("num_retries", "max_consecutive_failures") if name not in settings.model_fields_set}
     return settings.model_copy(update={**own, "idle_timeout": _FOREVER, "time_limit": None, "restart": 0})
 
@@ -157,7 +144,7 @@ class _Run:
         self._timeout = timeout
 
     async def work(self, *, resume: bool, resume_failed: bool, as_json: bool) -> int:
-        """Do it and tell how it went."""
+        """Do it and say how it went."""
         from jobq.cli.display import live_view  # noqa: PLC0415 - `jobq run --help` needs none of it
         from jobq.cli.display.passthrough_log import Screen  # noqa: PLC0415 - as above
         from jobq.cli.localrun.input_feed import Feed  # noqa: PLC0415 - as above
@@ -204,7 +191,7 @@ class _Run:
                 f"{feed.kept} lines were queued before with other options or content; they stay as they were then"
             )
         exit_code = here.exit_code or int(screen.lost_output)
-        self._tell(here, time.monotonic() - began)
+        self._say(here, time.monotonic() - began)
         return terminal.put_report([_summary(here, time.monotonic() - began)], exit_code) if as_json else exit_code
 
     def _template(self, trace_context: Mapping[str, str]) -> Any:
@@ -218,23 +205,23 @@ class _Run:
             budgets=budgets_of(settings),
         )
 
-    def _tell(self, here: "Here", seconds: float) -> None:
+    def _say(self, here: "Here", seconds: float) -> None:
         for task in here.failures:
             where = f"line {task.line}" if task.line else f"task {task.id}"
-            terminal.tell(f"failed: {where} ({task.told}): {terminal.shortened(task.command, 200)}", is_error=True)
+            terminal.say(f"failed: {where} ({task.detail}): {terminal.shortened(task.command, 200)}", is_error=True)
             if task.last_line:
-                terminal.tell(f"        {terminal.shortened(task.last_line, 200)}", is_error=True)
+                terminal.say(f"        {terminal.shortened(task.last_line, 200)}", is_error=True)
         if here.failed > len(here.failures):
-            terminal.tell(f"        ... and {here.failed - len(here.failures)} more", is_error=True)
+            terminal.say(f"        ... and {here.failed - len(here.failures)} more", is_error=True)
         counts = [f"{here.done} done", f"{here.failed} failed"]
         counts += [f"{here.failed_earlier} failed earlier (--resume-failed)"] if here.failed_earlier else []
         counts += [f"{here.left} left"] if here.left else []
-        terminal.tell(f"{', '.join(counts)} in {durations.show(round(seconds, 1))}")
+        terminal.say(f"{', '.join(counts)} in {durations.show(round(seconds, 1))}")
         resume = self._how_to_resume(here)
         if here.error is not None:
             terminal.complain(str(here.error))
         if resume is not None:
-            terminal.tell(resume, is_error=True)
+            terminal.say(resume, is_error=True)
 
     def _how_to_resume(self, here: "Here") -> str | None:
         if not here.left and here.input_is_queued:
@@ -248,7 +235,7 @@ class _Run:
 
 
 async def _may_begin(source: "Input | None", *, resume: bool, resume_failed: bool) -> bool:
-    """Tell whether a queue file that holds no run yet is no mistyped one."""
+    """Return whether a queue file that holds no run yet is no mistyped one."""
     if resume_failed or source is None:
         return False
     return not resume or source.path != "-" or not await source.is_empty()
@@ -261,7 +248,7 @@ def _summary(here: "Here", seconds: float) -> dict[str, Any]:
         "failures": [
             {
                 "line": task.line, "id": task.id, "exit_value": task.exit_value, "signal": task.signal,
-                "detail": task.told, "command": task.command, "last_line": task.last_line,
+                "detail": task.detail, "command": task.command, "last_line": task.last_line,
             }
             for task in here.failures
         ],

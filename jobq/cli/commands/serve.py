@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from jobq.server.tokens import TokenRecord
     from jobq.settings import Settings
 
-_NOT_FOUND: Final = 4
 _SCOPES: Final = ("enqueue", "lease", "settle", "read", "admin")
 _BROUGHT: Final = frozenset({"uvicorn", "httptools", "prometheus_client", "uvloop"})  # by the extra
 _HELP: Final = """Serve the queues of a place over HTTP until Ctrl-C or SIGTERM, so that workers need no rights there.
@@ -148,7 +147,7 @@ async def _serve(spec: str, settings: "Settings", listening: "Listening", *, as_
         else:
             terminal.put(url)
             whom = "to those who have a token" if wants_tokens else "to everyone on this machine, without tokens"
-            terminal.tell(f"serving {whom}; {url}/openapi.json has what there is. Ctrl-C ends it.")
+            terminal.say(f"serving {whom}; {url}/openapi.json has what there is. Ctrl-C ends it.")
         terminal.flush()
 
     serving = asyncio.create_task(serve_place(spec, settings, listening, stop, announce), name="service")
@@ -221,7 +220,7 @@ def create(
             terminal.put_json(_as_json(record) | {"token": made})
         else:
             terminal.put(made)
-            terminal.tell(f"token {record.id}: {_line(record)}; it is not shown again")
+            terminal.say(f"token {record.id}: {_line(record)}; it is not shown again")
         return 0
 
     return _of_place(ctx, spec, work)
@@ -267,11 +266,7 @@ def revoke(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> int:
         record = await tokens.revoke(store, token_id)
         if record is None:
             message = f"there is no token {token_id!r} here; `jobq serve token list` names them"
-            if as_json:
-                terminal.complain_json("NotFound", message, _NOT_FOUND)
-            else:
-                terminal.complain(message)
-            return _NOT_FOUND
+            return terminal.not_found(message, as_json=as_json)
         if as_json:
             terminal.put_json(_as_json(record))
         else:

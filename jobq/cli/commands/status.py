@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from jobq.backend import Backend
     from jobq.journal.records import TaskRecord
 
-_NOT_FOUND: Final = 4
 _MOST_LISTED: Final = 1_000_000
 _SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
 _HOUR: Final = timedelta(hours=1)
@@ -49,21 +48,16 @@ def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
                 terminal.put("")
             for label, text in format_journal.details(found[id_]):
                 terminal.put(f"{label + ':':<14}{text}")
-        return tell_missing([id_ for id_ in ids if id_ not in found], as_json=as_json)
+        return say_missing([id_ for id_ in ids if id_ not in found], as_json=as_json)
 
     return with_queue(ctx, work)
 
 
-def tell_missing(ids: list[str], *, as_json: bool) -> int:
+def say_missing(ids: list[str], *, as_json: bool) -> int:
     """Complain about ids that name nothing, if there are any; return the exit code."""
     if not ids:
         return 0
-    message = f"no task with the id {', '.join(ids)} is known"
-    if as_json:
-        terminal.complain_json("NotFound", message, _NOT_FOUND, ids=ids)
-    else:
-        terminal.complain(message)
-    return _NOT_FOUND
+    return terminal.not_found(f"no task with the id {', '.join(ids)} is known", as_json=as_json, ids=ids)
 
 
 @click.command(cls=ExampleCommand, examples=("jobq demo ps", "watch jobq demo ps", "jobq demo ps --json"))
@@ -88,7 +82,7 @@ def ps(ctx: click.Context, limit: int, as_json: bool) -> int:
                 terminal.put_json(format_journal.record_as_json(record))
             return
         if not records:
-            terminal.tell("nothing runs")
+            terminal.say("nothing runs")
             return
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         for line in format_journal.running(records, width):
@@ -110,7 +104,7 @@ def history(ctx: click.Context, id_: str, as_json: bool) -> int:
         journal = journal_of(backend)
         found = await journal.find([id_])
         if not found:
-            return tell_missing([id_], as_json=as_json)
+            return say_missing([id_], as_json=as_json)
         for attempt in await journal.attempts(id_):
             if as_json:
                 terminal.put_json({"id": id_, **format_journal.attempt_as_json(attempt)})
@@ -118,7 +112,7 @@ def history(ctx: click.Context, id_: str, as_json: bool) -> int:
                 terminal.put(format_journal.attempt_line(attempt))
         record = found[0]
         if not as_json:
-            terminal.tell(f"now: {format_journal.state_of(record)}")
+            terminal.say(f"now: {format_journal.state_of(record)}")
         return 0
 
     return with_queue(ctx, work)

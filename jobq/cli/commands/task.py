@@ -38,10 +38,10 @@ def checkpoint(value: str | None, files: bool) -> int:
 def progress(share: str, text: str) -> int:
     """Report how far this task is: SHARE from 0 to 1, or `-` for unknown, and a TEXT; `jobq QUEUE ps` shows both."""
     try:
-        told = None if share == "-" else float(share)
+        done = None if share == "-" else float(share)
     except ValueError:
         raise click.UsageError(f"{share!r} is no share of the whole: from 0 to 1, or -") from None
-    if told is not None and not 0 <= told <= 1:
+    if done is not None and not 0 <= done <= 1:
         raise ConfigurationError(f"{share} is no share of the whole: from 0 to 1")
-    task_client.progress(told, text)
+    task_client.progress(done, text)
     return 0

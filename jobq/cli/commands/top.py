@@ -91,8 +91,8 @@ async def _look(backend: "Backend", before: Look | None = None) -> Look:
             stats = await backend.stats()
             if journal is None:
                 return Look(at=time.monotonic(), stats=stats)
-            told = await journal.stats(_HOUR_SECONDS)
-            return Look(at=time.monotonic(), stats=stats, journal=told, running=await journal.running(_MOST_ROWS))
+            kept = await journal.stats(_HOUR_SECONDS)
+            return Look(at=time.monotonic(), stats=stats, journal=kept, running=await journal.running(_MOST_ROWS))
     except (JobqError, TimeoutError) as error:
         fault = str(error) or f"no answer within {_ANSWER_SECONDS:.3g} s"
         if before is None:

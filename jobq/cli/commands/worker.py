@@ -1,14 +1,14 @@
 """`jobq QUEUE worker`: options into settings, events onto the terminal; the work is in jobq.run.worker.worker."""
 
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, duration, read_settings, run_async, size, spec_of
+from jobq.cli.common import ExampleCommand, read_settings, run_async, spec_of
 from jobq.cli.display.worker_log import Console
+from jobq.cli.worker_options import BACKOFF, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW, option, time_option
 from jobq.events import Events
 
 if TYPE_CHECKING:
@@ -31,74 +31,57 @@ _EXAMPLES: Final = (
 )
 
 
-def _option(*names: str, text: str, default: str, **more: Any) -> Callable[[Any], Any]:
-    """Return an option of the setting of its name; tests/cli/test_defaults.py holds `default` to what Settings has."""
-    return click.option(*names, help=f"{text} Default: {default}.", **more)
-
-
-def _time(name: str, *, text: str, default: str) -> Callable[[Any], Any]:
-    return _option(name, text=text, default=default, metavar="DURATION", callback=duration)
-
-
 @click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
-@_option(
-    "--num-workers", "-n", text="How many tasks run at once.", default="1", metavar="N",
-    type=click.IntRange(1, 4096),
-)  # fmt: skip
-@_time(
+@NUM_WORKERS
+@time_option(
     "--visibility-timeout",
     text="How long a lease is asked for; it is renewed while a task runs.",
     default="the queue's",
 )
-@_time("--idle-timeout", text="How long an empty queue is watched before the worker ends.", default="ends when empty")
-@_time("--time-limit", text="How long new tasks are taken.", default="no limit")
-@_option(
-    "--memory-limit", metavar="SIZE", callback=size, default="no limit",
-    text="How much memory a task's whole process tree may use before it is killed and has failed: 512M, 2G.",
-)  # fmt: skip
-@_option(
+@time_option(
+    "--idle-timeout", text="How long an empty queue is watched before the worker ends.", default="ends when empty"
+)
+@time_option("--time-limit", text="How long new tasks are taken.", default="no limit")
+@MEMORY_LIMIT
+@option(
     "--max-consecutive-failures", metavar="N", type=click.IntRange(min=0),
     text="Exit 1 after so many first failures of different tasks in a row; 0 = never.", default="10",
 )  # fmt: skip
-@_time("--backoff", text="The longest delay after a first failure; doubles with each.", default="5s")
-@_time("--backoff-max", text="Where doubling stops.", default="10m")
-@_time("--stop-grace", text="From SIGTERM to SIGKILL for tasks when the worker stops.", default="20s")
-@_option(
+@BACKOFF
+@time_option("--backoff-max", text="Where doubling stops.", default="10m")
+@STOP_GRACE
+@option(
     "--log-format", text="auto = text on a terminal, json elsewhere.", default="auto",
     type=click.Choice(["auto", "text", "json"]),
 )  # fmt: skip
-@_option(
+@option(
     "--restart", metavar="N", type=click.IntRange(min=0),
     text="Start the worker again when a signal killed it, at most so often.", default="0",
 )  # fmt: skip
-@_option(
+@option(
     "--task-user", metavar="USER", default="the worker's own user",
     text="Run tasks as another user, or as one of a range for each slot (2000-2063); takes root.",
 )  # fmt: skip
-@_option(
+@option(
     "--guardian", type=click.Choice(["on", "off"]),
     text="Whether a small parent process owns the tasks and kills what outlives its lease.", default="on",
 )  # fmt: skip
-@_option(
+@option(
     "--preload", metavar="MODULE", multiple=True, default="none",
     text="Import a Python module once, in a process of which tasks with --call are forked; may be repeated.",
 )  # fmt: skip
-@_option(
-    "--view", type=click.Choice(["auto", "live", "lines"]),
-    text="live = keep a table of the slots below the log; lines = do not; auto = live on a terminal, without a pipe.",
-    default="auto",
-)  # fmt: skip
-@_option(
+@VIEW
+@option(
     "--metrics-port", metavar="PORT", type=click.IntRange(1, 65535), default="none",
     text="Serve /metrics for Prometheus and /healthz there, on JOBQ_METRICS_HOST (127.0.0.1).",
 )  # fmt: skip
-@_time("--keep", text="For how long the journal keeps what has ended.", default="30d")
-@_option(
+@time_option("--keep", text="For how long the journal keeps what has ended.", default="30d")
+@option(
     "--log-dir", metavar="PLACE", default="it is not written",
     text="Write all that tasks print to PLACE/QUEUE/ID.ATTEMPT.log, a folder or az://ACCOUNT/CONTAINER; `logs` finds it"
     " there.",
 )  # fmt: skip
-@_option(
+@option(
     "--checkpoint-store", metavar="PLACE", default="tasks have no such folder",
     text="Give each task a JOBQ_CHECKPOINT_DIR, whose files `jobq checkpoint --dir` saves there: a folder that all"
     " workers share, or az://ACCOUNT/CONTAINER.",

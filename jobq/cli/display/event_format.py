@@ -56,12 +56,12 @@ def sentence(name: str, fields: Mapping[str, Any]) -> str:
         subject = f"task {short_id(str(fields['task_id']))} "
     elif name not in _PHRASES and verb:
         subject = f"{family} "
-    told = str(fields.get("detail", ""))
+    detail_text = str(fields.get("detail", ""))
     hidden = _NO_DETAIL | {"attempt"} if name in _AFTERWARDS else _NO_DETAIL
     shown = [_detail(field, value) for field, value in fields.items() if field not in hidden]
-    details = [detail for detail in shown if detail and detail not in told]
+    details = [detail for detail in shown if detail and detail not in detail_text]
     text = subject + phrase + (f" ({', '.join(details)})" if details else "")
-    return f"{text}: {told}" if told else text
+    return f"{text}: {detail_text}" if detail_text else text
 
 
 def _detail(name: str, value: Any) -> str:

@@ -108,7 +108,7 @@ class Progress:
         then, count = self._before[0]
         return (ended - count) / (now - then) if now > then else 0.0
 
-    def told(self, now: float) -> str:
+    def line(self, now: float) -> str:
         """Return one line."""
         rate = self.rate(now)
         pace = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
@@ -149,7 +149,7 @@ class Depth:
     async def _pause(self, began: float) -> None:
         await asyncio.sleep(max(_ASK_SECONDS, (time.monotonic() - began) / _ASK_SHARE))
 
-    def told(self, now: float) -> str:
+    def line(self, now: float) -> str:
         """Return one line; `now` is time.monotonic()."""
         if self._stats is None:
             return f"queue: unknown ({self._trouble})" if self._trouble else "queue: ..."
@@ -168,7 +168,7 @@ class Live:
         show: takes how to draw the newest; `FrameWriter.show`.
         sampler: knows what runs, and what that uses.
         slots: how many tasks may run at once.
-        told: returns the lines below the table; gets time.monotonic().
+        below: returns the lines below the table; gets time.monotonic().
     """
 
     def __init__(
@@ -177,19 +177,19 @@ class Live:
         *,
         sampler: UsageSampler,
         slots: int,
-        told: Callable[[float], Sequence[str]],
+        below: Callable[[float], Sequence[str]],
     ) -> None:
         self._show = show
         self._sampler = sampler
         self._slots = slots
-        self._told = told
+        self._below = below
         self._running: dict[Watch, tuple[int, str]] = {}  # its slot, and what it is
 
     async def run(self) -> None:
         """Show it for ever."""
         while True:
             now = time.monotonic()
-            self._show(partial(slot_table.lines, self._slots, self._busy(now), self._told(now)))
+            self._show(partial(slot_table.lines, self._slots, self._busy(now), self._below(now)))
             await asyncio.sleep(REFRESH_SECONDS)
 
     def _busy(self, now: float) -> list[slot_table.Slot]:
@@ -242,7 +242,7 @@ async def of_worker(
         show,
         sampler=sampler,
         slots=settings.num_workers,
-        told=lambda now: (progress.told(now), depth.told(now)),
+        below=lambda now: (progress.line(now), depth.line(now)),
     )
     async with beside(view.run(), depth.watch()):
         yield

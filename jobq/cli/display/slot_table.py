@@ -53,18 +53,18 @@ _COLUMNS: Final = (
 )
 
 
-def lines(slots: int, busy: Sequence[Slot], told: Sequence[str], columns: int, rows: int) -> list[str]:
+def lines(slots: int, busy: Sequence[Slot], below_it: Sequence[str], columns: int, rows: int) -> list[str]:
     """Return the picture.
 
     Args:
         slots: how many there are.
         busy: those that run something, by number.
-        told: lines for below the table.
+        below_it: lines for below the table.
         columns: of the terminal.
         rows: of the terminal.
     """
     width = columns - 1  # the last column is left free: some terminals go to the next line there
-    below = [_cut(line, width) for line in told]
+    below = [_cut(line, width) for line in below_it]
     if rows < _LEAST_ROWS:
         return below[-1:]
     fit = max(1, rows - _LINES_ABOVE - len(below) - 1)  # and a title

@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 if TYPE_CHECKING:
     from logging import LogRecord
 
-# C0, DEL and C1 controls, line and paragraph separators, bidirectional overrides, lone surrogates.
-_INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0, DEL and C1 controls, lone surrogates; and what Unicode lets move, hide or reorder text: bidirectional marks, zero
+# widths, separators of lines, fillers, tags.
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff"
+    "\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _UNDECODABLE: Final = range(0xDC80, 0xDD00)  # a byte that was no UTF-8, as os.fsdecode keeps it
 
@@ -107,7 +111,7 @@ def _escape(match: re.Match[str]) -> str:
     code = ord(character)
     if code in _UNDECODABLE:
         return f"\\x{code - 0xDC00:02x}"
-    return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")  # noqa: PLR2004
+    return _SHORT_ESCAPES.get(character) or character.encode("unicode_escape", "surrogatepass").decode()
 
 
 class OutputGone(Exception):
@@ -207,13 +211,13 @@ def put_report(values: Iterable[Any], exit_code: int) -> int:
     return exit_code
 
 
-def tell(text: str, *, is_error: bool = False) -> None:
+def say(text: str, *, is_error: bool = False) -> None:
     """Write a line for people to standard error; `--quiet` keeps it back unless it is (part of) an error."""
     if is_error or _verbosity > Verbosity.QUIET:
         _put_aside(visible(text))
 
 
-def tell_record(record: "LogRecord") -> None:
+def say_record(record: "LogRecord") -> None:
     """Write a record of Python's logging, with its traceback, to standard error."""
     text = f"{record.levelname} {record.getMessage()}"
     if record.exc_info:
@@ -221,14 +225,14 @@ def tell_record(record: "LogRecord") -> None:
 
         text += "\n" + "".join(traceback.format_exception(*record.exc_info))
     for line in text.rstrip().split("\n"):
-        tell(line, is_error=True)
+        say(line, is_error=True)
 
 
 def complain(text: str, *, hint: str = "") -> None:
     """Write an error as one plain line to standard error, and where to read on."""
     _put_aside(f"{paint('jobq:', _RED, sys.stderr)} {visible(text)}")
     if hint:
-        tell(hint, is_error=True)
+        say(hint, is_error=True)
 
 
 def warn(text: str) -> None:
@@ -237,10 +241,18 @@ def warn(text: str) -> None:
         _put_aside(f"{paint('jobq: warning:', _YELLOW, sys.stderr)} {visible(text)}")
 
 
-def complain_json(name: str, message: str, exit_code: int, **more: Any) -> None:
-    """Write an error as a JSON object to standard error."""
-    error = {"error": name, "message": message, "exit_code": exit_code, **more}
-    _put_aside(json.dumps(error))
+def fail(name: str, message: str, exit_code: int, *, as_json: bool, **more: Any) -> int:
+    """Write an error to standard error, as one plain line or as a JSON object with more fields; return the code."""
+    if as_json:
+        _put_aside(json.dumps({"error": name, "message": message, "exit_code": exit_code, **more}))
+    else:
+        complain(message)
+    return exit_code
+
+
+def not_found(message: str, *, as_json: bool, **more: Any) -> int:
+    """Likewise, of what a command was to show or change and is not there."""
+    return fail("NotFound", message, 4, as_json=as_json, **more)
 
 
 def _put_aside(line: str) -> None:

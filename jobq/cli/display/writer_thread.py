@@ -62,7 +62,7 @@ class Writer:
                 return
             # As long as the queue is over half full, each line that is let in would drag a note along.
             if self._dropped and self._waiting_bytes < self._max_bytes // 2:
-                self._tell_dropped()
+                self._write_dropped()
             self._append(descriptor, line)
             self._changed.notify()
 
@@ -71,7 +71,7 @@ class Writer:
         end = time.monotonic() + timeout_seconds
         with self._changed:
             if self._dropped:
-                self._tell_dropped()
+                self._write_dropped()
             self._stopping = True
             self._changed.notify_all()
             while (self._has_work() or self._busy) and (rest := end - time.monotonic()) > 0:
@@ -82,7 +82,7 @@ class Writer:
         self._waiting.append((descriptor, line))
         self._waiting_bytes += len(line) + _OVERHEAD_BYTES
 
-    def _tell_dropped(self) -> None:
+    def _write_dropped(self) -> None:
         count, self._dropped = self._dropped, 0
         self._append(*self._dropped_line(count))
 

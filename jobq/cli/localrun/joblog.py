@@ -35,7 +35,7 @@ class Finished:
         seconds: how long it ran.
         exit_value: its exit code; what a shell would say where there is none; never 0 for one that failed.
         signal: the number of the signal that ended it, 0 = none did.
-        told: what happened, for people.
+        detail: what happened, for people.
         last_line: the last line of its output.
     """
 
@@ -47,7 +47,7 @@ class Finished:
     seconds: float
     exit_value: int
     signal: int
-    told: str
+    detail: str
     last_line: str
 
     @classmethod
@@ -64,7 +64,7 @@ class Finished:
             seconds=outcome.duration,
             exit_value=_exit_value(outcome, failed=failed),
             signal=outcome.signal or 0,
-            told=outcome.detail or str(getattr(report.verdict, "description", "")),
+            detail=outcome.detail or str(getattr(report.verdict, "description", "")),
             last_line=written[-1] if written else "",
         )
 

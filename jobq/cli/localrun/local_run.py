@@ -23,8 +23,9 @@ from jobq.settings import Settings
 from jobq.settlement import Complete, DeadLetter
 from jobq.telemetry.setup import Adapt
 
-LISTED: Final = 10  # how many failures are told one by one
+LISTED: Final = 10  # how many failures are shown one by one
 _LOOK_SECONDS: Final = 1.0  # how often the queue is counted, at least, when it should soon be done
+_HURRIED_FLUSH_SECONDS: Final = 2.0
 _CODE_OF: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 
 
@@ -35,7 +36,7 @@ class Here:
         backend: an entered backend.
         settings: of the worker; its idle timeout must outlast any input.
         feed: brings in the input; None = all of it is queued.
-        joblog: told of each finished task.
+        joblog: gets each finished task.
 
     Attributes:
         done: tasks that succeeded here.
@@ -56,7 +57,8 @@ class Here:
         self.error: JobqError | None = None
         self.stopped_by: str | None = None
         self._backend = backend
-        self._settings = settings
+        # The lists say what comes out of queues; these commands are the caller's own.
+        self._settings = settings.model_copy(update={"allow_commands": (), "allow_calls": ()})
         self._feed = feed
         self._joblog = joblog
         self._stopping = Stopping()
@@ -85,11 +87,11 @@ class Here:
         return f"{self.done + self.failed} of {total}{more}" + (f", {self.failed} failed" if self.failed else "")
 
     async def run(self, screen: Screen, events: Events, adapt: Adapt) -> None:
-        """Work until all is done, or until told to stop.
+        """Work until all is done, or until asked to stop.
 
         Args:
             screen: shows it.
-            events: told of each transition.
+            events: gets each transition.
             adapt: makes the worker's runner of something else from the runner of commands.
         """
         stats = await self._backend.stats()
@@ -113,7 +115,7 @@ class Here:
             on_report=self._on_report,
             sampler=sampler,
         )
-        view = Live(screen.show, sampler=sampler, slots=self._settings.num_workers, told=lambda _: [self.status()])
+        view = Live(screen.show, sampler=sampler, slots=self._settings.num_workers, below=lambda _: [self.status()])
         feeding = asyncio.create_task(self._bring_in(), name="feed")
         try:
             async with beside(view.run()) if screen.is_live else nullcontext():
@@ -123,7 +125,8 @@ class Here:
             await asyncio.wait([feeding])
         self.stopped_by = report.stopped_by
         self.left = await self._count()
-        screen.in_a_hurry = self.stopped_by is not None
+        if self.stopped_by is not None:
+            screen.flush_seconds = _HURRIED_FLUSH_SECONDS
         if not feeding.cancelled() and (fault := feeding.exception()) is not None:
             raise fault
 

@@ -1,4 +1,4 @@
-"""A queue that is missing is made by whoever first needs it, unless that is forbidden."""
+"""A queue that is missing is made by the first command that needs it, unless that is forbidden."""
 
 from jobq.backend import Backend
 from jobq.cli.display import terminal
@@ -7,19 +7,19 @@ from jobq.lease.store import checked_name, store_of
 from jobq.submit.pusher import make_queue
 
 
-def tell_created(backend: Backend) -> None:
+def say_created(backend: Backend) -> None:
     """Say that a queue was made."""
-    terminal.tell(f"created queue {backend.name}")
+    terminal.say(f"created queue {backend.name}")
 
 
-async def ready_for_lease(backend: Backend, name: str, *, creates: bool = True, tells: bool = True) -> None:
+async def ready_for_lease(backend: Backend, name: str, *, creates: bool = True, says: bool = True) -> None:
     """See to it, before a named lease is asked for, that there is where it is kept.
 
     Args:
         backend: keeps it.
         name: of the lease.
         creates: whether to make what is missing.
-        tells: whether to say that it was made.
+        says: whether to say that it was made.
 
     Raises:
         QueueNotFound: it is missing, and is not to be made.
@@ -31,7 +31,7 @@ async def ready_for_lease(backend: Backend, name: str, *, creates: bool = True, 
         if not creates:
             raise
         await make_queue(backend, missing)
-        if tells:
-            tell_created(backend)
+        if says:
+            say_created(backend)
     except BackendUnavailable:
         pass  # the lease is asked for until it is answered, or for as long as the user waits

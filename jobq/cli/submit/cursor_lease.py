@@ -1,7 +1,8 @@
 """What `push --resume` and `fanout` share: the lease that carries their cursor."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -9,13 +10,15 @@ from typing import Final
 from jobq.backend import Backend
 from jobq.cli.display import terminal
 from jobq.cli.submit.create_queue import ready_for_lease
-from jobq.errors import ConfigurationError
+from jobq.errors import ConfigurationError, JobqError, SourceChanged
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import store_of
 from jobq.settings import Settings
 from jobq.spec import QueueSpec, resolve
+from jobq.submit.command_template import InvalidTemplate
+from jobq.submit.pusher import Pusher
 
-# Short, for whoever runs an interrupted one again waits for it; and no shorter than what Azure grants.
+# Short, since an interrupted one that is run again waits for it; and no shorter than what Azure grants.
 _TTL: Final = timedelta(seconds=20)
 _MOST_NAME: Final = 80  # ids are made of it and have at most 100 characters
 
@@ -26,7 +29,7 @@ class Cursor:
 
     Attributes:
         lease: the lease.
-        source: what else a walk is told by there; see `Traversal`.
+        source: by what else a walk is known there; see `Traversal`.
     """
 
     lease: NamedLease
@@ -35,7 +38,7 @@ class Cursor:
 
 @asynccontextmanager
 async def cursor_of(
-    backend: Backend, queue: QueueSpec, settings: Settings, name: str, *, creates: bool, tells: bool
+    backend: Backend, queue: QueueSpec, settings: Settings, name: str, *, creates: bool, says: bool
 ) -> AsyncIterator[Cursor]:
     """Yield what carries a walk's cursor, kept by the queue itself or by the one that JOBQ_LEASES names.
 
@@ -45,7 +48,7 @@ async def cursor_of(
         settings: of the lease.
         name: of the lease.
         creates: whether to make what is missing.
-        tells: whether to say that it was made.
+        says: whether to say that it was made.
 
     Raises:
         QueueNotFound: there is none to keep it, and none is to be made.
@@ -53,19 +56,33 @@ async def cursor_of(
     """
     async with nullcontext(backend) if settings.leases is None else resolve(settings.leases, settings) as keeper:
         lease = _walk_lease(keeper, settings, name)
-        await ready_for_lease(keeper, name, creates=creates, tells=tells)
+        await ready_for_lease(keeper, name, creates=creates, says=says)
         yield Cursor(lease, {"queue": str(queue)} if settings.leases else {})  # several queues may meet there
+
+
+@contextmanager
+def saying_how_to_go_on(pusher: Pusher) -> Iterator[None]:
+    """Say of an interruption, and with an error, what was queued, and that the same command goes on."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        terminal.say(f"{pusher.summary()}; run the same command again to go on")
+        raise
+    except JobqError as error:
+        if not isinstance(error, SourceChanged | InvalidTemplate):
+            error.add_note(f"{pusher.summary()}; run the same command again to go on")
+        raise
 
 
 def _walk_lease(backend: Backend, settings: Settings, name: str) -> NamedLease:
     if len(name) > _MOST_NAME:
         raise ConfigurationError(f"a name has at most {_MOST_NAME - len(name.partition(':')[0]) - 1} characters")
-    told: set[int] = set()
+    named: set[int] = set()
 
     def on_busy(text: str, token: int) -> None:
-        if token not in told:
-            told.add(token)
-            terminal.tell(f"waiting: {text}")
+        if token not in named:
+            named.add(token)
+            terminal.say(f"waiting: {text}")
 
     try:
         store = store_of(backend)

@@ -1,16 +1,15 @@
 """The work of `jobq fanout`: pages of records into tasks, under the lease that carries the cursor."""
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.cli.submit.cursor_lease import Cursor
-from jobq.errors import JobqError, MalformedTask, SourceChanged
+from jobq.cli.submit.cursor_lease import Cursor, saying_how_to_go_on
+from jobq.errors import MalformedTask
 from jobq.lease.traversal import Page, Traversal
 from jobq.submit import command_template
 from jobq.submit.input_lines import Template
@@ -29,6 +28,7 @@ def check(command: command_template.Template, records: Records, batch: int) -> N
         command.check(records.fields)
 
 
+@dataclass(kw_only=True)
 class Fanout:
     """One fanout, from its records to its exit code.
 
@@ -41,84 +41,64 @@ class Fanout:
         template: what all tasks have.
         batch: records of one task.
         accepts_changes: whether lines that are not queued yet may be others than when it began.
-        skips_refused: whether records that no task can be made of are told and left out.
+        skips_refused: whether records that no task can be made of are reported and left out.
     """
 
-    def __init__(
-        self,
-        pusher: Pusher,
-        cursor: Cursor,
-        *,
-        name: str,
-        records: Records,
-        command: command_template.Template,
-        template: Template,
-        batch: int,
-        accepts_changes: bool = False,
-        skips_refused: bool = False,
-    ) -> None:
-        self._pusher = pusher
-        self._name = name
-        self._records = records
-        self._command = command
-        self._template = template
-        self._batch = batch
-        self._accepts_changes = accepts_changes
-        self._skips_refused = skips_refused
-        self._skipped = 0
-        self._cursor = cursor
+    pusher: Pusher
+    cursor: Cursor
+    name: str
+    records: Records
+    command: command_template.Template
+    template: Template
+    batch: int
+    accepts_changes: bool = False
+    skips_refused: bool = False
+    _skipped: int = field(default=0, init=False)
 
     async def run(self) -> int:
         """Queue what is left; return the exit code."""
         source = {
-            "data set": self._records.source,
-            "command": self._command.text,
-            "--batch": str(self._batch),
-            "options": _digest(repr(replace(self._template, trace_context={}))),  # each run has another span
-            **self._cursor.source,
+            "data set": self.records.source,
+            "command": self.command.text,
+            "--batch": str(self.batch),
+            "options": _digest(repr(replace(self.template, trace_context={}))),  # each run has another span
+            **self.cursor.source,
         }
-        file = self._records.file
-        if file is not None and not self._accepts_changes:
+        file = self.records.file
+        if file is not None and not self.accepts_changes:
             source["file"] = await file.digest()
         # Whole batches, so that no page but the last ends within one.
-        size = self._batch * max(1, BATCH_TASKS // self._batch)
-        walk = Traversal(self._cursor.lease, self._records.fetch, batch_size=size, source=source)
-        try:
+        size = self.batch * max(1, BATCH_TASKS // self.batch)
+        walk = Traversal(self.cursor.lease, self.records.fetch, batch_size=size, source=source)
+        with saying_how_to_go_on(self.pusher):
             async with walk:
                 if file is not None:
-                    await file.check_queued(walk.progress, self._name)
+                    await file.check_queued(walk.progress, self.name)
                 if walk.progress.is_done:
-                    terminal.tell(f"{self._name} is done: all {walk.progress.handled} records were queued before")
+                    terminal.say(f"{self.name} is done: all {walk.progress.handled} records were queued before")
                     return 0
                 earlier = walk.progress.handled
                 if earlier:
-                    terminal.tell(f"going on with {self._name} after {earlier} records")
-                with Bar("queueing", self._records.total) as bar:
+                    terminal.say(f"going on with {self.name} after {earlier} records")
+                with Bar("queueing", self.records.total) as bar:
                     async for page in walk:
                         await self._push(page, walk.progress.handled)
-                        position = page.after[0] if self._records.total and isinstance(page.after, list) else 0
+                        position = page.after[0] if self.records.total and isinstance(page.after, list) else 0
                         done = walk.progress.handled + len(page.items)
                         bar.show_rate(position, done, "records", earlier=earlier)
-                if file is not None and not self._accepts_changes:
+                if file is not None and not self.accepts_changes:
                     file.check_unchanged(walk.progress)
-        except asyncio.CancelledError:
-            terminal.tell(f"{self._pusher.summary()}; run the same command again to go on")
-            raise
-        except JobqError as error:
-            if not isinstance(error, SourceChanged | command_template.InvalidTemplate):
-                error.add_note(f"{self._pusher.summary()}; run the same command again to go on")
-            raise
         are = "refused one was" if self._skipped == 1 else "refused ones were"
         skipped = f"; {self._skipped} {are} left out" if self._skipped else ""
-        terminal.tell(f"{self._pusher.summary()} of {walk.progress.handled} records{skipped}")
+        terminal.say(f"{self.pusher.summary()} of {walk.progress.handled} records{skipped}")
         return 0
 
     async def _push(self, page: Page[Record], before: int) -> None:
-        await self._pusher.push_all(list(self._tasks(page.items, before)))
+        await self.pusher.push_all(list(self._tasks(page.items, before)))
 
     def _tasks(self, records: Sequence[Record], before: int) -> Iterator[Task]:
-        for start in range(0, len(records), self._batch):
-            some = [one for one in records[start : start + self._batch] if one.fields.get("line") != ""]
+        for start in range(0, len(records), self.batch):
+            some = [one for one in records[start : start + self.batch] if one.fields.get("line") != ""]
             position = before + start
             task = self._task(some, position) if some else None
             if task is not None:
@@ -129,8 +109,8 @@ class Fanout:
         try:
             return self._made(records, position)
         except MalformedTask as error:
-            if not self._skips_refused:
-                mend = "mend it and go on with --accept-changes, or " if self._records.file is not None else ""
+            if not self.skips_refused:
+                mend = "mend it and go on with --accept-changes, or " if self.records.file is not None else ""
                 raise MalformedTask(f"{error}; {mend}leave such records out with --skip-refused") from None
             refused = error
         if len(records) > 1:
@@ -139,7 +119,7 @@ class Fanout:
                 return self._task(kept, position) if kept else None
         self._skipped += len(records)
         more = f" (and the others of its batch of {len(records)})" if len(records) > 1 else ""
-        terminal.tell(f"left out: {refused}{more}")
+        terminal.say(f"left out: {refused}{more}")
         return None
 
     def _is_good(self, record: Record, position: int) -> bool:
@@ -147,7 +127,7 @@ class Fanout:
             self._made([record], position)
         except MalformedTask as error:
             self._skipped += 1
-            terminal.tell(f"left out: {error}")
+            terminal.say(f"left out: {error}")
             return False
         return True
 
@@ -156,21 +136,21 @@ class Fanout:
             if record.refused:
                 raise MalformedTask(f"{record.where}: {record.refused}")
         fields: command_template.Values = records[0].fields
-        if self._batch == 1:
-            self._command.check(fields)
+        if self.batch == 1:
+            self.command.check(fields)
         else:
             fields = {
                 "first": records[0].key,
                 "last": records[-1].key,
                 "count": str(len(records)),
-                "number": str(position // self._batch + 1),
+                "number": str(position // self.batch + 1),
                 "items": [record.key for record in records],
             }
         try:
-            filled = self._command.filled(fields)
+            filled = self.command.filled(fields)
             # The same records make the same id, so that a page which is queued again adds nothing (S8).
-            id_ = f"{self._name}.{position}.{_digest(list(filled.values()))}"
-            return self._template.task(**filled, id=id_)
+            id_ = f"{self.name}.{position}.{_digest(list(filled.values()))}"
+            return self.template.task(**filled, id=id_)
         except MalformedTask as error:
             raise MalformedTask(f"{records[0].where}: {error}") from None
 

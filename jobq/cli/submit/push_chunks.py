@@ -11,7 +11,7 @@ from jobq.backend import Backend
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
-from jobq.cli.submit.create_queue import tell_created
+from jobq.cli.submit.create_queue import say_created
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.submit.input_lines import Input, Template
 from jobq.submit.line_batches import NumberedTask, line_batches
@@ -71,7 +71,7 @@ def pusher_to(backend: Backend, echo: Echo, *, creates: bool = True) -> Pusher:
     return Pusher(
         backend,
         creates=creates,
-        on_created=lambda: tell_created(backend),
+        on_created=lambda: say_created(backend),
         on_acknowledged=echo.acknowledged,
     )
 
@@ -86,7 +86,7 @@ async def push_given(pusher: Pusher, tasks: list[Task]) -> int:
         raise
     except asyncio.CancelledError:
         raise Interrupted(pusher.summary(), pusher.doubtful) from None
-    terminal.tell(pusher.summary())
+    terminal.say(pusher.summary())
     return 0
 
 
@@ -106,7 +106,7 @@ class Stream:
         self._template = template
         self._again = again
         self._next_line = 1  # the first that is not known to be queued or skipped, nor in doubt
-        self._doubtful = ""  # what to tell of lines that are in doubt
+        self._doubtful = ""  # what to say of lines that are in doubt
 
     async def run(self) -> int:
         """Queue everything that the source holds."""
@@ -121,9 +121,9 @@ class Stream:
                     if self._pusher.count >= BATCH_TASKS:
                         bar.show(self._source.bytes_read, f"{self._pusher.count} tasks")
         except asyncio.CancelledError:
-            told = f"{self._pusher.summary()}; {self._how_to_go_on()}"
-            raise Interrupted(told, self._pusher.doubtful) from None
-        terminal.tell(self._pusher.summary())
+            summary = f"{self._pusher.summary()}; {self._how_to_go_on()}"
+            raise Interrupted(summary, self._pusher.doubtful) from None
+        terminal.say(self._pusher.summary())
         return 0
 
     async def _flush(self, batch: list[NumberedTask]) -> None:
@@ -157,7 +157,7 @@ class Stream:
         self._next_line = batch[-1][0] + 1
 
     def _doubt(self, batch: list[NumberedTask], ids: Sequence[str]) -> None:
-        """Keep what to tell of a batch of which some lines may be queued; the others of it are not (S8)."""
+        """Keep what to say of a batch of which some lines may be queued; the others of it are not (S8)."""
         unknown = set(ids)
         numbers = [number for number, task in batch if task.id in unknown]
         lines = f"the lines {batch[0][0]} to {batch[-1][0]}" if len(batch) > 1 else f"line {batch[0][0]}"

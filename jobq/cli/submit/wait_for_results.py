@@ -1,4 +1,4 @@
-"""`jobq QUEUE push --wait`: tells of each task that ends, and ends with the worst exit code."""
+"""`jobq QUEUE push --wait`: prints each task that ends, and ends with the worst exit code."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -12,8 +12,8 @@ from jobq.cli.interrupts import Interrupted
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.formats import durations
 from jobq.journal.store import journal_of
-from jobq.journal.wait import ended, lag_of, patiently
 from jobq.task_handle import result_of
+from jobq.wait_for_end import ended, lag_of, patiently
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
@@ -45,15 +45,15 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
         with Bar("waiting", len(ids)) as bar:
             async with _until_hopeless(backend, left_ids, timeout):
                 lag = lag_of(backend)
-                async for id_, record in ended(journal, ids, away=away.tell, lag=lag, unseen=lag > 0):
+                async for id_, record in ended(journal, ids, away=away.say, lag=lag, unseen=lag > 0):
                     away.said = ""
                     done += 1
                     if record is None:
                         worst, failed = max(worst, 1), failed + 1
-                        terminal.tell(f"{id_} is not known any more: it was cleared or purged", is_error=True)
+                        terminal.say(f"{id_} is not known any more: it was cleared or purged", is_error=True)
                         del left_ids[id_]
                         continue
-                    result = await patiently(lambda: result_of(journal, record), away.tell)  # noqa: B023 - called at once
+                    result = await patiently(lambda: result_of(journal, record), away.say)  # noqa: B023 - called at once
                     del left_ids[id_]
                     code = exit_code_of(result)
                     worst, failed = max(worst, code), failed + bool(code)
@@ -61,7 +61,7 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
                         terminal.put_json(format_journal.result_as_json(id_, str(record.state), result))
                         terminal.flush()
                     else:
-                        terminal.tell(_line(id_, result))
+                        terminal.say(_line(id_, result))
                     bar.show(done, f"{done} of {len(ids)}, {failed} failed")
     except asyncio.CancelledError:
         raise Interrupted(left(len(ids) - done, len(ids))) from None
@@ -71,11 +71,11 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
             if as_json:
                 terminal.put_json({"id": id_, "state": "unknown", "outcome": "unknown"})
             else:
-                terminal.tell(f"{id_} outcome unknown: `jobq QUEUE status {id_}` shows what is recorded of it later")
+                terminal.say(f"{id_} outcome unknown: `jobq QUEUE status {id_}` shows what is recorded of it later")
     if not as_json:
         others = ((failed, "did not"), (len(left_ids), "unknown"))
-        told = "".join(f", {count} {what}" for count, what in others if count)
-        terminal.tell(f"{done - failed} of {len(ids)} succeeded{told}")
+        rest = "".join(f", {count} {what}" for count, what in others if count)
+        terminal.say(f"{done - failed} of {len(ids)} succeeded{rest}")
     return worst
 
 
@@ -103,7 +103,7 @@ async def _until_hopeless(
                         continue
                     if empty_since is None:
                         empty_since = loop.time()
-                        terminal.tell(
+                        terminal.say(
                             f"the queue is empty, and nobody has recorded what became of {len(left_ids)} tasks; waiting"
                             f" for that {durations.show(2 * lease)} more at most",
                             is_error=True,
@@ -119,19 +119,19 @@ async def _until_hopeless(
 
 
 class _Away:
-    """Tells once that the service does not answer: the tasks are queued, a second push would run them twice."""
+    """Says once that the service does not answer: the tasks are queued, a second push would run them twice."""
 
     said = ""
 
-    def tell(self, error: BackendUnavailable) -> None:
-        """Tell, unless it was told already."""
+    def say(self, error: BackendUnavailable) -> None:
+        """Say it, unless it was said already."""
         if not self.said:
             self.said = str(error)
-            terminal.tell(f"{error}; still waiting", is_error=True)
+            terminal.say(f"{error}; still waiting", is_error=True)
 
 
 def left(count: int, of: int) -> str:
-    """Return what to tell of tasks that nobody waits for any more."""
+    """Return what to say of tasks that nobody waits for any more."""
     return f"{count} of {of} tasks have not ended as far as this knows, and go on without it"
 
 

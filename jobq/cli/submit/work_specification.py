@@ -59,7 +59,7 @@ def specification_of(name: str) -> Specification:
             raise click.UsageError(f"--spec {name}: the class does not derive from jobq.WorkSpecification")
         try:
             return found()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code; told with its traceback
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code; shown with its traceback
             _print_theirs(error)
             raise SpecificationFailed(f"the specification failed: {_named(error)}") from None
     if isinstance(found, WorkSpecification) or callable(found):
@@ -72,7 +72,7 @@ def _imported(name: str, module_name: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code; told with its traceback
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code; shown with its traceback
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise click.UsageError(
@@ -106,7 +106,7 @@ async def push_specification(
         def on_progress(counts: Counts) -> None:
             nonlocal latest
             latest = counts
-            bar.show(counts.considered, _told(counts, dry_run=dry_run))
+            bar.show(counts.considered, _summary(counts, dry_run=dry_run))
 
         try:
             await enqueue(
@@ -122,21 +122,21 @@ async def push_specification(
             interrupted = True
         except Exception as error:  # noqa: BLE001 - as above
             _print_theirs(error, or_all=True)
-            told = f"{_told(latest, dry_run=dry_run)} on {backend.name}"
+            summary = f"{_summary(latest, dry_run=dry_run)} on {backend.name}"
             doubt = f"; {pusher.doubt(pusher.doubtful)}" if pusher.doubtful else ""
-            raise SpecificationFailed(f"the specification failed; {told}{doubt}") from None
+            raise SpecificationFailed(f"the specification failed; {summary}{doubt}") from None
     if interrupted:
         counts = latest if dry_run else replace(latest, queued=pusher.count)  # the last batch may be acknowledged since
-        ends = [f"{_told(counts, dry_run=dry_run)} on {backend.name}"]
+        ends = [f"{_summary(counts, dry_run=dry_run)} on {backend.name}"]
         if pusher.doubtful:
             ends.append(pusher.doubt(pusher.doubtful))
         terminal.complain("; ".join(["interrupted", *ends]))
         terminal.leave(end.exit_code)
-    terminal.tell(f"{_told(latest, dry_run=dry_run)} on {backend.name}")
+    terminal.say(f"{_summary(latest, dry_run=dry_run)} on {backend.name}")
     return 0
 
 
-def _told(counts: Counts, *, dry_run: bool) -> str:
+def _summary(counts: Counts, *, dry_run: bool) -> str:
     queued = "would queue" if dry_run else "queued"
     return f"considered {counts.considered}, skipped {counts.skipped}, {queued} {counts.queued}"
 

@@ -113,8 +113,8 @@ def times_given_back(task: Task) -> int:
 def refusal(task: Task, deliveries: int) -> DeadLetter | None:
     """Return why a delivery must not even start: it was given up before, or its crashes are used up."""
     if _is_given_up(task):
-        told = "given up before, and it could not be written to the dead letters then; the worker's log says why"
-        return DeadLetter(Reason.FAILED, told)
+        why = "given up before, and it could not be written to the dead letters then; the worker's log says why"
+        return DeadLetter(Reason.FAILED, why)
     crashes = crashes_before(task, deliveries)
     if crashes <= task.budgets.crashes:
         return None
@@ -159,19 +159,19 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
         case OutcomeKind.LOCK_LOST:
             return Leave()
         case OutcomeKind.CANCELED:
-            return DeadLetter(Reason.CANCELED, _told("canceled", 1, outcome))
+            return DeadLetter(Reason.CANCELED, _description("canceled", 1, outcome))
         case OutcomeKind.PREEMPTED:
             if counters.preemptions >= budgets.preemptions:
-                return DeadLetter(Reason.PREEMPTED, _told("given back", counters.preemptions + 1, outcome))
+                return DeadLetter(Reason.PREEMPTED, _description("given back", counters.preemptions + 1, outcome))
             return Requeue(task.counters.raised(preemptions=1))
         case OutcomeKind.FAILED | OutcomeKind.TIMED_OUT:
             if counters.failures >= budgets.retries:
-                return DeadLetter(_failure(outcome), _told("failed", counters.failures + 1, outcome))
+                return DeadLetter(_failure(outcome), _description("failed", counters.failures + 1, outcome))
             return Requeue(counters.raised(failures=1), backoff.delay(counters.failures + 1))
         case OutcomeKind.CRASHED:
             crashes = crashes_before(task, deliveries) + 1
             if crashes > budgets.crashes:
-                return DeadLetter(Reason.CRASHED, _told("crashed", crashes, outcome))
+                return DeadLetter(Reason.CRASHED, _description("crashed", crashes, outcome))
             return Requeue(counters.raised(ends=0), backoff.delay(crashes))
 
 
@@ -181,7 +181,7 @@ def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> 
     if action.queue:
         return SendOn(action.queue, task)
     if action.kind == "fail" or failures >= task.budgets.retries:
-        return DeadLetter(_failure(outcome), _told("failed", failures + 1, outcome))
+        return DeadLetter(_failure(outcome), _description("failed", failures + 1, outcome))
     delay = backoff.delay(failures + 1) if action.delay is None else action.delay
     return Requeue(task.counters.raised(failures=1), delay)
 
@@ -208,9 +208,9 @@ def outgrown(outcome: Outcome | None, fault: MalformedTask) -> DeadLetter | Leav
 
 def not_sent_on(verdict: SendOn, outcome: Outcome | None, cause: str) -> DeadLetter:
     """Return the verdict on a task that cannot go on in another queue."""
-    told = outcome or Outcome(kind=OutcomeKind.FAILED)
+    last = outcome or Outcome(kind=OutcomeKind.FAILED)
     return DeadLetter(
-        _failure(told), f"{_told('failed', 1, told)}; it could not be sent on to queue {verdict.queue}: {cause}"
+        _failure(last), f"{_description('failed', 1, last)}; it could not be sent on to queue {verdict.queue}: {cause}"
     )
 
 
@@ -234,6 +234,6 @@ def _failure(outcome: Outcome) -> Reason:
     return Reason.TIMED_OUT if outcome.kind is OutcomeKind.TIMED_OUT else Reason.FAILED
 
 
-def _told(what: str, times: int, outcome: Outcome) -> str:
+def _description(what: str, times: int, outcome: Outcome) -> str:
     text = what if times == 1 else f"{what} {times} times"
     return f"{text}; last: {outcome.detail}" if outcome.detail else text

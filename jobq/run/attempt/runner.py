@@ -1,7 +1,7 @@
 """What runs: one started attempt behind one small protocol, and the runner of commands; callbacks have their own."""
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -141,7 +141,7 @@ class CommandRunner:
         forked = bool(self._settings.preload) and may_be_forked(task)
         held = ExitStack()  # until all of it has ended
         try:
-            user, folder, own = self._users.take(), self._folder, None
+            user, folder, own, arguments = self._users.take(), self._folder, None, None
             if user is not None:
                 held.callback(self._users.give_back, user)
             checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)
@@ -153,11 +153,11 @@ class CommandRunner:
                 await checkpoints.restore()
                 socket = await self._line.admit(checkpoints, own)
                 held.callback(self._line.dismiss, socket)
-                arguments = folder.written(strict_json.dumps(task.kwargs)) if task.kwargs else None
+                if task.kwargs:
+                    arguments = folder.written(strict_json.dumps(task.kwargs))
+                    held.callback(_remove, arguments)  # its process has, unless it did not get so far
             except OSError as error:
                 raise StartFailed(f"no room for its socket and its files: {error.strerror}", transient=True) from error
-            if arguments is not None:
-                held.callback(arguments.unlink, missing_ok=True)  # of what did not get so far as to read them
             variables = {SOCKET_VARIABLE: socket}
             if checkpoints.folder is not None:
                 variables["JOBQ_CHECKPOINT_DIR"] = str(checkpoints.folder)
@@ -249,8 +249,10 @@ class CommandRunner:
             raise
 
         def end() -> None:
-            on_close()
-            sink.close()
+            try:
+                on_close()
+            finally:
+                sink.close()
 
         output.child_started()
         return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end, checkpoints)
@@ -261,3 +263,8 @@ def _result_file(folder: TaskFolder) -> Path:
         return folder.new_file()
     except OSError as error:
         raise StartFailed(f"no folder for its result: {error.strerror}", transient=True) from error
+
+
+def _remove(arguments: Path) -> None:
+    with suppress(OSError):
+        arguments.unlink()

@@ -18,7 +18,7 @@ from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
 from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.callbacks.sync_task_context import checked_checkpoint
 from jobq.run.process.peer import peer_of
-from jobq.run.process.process_table import is_below
+from jobq.run.process.process_table import lineage
 from jobq.run.process.task_folder import TaskFolder
 from jobq.task_client import MAX_LINE_BYTES
 
@@ -94,10 +94,13 @@ class TaskLine:
             writer.transport.abort()  # who asks sees that the worker hung up, and may ask again
             return
         self._open += 1
+        # Now: what it passes its connection on to, and who gets its number when it has ended, is not it.
+        peer = peer_of(writer.get_extra_info("socket"))
+        above = None if peer is None else lineage(peer)
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 question = await reader.readline()
-            answer = await self._answer(question, peer_of(writer.get_extra_info("socket")))
+            answer = await self._answer(question, above)
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
         except (OSError, ValueError, TimeoutError) as error:  # it has gone, says too much, or nothing
@@ -106,16 +109,16 @@ class TaskLine:
             self._open -= 1
             writer.close()
 
-    async def _answer(self, question: bytes, peer: int | None) -> dict[str, Any]:
+    async def _answer(self, question: bytes, above: frozenset[int] | None) -> dict[str, Any]:
         try:
-            await self._do(strict_json.loads(question), peer)
+            await self._do(strict_json.loads(question), above)
         except JobqError as error:
             return {"error": type(error).__name__, "text": str(error)}
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:  # a stranger's question harms nobody (S11)
             return {"error": ConfigurationError.__name__, "text": str(error)}
         return {}
 
-    async def _do(self, question: Any, peer: int | None) -> None:
+    async def _do(self, question: Any, above: frozenset[int] | None) -> None:
         if not isinstance(question, dict) or not isinstance(question.get("token"), str):
             raise MalformedTask("is no question")
         attempt = self._attempts.get(question["token"])
@@ -124,8 +127,9 @@ class TaskLine:
         if attempt is None or not attempt.leader:
             raise LockLost("this attempt has ended: nothing that it says counts any more")
         checkpoints = attempt.checkpoints
-        if peer is not None and not is_below(peer, attempt.leader):
-            _log.warning("process %d, which is none of its task's, has tried to speak for it", peer)
+        if above is not None and attempt.leader not in above:
+            if above:  # else it had ended, perhaps with its task
+                _log.warning("a process that a task has not started has tried to speak for it (A6)")
             raise ConfigurationError("this process was not started by the task that it speaks for")
         match question.get("op"):
             case "checkpoint":

@@ -118,18 +118,18 @@ def run(line: Line, letter: dict[str, Any]) -> int:
         sys.stderr.write(f"jobq: {error}\n")
     except SystemExit as error:
         code = call_function.exit_code_of(error.code)
-        return code or _tell_value(line, None)
+        return code or _send_value(line, None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the task's
-        call_function.tell(error)
+        call_function.report(error)
         if isinstance(error, KeyboardInterrupt):
             return call_function.INTERRUPTED
         line.ask({"op": "raised", "type": type(error).__name__})
     else:
-        return _tell_value(line, result)
+        return _send_value(line, result)
     return 1
 
 
-def _tell_value(line: Line, value: object) -> int:
+def _send_value(line: Line, value: object) -> int:
     """Say what the callback returned, and return the exit code to end with; one that is no JSON has not failed."""
     try:
         line.ask({"op": "returned", "json": json.dumps(value)})
@@ -150,16 +150,16 @@ def _function_in(letter: dict[str, Any]) -> Callable[..., Any]:
 
 def _arguments_in(letter: dict[str, Any], line: Line) -> dict[str, Any]:
     kwargs: dict[str, Any] = letter["kwargs"]
-    if (told := letter["context"]) is not None:
+    if (known := letter["context"]) is not None:
         from jobq.fencing import FencingNumber  # noqa: PLC0415 - as above
         from jobq.run.callbacks.sync_task_context import SyncTaskContext  # noqa: PLC0415 - as above
 
         line.share()
         kwargs["delivery"] = SyncTaskContext(
-            task_id=told["id"],
-            attempt=told["attempt"],
-            fencing_number=FencingNumber(*told["fencing"]),
-            checkpoint=told["checkpoint"],
+            task_id=known["id"],
+            attempt=known["attempt"],
+            fencing_number=FencingNumber(*known["fencing"]),
+            checkpoint=known["checkpoint"],
             link=line,
         )
     return kwargs

@@ -45,7 +45,7 @@ class ProcessRunner:
             kwargs = self._convention.arguments(task)
         except ArgumentsRefused as refused:
             return Ended(Outcome(kind=OutcomeKind.FAILED, detail=str(refused)))
-        context = _told_of(task, delivery) if self._convention.takes_context else None
+        context = _context_of(task, delivery) if self._convention.takes_context else None
         letter = {"path": _import_path(), **self._function, "kwargs": kwargs, "context": context}
         try:
             line = CallbackLine(letter, keeper)
@@ -143,7 +143,7 @@ def _import_path() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - "" stands for the current folder
 
 
-def _told_of(task: Task, delivery: Delivery) -> dict[str, Any]:
+def _context_of(task: Task, delivery: Delivery) -> dict[str, Any]:
     return {
         "id": task.id,
         "attempt": delivery.deliveries,

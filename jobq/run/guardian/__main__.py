@@ -121,18 +121,18 @@ def guard_worker(
         if code >= 0:
             return code
         if restarts <= 0 or guardian.asked_to_stop:
-            if not guardian.has_told:
+            if not guardian.has_said_why:
                 say(f"the worker died by signal {-code}; what it ran died too, and comes back when its leases run out")
             return 128 - code
         restarts -= 1
         say(f"the worker died by signal {-code}; next start in {pause:g} s")
-        if _is_told_to_stop(signals, heartbeat, pause):
+        if _is_asked_to_stop(signals, heartbeat, pause):
             return 128 - code
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         environment = {"JOBQ_GUARDIAN_RESTARTED": "1"}
 
 
-def _is_told_to_stop(signals: Signals, heartbeat: Heartbeat, seconds: float) -> bool:
+def _is_asked_to_stop(signals: Signals, heartbeat: Heartbeat, seconds: float) -> bool:
     """Wait; return at once, and True, at a signal that the worker would have got, and at the watcher's death."""
     end = time.monotonic() + seconds
     poll = select.poll()

@@ -15,7 +15,7 @@ class ChildWorker:
 
     Attributes:
         asked_to_stop: whether a signal has asked it to; no other worker is started then.
-        is_told: whether we killed it, and have said why.
+        has_said_why: whether we killed it, and have said why.
         end_by: boottime in seconds at which it is killed, once it was asked to end.
 
     Args:
@@ -27,7 +27,7 @@ class ChildWorker:
 
     def __init__(self, pid: int, tasks: Tasks, stop_within: float, system: System) -> None:
         self._system = system
-        self.asked_to_stop = self.is_told = False
+        self.asked_to_stop = self.has_said_why = False
         self.end_by = math.inf
         self._pid = pid
         self._tasks = tasks
@@ -66,7 +66,7 @@ class ChildWorker:
 
     def kill(self) -> None:
         """Kill it, and let no other be started; the caller says why."""
-        self.asked_to_stop = self.is_told = True
+        self.asked_to_stop = self.has_said_why = True
         self.end_by = math.inf
         if self.is_there:
             self._system.kill(self._pid, signal.SIGKILL)

@@ -39,7 +39,7 @@ class Contained:
             self.why = why_not()
             self.namespaces = None if self.why else PidNamespaces()
 
-    def told(self) -> Message:
+    def as_message(self) -> Message:
         """Return what the worker is sent of it."""
         return {"group": self.group.path, "namespaces": self.namespaces is not None, "why": self.why}
 

@@ -69,7 +69,7 @@ class Guardian:
         self._poll.register(connection, select.POLLIN)
         self._heartbeat = heartbeat or Heartbeat()
         self._heartbeat.register(self._poll)
-        self._starts = Starts(self._tasks, self._inbox, self._poll, self._tell, system)
+        self._starts = Starts(self._tasks, self._inbox, self._poll, self._send, system)
         self._warm = self._starts.warm
         self._parent = -1 if child is not None else self._watch_parent()
 
@@ -79,9 +79,9 @@ class Guardian:
         return self._child is not None and self._child.asked_to_stop
 
     @property
-    def has_told(self) -> bool:
+    def has_said_why(self) -> bool:
         """Whether we killed our child, and have said why."""
-        return self._child is not None and self._child.is_told
+        return self._child is not None and self._child.has_said_why
 
     def run(self) -> int | None:
         """Guard until the worker has ended and nothing of its tasks is left; return its wait status if it was ours."""
@@ -97,7 +97,7 @@ class Guardian:
         """Say hello to the worker."""
         self._connection.setblocking(False)
         who = {"version": protocol.VERSION, "pid": self._system.getpid()}
-        self._tell({"op": "hello", **who, **self._contained.told()})
+        self._send({"op": "hello", **who, **self._contained.as_message()})
 
     def goes_on(self) -> bool:
         """Whether there is something to guard; for some seconds at most once the worker is gone."""
@@ -150,7 +150,7 @@ class Guardian:
             self._tasks.kill_again()
         if signal.SIGCHLD in came or self._unreaped or self._tasks.is_sweeping or not events:
             self._unreaped = not self._tasks.reap()
-            self._tell_finished()
+            self._report_finished()
         self._warm.act()
         if self._tasks.worker_status is not None:
             self._disconnect()
@@ -247,7 +247,7 @@ class Guardian:
             self._warm.preload(message)
             return
         if message["op"] == "ping":
-            self._tell({"op": "pong"})
+            self._send({"op": "pong"})
             return
         leader = self._tasks.get(message["id"])
         match message["op"]:
@@ -261,15 +261,15 @@ class Guardian:
             case other:
                 raise WireError(f"unknown message {other[:40]!r}")
 
-    def _tell_finished(self) -> None:
+    def _report_finished(self) -> None:
         for leader in self._tasks.finished(all_reaped=not self._unreaped):
             if leader.status >= 0:
                 # It ended before its start was reported: the order is started or failed, then ended.
-                self._starts.tell(leader)
+                self._starts.report(leader)
             if leader.ended is not None and not leader.failed:
-                self._tell(leader.ended)
+                self._send(leader.ended)
 
-    def _tell(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+    def _send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         if not self._connected:
             protocol.close_all(descriptors)
             return

@@ -69,8 +69,8 @@ def why_not() -> str:
     number = os.waitstatus_to_exitcode(os.waitpid(trial, 0)[1])
     if number == 0:
         return ""
-    told = os.strerror(number) if number > 0 else f"signal {-number}"
-    return f"no PID namespace with a /proc of its own can be made: {told}"
+    why = os.strerror(number) if number > 0 else f"signal {-number}"
+    return f"no PID namespace with a /proc of its own can be made: {why}"
 
 
 def _try() -> int:

@@ -89,7 +89,7 @@ def decode(body: bytes) -> Message:
 
 
 def _refuse(name: str) -> "NoReturn":
-    raise ValueError(f"{name} is no JSON")  # NaN and Infinity, which Python reads unless told not to
+    raise ValueError(f"{name} is no JSON")  # NaN and Infinity, which Python reads by itself
 
 
 _encoder = json.JSONEncoder(separators=(",", ":"))  # made once: `json.dumps` would make one for each message

@@ -84,11 +84,11 @@ class Starts:
             if leader is None:
                 continue
             if leader.armed:
-                self.tell(leader)
+                self.report(leader)
             else:
                 self.warm.arm(leader)
 
-    def tell(self, leader: Leader) -> None:
+    def report(self, leader: Leader) -> None:
         """Report that a program runs, or why it does not."""
         del self._starting[leader.status]
         self._poll.unregister(leader.status)

@@ -6,7 +6,7 @@ import select
 import time
 
 from jobq.run.guardian import kernel
-from jobq.run.guardian.children import become, kill_all_of_user
+from jobq.run.guardian.fork import fork_task, kill_all_of_user
 from jobq.run.guardian.protocol import Message
 
 TYPE_CHECKING = False  # as in `typing`
@@ -59,7 +59,7 @@ class System:
         """Return the process group of a process; 0 = one of another PID namespace."""
         return os.getpgid(pid)
 
-    def start(
+    def fork_task(
         self, message: Message, stdout: int, stderr: int, namespaces: "PidNamespaces | None"
     ) -> tuple[int, int, int]:
         """Fork a leader that is armed before it executes anything (P2).
@@ -79,7 +79,7 @@ class System:
         """
         status, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            pid, init = _fork(message, stdout, stderr, report, namespaces)
+            pid, init = fork_task(message, stdout, stderr, report, namespaces)
         except OSError:
             os.close(status)
             raise
@@ -116,7 +116,7 @@ class System:
         os.killpg(group, number)
 
     def kill_all_of_user(self, uid: int) -> None:
-        """See `children.kill_all_of_user`."""
+        """See `fork.kill_all_of_user`."""
         kill_all_of_user(uid)
 
     def ended_child(self) -> int | None:
@@ -153,21 +153,3 @@ class System:
     def say(self, text: str) -> None:
         """See `kernel.say`."""
         kernel.say(text)
-
-
-def _fork(
-    message: Message, stdout: int, stderr: int, report: int, namespaces: "PidNamespaces | None"
-) -> tuple[int, int]:
-    """Return the numbers of a leader and of its namespace's init, 0 = it is in ours. Raises OSError."""
-    if namespaces is None:
-        me = os.getpid()
-        if (pid := kernel.fork()) == 0:
-            become(message, stdout, stderr, report, me)
-        return pid, 0
-    try:
-        init = namespaces.enter()  # without a leader it is a stray
-        if (pid := kernel.fork()) == 0:
-            become(message, stdout, stderr, report, None)
-    finally:
-        namespaces.leave()
-    return pid, init

@@ -86,7 +86,7 @@ class Tasks:
         own_user: int = user["uid"] if user and user["is_alone"] else 0
         if own_user:  # of an attempt whose guardian was killed
             self._system.kill_all_of_user(own_user)
-        pid, init, status = self._system.start(message, stdout, stderr, self._namespaces)
+        pid, init, status = self._system.fork_task(message, stdout, stderr, self._namespaces)
         leader = Leader(message["id"], pid, status, message["deadline"])
         leader.init, leader.own_user = init, own_user
         self._by_id[leader.id] = self._by_pid[pid] = leader
@@ -122,14 +122,14 @@ class Tasks:
     def started(self, leader: Leader) -> tuple[str, int] | None:
         """Read `status`: None when the program runs, or was killed before it could; else (stage, errno)."""
         try:
-            told = self._system.read(leader.status).removeprefix(ARMED)
+            said = self._system.read(leader.status).removeprefix(ARMED)
         except OSError:  # it was killed before it read our word, or a neighbour in the making still holds its end
-            told = b""
+            said = b""
         self._system.close(leader.status)
         leader.status = -1
-        if not told:
+        if not said:
             return None
-        stage, _, number = told.decode("ascii", "replace").partition(":")
+        stage, _, number = said.decode("ascii", "replace").partition(":")
         # Of a task from the zygote these are a stranger's words: whatever they are, they must not end the guardian.
         return stage, int(number) if number.isdecimal() and len(number) < _NUMBER_CHARACTERS else 0
 
@@ -207,7 +207,7 @@ class Tasks:
             return []
         strays = self._strays()
         now = self._clock.seconds()
-        told: list[Leader] = []
+        finished: list[Leader] = []
         for leader in list(self._sweeping):
             # One that is not even numbered yet may be anybody's.
             own = [pid for pid in strays if self._killed.get(pid, math.inf) > leader.foreign]
@@ -222,9 +222,9 @@ class Tasks:
             leader.ended["survivors"] = len(own)
             for pid in own:
                 self._hopeless.setdefault(pid, now)
-            told.append(leader)
+            finished.append(leader)
             self._sweeping.remove(leader)
-        return told
+        return finished
 
     def _reap_one(self) -> bool:
         pid = self._system.ended_child()

@@ -65,7 +65,7 @@ def _import_all(modules: list[str]) -> str:
         except call_function.NoSuchFunction as error:
             return f"{name}: {error}"
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is printed
-            call_function.tell(error)
+            call_function.report(error)
             return f"{name}: {type(error).__name__}: {error}"
     return ""
 
@@ -249,7 +249,7 @@ def _leave(code: int) -> NoReturn:
             threading._shutdown()  # noqa: SLF001 - as multiprocessing does: waits for threads that are no daemons
         atexit._run_exitfuncs()  # noqa: SLF001 - as above
     except BaseException as error:  # noqa: BLE001 - Python only prints it, too
-        call_function.tell(error)
+        call_function.report(error)
     if (failed := _flush()) is not None:
         sys.stderr.write(f"Exception ignored in: {sys.stdout!r}\n{type(failed).__name__}: {failed}\n")
         code = _FLUSH_FAILED

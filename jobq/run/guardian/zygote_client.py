@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 
 from jobq.run.guardian import kernel, protocol
-from jobq.run.guardian.children import start_zygote
+from jobq.run.guardian.fork import fork_zygote
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
 from jobq.run.guardian.task_process import Leader
 from jobq.run.guardian.tasks import Tasks
@@ -40,16 +40,16 @@ class Warm:
     Args:
         tasks: where they become leaders.
         poll: the loop's, which is to call `hear` when `fileno` is readable.
-        tell: sends a message to the worker.
+        send: sends a message to the worker.
         start_cold: starts a task that the zygote did not fork; it closes the descriptors.
     """
 
     def __init__(
-        self, tasks: Tasks, poll: "select.poll", tell: Callable[[Message], None], start_cold: Callable[[Asked], None]
+        self, tasks: Tasks, poll: "select.poll", send: Callable[[Message], None], start_cold: Callable[[Asked], None]
     ) -> None:
         self._tasks = tasks
         self._loop_poll = poll
-        self._tell = tell
+        self._send = send
         self._start_cold = start_cold
         self._wanted: Message | None = None  # the preload message
         self._connection: socket.socket | None = None
@@ -126,7 +126,7 @@ class Warm:
         match message["op"]:
             case "ready" if not self._is_ready:
                 self._is_ready = self._was_ready = True
-                self._tell({"op": "zygote", "state": "ready", "why": ""})
+                self._send({"op": "zygote", "state": "ready", "why": ""})
             case "failed":
                 self._why = str(message["why"])
             case "forked":
@@ -143,9 +143,9 @@ class Warm:
         """Let a task go that says it is armed, once it is known as a leader; one that ended instead starts cold."""
         self.hear()  # its number was written before it could say anything
         try:
-            told = os.read(leader.status, len(protocol.ARMED))
+            said = os.read(leader.status, len(protocol.ARMED))
         except OSError:
-            told = b""
+            said = b""
         if not (leader.pid and kernel.is_child(leader.pid)):
             self._give_up(self._asked[leader.id])
             return
@@ -154,7 +154,7 @@ class Warm:
         leader.armed = True
         if leader.killed:
             self._tasks.signal(leader, signal.SIGKILL)
-        elif told == protocol.ARMED:
+        elif said == protocol.ARMED:
             with contextlib.suppress(OSError):  # it has died meanwhile
                 os.write(leader.status, protocol.GO)
 
@@ -202,7 +202,7 @@ class Warm:
         if not self._was_ready and not self._why:
             why += " while it imported"
         self._is_ready, self._why = False, ""
-        self._tell({"op": "zygote", "state": state, "why": why[:1000]})
+        self._send({"op": "zygote", "state": state, "why": why[:1000]})
 
     def _start(self) -> None:
         assert self._wanted is not None
@@ -210,10 +210,10 @@ class Warm:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         with theirs:
             try:
-                self._tasks.zygote = self._tasks.zygote_session = start_zygote(self._wanted, theirs.fileno())
+                self._tasks.zygote = self._tasks.zygote_session = fork_zygote(self._wanted, theirs.fileno())
             except OSError as error:
                 ours.close()
-                self._tell({"op": "zygote", "state": "failed", "why": f"no process for it: {error.strerror}"})
+                self._send({"op": "zygote", "state": "failed", "why": f"no process for it: {error.strerror}"})
                 return
         ours.setblocking(False)
         self._connection = ours

@@ -44,7 +44,7 @@ def run(arguments: list[str]) -> int:
     except SystemExit as error:
         return exit_code_of(error.code)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the task's
-        tell(error)
+        report(error)
         if isinstance(error, KeyboardInterrupt):
             return INTERRUPTED
     else:
@@ -76,7 +76,7 @@ def keep(result: object, path: str) -> None:
         sys.stderr.write(f"jobq: the result was not written: {error}\n")
 
 
-def tell(error: BaseException) -> None:
+def report(error: BaseException) -> None:
     """Show an error as Python does, without the frames that led to the user's code."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):

@@ -1,6 +1,7 @@
 """What a task learns from its environment, and the argv it runs (architecture 6; rules.md 3, A2 and A6)."""
 
 import functools
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -27,8 +28,13 @@ CREDENTIALS: Final = frozenset(
         # local endpoint wants before it gives out tokens.
         "IDENTITY_HEADER",
         "MSI_SECRET",
-        # The queue's own account: the string holds its key.
+        # azure-identity, AzurePipelinesCredential: the token of the pipeline's job.
+        "SYSTEM_ACCESSTOKEN",
+        # The queue's own account or namespace: what holds its key, or a signature by it.
         "AZURE_STORAGE_CONNECTION_STRING",
+        "AZURE_STORAGE_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_SERVICEBUS_CONNECTION_STRING",
         # libpq: the queue's database.
         "PGPASSWORD",
         "PGPASSFILE",  # a path, but the file holds the passwords
@@ -42,6 +48,9 @@ CREDENTIALS: Final = frozenset(
         "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
     }
 )
+# Addresses that may hold a password: of a proxy, and where telemetry goes.
+_ADDRESS: Final = re.compile(r"(?:HTTPS?|ALL|FTP)_PROXY|OTEL_EXPORTER_OTLP_(?:\w+_)?ENDPOINT", re.IGNORECASE)
+_USER: Final = re.compile(r"^([A-Za-z][\w+.-]*://)?[^/?#]*@")
 # What Python and the numeric libraries read when they start or are imported: too late for a process that was forked.
 _READ_AT_START: Final = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "NUMEXPR_")
 _CLEAN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
@@ -112,7 +121,11 @@ def start_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]
 def inherited_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]) -> dict[str, str]:
     """Return what every task finds, before anything of its own; see `task_environment`."""
     inherited = _is_clean if mode == "clean" else _is_inherited
-    return {name: value for name, value in base.items() if inherited(name)}
+    return {
+        name: _USER.sub(r"\1", value) if _ADDRESS.fullmatch(name) else value
+        for name, value in base.items()
+        if inherited(name)
+    }
 
 
 def may_be_forked(task: Task) -> bool:

@@ -28,7 +28,7 @@ _log: Final = logging.getLogger(__name__)
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 MOST_WAITING_BYTES: Final = 256 * 1024 * 1024  # of one attempt, on disk
 _MOST_FILES: Final = 256  # that wait, of one worker
-_TELL_SECONDS: Final = 60.0  # between two words of a store that is away
+_LOG_SECONDS: Final = 60.0  # between two words of a store that is away
 _QUICK_SECONDS: Final = 1.0  # between two blocks of a task that has just begun
 _SLOW_SECONDS: Final = 60.0  # a blob takes 50 000 blocks: after some hours they come less often
 _SLOWER_AFTER: Final = 300.0  # a 300th of the time that has passed
@@ -78,7 +78,7 @@ class Spool:
         self._most_files = _fair_share() if most_files is None else most_files
         self._uploads: dict[LogUpload, asyncio.Task[None]] = {}  # in the order of their starts
         self._given_up = 0
-        self._told = -_TELL_SECONDS
+        self._logged = -_LOG_SECONDS
 
     def begin(self, place: Place, name: str) -> "LogUpload":
         """Return a log that is on its way from now on."""
@@ -102,9 +102,9 @@ class Spool:
 
     def trouble(self, name: str, waiting: int, error: Exception) -> None:
         """Warn of a store that does not take a log: once in a while, however many wait for it."""
-        if time.monotonic() - self._told < _TELL_SECONDS:
+        if time.monotonic() - self._logged < _LOG_SECONDS:
             return
-        self._told = time.monotonic()
+        self._logged = time.monotonic()
         given_up = f"; {self._given_up} logs are given up so far" if self._given_up else ""
         others = f" and {len(self._uploads) - 1} more" if len(self._uploads) > 1 else ""
         _log.warning("the log %s (%s)%s wait for their store%s: %s", name, sizes.show(waiting), others, given_up, error)

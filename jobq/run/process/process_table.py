@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 _STAT_BYTES: Final = 4096  # a stat line has some 50 numbers
+_LOOKS: Final = 20
 
 
 class Seen(NamedTuple):
@@ -52,17 +53,19 @@ def trees(leaders: Iterable[int]) -> dict[int, Tree]:
     return _trees(seen, wanted)
 
 
-def is_below(pid: int, leader: int) -> bool:
-    """Return whether a living process is a leader or descends from it; on Linux.
+def lineage(pid: int) -> frozenset[int]:
+    """Return a process and all that it descends from; empty = it is gone. On Linux.
 
-    A leader adopts the orphans below it (`PR_SET_CHILD_SUBREAPER`), but with `--guardian off`.
+    A task's first process adopts the orphans below it (`PR_SET_CHILD_SUBREAPER`), but with `--guardian off`.
     """
-    while pid != leader:
-        stat = _stat(str(pid))
-        pid = int(stat[stat.rindex(b")") + 2 :].split()[1]) if stat else 0
-        if pid <= 1:
-            return False
-    return True
+    for _ in range(_LOOKS):
+        found, at = set[int](), pid
+        while at and (stat := _stat(str(at))):
+            found.add(at)
+            at = int(stat[stat.rindex(b")") + 2 :].split()[1])
+        if not at or not found:  # else a parent has ended meanwhile, and its children have another
+            return frozenset(found)
+    return frozenset()
 
 
 def pss_bytes(rss_of: Mapping[int, int]) -> int:

@@ -59,10 +59,14 @@ class TaskFolder:
         """Return a new file with this content, which no other user can read; raises OSError."""
         path = self.new_file()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            if self._owner is not None:
-                os.fchown(descriptor, *self._owner)
-            file.write(content)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                if self._owner is not None:
+                    os.fchown(descriptor, *self._owner)
+                file.write(content)
+        except OSError:
+            path.unlink(missing_ok=True)  # on a full disk it would take what is left
+            raise
         return path
 
     def new_folder(self) -> Path:

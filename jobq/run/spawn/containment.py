@@ -107,12 +107,12 @@ def _path_for(asked: Asked) -> str:
 
 
 def _in_a_child(work: Callable[[], str]) -> str:
-    seen, told = os.pipe()
+    seen, written = os.pipe()
     with os.fdopen(seen, "rb") as answer:
         if (trial := os.fork()) == 0:
-            os.write(told, work().encode("utf-8", "surrogateescape"))
+            os.write(written, work().encode("utf-8", "surrogateescape"))
             os._exit(0)
-        os.close(told)
+        os.close(written)
         said = answer.read().decode("utf-8", "surrogateescape")
         os.waitpid(trial, 0)
     return said

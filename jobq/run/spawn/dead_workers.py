@@ -52,8 +52,8 @@ def new_id(*guards: int) -> str:
     Raises:
         OSError: one of them is gone, or hidden.
     """
-    told = (f"{number}-{_stat(number)[_STARTED]}" for number in dict.fromkeys(guards) if number)  # 0 = PID 1's parent
-    return "-".join((secrets.token_hex(16), _where(), *told))
+    guards = tuple(number for number in dict.fromkeys(guards) if number)  # 0 = PID 1's parent
+    return "-".join((secrets.token_hex(16), _where(), *(f"{number}-{_stat(number)[_STARTED]}" for number in guards)))
 
 
 def holder_of(worker_id: str) -> str:
@@ -79,10 +79,8 @@ def without_survivors(holders: Iterable[str]) -> list[str]:
     Raises:
         OSError: this process is short of something, and cannot know.
     """
-    told = {each: each.partition(f"-{_HELD}-")[0] for each in holders}
-    dead = {
-        each: worker_id for each, worker_id in told.items() if holder_of(worker_id) == each and _are_dead(worker_id)
-    }
+    ids = {each: each.partition(f"-{_HELD}-")[0] for each in holders}
+    dead = {each: worker_id for each, worker_id in ids.items() if holder_of(worker_id) == each and _are_dead(worker_id)}
     if not dead:
         return []
     _end_groups()
@@ -157,8 +155,8 @@ def _ended(worker_id: str) -> list[bool]:
 
 def _guards(worker_id: str) -> list[tuple[str, str]]:
     """Return number and start of each, the guardian first."""
-    told = worker_id.split("-")[2:]
-    return list(zip(told[::2], told[1::2], strict=False))
+    guards = worker_id.split("-")[2:]
+    return list(zip(guards[::2], guards[1::2], strict=False))
 
 
 def _has_ended(number: int, started: str) -> bool:

@@ -197,7 +197,7 @@ class GuardianSpawner:
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
             "forked": launch.forked,
-            "user": _told_of(launch),
+            "user": _user_of(launch),
         }
         stdout = os.dup(launch.stdout)  # the caller may close its own while the message still waits
         try:
@@ -347,7 +347,7 @@ class GuardianSpawner:
         self._handle.group.end(SECONDS)
 
 
-def _told_of(launch: Launch) -> Message | None:
+def _user_of(launch: Launch) -> Message | None:
     if (user := launch.user) is None:
         return None
     return {"uid": user.uid, "gid": user.gid, "is_alone": user.is_alone, "processes": launch.max_processes}

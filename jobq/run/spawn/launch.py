@@ -41,7 +41,7 @@ def launch(
     signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)  # what comes before they can listen waits in the kernel
     strangers = kernel.children()  # `exec jobq worker` keeps those of a shell
     python = [sys.executable, "-P", "-m"]
-    seen, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # the guardian's signs of life
+    seen, signs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # the guardian's signs of life
     me = os.getpid()
     if child := os.fork():
         os.set_inheritable(seen, True)
@@ -56,7 +56,7 @@ def launch(
         if worker := os.fork():
             kernel.default_signals(worker=True)
             signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)
-            for descriptor in (told, ours.fileno()):
+            for descriptor in (signs, ours.fileno()):
                 os.set_inheritable(descriptor, True)
             rest = {name: value for name, value in os.environ.items() if environment.get(name) != value}
             adopted = [
@@ -66,7 +66,7 @@ def launch(
             os.execve(  # noqa: S606 - ourselves
                 sys.executable,
                 [*python, "jobq.run.guardian", *adopted, *guardian],
-                {**environment, "JOBQ_WATCHER_FD": str(told)},
+                {**environment, "JOBQ_WATCHER_FD": str(signs)},
             )
         os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal signals the watcher
         kernel.ignore_terminal()
@@ -77,7 +77,7 @@ def launch(
         with suppress(OSError):
             kernel.say(f"cannot start: {error.strerror}")
         os._exit(127)
-    for descriptor in (seen, told, ours.detach()):
+    for descriptor in (seen, signs, ours.detach()):
         os.close(descriptor)
     if not sys.flags.safe_path:
         del sys.path[0]  # nothing more is imported from the folder that a user happens to be in

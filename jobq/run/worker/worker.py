@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Literal
 
 from jobq.backend import Backend, Delivery, Prepares
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
+from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Place
 from jobq.run.attempt.retry import Judge, verdict
@@ -27,7 +28,7 @@ from jobq.run.process.usage import UsageSampler
 from jobq.run.racing import first_error, first_of, racing
 from jobq.run.spawn.choose_spawner import preload, spawner_for
 from jobq.run.stopping import Stopping
-from jobq.run.worker.expected_redeliveries import ComingBack
+from jobq.run.worker.empty_queue import EmptyQueue
 from jobq.run.worker.host import Host
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.preemption import PreemptionWatch
@@ -38,8 +39,6 @@ from jobq.settings import Settings
 from jobq.settlement import Release, Requeue
 
 _log = logging.getLogger(__name__)
-LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
-LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
 
 
 class Worker:
@@ -109,11 +108,8 @@ class Worker:
         self._alone: asyncio.Task[None] | None = None  # nothing is taken beside it
         self._unguarded = False
         self._tally = Tally()
-        self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
-        self._empty_since: float | None = None  # boottime in seconds of the look that found the queue empty
-        self._coming_back = ComingBack(self._clock)
         self._leftovers = Leftovers(backend, self._clock)
-        self._left_by_others: set[str] = set()  # those among the expected ones that another worker had
+        self._empty = EmptyQueue(settings.idle_timeout, self._clock, self._leftovers, self._attempts)
 
     async def run(self) -> WorkerReport:
         """Work until asked to stop, until nothing is left, or until the time limit.
@@ -150,7 +146,7 @@ class Worker:
         supervisor.check()
         if self._settings.guardian_restarted:
             # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
-            self._coming_back.expect("", supervisor.lease.total_seconds())
+            self._empty.expect("", supervisor.lease.total_seconds())
         self._emit(
             "worker.started",
             slots=self._settings.num_workers,
@@ -233,7 +229,7 @@ class Worker:
             events=self._events,
             free=lambda: int(min(self._free, self._left)),
             attempts=self._attempts,
-            comes_back=lambda: bool(self._coming_back),
+            comes_back=lambda: self._empty.is_expected,
             chance=self._host.chance,
         )
         try:
@@ -241,14 +237,14 @@ class Worker:
                 if await self._had_to_wait():
                     continue
                 since = Moment.of(self._clock)  # rule 1: before the request that grants the leases
-                deliveries = await receiving.receive(supervisor.lease, self._wait())
+                deliveries = await receiving.receive(supervisor.lease, self._empty.wait())
                 if deliveries is None:
                     continue  # the wait was cut short, so nothing is known of the queue
                 is_idle = self._free == self._settings.num_workers
                 for delivery, place in self._neighbours.places(deliveries, is_idle=is_idle):
                     self._start(supervisor, delivery, since, group, place)
                 self._breaker.queue_is_empty(empty=not deliveries)
-                if await self._finished(receiving, empty=not deliveries, looked_at=since.boottime):
+                if await self._empty.is_worked_off(receiving, empty=not deliveries, looked_at=since.boottime):
                     break
             self._breaker.queue_is_empty(empty=True)  # nothing more is taken: no failure has to wait for company
             if self._attempts:  # the last of max_tasks: only what has started is not given back
@@ -258,10 +254,10 @@ class Worker:
             self._stopping.now("the worker was cancelled")
             raise
         finally:
-            was_told = self._stopping.receiving.is_set()
+            was_asked = self._stopping.receiving.is_set()
             self._stopping.drain("nothing is left to do")
             self._breaker.queue_is_empty(empty=True)  # also when an error ended the loop
-            if self._attempts or was_told:
+            if self._attempts or was_asked:
                 await self._see_to_the_end()
 
     async def _had_to_wait(self) -> bool:
@@ -291,59 +287,12 @@ class Worker:
                 await asyncio.wait(self._attempts)
             raise
 
-    def _wait(self) -> timedelta:
-        """Return how long to stay for a task; a first look after work is short, for others wait for its answer."""
-        now = self._clock.boottime()
-        if self._empty_since is None:
-            return timedelta(0)
-        end = now + LONG_WAIT.total_seconds()
-        if not self._attempts:
-            idle = self._settings.idle_timeout or timedelta(0)
-            end = min(end, max(self._empty_since + idle.total_seconds(), self._coming_back.last_due(), now))
-        if self._left_by_others:
-            end = min(end, now + LOOK_AGAIN.total_seconds())
-        return timedelta(seconds=end - now)
-
-    async def _finished(self, receiving: Receiving, *, empty: bool, looked_at: float) -> bool:
-        """Return whether the queue is worked off: nothing came, nothing runs, nothing is to come back.
-
-        An empty answer speaks of the moment it was asked for, not of what ended or fell due while it was on its way.
-        """
-        now = self._clock.boottime()
-        self._coming_back.forget(until=looked_at)
-        if not empty:
-            self._empty_since = None
-            return False
-        busy = bool(self._attempts) or self._last_end >= looked_at
-        if self._empty_since is None or busy:
-            self._empty_since = now
-        if self._coming_back and not busy and await receiving.is_bare():
-            self._coming_back.forget(until=math.inf)
-        idle = self._settings.idle_timeout or timedelta(0)
-        is_over = not busy and now >= self._empty_since + idle.total_seconds()
-        if is_over:
-            await self._leftovers.end_leases_of_the_dead()
-            if self._leftovers.last_ended >= looked_at:
-                return False  # also where no journal shows what came back by that
-        if is_over and (self._left_by_others or not self._coming_back):
-            await self._expect_what_others_left()
-        return is_over and not self._coming_back
-
-    async def _expect_what_others_left(self) -> None:
-        """Wait for what a worker that is gone had leased; one that lives is seen to renew, and is not waited for."""
-        found = await self._leftovers.abandoned()
-        for task_id in self._left_by_others - found.keys():
-            self._coming_back.came(task_id)
-        for task_id, seconds in found.items():
-            self._coming_back.expect(task_id, seconds)
-        self._left_by_others = set(found)
-
     def _start(
         self, supervisor: Supervisor, delivery: Delivery, since: Moment, group: asyncio.TaskGroup, place: Place
     ) -> None:
         self._free -= 1
         self._left -= place.admission in (Admission.START, Admission.ALONE)
-        self._coming_back.came(delivery.id)
+        self._empty.came(delivery.id)
         place = replace(place, others=frozenset(self._attempts))
         attempt = group.create_task(self._carry_through(supervisor, delivery, since, place), name=f"task {delivery.id}")
         if place.admission is Admission.ALONE:
@@ -356,7 +305,7 @@ class Worker:
         if attempt is self._alone:
             self._alone = None
             self._neighbours.have_room()
-        self._last_end = self._clock.boottime()
+        self._empty.attempt_ended()
 
     async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Place) -> None:
         back_in = supervisor.lease.total_seconds()  # what nobody settled comes back; it may be the only task
@@ -366,14 +315,21 @@ class Worker:
             # A fault of ours in one attempt harms no other (S11); its lease runs out, and its crash is counted.
             _log.exception("task %s: internal error; it will be delivered again", delivery.id)
             self._tally.fault()
-            self._coming_back.expect(delivery.id, back_in)
+            self._empty.expect(delivery.id, back_in)
         else:
             self._tally.count(report)
             self._on_report(delivery, report)
             if isinstance(report.verdict, Requeue | Release) and report.settled is Settled.YES:
                 back_in = report.verdict.delay.total_seconds()
-            if report.settled is not Settled.YES or isinstance(report.verdict, Requeue | Release):
-                self._coming_back.expect(report.task_id, back_in)
+            if self._tally.is_misplaced:
+                self._stopping.stop(
+                    f"{MOST_REFUSED} different tasks in a row were none that it may run (task.not_allowed says why of"
+                    " each): they wait for another worker (JOBQ_ALLOW_COMMANDS, JOBQ_ALLOW_CALLS)"
+                )
+            if report.not_allowed and report.settled is Settled.YES:
+                pass  # it is not waited for: it would come again for ever
+            elif report.settled is not Settled.YES or isinstance(report.verdict, Requeue | Release):
+                self._empty.expect(report.task_id, back_in)
 
     def _free_slot(self) -> None:
         self._free += 1

@@ -6,7 +6,18 @@ Decoding checks every field that says one; raises Malformed when it has another,
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Self,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from jobq.testing.amqp.encoding import encode
 from jobq.testing.amqp.types import Described, Malformed, Symbol, Timestamp, UByte, UInt, ULong, UShort
@@ -27,6 +38,7 @@ class _Field(NamedTuple):
     default: object
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Composite:
     """A described list with named fields."""
@@ -34,6 +46,7 @@ class Composite:
     code: ClassVar[int]
 
     def __init_subclass__(cls, *, code: int, name: str) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
         cls.code = code
         _COMPOSITES[code] = _COMPOSITES[f"amqp:{name}:list"] = cls
 

@@ -1,7 +1,7 @@
 """One connection of a client: protocol headers, SASL, frames, heartbeats, and what ends it.
 
 Whatever a client sends ends at most its own connection, with an error of the standard. A broker is a subclass: it has
-the links' events as methods.
+the links' events as methods (`session.Carrier`).
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from jobq.testing.amqp.faults import (
     RESOURCE_LIMIT,
     ConnectionFault,
 )
-from jobq.testing.amqp.link import Delivery, Link
 from jobq.testing.amqp.performatives import (
     Begin,
     Close,
@@ -30,7 +29,7 @@ from jobq.testing.amqp.performatives import (
     SaslOutcome,
     Transfer,
 )
-from jobq.testing.amqp.session import Session
+from jobq.testing.amqp.session import Carrier, Session
 from jobq.testing.amqp.types import Malformed, Symbol
 
 FRAME_BYTES: Final = 65536
@@ -45,8 +44,8 @@ _ANONYMOUS: Final = "ANONYMOUS"
 _LAST_WORDS_SECONDS: Final = 1.0  # for a client to read why it is closed
 
 
-class Connection(asyncio.Protocol):
-    """One connection; subclasses answer the events at the end.
+class Connection(asyncio.Protocol, Carrier):
+    """One connection; subclasses answer the events.
 
     Attributes:
         is_open: whether it is to be spoken to.
@@ -303,32 +302,6 @@ class Connection(asyncio.Protocol):
     def _heartbeat(self) -> None:
         self._output += _HEADER_BYTES.to_bytes(4) + bytes([2, _AMQP_FRAME, 0, 0])
         self._flush()
-
-    # Events, for the broker
-
-    def on_attach(self, link: Link) -> None:
-        """Open or refuse a link."""
-        raise NotImplementedError
-
-    def on_flow(self, link: Link) -> None:
-        """Hear that the client said how a link's credit stands."""
-        raise NotImplementedError
-
-    def on_room(self, link: Link) -> None:
-        """Hear that there may be room for messages again: in the session's window, or on the wire."""
-        raise NotImplementedError
-
-    def on_message(self, delivery: Delivery) -> None:
-        """Take a whole message of the client."""
-        raise NotImplementedError
-
-    def on_outcome(self, delivery: Delivery, outcome: object) -> None:
-        """Hear what the client says of a message."""
-        raise NotImplementedError
-
-    def on_detached(self, link: Link) -> None:
-        """Forget a link."""
-        raise NotImplementedError
 
     def on_lost(self) -> None:
         """Forget the connection: its links are not detached one by one."""

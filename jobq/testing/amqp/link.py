@@ -2,18 +2,29 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from jobq.testing.amqp.composite import Composite
 from jobq.testing.amqp.faults import INVALID_FIELD, RESOURCE_LIMIT, TRANSFER_LIMIT, LinkFault
 from jobq.testing.amqp.performatives import Attach, Detach, Disposition, Error, Flow, Transfer
-
-if TYPE_CHECKING:
-    from jobq.testing.amqp.session import Session
 
 _COUNTER: Final = 2**32  # counters begin anew here
 _TAG_BYTES: Final = 32
 _WAITING: Final = 1000  # messages that wait for credit; a client that asks and never listens must not fill the memory
 SETTLED: Final = 1  # the settle mode of a sender that awaits no outcome
+
+
+class _Session(Protocol):
+    unsettled: "dict[int, Delivery]"
+
+    @property
+    def can_send(self) -> bool: ...
+    def send(self, frame: Composite) -> None: ...
+    def send_flow(self, handle: int | None, count: int | None, credit: int | None, *, drain: bool) -> None: ...
+    def new_delivery(self, link: "Link", *, is_settled: bool) -> "Delivery": ...
+    def transfer(self, first: Transfer, payload: bytes) -> None: ...
+    def fail(self, link: "Link", error: Error) -> None: ...
+    def forget(self, link: "Link") -> None: ...
 
 
 @dataclass(eq=False)
@@ -69,7 +80,7 @@ class Link:
         is_ended: whether nothing is to be done with it any more.
     """
 
-    def __init__(self, session: "Session", remote: Attach) -> None:
+    def __init__(self, session: _Session, remote: Attach) -> None:
         self.session = session
         self.remote = remote
         self.is_sender = remote.role

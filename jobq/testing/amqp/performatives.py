@@ -1,6 +1,5 @@
 """What frames and messages are made of (parts 2, 3 and 5 of the standard)."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from jobq.testing.amqp.composite import U8, U16, U32, U64, Composite, Name, Time
@@ -11,7 +10,6 @@ _MOST: Final = 2**32 - 1
 # Frames of a connection
 
 
-@dataclass(frozen=True, kw_only=True)
 class Open(Composite, code=0x10, name="open"):
     """Begins a connection; times are milliseconds."""
 
@@ -27,7 +25,6 @@ class Open(Composite, code=0x10, name="open"):
     properties: Any = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Begin(Composite, code=0x11, name="begin"):
     """Begins a session."""
 
@@ -41,7 +38,6 @@ class Begin(Composite, code=0x11, name="begin"):
     properties: Any = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Attach(Composite, code=0x12, name="attach"):
     """Begins a link; role: whether who sends this receives messages."""
 
@@ -61,7 +57,6 @@ class Attach(Composite, code=0x12, name="attach"):
     properties: dict[Any, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Flow(Composite, code=0x13, name="flow"):
     """Says what a session, and perhaps one of its links, may send."""
 
@@ -78,7 +73,6 @@ class Flow(Composite, code=0x13, name="flow"):
     properties: Any = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Transfer(Composite, code=0x14, name="transfer"):
     """Carries a message, or a part; the payload follows it in its frame."""
 
@@ -95,7 +89,6 @@ class Transfer(Composite, code=0x14, name="transfer"):
     batchable: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class Disposition(Composite, code=0x15, name="disposition"):
     """Says what became of deliveries; role: whether who sends this received them."""
 
@@ -107,7 +100,6 @@ class Disposition(Composite, code=0x15, name="disposition"):
     batchable: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class Error(Composite, code=0x1D, name="error"):
     """Why something was ended or rejected."""
 
@@ -116,7 +108,6 @@ class Error(Composite, code=0x1D, name="error"):
     info: dict[Any, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Detach(Composite, code=0x16, name="detach"):
     """Ends a link."""
 
@@ -125,14 +116,12 @@ class Detach(Composite, code=0x16, name="detach"):
     error: Error | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class End(Composite, code=0x17, name="end"):
     """Ends a session."""
 
     error: Error | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Close(Composite, code=0x18, name="close"):
     """Ends a connection."""
 
@@ -142,7 +131,6 @@ class Close(Composite, code=0x18, name="close"):
 # Outcomes of deliveries
 
 
-@dataclass(frozen=True, kw_only=True)
 class Received(Composite, code=0x23, name="received"):
     """How much came; no outcome."""
 
@@ -150,24 +138,20 @@ class Received(Composite, code=0x23, name="received"):
     section_offset: U64
 
 
-@dataclass(frozen=True, kw_only=True)
 class Accepted(Composite, code=0x24, name="accepted"):
     """It was processed."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rejected(Composite, code=0x25, name="rejected"):
     """It cannot be processed."""
 
     error: Error | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Released(Composite, code=0x26, name="released"):
     """It was not processed."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Modified(Composite, code=0x27, name="modified"):
     """It was not processed, and comes back changed."""
 
@@ -179,7 +163,6 @@ class Modified(Composite, code=0x27, name="modified"):
 # Ends of links
 
 
-@dataclass(frozen=True, kw_only=True)
 class Source(Composite, code=0x28, name="source"):
     """Where a link's messages come from."""
 
@@ -196,7 +179,6 @@ class Source(Composite, code=0x28, name="source"):
     capabilities: Any = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Target(Composite, code=0x29, name="target"):
     """Where a link's messages go."""
 
@@ -212,14 +194,12 @@ class Target(Composite, code=0x29, name="target"):
 # SASL
 
 
-@dataclass(frozen=True, kw_only=True)
 class SaslMechanisms(Composite, code=0x40, name="sasl-mechanisms"):
     """What the server offers."""
 
     sasl_server_mechanisms: Any
 
 
-@dataclass(frozen=True, kw_only=True)
 class SaslInit(Composite, code=0x41, name="sasl-init"):
     """What the client chose."""
 
@@ -228,7 +208,6 @@ class SaslInit(Composite, code=0x41, name="sasl-init"):
     hostname: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class SaslOutcome(Composite, code=0x44, name="sasl-outcome"):
     """Whether it was enough: 0 = yes, 1 = no."""
 
@@ -239,7 +218,6 @@ class SaslOutcome(Composite, code=0x44, name="sasl-outcome"):
 # Sections of messages
 
 
-@dataclass(frozen=True, kw_only=True)
 class Header(Composite, code=0x70, name="header"):
     """How a message is to be transferred; ttl: milliseconds."""
 
@@ -250,7 +228,6 @@ class Header(Composite, code=0x70, name="header"):
     delivery_count: U32 = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Properties(Composite, code=0x73, name="properties"):
     """What the sender says of a message, beside its own properties."""
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from jobq.testing.amqp.composite import Composite
 from jobq.testing.amqp.faults import (
@@ -18,13 +18,44 @@ from jobq.testing.amqp.faults import (
 from jobq.testing.amqp.link import Delivery, Link
 from jobq.testing.amqp.performatives import Attach, Begin, Detach, Disposition, End, Error, Flow, Transfer
 
-if TYPE_CHECKING:
-    from jobq.testing.amqp.connection import Connection
-
 HANDLE_MAX: Final = 255
 _COUNTER: Final = 2**32
 # Links have credit and messages a limit, so sessions need no limit of their own.
 _INCOMING_WINDOW: Final = 2**31 - 1
+
+
+class Carrier(Protocol):
+    """The connection of a session, and the events of its links, which a broker answers."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether messages are to be sent."""
+        ...
+
+    def send(self, channel: int, frame: Composite, payload: bytes = b"") -> None:
+        """Send a frame."""
+
+    def room_for(self, transfer: Transfer) -> int:
+        """Return how many bytes of a message fit into a frame that the client takes."""
+        ...
+
+    def on_attach(self, link: Link) -> None:
+        """Open or refuse a link."""
+
+    def on_flow(self, link: Link) -> None:
+        """Hear that the client said how a link's credit stands."""
+
+    def on_room(self, link: Link) -> None:
+        """Hear that there may be room for messages again: in the session's window, or on the wire."""
+
+    def on_message(self, delivery: Delivery) -> None:
+        """Take a whole message of the client."""
+
+    def on_outcome(self, delivery: Delivery, outcome: object) -> None:
+        """Hear what the client says of a message."""
+
+    def on_detached(self, link: Link) -> None:
+        """Forget a link."""
 
 
 class Session:
@@ -40,7 +71,7 @@ class Session:
         unsettled: what was sent and awaits an outcome, by number, oldest first.
     """
 
-    def __init__(self, connection: "Connection", channel: int, begin: Begin) -> None:
+    def __init__(self, connection: Carrier, channel: int, begin: Begin) -> None:
         self.links: dict[int, Link] = {}
         self.unsettled: dict[int, Delivery] = {}
         self.is_ended = False

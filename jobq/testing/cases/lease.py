@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from jobq.backend import Delivery
 from jobq.errors import LockLost
 from jobq.settlement import Complete, DeadLetter, Release, Requeue
 from jobq.testing.cases import case
@@ -37,6 +38,20 @@ async def expiry_counts_as_a_crash(bench: Bench) -> None:
         await bench.expire()
 
 
+async def _again(bench: Bench, delivery: Delivery, step: str) -> Delivery:
+    match step:
+        case "expire":
+            await bench.expire()
+        case "requeue":
+            await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
+        case "release":
+            await delivery.settle(Release())
+        case _:
+            await delivery.settle(DeadLetter("failures", ""))
+            assert await bench.backend.redrive([delivery.id]) == [delivery.id]
+    return await bench.take()
+
+
 @case()
 async def fencing_rises_through_everything(bench: Bench) -> None:
     """S3: expiry, requeue, release and redrive each raise the fencing number; a redrive raises the epoch."""
@@ -44,17 +59,7 @@ async def fencing_rises_through_everything(bench: Bench) -> None:
     delivery = await bench.take()
     seen = [delivery.fencing]
     for step in ("expire", "requeue", "release", "redrive", "requeue", "expire"):
-        match step:
-            case "expire":
-                await bench.expire()
-            case "requeue":
-                await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
-            case "release":
-                await delivery.settle(Release())
-            case _:
-                await delivery.settle(DeadLetter("failures", ""))
-                assert await bench.backend.redrive([delivery.id]) == [delivery.id]
-        delivery = await bench.take()
+        delivery = await _again(bench, delivery, step)
         seen.append(delivery.fencing)
         if bench.capabilities.counts_deliveries:
             assert delivery.deliveries == len(seen), f"deliveries were reset by {step} (S3)"
@@ -173,17 +178,7 @@ async def checkpoint_reaches_the_next_attempt(bench: Bench) -> None:
     await delivery.checkpoint("first")
     await delivery.checkpoint("ünd/2")
     for step in ("expire", "requeue", "release", "redrive"):
-        match step:
-            case "expire":
-                await bench.expire()
-            case "requeue":
-                await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
-            case "release":
-                await delivery.settle(Release())
-            case _:
-                await delivery.settle(DeadLetter("failures", ""))
-                await bench.backend.redrive([delivery.id])
-        delivery = await bench.take()
+        delivery = await _again(bench, delivery, step)
         assert delivery.checkpoint_value == "ünd/2", f"the checkpoint was lost by {step}"
 
 

@@ -12,15 +12,14 @@ from jobq.testing.amqp.types import Int, Malformed, Symbol
 from jobq.testing.service_bus import management
 from jobq.testing.service_bus.access import Claim, Right
 from jobq.testing.service_bus.codec import Asked, encode_answer, read_request
-from jobq.testing.service_bus.errors import BrokerError, Injected, Unauthorized, condition_of, status_of
+from jobq.testing.service_bus.errors import BrokerError, Injected, Unauthorized
 from jobq.testing.service_bus.faults import Drop, Fault, Operation, Request, Via
-from jobq.testing.service_bus.links import CREDIT, Links, entity, path_of
+from jobq.testing.service_bus.links import CREDIT, Links, Refuse, entity, path_of
 from jobq.testing.service_bus.service import Service
 
 CBS: Final = "$cbs"
 MANAGEMENT: Final = "/$management"
 _REQUEST_BYTES: Final = 128 * 1024 * 1024  # the queue's own limit answers long before
-_Refuse = Callable[[BrokerError], None]
 
 
 class AmqpConnection(Connection):
@@ -103,7 +102,7 @@ class AmqpConnection(Connection):
     # Requests
 
     def perform(
-        self, operation: Operation, path: str, act: Callable[[], object], refuse: _Refuse, *, messages: int = 1
+        self, operation: Operation, path: str, act: Callable[[], object], refuse: Refuse, *, messages: int = 1
     ) -> None:
         """Carry out a request of any kind: log it, let befall it what is planned, do it or refuse it.
 
@@ -120,7 +119,7 @@ class AmqpConnection(Connection):
         else:
             self._carry_out(request, fault, act, refuse)
 
-    def _carry_out(self, request: Request, fault: Fault, act: Callable[[], object], refuse: _Refuse) -> None:
+    def _carry_out(self, request: Request, fault: Fault, act: Callable[[], object], refuse: Refuse) -> None:
         if not self.is_open:
             return
         if fault.drop is Drop.BEFORE:
@@ -133,7 +132,7 @@ class AmqpConnection(Connection):
             act()
             request.status = 200
         except BrokerError as error:
-            request.status = status_of(error)
+            request.status = error.status
             refuse(error)
         if fault.drop is Drop.AFTER:
             self.drop()
@@ -152,8 +151,8 @@ class AmqpConnection(Connection):
             self._answer(CBS, asked, {"status-code": Int(202), "status-description": "Accepted"}, None)
 
         def refuse(error: BrokerError) -> None:
-            told = {"status-code": Int(status_of(error)), "status-description": str(error)}
-            self._answer(CBS, asked, told, None)
+            status = {"status-code": Int(error.status), "status-description": str(error)}
+            self._answer(CBS, asked, status, None)
 
         self.perform(Operation.AUTHORIZE, audience, act, refuse)
 
@@ -161,12 +160,12 @@ class AmqpConnection(Connection):
         path = node.removesuffix(MANAGEMENT)
 
         def refuse(error: BrokerError) -> None:
-            told = {
-                "statusCode": Int(status_of(error)),
+            status = {
+                "statusCode": Int(error.status),
                 "statusDescription": str(error),
-                "errorCondition": Symbol(condition_of(error)),
+                "errorCondition": Symbol(error.condition),
             }
-            self._answer(node, asked, told, {})
+            self._answer(node, asked, status, {})
 
         name = str(asked.properties.get("operation"))
         try:
@@ -179,10 +178,10 @@ class AmqpConnection(Connection):
             self.require(path, call.right)
             self._links.used(path)
             answer = call.run(self.service.broker.queue(path))
-            told = {"statusCode": Int(204), "statusDescription": "No Content"}
+            status = {"statusCode": Int(204), "statusDescription": "No Content"}
             if answer is not None:
-                told = {"statusCode": Int(200), "statusDescription": "OK"}
-            self._answer(node, asked, told, answer or {})
+                status = {"statusCode": Int(200), "statusDescription": "OK"}
+            self._answer(node, asked, status, answer or {})
 
         self.perform(call.operation, path, act, refuse, messages=call.messages)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from jobq.testing.amqp.encoding import decode, encode, skip
 from jobq.testing.amqp.performatives import Error, Header, Properties
 from jobq.testing.amqp.types import Described, Int, Malformed, Symbol, Timestamp, ULong
-from jobq.testing.service_bus.errors import BrokerError, condition_of
+from jobq.testing.service_bus.errors import BrokerError
 from jobq.testing.service_bus.message import Content, Message, State
 
 BATCH: Final = 0x80013700  # the message format of a transfer whose data sections are whole messages
@@ -253,7 +253,7 @@ def milliseconds(seconds: float) -> Timestamp:
 def error_of(error: BrokerError) -> Error:
     """Return an error as AMQP has it; without an info map the SDK's sender would wait for ever (facts 1.5, trap 2)."""
     info = {Symbol("tracking-id"): str(uuid.uuid4())}
-    return Error(condition=condition_of(error), description=str(error), info=info)
+    return Error(condition=error.condition, description=str(error), info=info)
 
 
 def _text(value: object) -> str | None:

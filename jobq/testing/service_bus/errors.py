@@ -1,20 +1,20 @@
 """What the emulated service refuses, with AMQP condition and `$management` status; REST has statuses of its own."""
 
-from typing import ClassVar, Final
+from typing import Final
 
 
 class BrokerError(Exception):
     """The root of what the emulated service answers instead of doing what was asked."""
 
-    condition: ClassVar[str] = "amqp:internal-error"
-    status: ClassVar[int] = 500
+    condition = "amqp:internal-error"
+    status = 500
+
+    def __init_subclass__(cls, condition: str = condition, status: int = status) -> None:
+        cls.condition, cls.status = condition, status
 
 
-class LockLost(BrokerError):
+class LockLost(BrokerError, condition="com.microsoft:message-lock-lost", status=410):
     """The lock expired, or its message was settled."""
-
-    condition = "com.microsoft:message-lock-lost"
-    status = 410
 
     def __init__(self) -> None:
         super().__init__(
@@ -23,83 +23,53 @@ class LockLost(BrokerError):
         )
 
 
-class EntityMissing(BrokerError):
+class EntityMissing(BrokerError, condition="amqp:not-found", status=404):
     """There is no such queue."""
-
-    condition = "amqp:not-found"
-    status = 404
 
     def __init__(self, path: str) -> None:
         super().__init__(f"The messaging entity '{path}' could not be found.")
 
 
-class EntityExists(BrokerError):
+class EntityExists(BrokerError, condition="com.microsoft:entity-already-exists", status=409):
     """A queue of this name is there already."""
 
-    condition = "com.microsoft:entity-already-exists"
-    status = 409
 
-
-class MessageMissing(BrokerError):
+class MessageMissing(BrokerError, condition="com.microsoft:message-not-found", status=404):
     """No scheduled or deferred message has this sequence number."""
 
-    condition = "com.microsoft:message-not-found"
-    status = 404
 
-
-class TooLarge(BrokerError):
+class TooLarge(BrokerError, condition="amqp:link:message-size-exceeded", status=413):
     """A message, or a batch, is over the queue's limit."""
-
-    condition = "amqp:link:message-size-exceeded"
-    status = 413
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"The message size {size} is over the limit of {limit} bytes.")
 
 
-class QuotaExceeded(BrokerError):
+class QuotaExceeded(BrokerError, condition="amqp:resource-limit-exceeded", status=403):
     """A queue is full."""
-
-    condition = "amqp:resource-limit-exceeded"
-    status = 403
 
     def __init__(self, megabytes: int) -> None:
         super().__init__(f"The maximum entity size of {megabytes} megabytes has been reached.")
 
 
-class Invalid(BrokerError):
+class Invalid(BrokerError, condition="amqp:invalid-field", status=400):
     """A request that cannot be carried out as it is."""
 
-    condition = "amqp:invalid-field"
-    status = 400
 
-
-class Unsupported(BrokerError):
+class Unsupported(BrokerError, condition="amqp:not-implemented", status=501):
     """What the service has, and the emulator has not; the text says what."""
 
-    condition = "amqp:not-implemented"
-    status = 501
 
-
-class NotAllowed(BrokerError):
+class NotAllowed(BrokerError, condition="amqp:not-allowed", status=400):
     """What the service has, and this entity is not made for."""
 
-    condition = "amqp:not-allowed"
-    status = 400
 
-
-class Unauthorized(BrokerError):
+class Unauthorized(BrokerError, condition="amqp:unauthorized-access", status=401):
     """No token, a bad or expired one, or one without the right."""
 
-    condition = "amqp:unauthorized-access"
-    status = 401
 
-
-class Busy(BrokerError):
+class Busy(BrokerError, condition="com.microsoft:server-busy", status=503):
     """More was asked than the service grants in a second."""
-
-    condition = "com.microsoft:server-busy"
-    status = 503
 
     def __init__(self) -> None:
         super().__init__(
@@ -129,15 +99,5 @@ class Injected(BrokerError):
 
     def __init__(self, status: int) -> None:
         super().__init__(f"fault {status}, injected by the test")
-        self.injected_status = status
-        self.injected_condition = _CONDITIONS.get(status, BrokerError.condition)
-
-
-def status_of(error: BrokerError) -> int:
-    """Return the status that `$management` answers with."""
-    return error.injected_status if isinstance(error, Injected) else error.status
-
-
-def condition_of(error: BrokerError) -> str:
-    """Return the AMQP error condition."""
-    return error.injected_condition if isinstance(error, Injected) else error.condition
+        self.status = status
+        self.condition = _CONDITIONS.get(status, BrokerError.condition)

@@ -1,8 +1,10 @@
 """Senders and receivers of one AMQP connection: messages in, messages out, and how receivers settle them."""
 
+import asyncio
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from jobq.testing.amqp.faults import DECODE_ERROR
@@ -30,14 +32,13 @@ from jobq.testing.service_bus.errors import (
 from jobq.testing.service_bus.faults import Operation, Via
 from jobq.testing.service_bus.outcomes import NO_TRANSACTIONS, operation_of, settle
 from jobq.testing.service_bus.queue import Queue
-
-if TYPE_CHECKING:
-    from jobq.testing.service_bus.amqp import AmqpConnection
+from jobq.testing.service_bus.service import Service
 
 CREDIT: Final = 1000  # messages that a client may send before it hears more
 _DETACHED: Final = "amqp:link:detach-forced"
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
 _VIA: Final = "com.microsoft:transfer-destination-address"
+Refuse = Callable[[BrokerError], None]
 
 
 def path_of(address: str) -> str:
@@ -49,6 +50,19 @@ def entity(link: Link) -> str:
     """Return the path of the node that a link is to; "" where it names none."""
     end = link.remote.source if link.is_sender else link.remote.target
     return path_of(end.address or "") if isinstance(end, (Source, Target)) else ""
+
+
+class _Connection(Protocol):
+    service: Service
+    loop: asyncio.AbstractEventLoop
+    is_open: bool
+
+    @property
+    def expiry_of_claims(self) -> float | None: ...
+    def require(self, path: str, right: Right) -> None: ...
+    def perform(
+        self, operation: Operation, path: str, act: Callable[[], object], refuse: Refuse, *, messages: int = 1
+    ) -> None: ...
 
 
 @dataclass
@@ -75,7 +89,7 @@ class Links:
         connection: whose they are.
     """
 
-    def __init__(self, connection: "AmqpConnection") -> None:
+    def __init__(self, connection: _Connection) -> None:
         self._connection = connection
         self._receivers: dict[Link, _Receiver] = {}
         self._senders: dict[Link, str] = {}
@@ -233,8 +247,8 @@ class Links:
         for link, receiver in list(self._receivers.items()):
             ends = receiver.used + service.idle_detach
             if ends <= now:
-                told = f"The link is force detached: idle for {service.idle_detach:g} s."
-                self._detach(link, _error(_DETACHED, told))
+                why = f"The link is force detached: idle for {service.idle_detach:g} s."
+                self._detach(link, _error(_DETACHED, why))
             else:
                 due = ends if due is None else min(due, ends)
         return due

@@ -274,8 +274,8 @@ class Queue:
         message.delivery_count += counts
         limit = self.description.max_delivery_count
         if counts and message.delivery_count >= limit and self.dead is not None:
-            told = f"Message could not be consumed after {limit} delivery attempts."
-            self._bury(message, "MaxDeliveryCountExceeded", told)
+            why = f"Message could not be consumed after {limit} delivery attempts."
+            self._bury(message, "MaxDeliveryCountExceeded", why)
             return False
         if message.is_deferred:
             message.state = State.DEFERRED

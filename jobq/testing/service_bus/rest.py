@@ -23,7 +23,6 @@ from jobq.testing.service_bus.errors import (
     Invalid,
     LockLost,
     TooLarge,
-    status_of,
 )
 from jobq.testing.service_bus.faults import Drop, Operation, Request, Via
 from jobq.testing.service_bus.fidelity import Fidelity
@@ -103,7 +102,7 @@ def _status(error: BrokerError, fidelity: Fidelity) -> int:
         case Busy():
             return fidelity.rest_throttled_status
         case _:
-            return status_of(error)
+            return error.status
 
 
 def _dropped(asked: web.Request) -> web.Response:
@@ -156,8 +155,8 @@ class _Rest:
         until_ = queue.renew(lock)
         if not self._service.broker.fidelity.rest_renew_returns_properties:
             return web.Response()
-        told = {"LockToken": str(lock), "LockedUntilUtc": rest_wire.http_date(until_)}
-        return web.Response(headers={"BrokerProperties": json.dumps(told)})
+        properties = {"LockToken": str(lock), "LockedUntilUtc": rest_wire.http_date(until_)}
+        return web.Response(headers={"BrokerProperties": json.dumps(properties)})
 
     def _queue(self, asked: web.Request) -> Queue:
         return self._service.broker.queue(asked.match_info["path"])

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from aiohttp import web
@@ -38,11 +38,8 @@ _NO_PROPERTIES: Final = frozenset(
 )
 
 
-class Denied(BrokerError):
+class Denied(BrokerError, condition="amqp:unauthorized-access", status=401):
     """The token is good, and does not grant this."""
-
-    condition: ClassVar[str] = "amqp:unauthorized-access"
-    status: ClassVar[int] = 401
 
     def __init__(self, right: Right) -> None:
         super().__init__(f"Authorization failed for specified action: {right}.")

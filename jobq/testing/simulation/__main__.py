@@ -59,15 +59,15 @@ def _parser() -> argparse.ArgumentParser:
 def _many(arguments: argparse.Namespace) -> int:
     count = arguments.seeds or (10**9 if arguments.seconds else 100)
     end = time.monotonic() + (arguments.seconds or float("inf"))
-    told: list[Failure] = []
+    printed: list[Failure] = []
     is_terminal = sys.stderr.isatty()
 
     def progress(totals: Totals) -> None:
-        for failure in totals.failures[len(told) :]:
-            told.append(failure)
+        for failure in totals.failures[len(printed) :]:
+            printed.append(failure)
             print(f"seed {failure.seed}: {failure.rule}: {failure.text}", file=sys.stderr, flush=True)
         if is_terminal:
-            line = f"{totals.seeds} seeds, {len(told)} failed, {totals.seconds:.0f} s"
+            line = f"{totals.seeds} seeds, {len(printed)} failed, {totals.seconds:.0f} s"
             print(f"\r{line:60}", end="", file=sys.stderr, flush=True)
 
     totals = run_many(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -12,11 +12,14 @@ from jobq.errors import LockLost
 from jobq.journal.store import KeepsJournal
 from jobq.task import Task
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.network import Link, Reset
 from jobq.testing.simulation.rules.monitor import Monitor
 
 T = TypeVar("T")
 MakeBackend = Callable[[Machine], AbstractContextManager[Backend]]
+
+
+class Reset(Exception):
+    """The connection broke: whether the request was done is unknown."""
 
 
 class Broker:
@@ -49,18 +52,22 @@ class Broker:
         self.faults[fault] += 1
 
     def serve(
-        self, handler: Callable[[], Awaitable[Any]], link: Link, number: int, serving: list["asyncio.Task[Any]"]
+        self,
+        handler: Callable[[], Awaitable[Any]],
+        answered: Callable[..., None],
+        number: int,
+        serving: list["asyncio.Task[Any]"],
     ) -> None:
         """Do a request that has arrived, and send the answer.
 
         Args:
             handler: does it.
-            link: for the answer.
+            answered: `Link.answered`, which sends the answer.
             number: of the request.
             serving: takes the task that does it.
         """
         if self.is_down:
-            link.answered(number, Reset("the broker is down"), failed=True)
+            answered(number, Reset("the broker is down"), failed=True)
             return
 
         async def work() -> None:
@@ -68,17 +75,15 @@ class Broker:
                 result, failed = await handler(), False
             except Exception as error:  # noqa: BLE001 - an error is an answer
                 result, failed = error, True
-            link.answered(number, result, failed=failed)
+            answered(number, result, failed=failed)
 
         serving.append(self.node.run(self.loop.create_task, work()))
 
-    def crash(self, links: Iterable[Link]) -> None:
+    def crash(self) -> None:
         """End it, as by SIGKILL: what was committed stays, of what was on its way nobody knows."""
         self.is_down = True
         for waiting in list(self._receiving):
             waiting.cancel()  # anything else that has arrived is done by now: only its answer is lost
-        for link in links:
-            link.reset()
 
     async def unless_it_crashes(self, work: Coroutine[Any, Any, T]) -> T:
         """Do what may take time; a crash ends it."""
@@ -123,7 +128,7 @@ class Broker:
         return found
 
     async def fenced(
-        self, near: Any, verb: str, action: Callable[[], Awaitable[object]], told: tuple[Any, ...], turn: int
+        self, near: Any, verb: str, action: Callable[[], Awaitable[object]], values: tuple[Any, ...], turn: int
     ) -> tuple[object, int]:
         """Do a verb of a delivery; return its answer, and the receipt's next turn."""
         receipt = f"{near.id} {near.fencing}"
@@ -131,12 +136,12 @@ class Broker:
             self.fired("receipt that has rotated")
             self.monitor.rotated(near.id, str(near.fencing))
             raise LockLost(f"{verb} of {near.id}: the receipt has rotated")
-        expected = self.monitor.expects(near, verb, told)
+        expected = self.monitor.expects(near, verb, values)
         is_accepted = False
         try:
             answer = await action()
             is_accepted = True
         finally:
-            self.monitor.did(near, verb, told, expected, is_accepted=is_accepted)
+            self.monitor.did(near, verb, values, expected, is_accepted=is_accepted)
         self._turns[receipt] += 1
         return answer, self._turns[receipt]

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any, Final
 
+from jobq.testing.simulation.blows import BLOWS
 from jobq.testing.simulation.broker import MakeBackend
-from jobq.testing.simulation.menu import BLOWS, NOT_OF_THE_BUS
+from jobq.testing.simulation.menu import NOT_OF_THE_BUS
 from jobq.testing.simulation.store import Store
 from jobq.testing.simulation.world import World
 
@@ -169,7 +170,7 @@ def run_one(
     that happened would depend on other runs. So the process must end soon, by `os._exit`.
     """
     gc.disable()
-    world = World(seed, make_backend, keeps_trace=keeps_trace, skip=skip)
+    world = World(seed, make_backend, BLOWS, keeps_trace=keeps_trace, skip=skip)
     _kept.append(world)
     return world.run()
 

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from signal import SIGTERM
+from typing import Final
 
 from jobq.run.stopping import Stopping
 from jobq.testing.simulation.loop import Machine, Node
 from jobq.testing.simulation.machine.guardian import GuardianProcess
 from jobq.testing.simulation.network import Link
+
+MOST_DRIFT: Final = 0.009  # of a clock's rate; the timing rule allows 1 %
 
 
 @dataclass(eq=False)
@@ -23,7 +26,7 @@ class Crew:
         stepped_at: the true time at which its wall clock was last stepped.
         holder: the process there that contends for a name.
         guardians: of all workers that ran there.
-        told_to_stop: the nodes of it that somebody asked to stop.
+        asked_to_stop: the nodes of it that somebody asked to stop.
     """
 
     number: int
@@ -38,7 +41,7 @@ class Crew:
     starts: int = 0
     holder: Node | None = None
     guardians: dict[Node, GuardianProcess] = field(default_factory=dict)
-    told_to_stop: set[Node] = field(default_factory=set)
+    asked_to_stop: set[Node] = field(default_factory=set)
     stoppings: dict[Node, Stopping] = field(default_factory=dict)
     _running: Node | None = None
 
@@ -91,11 +94,11 @@ class Crew:
 
     def is_stopping(self, node: Node) -> bool:
         """Return whether a worker of it has a reason to end what runs."""
-        return node in self.told_to_stop or (node in self.stoppings and self.stoppings[node].interrupted.is_set())
+        return node in self.asked_to_stop or (node in self.stoppings and self.stoppings[node].interrupted.is_set())
 
     def term(self) -> None:
         """Send SIGTERM to its worker."""
-        self.told_to_stop.add(self.node)
+        self.asked_to_stop.add(self.node)
         self.node.machine.loop.fire(self.node.signal_handlers.get(int(SIGTERM)))
 
     def hurry(self, node: Node) -> None:
@@ -104,7 +107,7 @@ class Crew:
 
     def announce(self, grace: float) -> None:
         """Announce that the machine will be taken away."""
-        self.told_to_stop.add(self.node)
+        self.asked_to_stop.add(self.node)
         self._apply(self.node, 0.0, lambda stopping: stopping.pause("a notice", grace))
 
     def call_off(self, seconds: float) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any, Final
 
-from jobq.testing.simulation.machine.clocks import Machine
-from jobq.testing.simulation.machine.node import NODE, Handle, Node
+from jobq.testing.simulation.machine.node import NODE, Handle, Machine, Node
 
 _GRAIN_SECONDS: Final = 1e-7  # by which a timer may fire early: clocks that run at other rates do not round alike
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from jobq.backend import Capabilities, Delivery, QueueStats, Renewed
 from jobq.delivery import BaseDelivery
@@ -16,17 +16,11 @@ from jobq.errors import AnswerLost, BackendUnavailable, PushUnknown, SettlementU
 from jobq.journal.records import Beat
 from jobq.settlement import Settlement
 from jobq.task import Task
+from jobq.testing.simulation.broker import Broker, Reset
 from jobq.testing.simulation.loop import NODE
-
-if TYPE_CHECKING:
-    from jobq.testing.simulation.broker import Broker
 
 Way = Literal["out", "in"]
 MEAN_SECONDS = 0.004
-
-
-class Reset(Exception):
-    """The connection broke: whether the request was done is unknown."""
 
 
 class Link:
@@ -44,7 +38,7 @@ class Link:
         holds: what is blocked is delivered when the partition heals; else it is lost.
     """
 
-    def __init__(self, broker: "Broker", chance: Random) -> None:
+    def __init__(self, broker: Broker, chance: Random) -> None:
         self.broker, self.chance = broker, chance
         self.slow = self.slow_seconds = 0.0
         self.lose_request = self.lose_answer = self.double = 0.0
@@ -94,10 +88,10 @@ class Link:
         number = self._count
         self._open[number] = answer, NODE.get()
         serving: list[asyncio.Task[Any]] = []
-        self._send("out", lambda: self.broker.serve(handler, self, number, serving), self.lose_request)
+        self._send("out", lambda: self.broker.serve(handler, self.answered, number, serving), self.lose_request)
         if may_double and self.double and self.chance.random() < self.double:
             self.broker.fired("doubled request")
-            self._send("out", lambda: self.broker.serve(handler, self, -number, []), 0.0)
+            self._send("out", lambda: self.broker.serve(handler, self.answered, -number, []), 0.0)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -134,11 +128,11 @@ class Link:
             return
         answer, node = self._open.pop(number)
 
-        def tell() -> None:
+        def answer_it() -> None:
             if not answer.done():
                 answer.set_exception(result) if failed else answer.set_result(result)
 
-        self._loop.true_later(0.0, node, tell)
+        self._loop.true_later(0.0, node, answer_it)
 
 
 class Client:
@@ -243,13 +237,15 @@ class _RemoteDelivery(BaseDelivery):
         await self._do("checkpoint", lambda: self._near.checkpoint(value, number), value, number)
         self._monitor.checkpoint_acknowledged(self.id, value)
 
-    async def _do(self, verb: str, action: Callable[[], Awaitable[object]], *told: Any) -> Any:
+    async def _do(self, verb: str, action: Callable[[], Awaitable[object]], *values: Any) -> Any:
         turn = self._turn
         if self._on_its_way:
             self._monitor.broken("S4", f"{verb} of {self.id} is sent while {self._on_its_way} is unanswered")
         self._on_its_way = verb
         try:
-            answer, self._turn = await self._link.ask(lambda: self._broker.fenced(self._near, verb, action, told, turn))
+            answer, self._turn = await self._link.ask(
+                lambda: self._broker.fenced(self._near, verb, action, values, turn)
+            )
         except Reset as error:
             raise SettlementUnknown(f"{verb} of {self.id}: {error}") from None
         finally:

@@ -1,8 +1,9 @@
 """One run: workers, producers, faults, and the drain; all that the seed decides is decided here."""
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack
+from random import Random
 from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, JobqError
@@ -10,10 +11,9 @@ from jobq.events import Event, Events
 from jobq.journal.store import KeepsJournal
 from jobq.lease.store import KeepsLeases
 from jobq.run.stopping import Stopping
-from jobq.testing.simulation import menu
 from jobq.testing.simulation.attempts import Attempts, chance_of
 from jobq.testing.simulation.broker import Broker, MakeBackend
-from jobq.testing.simulation.crew import Crew
+from jobq.testing.simulation.crew import MOST_DRIFT, Crew
 from jobq.testing.simulation.logs import ErrorsTo
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.machine.guardian import GuardianProcess
@@ -27,6 +27,8 @@ from jobq.testing.simulation.store import Store, store_of
 
 MOST_STEPS: Final = 400_000  # while faults strike, and as many for the drain
 _BLOWS_A_LEASE: Final = 2.5
+# Strikes for so many seconds; returns whether it struck anything.
+Blow = Callable[["World", Crew, float, Random], bool]
 
 
 class World:
@@ -35,6 +37,7 @@ class World:
     Args:
         seed: decides everything.
         made: what is simulated: a store, or what lends a backend on the server's clock.
+        blows: that may fall, by kind.
         keeps_trace: whether lines are kept.
         skip: numbers of blows that are left out, for shrinking; the others stay as they are.
     """
@@ -43,6 +46,7 @@ class World:
         self,
         seed: int,
         made: Store | MakeBackend,
+        blows: Mapping[str, Blow],
         *,
         keeps_trace: bool = False,
         skip: frozenset[int] = frozenset(),
@@ -51,7 +55,7 @@ class World:
         self.loop = Loop()
         self.loop.on_error = self._fault_of_the_loop
         self.blows = 0
-        self._skip = skip
+        self._skip, self._blows = skip, blows
         self._chance = chance = chance_of(seed)
         self._store = store = store_of(made)
         self.scenario = scenario = Scenario.draw(chance, store.without)
@@ -86,7 +90,7 @@ class World:
 
     def _crew(self, number: int) -> Crew:
         chance = self._chance
-        rate = 1.0 + chance.uniform(-menu.MOST_DRIFT, menu.MOST_DRIFT)
+        rate = 1.0 + chance.uniform(-MOST_DRIFT, MOST_DRIFT)
         machine = Machine(self.loop, f"m{number}", rate, chance.uniform(10, 100_000))
         link = Link(self.broker, chance_of(chance.getrandbits(64)))
         self.scenario.set_up(link, chance)
@@ -240,19 +244,19 @@ class World:
     # Faults
 
     def _strike(self) -> None:
-        """Let one blow of the menu fall, then the next; each draws from a generator of its own."""
+        """Let one blow fall, then the next; each draws from a generator of its own."""
         if not self._is_faulty:
             return
         self._is_idle = self._has_nothing_to_do()
         chance = self._chance
-        kinds = sorted(self.kinds & menu.BLOWS.keys())
+        kinds = sorted(self.kinds & self._blows.keys())
         if kinds:
             kind, crew = chance.choice(kinds), chance.choice(self.crews)
             seconds = self.lease * chance.choice([0.02, 0.1, 0.3, 0.9, 1.2, 2.0])
             own = chance_of(chance.getrandbits(64))
             self.blows += 1
             if self.blows not in self._skip:
-                has_struck = menu.BLOWS[kind](self, crew, seconds, own)
+                has_struck = self._blows[kind](self, crew, seconds, own)
                 self.monitor.note("fault", self.blows, kind, crew.machine.name, f"{seconds:.3f}", has_struck)
                 if has_struck:
                     self.broker.fired(kind)

@@ -510,7 +510,7 @@ async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: St
             else delivery.settle(DeadLetter("failed", "exit code 7"))
         )
         assert await state(queue, "nightly") == outcome
-    queue.journal._knows_ids = queue._notebook._knows_ids = lambda: 60.0  # a queue that deduplicates
+    queue._pushed._apart = queue._notebook._apart = lambda: 60.0  # a queue that deduplicates
     await queue.push([Task.new(command="true", id="nightly")])
     assert await state(queue, "nightly") == "dead", "a repetition, of which the first one's outcome is reported (S8)"
 
@@ -530,13 +530,14 @@ async def test_whose_an_outcome_is_is_known_an_hour_later(stage: Stage, monkeypa
 
     now = time.time()
     await pushed_and_done(now - 7200)
-    queue.journal._knows_ids = queue._notebook._knows_ids = lambda: 3600.0  # a queue that deduplicates
+    queue._pushed._apart = queue._notebook._apart = lambda: 3600.0  # a queue that deduplicates
     await queue.push([Task.new(command="true", id="nightly")])
     await written(queue)
     await queue._wire.write(queue._wire.place.queue, [Write(Verb.DELETE, rows.live("nightly"), {})])
+    queue.journal._pushed["nightly"].is_seen = False  # as while the word of the push is on its way
     assert await state(queue, "nightly") == "ready", "the former one ended within the window, and was pushed before it"
     (delivery,) = await queue.receive(1, LEASE, NOW)
     await delivery.settle(Complete(GOOD))
-    queue.journal._knows_ids = queue._notebook._knows_ids = lambda: 0.0
+    queue._pushed._apart = queue._notebook._apart = lambda: rows.GRAIN_SECONDS
     await pushed_and_done(now + 60)
     assert await state(queue, "nightly") == "succeeded", "its pusher's clock is ahead"

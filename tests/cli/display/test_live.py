@@ -239,16 +239,16 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
     assert progress.rate(30.0) == 4.0
     assert progress.rate(60.0) == 2.0
     assert progress.rate(120.0) == 0.0
-    assert progress.told(121.0).startswith("120 done, 0 failed, 0.0/min")
+    assert progress.line(121.0).startswith("120 done, 0 failed, 0.0/min")
 
 
 def test_the_queue_is_told_as_it_is_known() -> None:
     depth = Depth(lambda: (_ for _ in ()).throw(AssertionError))  # never connected
-    assert depth.told(0.0) == "queue: ..."
+    assert depth.line(0.0) == "queue: ..."
     depth._trouble = "BackendUnavailable"
-    assert depth.told(0.0) == "queue: unknown (BackendUnavailable)"
+    assert depth.line(0.0) == "queue: unknown (BackendUnavailable)"
     depth._stats, depth._asked = QueueStats(visible=None, leased=2, scheduled=0, dead=None), 100.0
-    assert depth.told(103.0) == "queue: ? visible, 2 leased, 3s ago (BackendUnavailable)"
+    assert depth.line(103.0) == "queue: ? visible, 2 leased, 3s ago (BackendUnavailable)"
     depth._trouble = ""
-    assert depth.told(103.0) == "queue: ? visible, 2 leased"
-    assert depth.told(160.0) == "queue: ? visible, 2 leased, 60s ago"
+    assert depth.line(103.0) == "queue: ? visible, 2 leased"
+    assert depth.line(160.0) == "queue: ? visible, 2 leased, 60s ago"

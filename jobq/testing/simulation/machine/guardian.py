@@ -198,10 +198,10 @@ class GuardianProcess:
 
     def _overhear(self, frame: bytes) -> None:
         if frame.startswith(b'{"op":"ended"', protocol.HEADER_BYTES):
-            self._kernel.end_told(protocol.decode(frame[protocol.HEADER_BYTES :]))
+            self._kernel.end_reported(protocol.decode(frame[protocol.HEADER_BYTES :]))
 
     def _hear(self, frame: bytes) -> None:
         """Listen in when the worker sends deadlines, for the monitor."""
         if frame.startswith(b'{"op":"extend"', protocol.HEADER_BYTES):
             message = protocol.decode(frame[protocol.HEADER_BYTES :])
-            self._kernel.deadline_told(message["id"], message["deadline"])
+            self._kernel.deadline_sent(message["id"], message["deadline"])

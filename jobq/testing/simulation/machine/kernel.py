@@ -85,25 +85,25 @@ class Kernel:
             self._later(tree, tree.plan.start, self._fail, leader, pipe)
         else:
             tree.leader = True
-            self._monitor.deadline_told(tree)
+            self._monitor.deadline_sent(tree)
             self._monitor.tree_started(tree)
             self._later(tree, tree.plan.start, self._exec, leader, pipe)
         return leader.number, descriptor
 
-    def deadline_told(self, number: int, deadline: float) -> None:
+    def deadline_sent(self, number: int, deadline: float) -> None:
         """The worker sent its guardian the time by which a tree must be dead."""
         if (tree := self._trees.get(number)) is not None:
             tree.deadline = deadline
             if tree.leader:
-                self._monitor.deadline_told(tree)
+                self._monitor.deadline_sent(tree)
 
-    def end_told(self, message: Message) -> None:
+    def end_reported(self, message: Message) -> None:
         """The guardian reported an end to its worker: nothing may live then (P3), and all of it must be true (P7)."""
         tree = self._trees.pop(message["id"])
-        told = -message["signal"] if message["signal"] else message["code"]
+        reported = -message["signal"] if message["signal"] else message["code"]
         if tree.lives and not message["survivors"]:
             self._monitor.broken("P3", f"{tree.task} {tree.fencing} is reported to have ended, and lives")
-        if told != os.waitstatus_to_exitcode(tree.status) or (tree.killed and not message["killed"]):
+        if reported != os.waitstatus_to_exitcode(tree.status) or (tree.killed and not message["killed"]):
             truth = f"{os.waitstatus_to_exitcode(tree.status)}, killed: {tree.killed or 'no'}"
             self._monitor.broken("P7", f"{tree.task} {tree.fencing} ended with {truth}, and {message} is reported")
 

@@ -1,22 +1,123 @@
-"""A process as the loop knows it, and the handles of its callbacks."""
+"""A machine with clocks of its own, its processes as the loop knows them, and the handles of their callbacks."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-if TYPE_CHECKING:
-    import asyncio
-
-    from jobq.testing.simulation.machine.clocks import Machine
+from jobq.clock import SLICE_SECONDS
 
 NODE: Final[ContextVar["Node"]] = ContextVar("node")
+_ROUNDING_SECONDS: Final = 1e-9  # more than one step of a boottime of years
+
+
+class _Loop(Protocol):
+    now: float
+
+    def create_future(self) -> asyncio.Future[Any]: ...
+    def call_at(self, when: float, callback: Any, *args: Any) -> "Handle": ...
+    def true_later(self, delay: float, node: "Node | None", callback: Any, *args: Any) -> "Handle": ...
+    def again(self, handle: "Handle") -> None: ...
+    def fire(self, registered: "Handle | None") -> None: ...
+
+
+class Machine:
+    """The clocks of one machine: they run at a rate of their own, stand still, jump, are set. A `jobq.clock.Clock`.
+
+    Args:
+        loop: whose time is the true one.
+        name: in the trace.
+        rate: seconds of CLOCK_BOOTTIME that pass in a true one.
+        boottime: seconds since boot at the start.
+
+    Attributes:
+        on_jump: called when one of its clocks has jumped or stood still, by whom.
+    """
+
+    def __init__(self, loop: _Loop, name: str, rate: float = 1.0, boottime: float = 1000.0) -> None:
+        self.loop, self.name, self.rate = loop, name, rate
+        self._since, self._base = loop.now, boottime
+        self.wall_ahead = 1_700_000_000.0 - boottime
+        self._lost: list[tuple[float, float]] = []  # when it had stood still, and for how long
+        self._suspended = 0.0  # seconds that CLOCK_MONOTONIC is behind for suspends
+        self._sleepers: dict[asyncio.Future[None], Node] = {}
+        self.on_jump: dict[object, Callable[[], None]] = {}
+
+    def boottime(self) -> float:
+        """Return seconds since boot."""
+        return self._base + (self.loop.now - self._since) * self.rate
+
+    def boottime_at(self, true: float) -> float:
+        """Return its boottime at a true time."""
+        return self._base + (true - self._since) * self.rate
+
+    def true_at(self, boottime: float) -> float:
+        """Return the true time of its boottime."""
+        return self._since + (boottime - self._base) / self.rate
+
+    def monotonic(self) -> float:
+        """Return CLOCK_MONOTONIC, by which asyncio waits: it stands while the machine is suspended."""
+        return self._base + (self.loop.now - self._since) * self.rate - self._suspended
+
+    def true_at_monotonic(self, monotonic: float) -> float:
+        """Return the true time of its CLOCK_MONOTONIC, unless it is suspended before."""
+        return self.true_at(monotonic + self._suspended)
+
+    def was_suspended(self, seconds: float) -> None:
+        """Take in that it was suspended for so many true seconds, which its boottime has counted."""
+        self._suspended += seconds * self.rate
+        self._jumped()
+        for woken, node in self._sleepers.items():  # as `SystemClock` does, which sleeps in slices
+            self.loop.true_later(SLICE_SECONDS, node, _wake, woken)
+
+    def monotonic_at(self, boottime: float) -> float:
+        """Return its CLOCK_MONOTONIC at a boottime, unless it is suspended before."""
+        return boottime - self._suspended
+
+    def wall(self) -> float:
+        """Return seconds since the epoch."""
+        return self.boottime() + self.wall_ahead
+
+    def lose_time(self, seconds: float) -> None:
+        """Take in that the host froze it: its boottime stood still so long, and its wall clock is set right now."""
+        self._since += seconds
+        self.wall_ahead += seconds * self.rate
+        self._lost.append((self.loop.now, seconds))
+        self._jumped()
+
+    def step_wall(self, seconds: float) -> None:
+        """Take in that somebody set its wall clock."""
+        self.wall_ahead += seconds
+        self._jumped()
+
+    def _jumped(self) -> None:
+        for look in self.on_jump.values():
+            look()
+
+    def lost_since(self, true: float, most: float) -> float:
+        """Return for how long it has stood still since then, without what was longer than `most` seconds at once."""
+        return sum(seconds for thawed, seconds in self._lost if thawed >= true and seconds <= most)
+
+    async def sleep_until(self, boottime: float) -> None:
+        """Return once `boottime()` has reached the given value."""
+        if boottime <= self.boottime():
+            await asyncio.sleep(0)
+        while boottime > self.boottime():
+            woken = self.loop.create_future()
+            self._sleepers[woken] = NODE.get()
+            timer = self.loop.call_at(self.monotonic_at(boottime) + _ROUNDING_SECONDS, _wake, woken)
+            try:
+                await woken
+            finally:
+                timer.cancel()
+                del self._sleepers[woken]
 
 
 class Node:
     """A process: what runs on the loop in its context is its code. Pauses of several causes add up."""
 
-    def __init__(self, machine: "Machine", name: str) -> None:
+    def __init__(self, machine: Machine, name: str) -> None:
         self.machine, self.name = machine, name
         self.pauses = 0
         self.dead = False
@@ -70,3 +171,8 @@ class Handle:
     def when(self) -> float:
         """Return when it is due."""
         return self.due or 0.0
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

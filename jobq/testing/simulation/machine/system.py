@@ -129,7 +129,7 @@ class SimulatedSystem(System):
         """See `System`."""
         return self._child(pid).group
 
-    def start(self, message: Message, *_: object) -> tuple[int, int, int]:
+    def fork_task(self, message: Message, *_: object) -> tuple[int, int, int]:
         """See `System`."""
         pid, status = self._kernel.start(message)
         return pid, 0, status
@@ -139,7 +139,7 @@ class SimulatedSystem(System):
         pipe = self._kernel.pipes[descriptor]
         if not pipe.data and not pipe.is_closed:
             raise BlockingIOError
-        pipe.tree.is_told = True
+        pipe.tree.is_seen = True
         return pipe.data
 
     def close(self, descriptor: int) -> None:

@@ -53,7 +53,8 @@ class Tree:
         killed: why; "" = it was not.
         started: the true time of its exec.
         status: the first one's, for wait(2), once it has ended.
-        is_told: whether its guardian has seen whether it started, to report it.
+        is_seen: whether its guardian has seen whether it started, to report it.
+        is_ending: whether it was sent SIGTERM for a reason: no later answer calls back an end that has begun.
     """
 
     number: int
@@ -73,7 +74,8 @@ class Tree:
     is_over: bool = False
     ended_by_itself: bool = False
     has_term: bool = False
-    is_told: bool = False
+    is_seen: bool = False
+    is_ending: bool = False
     timers: list[Any] = field(default_factory=list)
 
     @property

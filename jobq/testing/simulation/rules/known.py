@@ -20,7 +20,6 @@ class Known:
         expires_of: when each lease ends or ended, by fencing number.
         extended_at: the true time before the last request that its worker knows to have extended it, likewise.
         refused: fencing numbers whose receipt has rotated away.
-        ending: those that were sent SIGTERM for a reason: no later answer calls back an end that has begun.
     """
 
     id: str
@@ -47,7 +46,6 @@ class Known:
     expires_of: dict[str, float] = field(default_factory=dict)
     extended_at: dict[str, float] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    ending: set[str] = field(default_factory=set)
 
     @property
     def has_ended(self) -> bool:

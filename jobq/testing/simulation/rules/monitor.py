@@ -1,17 +1,15 @@
 """The rules of processes (P1 to P6, S11, 1.3), seen from the kernel's side; and what workers claim."""
 
 from signal import SIGTERM
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from jobq.lease.keeper import FREEZE_SECONDS
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
 from jobq.testing.simulation.loop import Loop, Machine, Node
+from jobq.testing.simulation.machine.trees import Tree
 from jobq.testing.simulation.rules.known import Known
 from jobq.testing.simulation.rules.task_rules import TaskRules
-
-if TYPE_CHECKING:
-    from jobq.testing.simulation.machine.trees import Tree
 
 _CANCEL_SECONDS: Final = 2.0  # from the answer that says so to the task's end
 _GRAIN_SECONDS: Final = 1e-3
@@ -25,7 +23,7 @@ class Circumstances(Protocol):
     hold: float
     slots: int
 
-    def excuses(self, tree: "Tree") -> bool:
+    def excuses(self, tree: Tree) -> bool:
         """Return whether a tree's machine stands still as a whole, or has just stood still: only fencing protects."""
         ...
 
@@ -64,7 +62,7 @@ class Monitor(TaskRules):
 
     # Processes
 
-    def tree_started(self, tree: "Tree") -> None:
+    def tree_started(self, tree: Tree) -> None:
         """A task's first process was forked."""
         known, around = self.tasks[tree.task], self._around
         self.note("tree", tree.task, tree.fencing, "starts on", tree.node.name)
@@ -81,17 +79,17 @@ class Monitor(TaskRules):
             self.broken("slots", f"{here} trees live on {tree.node.name}, which has {around.slots} slots")
         self._check_starts(known, tree)
 
-    def _may_live_beside(self, tree: "Tree", other: "Tree") -> bool:  # noqa: ARG002 - for queues that send copies
+    def _may_live_beside(self, tree: Tree, other: Tree) -> bool:  # noqa: ARG002 - for queues that send copies
         """Return whether two trees of one task may live at once."""
         return False
 
-    def _check_starts(self, known: Known, tree: "Tree") -> None:  # noqa: ARG002 - as above
+    def _check_starts(self, known: Known, tree: Tree) -> None:  # noqa: ARG002 - as above
         budgets = known.task.budgets
         most = 1 + budgets.retries + budgets.preemptions + budgets.crashes
         if known.starts > most:
             self.broken("S7", f"{known.id} started {known.starts} times, at most {most} are allowed")
 
-    def deadline_told(self, tree: "Tree") -> None:
+    def deadline_sent(self, tree: Tree) -> None:
         """A worker sent its guardian the time by which the tree must be dead: counted from what extended the lease."""
         kept = self.tasks[tree.task].extended_at.get(tree.fencing)
         if kept is None or tree.deadline is None or self._around.excuses(tree):
@@ -103,7 +101,7 @@ class Monitor(TaskRules):
             over = tree.deadline - most
             self.broken("1.3", f"{tree.task} {tree.fencing} may live {over:.3f} s longer than its lease lets it")
 
-    def tree_ended(self, tree: "Tree") -> None:
+    def tree_ended(self, tree: Tree) -> None:
         """Nothing of it is left, and all of it is reaped."""
         known = self.tasks[tree.task]
         if tree.ended_by_itself and tree.plan.code and not tree.plan.signal:
@@ -117,7 +115,7 @@ class Monitor(TaskRules):
         if tree in self.trees:
             self.trees.remove(tree)
 
-    def signaled(self, tree: "Tree", number: int) -> None:
+    def signaled(self, tree: Tree, number: int) -> None:
         """A signal is sent to its group."""
         self.note("signal", number, tree.task, tree.fencing)
         if number != SIGTERM:
@@ -125,10 +123,9 @@ class Monitor(TaskRules):
         expires = self.tasks[tree.task].expires_of.get(tree.fencing, 0.0)
         if expires <= self._server.boottime() and not self._around.excuses(tree):
             self.broken("P6", f"SIGTERM to {tree.task} {tree.fencing} after its lease was gone")
-        if self._check_cause(tree):
-            self.tasks[tree.task].ending.add(tree.fencing)
+        tree.is_ending = self._check_cause(tree)
 
-    def killed(self, tree: "Tree", why: str) -> None:
+    def killed(self, tree: Tree, why: str) -> None:
         """All of it is killed."""
         self.note("kill", tree.task, tree.fencing, why)
         self.counts[f"killed: {why}"] += 1
@@ -138,22 +135,22 @@ class Monitor(TaskRules):
         """A worker has heard that a task is to be canceled."""
         self._cancels.setdefault((task_id, fencing), self._loop.now)
 
-    def ends_by_itself(self, tree: "Tree") -> None:
+    def ends_by_itself(self, tree: Tree) -> None:
         """Its leader exits; what is to be canceled does not run so long (S11)."""
-        told = self._cancels.get((tree.task, tree.fencing))
-        if told is None or self._around.has_clock_trouble(tree.node) or self._around.excuses(tree):
+        known_at = self._cancels.get((tree.task, tree.fencing))
+        if known_at is None or self._around.has_clock_trouble(tree.node) or self._around.excuses(tree):
             return
-        if self._loop.now - max(told, tree.started) > _CANCEL_SECONDS:
-            late = self._loop.now - told
+        if self._loop.now - max(known_at, tree.started) > _CANCEL_SECONDS:
+            late = self._loop.now - known_at
             self.broken("cancel", f"{tree.task} {tree.fencing} ran on for {late:.1f} s after its worker heard")
 
-    def _check_cause(self, tree: "Tree") -> bool:
+    def _check_cause(self, tree: Tree) -> bool:
         """What is ended has a reason of its own, nothing that befell a neighbour (S11). Return whether it has."""
         known, around, fencing = self.tasks[tree.task], self._around, tree.fencing
         left = around.lease - (self._loop.now - known.extended_at.get(fencing, 0.0))
         limit = known.task.timeout
         has_reason = (
-            fencing in known.ending
+            tree.is_ending
             or known.is_cancel_asked
             or known.has_ended
             or tree.node.dead
@@ -163,7 +160,7 @@ class Monitor(TaskRules):
             or str(known.fencing) != fencing
             or (limit is not None and self._loop.now - tree.started >= _NEARLY * limit)
             or around.has_clock_trouble(tree.node)
-            or not tree.is_told
+            or not tree.is_seen
             or not tree.leader
         )
         if not has_reason:
@@ -203,8 +200,8 @@ class Monitor(TaskRules):
                 self.broken("P1", f"{tree.task} {tree.fencing} lives on {tree.node.name} {late:.3f} s after its lease")
                 del self.tasks[tree.task].expires_of[tree.fencing]
 
-    def _settled(self, known: Known, verb: str, told: tuple[Any, ...], fencing: str) -> None:
-        super()._settled(known, verb, told, fencing)
+    def _settled(self, known: Known, verb: str, values: tuple[Any, ...], fencing: str) -> None:
+        super()._settled(known, verb, values, fencing)
         for tree in self.trees:  # it may start elsewhere at once
             if tree.task == known.id and tree.fencing == fencing and tree.lives:
                 self.broken(

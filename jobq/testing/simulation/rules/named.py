@@ -13,8 +13,9 @@ from jobq.lease.named import NamedLease
 from jobq.lease.store import Busy, Grant, LeaseLimits, LeaseStore, Request
 from jobq.lease.timing import timing_for
 from jobq.settings import Settings
+from jobq.testing.simulation.broker import Reset
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.network import Link, Reset
+from jobq.testing.simulation.network import Link
 from jobq.testing.simulation.rules.trace import Trace
 
 NAME: Final = "name"

@@ -174,17 +174,17 @@ class TaskRules(Trace):
             known.task = known.task.redriven(deliveries=known.deliveries)
             known.is_cancel_asked = known.is_stopping = known.is_cancel_repeated = False
 
-    def expects(self, delivery: Any, verb: str, told: tuple[Any, ...]) -> str:
+    def expects(self, delivery: Any, verb: str, values: tuple[Any, ...]) -> str:
         """Return what must become of a verb that is about to be done: "yes", "no", or "again" for a repetition."""
         known, fencing = self.tasks[delivery.id], str(delivery.fencing)
-        if known.settled.get(fencing) == (verb, *told):
+        if known.settled.get(fencing) == (verb, *values):
             return "again"
-        if verb == "checkpoint" and (delivery.deliveries, told[1]) < known.checkpoint_order:
+        if verb == "checkpoint" and (delivery.deliveries, values[1]) < known.checkpoint_order:
             return "no"  # a newer one overtook it (S9)
         is_held = known.state == "leased" and known.fencing == delivery.fencing
         return "yes" if is_held and known.expires > self._server.boottime() else "no"
 
-    def did(self, delivery: Any, verb: str, told: tuple[Any, ...], expected: str, *, is_accepted: bool) -> None:
+    def did(self, delivery: Any, verb: str, values: tuple[Any, ...], expected: str, *, is_accepted: bool) -> None:
         """The broker has done a verb of a delivery, or refused it (S4, S5, S9)."""
         self.checks += 1
         known, fencing = self.tasks[delivery.id], str(delivery.fencing)
@@ -202,32 +202,32 @@ class TaskRules(Trace):
             return
         now = self._server.boottime()
         if verb == "renew":
-            (lease,) = told
+            (lease,) = values
             known.expires = known.expires_of[fencing] = now + lease.total_seconds()
         elif verb == "checkpoint":
-            known.checkpoint_order = max(known.checkpoint_order, (delivery.deliveries, told[1]))
+            known.checkpoint_order = max(known.checkpoint_order, (delivery.deliveries, values[1]))
         else:
             if fencing in known.settled:
                 self.broken("S5", f"{known.id} was settled twice under {fencing}: {known.settled[fencing][0]}, {verb}")
-            known.settled[fencing] = (verb, *told)
+            known.settled[fencing] = (verb, *values)
             self.lease_seconds += now - known.granted_at
             known.expires_of[fencing] = now
-            self._settled(known, verb, told, fencing)
+            self._settled(known, verb, values, fencing)
 
-    def _settled(self, known: Known, verb: str, told: tuple[Any, ...], fencing: str) -> None:
+    def _settled(self, known: Known, verb: str, values: tuple[Any, ...], fencing: str) -> None:
         match verb:
             case "complete":
                 if fencing not in known.succeeded and not known.is_cancel_asked:
                     self.broken("S5", f"{known.id} {fencing} is settled as done, and did not succeed")
                 known.state = "done"
             case "dead_letter":
-                self._check_burial(known, told[0].reason)
+                self._check_burial(known, values[0].reason)
                 known.state = "dead"
             case "release":
                 known.task = known.task.released()
                 known.state = "done" if known.is_stopping else "waiting"
             case "requeue":
-                task = known.task.counted(told[0].counters)
+                task = known.task.counted(values[0].counters)
                 self._check_requeue(known, task, fencing)
                 known.task = task
                 known.state = "done" if known.is_stopping else "waiting"

@@ -91,14 +91,14 @@ class Bus:
     ) -> tuple[int, dict[str, str], bytes, float, Lock | None]:
         """Do a request; return status, headers, body and date of the answer, and the lock that it was about."""
         try:
-            status, told, content, lock = await self._done(method, path, body, headers)
+            status, answered, content, lock = await self._done(method, path, body, headers)
         except errors.BrokerError as error:
             if is_lost := isinstance(error, errors.LockLost):
                 self.rules.refused(path.rpartition("/")[2])
-            status = self._namespace.fidelity.rest_lost_lock_status if is_lost else errors.status_of(error)
-            told, lock = {"content-type": "application/xml"}, None
+            status = self._namespace.fidelity.rest_lost_lock_status if is_lost else error.status
+            answered, lock = {"content-type": "application/xml"}, None
             content = f"<Error><Code>{status}</Code><Detail>{error}</Detail></Error>".encode()
-        return status, told, content, float(int(self._server.wall())), lock
+        return status, answered, content, float(int(self._server.wall())), lock
 
     async def _done(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
@@ -119,9 +119,9 @@ class Bus:
                 if message is None:
                     return 204, {}, b"", None
                 lock = self.rules.locked(message)
-                told = rest_wire.headers_of(message, self._namespace.fidelity.rest_first_delivery_count)
-                told["Location"] = f"https://bus/{NAME}/messages/{message.number}/{message.lock}"
-                return 201, {name.lower(): text for name, text in told.items()}, message.content.body, lock
+                answered = rest_wire.headers_of(message, self._namespace.fidelity.rest_first_delivery_count)
+                answered["Location"] = f"https://bus/{NAME}/messages/{message.number}/{message.lock}"
+                return 201, {name.lower(): text for name, text in answered.items()}, message.content.body, lock
             case _, ["messages", number, token]:
                 return self._on_lock(method, number, UUID(token))
         raise errors.Unsupported(f"{method} {path}")

@@ -12,8 +12,9 @@ from jobq.errors import BackendUnavailable, LockLost
 from jobq.journal.records import Beat
 from jobq.testing.service_bus import errors
 from jobq.testing.service_bus.message import Message, State
+from jobq.testing.simulation.broker import Reset
 from jobq.testing.simulation.loop import NODE, Machine
-from jobq.testing.simulation.network import Link, Reset
+from jobq.testing.simulation.network import Link
 from jobq.testing.simulation.service_bus.bus import NAME, Bus
 from jobq.testing.simulation.service_bus.copy_monitor import CopyMonitor
 from jobq_azure.common.errors import NoAnswer
@@ -97,10 +98,10 @@ class _Requests:
             raise NoAnswer(f"{_PLACE}: the answer was lost ({type(error).__name__})") from None
         finally:
             self._unanswered.discard(path)
-        status, told, content, date, lock = answer
+        status, headers, content, date, lock = answer
         if lock is not None:
             self.rules.reached(cast("Lock", lock), node, sent)
-        return Answer(status, told, content, date)
+        return Answer(status, headers, content, date)
 
 
 class _NoSdk(Sdk):

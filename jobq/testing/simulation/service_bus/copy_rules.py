@@ -254,8 +254,8 @@ class CopyRules(Monitor):
             node = lock.node
             is_calm = lock.asked > self.healed_at or lock.struck == self.struck()
             if is_calm and node and not node.dead and not lock.is_troubled and not self._around.has_clock_trouble(node):
-                told = f"{lock.copy.known.id} {lock.fencing} ran out though no fault struck and {node.name} lives"
-                self.broken("L2", told)
+                what = f"{lock.copy.known.id} {lock.fencing} ran out though no fault struck and {node.name} lives"
+                self.broken("L2", what)
             self._ended_silently(lock)
 
     def _ended_silently(self, lock: Lock) -> None:

@@ -1,4 +1,4 @@
-"""What the guardian's children do between fork and exec: arm, connect, execute, or end (P2)."""
+"""The guardian forks: a task, or the zygote; and what these do before exec: arm, connect, execute, or end (P2)."""
 
 import contextlib
 import errno
@@ -12,7 +12,29 @@ from jobq.run.guardian import kernel
 from jobq.run.guardian.kernel import say
 from jobq.run.guardian.protocol import Message
 
+TYPE_CHECKING = False  # as in `typing`
+if TYPE_CHECKING:
+    from jobq.run.guardian.pid_namespaces import PidNamespaces
+
 _NOBODYS = 2**32 - 3  # a user that nobody is
+
+
+def fork_task(
+    message: Message, stdout: int, stderr: int, report: int, namespaces: "PidNamespaces | None"
+) -> tuple[int, int]:
+    """Return the numbers of a leader and of its namespace's init, 0 = it is in ours. Raises OSError."""
+    if namespaces is None:
+        me = os.getpid()
+        if (pid := kernel.fork()) == 0:
+            become(message, stdout, stderr, report, me)
+        return pid, 0
+    try:
+        init = namespaces.enter()  # without a leader it is a stray
+        if (pid := kernel.fork()) == 0:
+            become(message, stdout, stderr, report, None)
+    finally:
+        namespaces.leave()
+    return pid, init
 
 
 def become(message: Message, stdout: int, stderr: int, report: int, guardian: int | None) -> None:
@@ -96,7 +118,7 @@ def kill_all_of_user(uid: int) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-def start_zygote(message: Message, connection: int) -> int:
+def fork_zygote(message: Message, connection: int) -> int:
     """Fork and execute the zygote, tied to this process; return its number. Raises OSError."""
     guardian = os.getpid()
     pid = kernel.fork()

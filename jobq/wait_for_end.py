@@ -1,4 +1,4 @@
-"""Waiting for tasks to end, by asking their journal: at first often, then less, and never without a pause."""
+"""When tasks have ended, for `push --wait` and `result()`: the journal is asked often at first, then less."""
 
 import asyncio
 import time

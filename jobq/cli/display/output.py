@@ -1,0 +1,96 @@
+"""Standard output and standard error, each written by a thread: what the logs of `worker`, `run` and `pull` share.
+
+Nothing here blocks the event loop or fails: see `writer_thread`.
+"""
+
+import logging
+import os
+import sys
+from functools import partial
+from typing import Final, Self
+
+from jobq.cli.display.live_frame import Draw, FrameWriter, same_terminal
+from jobq.cli.display.logging_handler import Records, least_event_level
+from jobq.cli.display.terminal import cannot_write, paint
+from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, Writer
+
+OUT: Final = 1
+ERR: Final = 2
+_YELLOW: Final = "33"
+_RED: Final = "31"
+_FAINT: Final = "2"
+
+
+class Output:
+    """Takes lines; a context manager that writes what waits at its end, for a limited time.
+
+    Args:
+        is_live: whether a frame is to be kept below the lines; see `show`.
+        logs_to: the descriptor of what is no task's output.
+        max_bytes: how much may wait for a slow reader before lines are dropped.
+
+    Attributes:
+        flush_seconds: for how long lines are written at the end.
+        lost_output: whether standard output could not be written, though somebody would have read it.
+    """
+
+    def __init__(self, *, is_live: bool, logs_to: int = ERR, max_bytes: int = MAX_WAITING_BYTES) -> None:
+        is_one = logs_to == OUT or os.path.sameopenfile(OUT, ERR) or same_terminal(OUT, ERR)
+        dropped = partial(self._dropped, logs_to)
+        writer = partial(Writer, on_fault=self._on_fault, max_bytes=max_bytes)
+        framed = partial(FrameWriter, on_fault=self._on_fault, max_bytes=max_bytes)
+        terminal = frozenset({OUT, ERR} if is_one else {ERR})
+        self._frames = framed(dropped, terminal=terminal) if is_live else None
+        self._err = self._frames or writer(dropped)
+        # Two threads, so that a stuck reader of task output does not hide the logs; one where both go to one place,
+        # so that their order stays.
+        self._out = self._err if is_one else writer(partial(self._dropped, OUT))
+        self._least_level = least_event_level()
+        self._records = Records(self._on_record)
+        self.flush_seconds = 2.0
+        self.lost_output = False
+
+    def __enter__(self) -> Self:
+        for writer in {self._out, self._err}:
+            writer.start()
+        self._records.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._records.__exit__(*exc_info)
+        if self._out is not self._err and (unwritten := self._out.stop(self.flush_seconds)):
+            text = f"{unwritten} lines of output were not written: their reader is too slow"
+            self._report("console.output_dropped", text, logging.WARNING)
+        self._err.stop(self.flush_seconds)
+
+    def show(self, draw: Draw | None) -> None:
+        """Show this frame below the lines, where there is one."""
+        if self._frames is not None:
+            self._frames.show(draw)
+
+    def _on_fault(self, descriptor: int, error: OSError) -> None:
+        if descriptor == OUT:  # of standard error there is nowhere to say it
+            self.lost_output = True
+            self._report("console.output_lost", cannot_write(error), logging.ERROR)
+
+    def _report(self, name: str, text: str, level: int) -> None:
+        """Show what befell the output, by the name of its event."""
+        raise NotImplementedError
+
+    def _on_record(self, record: logging.LogRecord) -> None:
+        """Show a record of Python's logging."""
+        raise NotImplementedError
+
+    def _dropped(self, descriptor: int, count: int) -> tuple[int, bytes]:
+        """Return the line that says how many were dropped of those for a descriptor, and where it goes."""
+        raise NotImplementedError
+
+
+def encoded(line: str) -> bytes:
+    """Return a line as it is written."""
+    return line.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def colored(text: str, level: int) -> str:
+    """Return what goes to standard error in the color of its level."""
+    return paint(text, _RED if level >= logging.ERROR else _YELLOW if level >= logging.WARNING else _FAINT, sys.stderr)

@@ -1,0 +1,103 @@
+"""When an empty queue is worked off: not before what a worker gave back or lost has come again."""
+
+import asyncio
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Final
+
+from jobq.clock import Clock
+from jobq.run.worker.leftovers import Leftovers
+from jobq.run.worker.receive import Receiving
+
+LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
+LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
+
+
+class EmptyQueue:
+    """Looks when a worker may end, and how long it is to stay for a task.
+
+    Args:
+        idle: how long an empty queue is watched; None = not at all.
+        clock: for the moments.
+        leftovers: what others gave back or lost.
+        attempts: those that run now.
+    """
+
+    def __init__(
+        self,
+        idle: timedelta | None,
+        clock: Clock,
+        leftovers: Leftovers,
+        attempts: Collection[asyncio.Task[None]],
+    ) -> None:
+        self._idle = 0.0 if idle is None else idle.total_seconds()
+        self._clock = clock
+        self._leftovers = leftovers
+        self._attempts = attempts
+        self._due: dict[str, float] = {}  # boottime in seconds at which what was given back or lost comes again
+        self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
+        self._since: float | None = None  # boottime in seconds of the look that found the queue empty
+        self._left_by_others: set[str] = set()  # those among the expected ones that another worker had
+
+    def attempt_ended(self) -> None:
+        """Note that an attempt has been settled."""
+        self._last_end = self._clock.boottime()
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether a task is still to come again."""
+        return bool(self._due)
+
+    def expect(self, task_id: str, seconds: float) -> None:
+        """Note that a task comes again after so long."""
+        self._due[task_id] = self._clock.boottime() + seconds
+
+    def came(self, task_id: str) -> None:
+        """Note that it is here."""
+        self._due.pop(task_id, None)
+
+    def wait(self) -> timedelta:
+        """Return how long to stay for a task; a first look after work is short, for others wait for its answer."""
+        now = self._clock.boottime()
+        if self._since is None:
+            return timedelta(0)
+        end = now + LONG_WAIT.total_seconds()
+        if not self._attempts:
+            end = min(end, max(self._since + self._idle, now, *self._due.values()))
+        if self._left_by_others:
+            end = min(end, now + LOOK_AGAIN.total_seconds())
+        return timedelta(seconds=end - now)
+
+    async def is_worked_off(self, receiving: Receiving, *, empty: bool, looked_at: float) -> bool:
+        """Return whether the queue is worked off: nothing came, nothing runs, nothing is to come back.
+
+        An empty answer speaks of the moment it was asked for, not of what ended or fell due while it was on its way.
+        """
+        now = self._clock.boottime()
+        # What was due by then and has not come, somebody else has.
+        self._due = {task_id: due for task_id, due in self._due.items() if due > looked_at}
+        if not empty:
+            self._since = None
+            return False
+        busy = bool(self._attempts) or self._last_end >= looked_at
+        if self._since is None or busy:
+            self._since = now
+        if self._due and not busy and await receiving.is_bare():
+            self._due.clear()
+        is_over = not busy and now >= self._since + self._idle
+        if is_over:
+            await self._leftovers.end_leases_of_the_dead()
+            if self._leftovers.last_ended >= looked_at:
+                return False  # also where no journal shows what came back by that
+        if is_over and (self._left_by_others or not self._due):
+            await self._expect_what_others_left()
+        return is_over and not self._due
+
+    async def _expect_what_others_left(self) -> None:
+        """Wait for what a worker that is gone had leased; one that lives is seen to renew, and is not waited for."""
+        found = await self._leftovers.abandoned()
+        for task_id in self._left_by_others - found.keys():
+            self.came(task_id)
+        for task_id, seconds in found.items():
+            self.expect(task_id, seconds)
+        self._left_by_others = set(found)

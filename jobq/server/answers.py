@@ -1,0 +1,276 @@
+"""The answers of the API as models, from which its OpenAPI is made: fields may be added to them."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Answer(BaseModel):
+    """An answer: fields may be added to it."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Fault(Answer):
+    """What was wrong, in one word for programs and a sentence for people."""
+
+    code: str
+    message: str
+
+
+class Problem(Answer):
+    """An error."""
+
+    error: Fault
+
+
+class Accepted(Answer):
+    """It is done, and stays so."""
+
+    accepted: bool = True
+
+
+class Kept(Accepted):
+    """The lease is renewed."""
+
+    cancel: Annotated[bool, Field(description="Somebody wants the task to end: stop it, and settle.")] = False
+
+
+class Pushed(Answer):
+    """The tasks' ids, in order."""
+
+    ids: list[str]
+
+
+class ClaimedTask(Answer):
+    """A task under a lease, which began before the answer was sent: count it from before the request."""
+
+    id: str
+    receipt: Annotated[str, Field(description="For all that follows; keep it secret.")]
+    lease_seconds: float
+    deliveries: int
+    fencing: Annotated[str, Field(description="Rises with each delivery of this task: for others to refuse a lower.")]
+    checkpoint: str | None = None
+    task: Annotated[dict[str, Any] | None, Field(description="None = these bytes are no task; see body.")] = None
+    body: Annotated[str | None, Field(description="As stored, where raw was asked for or it is no task.")] = None
+    body_base64: Annotated[str | None, Field(description="Instead of body where that is not UTF-8.")] = None
+
+
+class Claimed(Answer):
+    """What was claimed; empty when nothing was there."""
+
+    tasks: list[ClaimedTask]
+
+
+class SettleAnswer(Answer):
+    """How one settle was answered."""
+
+    status: Annotated[int, Field(description="As it would have been alone.")]
+    error: Fault | None = None
+
+
+class SettleAnswers(Answer):
+    """The answers, in order."""
+
+    answers: list[SettleAnswer]
+
+
+class TaskShown(Answer):
+    """A task as it stands. Times are the server's, in seconds since 1970; the values of variables are never shown."""
+
+    id: str
+    state: Annotated[str, Field(description="ready, scheduled, leased, done or dead")]
+    deliveries: int | None = None
+    created: float | None = None
+    due: float | None = None
+    started: float | None = None
+    last_heartbeat_at: float | None = None
+    must_heartbeat_before: float | None = None
+    processed: float | None = None
+    output: str | None = None
+    exit_code: int | None = None
+    value: Any = None
+    duration_seconds: float | None = None
+    reason: str | None = None
+    description: str | None = None
+    task: dict[str, Any] | None = None
+
+
+class TaskPage(Answer):
+    """A page of tasks."""
+
+    tasks: list[TaskShown]
+    next: Annotated[str | None, Field(description="What `after` is for the next page; None = this is the last.")] = None
+
+
+class LeaseGranted(Answer):
+    """The name is yours."""
+
+    resource: str
+    token: int
+    key: str
+    cursor: str | None
+    version: int
+
+
+class LeaseShown(Answer):
+    """A lease as it stands; times as in TaskShown."""
+
+    id: str
+    resource: str
+    holder: str
+    state: str
+    token: int
+    ttl: float | None = None
+    created: float
+    renewed: float | None = None
+    released: float | None = None
+    expires: float | None = None
+    remaining: float | None = None
+    renewals: int | None = None
+    revoked: bool = False
+    cursor: str | None = None
+    confirmation: str | None = None
+
+
+class LeasePage(Answer):
+    """A page of leases."""
+
+    leases: list[LeaseShown]
+    next: str | None = None
+
+
+class Confirmation(Answer):
+    """What was confirmed."""
+
+    token: int
+    value: str
+
+
+class Counts(Answer):
+    """How many tasks are where."""
+
+    visible: int | None
+    leased: int | None
+    scheduled: int | None
+    dead: int | None
+
+
+class Cleared(Answer):
+    """How many were deleted; `cursor` for the next request, if that was not all."""
+
+    cleared: int
+    cursor: str | None = None
+
+
+class FoundIds(Answer):
+    """Those that were there."""
+
+    ids: list[str]
+
+
+class RawTask(Answer):
+    """A task that waits, or is dead, with its bytes as stored; for jobq's own client."""
+
+    id: str
+    deliveries: int
+    body: str | None = None
+    body_base64: str | None = None
+    reason: str | None = None
+    description: str | None = None
+    died: float | None = None
+
+
+class RawTasks(Answer):
+    """Several."""
+
+    tasks: list[RawTask]
+
+
+class RawPage(RawTasks):
+    """A page of them."""
+
+    next: Annotated[str | None, Field(description="What `after` is for the next page; None = this is the last.")] = None
+
+
+class JournalRecord(Answer):
+    """Where a task is, as `jobq status` shows it; for jobq's own client."""
+
+    id: str
+    state: str
+    attempt: int
+
+
+class JournalRecords(Answer):
+    """Several."""
+
+    records: list[JournalRecord]
+
+
+class JournalAttempt(Answer):
+    """An attempt that has ended, as `jobq history` shows it."""
+
+    outcome: str
+    then: str
+    ended: float
+
+
+class JournalAttempts(Answer):
+    """Several, in order."""
+
+    attempts: list[JournalAttempt]
+
+
+class JournalOutput(Answer):
+    """The end of what an attempt has printed; null where none is kept."""
+
+    attempt: int | None
+    output: str | None
+
+
+class JournalCounts(Answer):
+    """Counts of a journal, as `jobq stats` shows them."""
+
+    states: dict[str, int]
+    oldest_ready_seconds: float | None
+    ended: dict[str, int]
+    window_seconds: float
+
+
+class JournalCanceled(Answer):
+    """What became of each request, in order: canceled, stopping, ended or unknown."""
+
+    canceled: list[str]
+
+
+class QueueNames(Answer):
+    """All queues of the place that is served, as far as the token may see them."""
+
+    queues: list[str]
+
+
+class QueueMade(Answer):
+    """A queue that is there."""
+
+    queue: str
+
+
+class Generator(Answer):
+    """The load generator of a queue, as every replica answers."""
+
+    desired: Annotated[str, Field(description="running or stopped: what was asked for last")]
+    state: Annotated[str, Field(description="running, starting, stopping or stopped")]
+    runner: Annotated[str | None, Field(description="The replica that runs it, by the named lease.")] = None
+    rate: float | None = None
+    command: str | None = None
+    total: int | None = None
+    min_seconds: float = 0.0
+    max_seconds: float | None = None
+    pushed: Annotated[int, Field(description="Tasks that this run has added, certainly.")] = 0
+    run: Annotated[int, Field(description="Counts the starts.")] = 0
+
+
+class Health(Answer):
+    """Whether it works."""
+
+    status: str
