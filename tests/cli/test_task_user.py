@@ -22,7 +22,7 @@ from tests.cli.conftest import Jobq
 pytestmark = pytest.mark.skipif(
     not is_possible() or os.geteuid() != 0, reason="needs the guardian, and root, who may become another user"
 )
-FIRST = 61200  # nobody's, and the next ones
+FIRST = 1_000_000 + 16 * os.getpid()  # nobody's, and the next ones: what runs as them is killed, so not another test's
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")  # which any user can run
 WAITING = (
     'umask 022; echo "$$ $JOBQ_TASK_SOCKET $JOBQ_RESULT_FILE" > {0}/part; mv {0}/part {0}/there\n'
@@ -120,10 +120,11 @@ def test_p5_what_another_user_runs_is_killed_like_any_task(jobq: Jobq) -> None:
         (("--task-user", "root"), "is root"),
         (("--task-user", "0"), "is root"),
         (("--task-user", "1-2"), "user 1 is 'daemon'"),
-        (("--task-user", "61200-61201", "-n", "3"), "has 2 users for 3 slots"),
-        (("--task-user", "61201-61200"), "is no range of users"),
+        (("--task-user", f"{FIRST}-{FIRST + 1}", "-n", "3"), "has 2 users for 3 slots"),
+        (("--task-user", f"{FIRST + 1}-{FIRST}"), "is no range of users"),
         (("--task-user", "nobody", "--checkpoint-store", "files"), "do not go together"),
     ],
+    ids=["no guardian", "unknown", "root", "root's number", "somebody's", "too few", "backwards", "files"],
 )
 def test_what_cannot_be_kept_ends_the_worker_at_its_start(jobq: Jobq, arguments: tuple[str, ...], says: str) -> None:
     jobq.fill(Task.new(command="true"))
@@ -144,8 +145,9 @@ def test_two_workers_share_no_user_of_a_range(jobq: Jobq) -> None:
     with task_user._TAKEN.open("w") as taken:
         fcntl.lockf(taken, fcntl.LOCK_EX, 1, FIRST + 1)
         jobq.fill(Task.new(command="true"))
-        assert "another worker of this machine" in jobq("demo", "worker", "--task-user", "61201-61202", code=3).err
-        jobq("demo", "worker", "--task-user", "61202-61203")
+        refused = jobq("demo", "worker", "--task-user", f"{FIRST + 1}-{FIRST + 2}", code=3)
+        assert "another worker of this machine" in refused.err
+        jobq("demo", "worker", "--task-user", f"{FIRST + 2}-{FIRST + 3}")
 
 
 def test_a11_a_result_is_the_tasks_own_file(tmp_path: Path) -> None:
