@@ -139,6 +139,7 @@ _OPTIONS: Final = frozenset(
         "stop_grace",
         "idle_timeout",
         "max_consecutive_failures",
+        "task_user",
         "time_limit",
         "memory_limit",
         "guardian",

@@ -189,6 +189,19 @@ class Settings(BaseModel):
     task_env: Annotated[Literal["inherit", "clean"], About("Whether tasks inherit the worker's environment.")] = (
         "inherit"
     )
+    task_user: Annotated[
+        str | None,
+        About(
+            "As whom tasks run, with no new privileges, a umask of 077 and no core files; of a range each slot has one"
+            " user, and nothing that runs as it outlives an attempt. The worker has to be root.",
+            unset="the worker's own user",
+            accepts="a name or number, or a range such as 2000-2063",
+        ),
+    ] = None
+    task_max_processes: Annotated[
+        Annotated[int, Field(ge=1)] | None,
+        About("How many processes a user of JOBQ_TASK_USER may have (RLIMIT_NPROC).", unset="as many as the worker's"),
+    ] = None
     allow_commands: Annotated[
         Words,
         About(

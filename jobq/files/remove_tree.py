@@ -60,5 +60,6 @@ def _take_out(inside: int, entry: str, top: int) -> None:
 
 def _entered(parent: int, name: str) -> int:
     with suppress(OSError):
-        os.chmod(name, stat.S_IRWXU, dir_fd=parent)
+        if os.geteuid() != 0:  # root needs no permission, and the name may be a link to anything by now
+            os.chmod(name, stat.S_IRWXU, dir_fd=parent)
     return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)

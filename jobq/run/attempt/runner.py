@@ -1,7 +1,7 @@
 """What runs: one started attempt behind one small protocol, and the runner of commands; callbacks have their own."""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from jobq.run.process.oom import OomCounter, OomWatch
 from jobq.run.process.output import OutputReader, StreamName
 from jobq.run.process.spawner import Deadline, Launch, Spawner, StartFailed
 from jobq.run.process.task_folder import TaskFolder
+from jobq.run.process.task_user import TaskUser, users_of
 from jobq.run.process.usage import UsageSampler
 from jobq.settings import Settings
 from jobq.task import Outcome, Task
@@ -91,6 +92,9 @@ class CommandRunner:
         sinks: take the whole output of each attempt.
         oom: counts what the kernel kills for want of memory.
         output_reader: makes what reads one attempt's output, from what takes the lines and what takes the bytes.
+
+    Raises:
+        ConfigurationError: JOBQ_TASK_USER cannot be kept; see `users_of`.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class CommandRunner:
         self._sinks = sinks
         self._oom = OomWatch(oom)
         self._output_reader = output_reader
+        self._users = users_of(settings)
 
     async def start(
         self,
@@ -134,22 +139,23 @@ class CommandRunner:
         if task.kwargs is not None and task.call is None:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
         forked = bool(self._settings.preload) and may_be_forked(task)
-        checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)
-        socket = ""
-        arguments: Path | None = None
-
-        def end() -> None:
-            self._line.dismiss(socket)
-            checkpoints.close()
-            if arguments is not None:  # its process has taken them away, unless it did not get so far
-                with suppress(OSError):
-                    arguments.unlink()
-
+        held = ExitStack()  # until all of it has ended
         try:
+            user, folder, own, arguments = self._users.take(), self._folder, None, None
+            if user is not None:
+                held.callback(self._users.give_back, user)
+            checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)
+            held.callback(checkpoints.close)
             try:
+                if user is not None:
+                    folder = own = self._folder.of((user.uid, user.gid))
+                    held.callback(folder.close)
                 await checkpoints.restore()
-                arguments = self._folder.written(strict_json.dumps(task.kwargs)) if task.kwargs else None
-                socket = await self._line.admit(checkpoints)
+                socket = await self._line.admit(checkpoints, own)
+                held.callback(self._line.dismiss, socket)
+                if task.kwargs:
+                    arguments = folder.written(strict_json.dumps(task.kwargs))
+                    held.callback(_remove, arguments)  # its process has, unless it did not get so far
             except OSError as error:
                 raise StartFailed(f"no room for its socket and its files: {error.strerror}", transient=True) from error
             variables = {SOCKET_VARIABLE: socket}
@@ -161,13 +167,14 @@ class CommandRunner:
                 deadline=deadline,
                 argv=argv_of(task, arguments),
                 forked=forked,
-                has_result=True,
+                user=user,
+                folder=folder,
                 variables=variables,
                 checkpoints=checkpoints,
-                on_close=end,
+                on_close=held.close,
             )
         except BaseException:
-            end()
+            held.close()
             raise
         self._line.listen_to(socket, running.pid)
         return running
@@ -180,7 +187,8 @@ class CommandRunner:
         deadline: Deadline,
         argv: tuple[str, ...],
         forked: bool = False,
-        has_result: bool = False,
+        user: TaskUser | None = None,
+        folder: TaskFolder | None = None,
         variables: Mapping[str, str] | None = None,
         checkpoints: Checkpoints | None = None,
         on_close: Callable[[], None] = lambda: None,
@@ -193,7 +201,8 @@ class CommandRunner:
             deadline: by when nothing of it may live; it moves meanwhile.
             argv: what to execute.
             forked: see `Launch.forked`.
-            has_result: give it a file to write its result to.
+            user: whom it runs as; None = the worker's user.
+            folder: where it may write a result; None = it has none.
             variables: more for its environment.
             checkpoints: what it saves; None = it saves by other ways.
             on_close: called when all of it has ended.
@@ -204,11 +213,11 @@ class CommandRunner:
             fencing=delivery.fencing,
             attempt=delivery.deliveries,
             checkpoint=Saved.decode(delivery.checkpoint_value).value,
-            base=self._environment,
+            base=self._environment if user is None else user.environment(self._environment),
             mode=self._settings.task_env,
         )
         environment.update(variables or {})
-        result = self._result_file() if has_result else None
+        result = None if folder is None else _result_file(folder)
         if result is not None:
             environment["JOBQ_RESULT_FILE"] = str(result)
         sink = self._sinks(task.id, delivery.deliveries)
@@ -229,6 +238,8 @@ class CommandRunner:
                 stderr=output.stderr,
                 deadline=deadline,
                 forked=forked,
+                user=user,
+                max_processes=self._settings.task_max_processes,
             )
             process = await self._spawner.spawn(launch)
         except BaseException:
@@ -246,8 +257,14 @@ class CommandRunner:
         output.child_started()
         return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end, checkpoints)
 
-    def _result_file(self) -> Path:
-        try:
-            return self._folder.new_file()
-        except OSError as error:
-            raise StartFailed(f"no folder for its result: {error.strerror}", transient=True) from error
+
+def _result_file(folder: TaskFolder) -> Path:
+    try:
+        return folder.new_file()
+    except OSError as error:
+        raise StartFailed(f"no folder for its result: {error.strerror}", transient=True) from error
+
+
+def _remove(arguments: Path) -> None:
+    with suppress(OSError):
+        arguments.unlink()

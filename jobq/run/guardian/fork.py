@@ -1,6 +1,11 @@
 """The guardian forks: a task, or the zygote; and what these do before exec: arm, connect, execute, or end (P2)."""
 
+import contextlib
+import errno
 import os
+import resource
+import signal
+import stat
 import sys
 
 from jobq.run.guardian import kernel
@@ -10,6 +15,8 @@ from jobq.run.guardian.protocol import Message
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     from jobq.run.guardian.pid_namespaces import PidNamespaces
+
+_NOBODYS = 2**32 - 3  # a user that nobody is
 
 
 def fork_task(
@@ -44,12 +51,14 @@ def become(message: Message, stdout: int, stderr: int, report: int, guardian: in
     try:
         os.setsid()
         kernel.become_subreaper()
-        kernel.die_with_parent()
         if guardian is None:
             from jobq.run.guardian.pid_namespaces import show_own_processes  # noqa: PLC0415 - it is there by now
 
             show_own_processes()
-        elif os.getppid() != guardian:
+        if message.get("user") is not None:
+            _become_user(message["user"], (stdout, stderr))
+        kernel.die_with_parent()  # which a change of user would undo
+        if guardian is not None and os.getppid() != guardian:
             os._exit(127)  # the guardian died before this process was armed
         null = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
@@ -68,6 +77,45 @@ def become(message: Message, stdout: int, stderr: int, report: int, guardian: in
     except BaseException:  # noqa: BLE001 - a child must not run on as a second guardian
         os.write(report, f"{stage}:0".encode("ascii"))
     os._exit(127)
+
+
+def _become_user(user: Message, outputs: tuple[int, int]) -> None:
+    """Run on as another user, for good (docs/deployment.md)."""
+    for output in outputs:
+        if stat.S_ISFIFO(os.fstat(output).st_mode):  # the worker's own; what writes to /dev/stdout opens it anew
+            os.fchown(output, user["uid"], user["gid"])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if user["processes"] is not None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (user["processes"], user["processes"]))
+    os.umask(0o077)
+    os.setgroups([])
+    os.setresgid(user["gid"], user["gid"], user["gid"])
+    os.setresuid(user["uid"], user["uid"], user["uid"])
+    kernel.gain_no_privileges()
+
+
+def kill_all_of_user(uid: int) -> None:
+    """Kill whatever runs as this user, at one blow: as that user, which spares who sends it alone (kill(2)).
+
+    Raises:
+        OSError: no process could be had for it, or none that may become that user and no more than that.
+    """
+    pid = kernel.fork()
+    if pid == 0:
+        code = 1
+        try:
+            try:
+                os.setresuid(_NOBODYS, uid, _NOBODYS)  # who is killed must not be able to kill or stop this process
+            except OSError:  # a user namespace that has no such number
+                os.setresuid(uid, uid, uid)
+            if 0 not in os.getresuid() and os.geteuid() == uid and not kernel.capabilities():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(-1, signal.SIGKILL)
+                code = 0
+        finally:
+            os._exit(code)
+    if os.waitpid(pid, 0)[1]:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def fork_zygote(message: Message, connection: int) -> int:

@@ -27,6 +27,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 # These run between fork and exec, where each page that Python touches is copied: so as plainly as ctypes can, with
 # the GIL, without errno and without the enumerations that `signal` makes of numbers. Both together cost 0.5 ms a fork.
@@ -96,6 +99,18 @@ def set_name(name: str) -> None:
 def hide_from_same_user() -> None:
     """Keep other processes of this user from reading our environment in /proc (rules.md 3, A6)."""
     _call(_PR_SET_DUMPABLE, 0)
+
+
+def gain_no_privileges() -> None:
+    """Keep none that this process had, and let no setuid program give it any (prctl(2), capabilities(7))."""
+    _call(_PR_SET_NO_NEW_PRIVS, 1)
+    _call(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+
+
+def capabilities() -> int:
+    """Return those that this process can use, a bit for each (capabilities(7))."""
+    with open("/proc/self/status", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB
+        return next(int(line.split()[1], 16) for line in file if line.startswith(b"CapEff:"))
 
 
 def _call(option: int, value: int) -> None:

@@ -6,8 +6,10 @@ connection; it is never used twice.
 
 Worker to guardian, two descriptors with a spawn:
     preload id (0), modules, env  once: import these in a zygote; asks for a zygote message
-    spawn   id, argv, env, cwd (or null), deadline (or null), forked (optional), and two descriptors: stdout, stderr
+    spawn   id, argv, env, cwd (or null), deadline (or null), forked and user (optional), and two descriptors: stdout
+            and stderr
             forked = true: argv runs jobq.run.process.call_function, and may be forked from the zygote if that is ready
+            user = {uid, gid, is_alone, processes (or null)}: whom it runs as; is_alone = what else does is killed
     extend  id, deadline          CLOCK_BOOTTIME in seconds, by which the tree must be dead
     signal  id, number            to the task's process group
     kill    id                    SIGKILL to the whole tree

@@ -6,7 +6,7 @@ import select
 import time
 
 from jobq.run.guardian import kernel
-from jobq.run.guardian.fork import fork_task
+from jobq.run.guardian.fork import fork_task, kill_all_of_user
 from jobq.run.guardian.protocol import Message
 
 TYPE_CHECKING = False  # as in `typing`
@@ -114,6 +114,10 @@ class System:
     def killpg(self, group: int, number: int) -> None:
         """Send a signal to a process group. Raises ProcessLookupError, PermissionError."""
         os.killpg(group, number)
+
+    def kill_all_of_user(self, uid: int) -> None:
+        """See `fork.kill_all_of_user`."""
+        kill_all_of_user(uid)
 
     def ended_child(self) -> int | None:
         """Return the number of a child that has ended and is not reaped; None = there is none."""

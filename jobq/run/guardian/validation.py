@@ -16,6 +16,11 @@ def check_spawn(message: Message) -> None:
         raise WireError("cwd is neither a string nor null")
     if not isinstance(message.get("forked", False), bool):
         raise WireError("forked is neither true nor false")
+    if (user := message.get("user")) is not None:
+        numbers = (user["uid"], user["gid"], 1 if user["processes"] is None else user["processes"])
+        is_good = all(type(number) is int and number > 0 for number in numbers)
+        if not is_good or not isinstance(user["is_alone"], bool):
+            raise WireError("user is not one by numbers, or is root")
     message["deadline"] = None if message["deadline"] is None else deadline_of(message["deadline"])
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from jobq.errors import JobqError
+from jobq.run.process.task_user import TaskUser
 
 _SHOWN_CHARACTERS: Final = 200
 # The machine's doing, not the task's: the same start may succeed elsewhere, or here in a moment.
@@ -56,6 +57,8 @@ class Launch:
         deadline: after which the tree must be dead; None = no deadline.
         forked: argv runs `jobq.run.process.call_function`, and may be forked from a process with preloaded modules if
             there is one.
+        user: whom it runs as; None = the spawner's user.
+        max_processes: how many that user may have; None = as many as the spawner's.
     """
 
     argv: tuple[str, ...]
@@ -65,6 +68,8 @@ class Launch:
     cwd: str | None = None
     deadline: Deadline | None = None
     forked: bool = False
+    user: TaskUser | None = None
+    max_processes: int | None = None
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

@@ -20,6 +20,7 @@ from jobq.files.remove_tree import remove_tree
 PREFIX: Final = "jobq-tasks-"  # of no other folder of jobq: `sweep` removes what has no lock
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
 _LONGEST_NAME: Final = "/12345678.json"
+_PRIVATE, _PASSABLE = 0o700, 0o711  # the first as mkdtemp makes it
 _TRIES: Final = 20
 # Where TMPDIR is a long path, or nothing can be written there; mkdtemp makes it safe. A container has the second, even
 # where all else is read-only.
@@ -28,11 +29,18 @@ _held: Final[set[Path]] = set()  # by this process
 
 
 class TaskFolder:
-    """A worker's; made on first use."""
+    """A worker's; made on first use.
 
-    def __init__(self) -> None:
-        self._path: Path | None = None
+    Args:
+        path: one that there is already, of a single attempt.
+        owner: user and group whose that is; None = this process's.
+    """
+
+    def __init__(self, path: Path | None = None, owner: tuple[int, int] | None = None) -> None:
+        self._path = path
+        self._owner = owner
         self._lock = -1
+        self._passable: TaskFolder | None = None
 
     @property
     def path(self) -> Path:
@@ -53,6 +61,8 @@ class TaskFolder:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
+                if self._owner is not None:
+                    os.fchown(descriptor, *self._owner)
                 file.write(content)
         except OSError:
             path.unlink(missing_ok=True)  # on a full disk it would take what is left
@@ -65,12 +75,25 @@ class TaskFolder:
         path.mkdir(mode=0o700)
         return path
 
+    def of(self, owner: tuple[int, int]) -> "TaskFolder":
+        """Return one that another user alone may enter, for one attempt, beside this one; raises OSError."""
+        if self._passable is None:
+            made = TaskFolder()
+            made.path.chmod(_PASSABLE)  # each in it is closed to all but its own user
+            self._passable = made
+        path = self._passable.new_folder()
+        os.chown(path, *owner)
+        return TaskFolder(path, owner)
+
     def close(self) -> None:
         """Remove it, at any time and any number of times."""
+        if self._passable is not None:
+            self._passable.close()
+            self._passable = None
         if self._path is not None:
             remove_tree(self._path)
             _held.discard(self._path)
-            with suppress(OSError):
+            if self._lock >= 0:
                 os.close(self._lock)
             self._path, self._lock = None, -1
 
@@ -122,7 +145,11 @@ def sweep() -> None:
 def _is_own_folder(entry: "os.DirEntry[str]") -> bool:
     with suppress(OSError):
         found = entry.stat(follow_symlinks=False)
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o700  # noqa: PLR2004 - as mkdtemp makes it
+        return (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.geteuid()
+            and stat.S_IMODE(found.st_mode) in {_PRIVATE, _PASSABLE}
+        )
     return False
 
 
@@ -160,7 +187,9 @@ def read_result(path: Path, max_bytes: int) -> bytes | None:
         return None
     try:
         found = os.fstat(descriptor)
-        return os.read(descriptor, max_bytes + 1) if stat.S_ISREG(found.st_mode) else None
+        whose = path.parent.stat().st_uid  # another user's folder: in it, a hard link could name any file of ours
+        is_its_own = whose in {os.geteuid(), found.st_uid}
+        return os.read(descriptor, max_bytes + 1) if stat.S_ISREG(found.st_mode) and is_its_own else None
     except OSError:
         return None
     finally:

@@ -75,6 +75,8 @@ class AsyncioSpawner:
         """Start a process in a session of its own; see `Spawner.spawn`."""
         if not self._open:
             raise RuntimeError("the spawner is not open: use it as `async with`")
+        if launch.user is not None:
+            raise StartFailed("only the guardian starts tasks as another user")
         loop = asyncio.get_running_loop()
         try:
             popen = subprocess.Popen(  # noqa: ASYNC220 - vfork and exec block for less than handing them to a thread

@@ -66,6 +66,8 @@ async def preload(spawner: Spawner, settings: Settings, environment: Mapping[str
         _log.warning(
             "modules are not preloaded: with JOBQ_CONTAINMENT=pidns each task starts in a namespace of its own"
         )
+    elif settings.task_user is not None:
+        _log.warning("modules are not preloaded: they would be imported by the worker's user, not JOBQ_TASK_USER")
     elif isinstance(spawner, GuardianSpawner):
         modules = ", ".join(settings.preload)
         inherited = inherited_environment(environment, settings.task_env)

@@ -197,6 +197,7 @@ class GuardianSpawner:
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
             "forked": launch.forked,
+            "user": _user_of(launch),
         }
         stdout = os.dup(launch.stdout)  # the caller may close its own while the message still waits
         try:
@@ -344,6 +345,12 @@ class GuardianSpawner:
             guardian.wait()
             kill_all_of(self.worker_id)
         self._handle.group.end(SECONDS)
+
+
+def _user_of(launch: Launch) -> Message | None:
+    if (user := launch.user) is None:
+        return None
+    return {"uid": user.uid, "gid": user.gid, "is_alone": user.is_alone, "processes": launch.max_processes}
 
 
 def _start_guardian(contained: list[str]) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:

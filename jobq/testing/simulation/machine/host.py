@@ -112,7 +112,7 @@ class _Line(TaskLine):
         super().__init__(folder)
         self._lines = lines
 
-    async def admit(self, checkpoints: Checkpoints) -> str:
+    async def admit(self, checkpoints: Checkpoints, folder: TaskFolder | None = None) -> str:  # noqa: ARG002 - as in `TaskLine`
         name = f"line {len(self._lines) + 1}"
         self._lines[name] = checkpoints
         return name
