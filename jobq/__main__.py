@@ -20,6 +20,10 @@ def main() -> None:
         if stream is not None:  # closed by the caller
             stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
         sys.exit(code)
+    if "JOBQ_WITHHELD_FD" in os.environ:  # a worker that its guardian starts again
+        from jobq.run.withheld import restore  # noqa: PLC0415 - see above
+
+        restore()
     gc.disable()  # until `jobq.cli.common.run_async`: imports leave no garbage; to look for it is a fifth of a start
     from jobq.cli.main import main as command_line  # noqa: PLC0415 - see above
 

@@ -180,6 +180,31 @@ class Settings(BaseModel):
     task_env: Annotated[Literal["inherit", "clean"], About("Whether tasks inherit the worker's environment.")] = (
         "inherit"
     )
+    allow_commands: Annotated[
+        Words,
+        About(
+            "The only programs that a worker runs, where it is set: the first word of commands without a shell; or,"
+            " with a ^ in front, a regular expression for the whole of any command, a shell's text too.",
+            unset="it runs all that is queued",
+            accepts="names or regular expressions, separated by commas (a comma within one is \\x2c)",
+        ),
+    ] = ()
+    allow_calls: Annotated[
+        Words,
+        About(
+            "The only functions that a worker calls, where it is set.",
+            unset="it calls all that is queued",
+            accepts="package.module:function, separated by commas",
+        ),
+    ] = ()
+    allow_variables: Annotated[
+        Words,
+        About(
+            "The variables that a task may bring to a worker with a list of commands or functions.",
+            unset="none",
+            accepts="names or patterns such as FANOUT_*, separated by commas",
+        ),
+    ] = ()
     guardian: Annotated[
         Literal["on", "off"], About("Whether a guardian owns the tasks; off is weaker, and the worker says how.")
     ] = "on"

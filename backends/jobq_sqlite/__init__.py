@@ -31,5 +31,5 @@ def connect(spec: QueueSpec, settings: Settings) -> SqliteBackend:
 def connect_embedded(spec: QueueSpec, settings: Settings) -> SqliteBackend:
     """Return the backend for a bare queue name: the file `queues.db` in the user's data folder."""
     path = user_home(settings) / "queues.db"
-    file = StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt, private=True)
+    file = StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt)
     return SqliteBackend(file, spec.queue, keep=settings.kept, most_bytes=settings.journal_max)

@@ -11,6 +11,7 @@ from typing import Final
 
 from jobq.clock import Clock
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound, StoreUnusable
+from jobq_sqlite import private_file
 from jobq_sqlite.errors import StoreReplaced, translate
 from jobq_sqlite.file_clock import FileClock
 from jobq_sqlite.host import Host
@@ -44,7 +45,6 @@ class StoreFile:
         clock: decides leases; on the system's clock for all but tests.
         host: this machine and boot.
         adopt: take over a file of another machine.
-        private: make a missing folder with mode 0700; tasks may hold secrets.
         busy_timeout: seconds to wait for the write lock of another process.
         connection_class: what speaks to SQLite; replaced in tests, to fail at will.
     """
@@ -53,7 +53,6 @@ class StoreFile:
     clock: Clock
     host: Host
     adopt: bool = False
-    private: bool = False
     busy_timeout: float = 5.0
     connection_class: type[sqlite3.Connection] = sqlite3.Connection
 
@@ -69,6 +68,8 @@ class StoreFile:
         if create:
             self._make_folder()
         self._check_place(create=create)
+        if create:
+            private_file.make_file(self.path)
         try:
             database = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
@@ -92,7 +93,7 @@ class StoreFile:
     def _make_folder(self) -> None:
         folder = self.path.parent
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700 if self.private else 0o777)
+            private_file.make_folder(folder)
         except OSError as error:
             raise _cannot(error, f"the folder {folder} cannot be made") from error
 
@@ -194,6 +195,7 @@ class OpenFile:
         database = self._file.open(create=self._create)
         try:
             self._same.remember(database)
+            private_file.warn_of_others(self.path)
             self._clock.now(database)
             if self._reads_beside is not None:
                 self._same.compare(self._reads_beside._same)  # noqa: SLF001 - another of this class

@@ -10,7 +10,7 @@ import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from jobq.errors import ConfigurationError
 from jobq.formats import sizes
@@ -18,6 +18,15 @@ from jobq.formats import sizes
 _READ_BYTES: Final = 1024 * 1024
 _MOST_DEEP: Final = 100  # each level costs a call, and a look at all above it
 _MEMBER_BYTES: Final = 512  # of a header: many empty files are no small archive
+# Headers that tarfile reads whole and keeps: what is too long for the 512 bytes, such as a name.
+_EXTENDED: Final = frozenset(
+    {
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    }
+)
+_EXTENDED_BYTES: Final = 64 * 1024  # of one
+_ALL_EXTENDED_BYTES: Final = 64 * 1024 * 1024
 
 
 class Unfit(ConfigurationError):
@@ -89,7 +98,7 @@ def _add(archive: tarfile.TarFile, folder: Path, path: Path, left: int) -> int:
 
 
 def _check(info: tarfile.TarInfo, folder: Path) -> None:
-    if not (info.isreg() or info.isdir() or info.issym()):
+    if not (info.isreg() or info.isdir() or info.issym()) or info.issparse() or info.size < 0:
         raise Unfit(f"{info.name!a} is neither a file, a folder nor a link; it cannot be kept in a checkpoint")
     try:
         tarfile.data_filter(info, str(folder))
@@ -116,14 +125,14 @@ def unpack(source: Path, folder: Path, most_bytes: int, digest: str) -> None:
         stream.seek(0)
         try:
             _unpack(stream, folder, most_bytes)
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # as tarfile reads what is none
             raise Unfit(f"the archive of the checkpoint cannot be restored: {error}") from None
 
 
 def _unpack(stream: IO[bytes], folder: Path, most_bytes: int) -> None:
     links: list[tarfile.TarInfo] = []
     left = most_bytes
-    with tarfile.open(fileobj=stream, mode="r:") as archive:
+    with tarfile.open(fileobj=stream, mode="r:", tarinfo=_bounded_headers()) as archive:
         for member in archive:
             _check(member, folder)
             left -= member.size + _MEMBER_BYTES
@@ -140,6 +149,28 @@ def _unpack(stream: IO[bytes], folder: Path, most_bytes: int) -> None:
             raise Unfit(f"{link.name!a} in the archive of the checkpoint lies behind a link")
         (folder / link.name).symlink_to(link.linkname)
         made.add("/".join(parts))
+    root = folder.resolve()
+    for link in links:  # each alone stays inside, but the way through another may lead out: `a/..` is where a leads
+        if not Path(os.path.realpath(folder / link.name)).is_relative_to(root):
+            raise Unfit(f"{link.name!a} in the archive of the checkpoint leads out of its folder")
+
+
+def _bounded_headers() -> type[tarfile.TarInfo]:
+    """Return how one archive's headers are read: those that are too long are refused before."""
+    left = _ALL_EXTENDED_BYTES
+
+    class Header(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+            nonlocal left
+            info = super().frombuf(buf, encoding, errors)
+            if info.type in _EXTENDED:
+                left -= max(0, info.size)
+                if not 0 <= info.size <= _EXTENDED_BYTES or left < 0:
+                    raise Unfit("the archive of the checkpoint has a header that is too long")
+            return info
+
+    return Header
 
 
 def _digest(stream: IO[bytes]) -> str:

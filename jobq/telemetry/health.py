@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from jobq.telemetry import probe
 _log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0  # a change is written so soon
+_MODE: Final = 0o644  # a probe may be another user
 
 
 class HealthFile:
@@ -51,11 +53,18 @@ class HealthFile:
         """Write the file, as a whole or not at all; a failure is logged once and harms no task."""
         state, busy, slots = self._state()
         sign = {"boottime": probe.now(), "state": state, "busy": busy, "slots": slots}
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             text = json.dumps(sign)
-            beside.write_text(text)
-            beside.replace(self._path)
+            # Of a name that nobody can guess, and never through a link: others may write into the folder.
+            descriptor, beside = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
+            try:
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(text)
+                    os.fchmod(descriptor, _MODE)
+                Path(beside).replace(self._path)
+            except BaseException:
+                Path(beside).unlink(missing_ok=True)
+                raise
             self._written = text
         except OSError as error:
             if not self._failed:

@@ -1,5 +1,6 @@
 """Python tasks from the command line: what `push` takes, what a worker makes of it, and the page that tells of it."""
 
+import json
 import os
 import re
 import subprocess
@@ -93,6 +94,37 @@ def test_a_worker_calls_it(project: Jobq, options: list[str]) -> None:
     assert "ValueError: on purpose" in shown
     assert f"jobq: module 'project' has no 'gone' (found {project.folder}/project.py)" in shown
     assert "succeeded=2, failed=2, dead_lettered=2" in result.err
+
+
+@pytest.mark.parametrize("options", [[], ["--preload", "spy"], ["--guardian", "off"]], ids=["cold", "warm", "off"])
+def test_a7_no_user_of_the_machine_reads_arguments_in_ps(jobq: Jobq, options: list[str]) -> None:
+    """Nor do they stay in a file that the function's process has read."""
+    (jobq.folder / "spy.py").write_text(
+        "import os\nfrom pathlib import Path\n"
+        "def look(text, secret):\n"
+        "    lines = [path.read_bytes() for path in Path('/proc').glob('[0-9]*/cmdline') if path.exists()]\n"
+        "    folder = Path(os.environ['JOBQ_RESULT_FILE']).parent\n"
+        "    files = [path.name for path in folder.glob('*.json')]\n"
+        "    print(len(text), len(secret), any(secret.encode() in line for line in lines), files)\n"
+    )
+    kwargs = json.dumps({"text": "ü" * 100_000, "secret": "canary-of-arguments"})
+    jobq("demo", "push", "-", stdin=f'{{"call": "spy:look", "kwargs": {kwargs}}}\n')
+    result = jobq("demo", "worker", "--log-format", "text", *options)
+    assert outputs(result.out) == ["100000 19 False []"]
+
+
+def test_s11_what_a_function_makes_of_the_workers_folder_is_no_fault_of_its_own(jobq: Jobq) -> None:
+    """It has ended well; its outcome was lost when its arguments could not be removed, and it ran again."""
+    (jobq.folder / "vandal.py").write_text(
+        "import os, shutil\nfrom pathlib import Path\n"
+        "def spoil(n):\n"
+        "    folder = Path(os.environ['JOBQ_RESULT_FILE']).parent\n"
+        "    shutil.rmtree(folder)\n"
+        "    folder.write_text('')\n"
+    )
+    jobq("demo", "push", "--call", "vandal:spoil", "--kwargs", '{"n": 1}')
+    result = jobq("demo", "worker", "--log-format", "text")
+    assert "succeeded=1, failed=0, dead_lettered=0, given_back=0, lost=0" in result.err
 
 
 @pytest.mark.skipif(not is_possible(), reason="preloading takes the guardian")

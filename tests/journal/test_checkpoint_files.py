@@ -1,12 +1,15 @@
 """A task's files, saved by `jobq checkpoint --dir` or when it is stopped, found by its next attempt (S9, S4, P8)."""
 
 import asyncio
+import hashlib
 import io
 import os
 import signal
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -337,6 +340,75 @@ def test_hostile_archives(tmp_path: Path, members: list[tarfile.TarInfo]) -> Non
     assert not Path("/tmp/out").exists()
     with pytest.raises(Unfit, match="hash"):
         unpack(archive, folder, LIMIT, "0" * 32)
+
+
+def _raw(kind: bytes, size: bytes, name: bytes = b"x", rest: bytes = b"") -> bytes:
+    """Return a member as bytes, with whatever stands in its header."""
+    header = bytearray(512)
+    header[0 : len(name)], header[100:108] = name, b"0000644\0"
+    header[124:136], header[156:157], header[257:265] = size.ljust(12, b"\0"), kind, b"ustar\x0000"
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + rest.ljust(-(-len(rest) // 512) * 512, b"\0")
+
+
+def _pax(**values: str) -> bytes:
+    lines = b""
+    for name, value in values.items():
+        text = f" {name}={value}\n".encode()
+        length = len(text) + len(str(len(text) + 2))
+        lines += str(length).encode() + text
+    return _raw(tarfile.XHDTYPE, b"%011o" % len(lines), rest=lines)
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        _raw(tarfile.XHDTYPE, b"%011o" % 2**32),
+        _raw(tarfile.GNUTYPE_LONGNAME, b"%011o" % 2**20, rest=b"n" * 2**20) + _raw(b"0", b"0"),
+        _raw(tarfile.XHDTYPE, b"\xff" * 12),
+        _raw(b"0", b"\xff" * 12),
+        _pax(path="../" * 1000 + "etc/passwd") + _raw(b"0", b"0"),
+        _pax(size="-4096") + _raw(b"0", b"0"),
+        _pax(size="9" * 400) + _raw(b"0", b"0"),
+        _pax(mtime="nan") + _raw(b"0", b"0"),
+        _pax(path="a\0b") + _raw(b"0", b"0"),
+        _pax(**{"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}) + _raw(b"0", b"00000001000", rest=b"9" * 512),
+        _raw(b"S", b"00000000000"),
+        b"".join(_pax(comment="c") for _ in range(3000)) + _raw(b"0", b"0"),
+        b"\0" * 100,
+    ],
+    ids=range(13),
+)
+def test_a_header_that_is_none_is_refused_and_no_fault_of_ours(tmp_path: Path, archive: bytes) -> None:
+    """ValueError, OverflowError and RecursionError came out of tarfile; a header of 4 GiB was read whole."""
+    file, folder = tmp_path / "a", tmp_path / "in" / "side"
+    folder.mkdir(parents=True)
+    file.write_bytes(archive + bytes(1024))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:32]
+    tracemalloc.start()
+    try:
+        with suppress(Unfit):
+            unpack(file, folder, LIMIT, digest)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["side"]
+
+
+def test_a_chain_of_links_does_not_lead_out(tmp_path: Path) -> None:
+    """Each alone stays inside by its text: `sub/up` is the folder, so `sub/up/..` is what holds it."""
+    file, folder = tmp_path / "a", tmp_path / "in" / "side"
+    folder.mkdir(parents=True)
+    with tarfile.open(file, "w") as made:
+        for member in (
+            _member("sub", tarfile.DIRTYPE),
+            _member("sub/up", tarfile.SYMTYPE, ".."),
+            _member("out", tarfile.SYMTYPE, "sub/up/../secret"),
+        ):
+            made.addfile(member)
+    with pytest.raises(Unfit, match="'out' in the archive of the checkpoint leads out of its folder"):
+        unpack(file, folder, LIMIT, hashlib.sha256(file.read_bytes()).hexdigest()[:32])
 
 
 def test_places() -> None:

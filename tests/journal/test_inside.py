@@ -58,3 +58,22 @@ def test_what_cannot_be_said(tmp_path: Path) -> None:
     jobq("demo", "worker", "-n", "2", env={"JOBQ_SCHEDULED_EVENTS": "off"})
     codes = {name: int((tmp_path / name).read_text()) for name in ("share", "long", "token", "socket")}
     assert codes == {"share": 3, "long": 3, "token": 1, "socket": 75}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who is at the other end of a socket")
+def test_a6_a_neighbour_that_has_read_the_token_cannot_speak_for_a_task(tmp_path: Path) -> None:
+    """An orphan of the task itself can: its leader has adopted it."""
+    jobq = Jobq(tmp_path)
+    orphan = (
+        f"(setsid sh -c 'sleep 0.2; {JOBQ} checkpoint own; echo $? > own' &) ; until [ -e own ]; do sleep 0.1; done"
+    )
+    steal = "until [ -s token ]; do sleep 0.1; done; export JOBQ_TASK_SOCKET=$(cat token)"
+    jobq(
+        "demo", "push",
+        "-c", f"echo $JOBQ_TASK_SOCKET > token; until [ -e forged ]; do sleep 0.1; done; {orphan}",
+        "-c", f"{steal}; {JOBQ} checkpoint forged 2> says; echo $? > code; mv code forged",
+    )  # fmt: skip
+    result = jobq("demo", "worker", "-n", "2", "--log-format", "text", env={"JOBQ_SCHEDULED_EVENTS": "off"})
+    assert [int((tmp_path / name).read_text()) for name in ("forged", "own")] == [3, 0]
+    assert "this process was not started by the task that it speaks for" in (tmp_path / "says").read_text()
+    assert "has tried to speak for it" in result.err

@@ -282,8 +282,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="an end that is written late stands over what came after its look (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text='note.etag = Verb.REPLACE, str(row["odata.etag"])\n',
-        wrong='note.etag = Verb.REPLACE, ""\n',
+        text='str(row["odata.etag"])\n                is_stale',
+        wrong='""\n                is_stale',
         test="tests/azure/journal/test_journal_table.py"
         "::test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_look",
     ),
@@ -346,8 +346,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the word of a push leaves the former end of its id (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text='is_known = Verb.REPLACE, str(row["odata.etag"]), not is_former',
-        wrong='is_known = Verb.REPLACE, str(row["odata.etag"]), True',
+        text="is_known, is_own = not (is_over and age(created) > 0),",
+        wrong="is_known, is_own = True,",
         test="tests/azure/journal/test_journal_races.py::test_an_id_that_is_pushed_again_soon_is_known_to_others_and_can_be_canceled",
     ),
     Mutant(
@@ -384,6 +384,43 @@ BANK: Final[tuple[Mutant, ...]] = (
         text='own = [each for each in found if not born or each.get("Born", "") in ("", born)]',
         wrong="own = found",
         test="tests/azure/journal/test_journal_races.py::test_s5_a_task_that_waits_again_is_not_told_as_ended_by_a_later_one_of_its_id",
+    ),
+    Mutant(
+        name="a retry that waits is taken for an original of what was pushed since (table journal)",
+        file="backends/jobq_azure/table_journal/recorder.py",
+        text='or not origin or row.get("Origin") != origin:',
+        wrong='or row.get("Born") != rows.born(inner.task):',
+        test="tests/sb/test_journal.py"
+        "::test_s1_a_retry_that_waits_is_not_taken_for_an_original_of_what_was_pushed_since",
+    ),
+    Mutant(
+        name="an end that waits hides what was pushed after it (table journal)",
+        file="backends/jobq_azure/table_journal/batch_writer.py",
+        text="return adds and not note.displaces(waiting) and not is_of_push",
+        wrong="return adds and not is_of_push",
+        test="tests/azure/journal/test_journal_races.py"
+        "::test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is_known",
+    ),
+    Mutant(
+        name="the word of a redrive hides a later one that waits (table journal)",
+        file="backends/jobq_azure/table_journal/batch_writer.py",
+        text="if note.etag and note.look is None:",
+        wrong="if False:",
+        test="tests/azure/journal/test_journal_races.py::test_the_word_of_a_redrive_hides_no_later_one_that_waits",
+    ),
+    Mutant(
+        name="a result has the output of a later task of its id (table journal)",
+        file="backends/jobq_azure/table_journal/reader.py",
+        text="found = await _answered(self._own_attempts(task_id))",
+        wrong="found = await _answered(self._attempt_rows(task_id))",
+        test="tests/azure/journal/test_journal_races.py::test_s5_a_result_has_the_output_of_its_own_task",
+    ),
+    Mutant(
+        name="what was cleared after an attempt shows as ready (table journal)",
+        file="backends/jobq_azure/table_journal/reader.py",
+        text="(row is None and (is_expected or own))",
+        wrong="(row is None and is_expected and not own)",
+        test="tests/azure/journal/test_journal_races.py::test_what_was_cleared_after_an_attempt_is_gone",
     ),
     Mutant(
         name="each push that is known already costs a request (table journal)",

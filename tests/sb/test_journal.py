@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 from datetime import timedelta
 from urllib.parse import unquote
 
@@ -295,6 +296,28 @@ async def test_what_is_back_before_its_copy_is_due_is_not_run(
     (copy,) = await queue._inner._amqp().peek(10)  # type: ignore[attr-defined]
     assert copy.is_scheduled
     assert await state(queue, task.id) == "scheduled"
+
+
+async def test_s1_a_retry_that_waits_is_not_taken_for_an_original_of_what_was_pushed_since(
+    stage: Stage, azurite: Azurite
+) -> None:
+    """One `Task` at the head of a module, pushed again and again: its retry was completed, and never ran."""
+    queue, _ = await _journaled(stage, azurite)
+    task = await _pushed(queue)
+    (first,) = await queue.receive(1, None, NOW)
+    await first.settle(Requeue(task.requeued(failures=1).counters, timedelta(seconds=3)))
+    await written(queue)
+    second = int(time.time())
+    while int(time.time()) == second:
+        await asyncio.sleep(0.05)
+    await queue.push([task])
+    (again,) = await queue.receive(1, None, NOW)
+    assert again.fencing > first.fencing
+    await again.settle(DeadLetter("failed", "exit code 3"))
+    await written(queue)
+    (retry,) = await queue.receive(1, None, timedelta(seconds=10))
+    assert retry.fencing[:2] == (first.fencing.epoch, 1)
+    await retry.settle(Complete(GOOD))
 
 
 async def _lost(_: object) -> None:

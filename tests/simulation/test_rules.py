@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from random import Random
+from signal import SIGTERM
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,7 +11,9 @@ import pytest
 from jobq.task import Task
 from jobq.testing.simulation.crew import Crew
 from jobq.testing.simulation.loop import Loop, Machine, Node
+from jobq.testing.simulation.machine.trees import Tree
 from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.monitor import Monitor
 from jobq.testing.simulation.rules.named import NamedRules, _Term
 from jobq.testing.simulation.rules.trace import Trace
 from jobq.testing.simulation.service_bus.copies import Copy
@@ -87,3 +90,34 @@ def test_one_of_two_messages_with_one_fencing_number_has_succeeded(loop: Loop, s
     monitor._check_place(known)
     assert known.has_ended is succeeded
     assert [broken.rule for broken in monitor.violations] == ([] if succeeded else ["S1"])
+
+
+@pytest.mark.parametrize(("renewed_at", "broken"), [(42.0, []), (86.0, ["S11", "S11"])])
+def test_a_kill_has_the_reason_of_its_sigterm(loop: Loop, renewed_at: float, broken: list[str]) -> None:
+    """Seed 451268906: an answer that came after SIGTERM does not call back the end that has begun."""
+    around = SimpleNamespace(lease=60.0, excuses=lambda _: False, is_stopping=lambda _: False)
+    around.has_clock_trouble = lambda _: False
+    server = Machine(loop, "server")
+    monitor = Monitor(loop, server, cast("Any", around))
+    task = Task.new(command="x", id="t1")
+    known = monitor.tasks["t1"] = Known(
+        "t1", task, fencing=cast("Any", "0.0.1"), expires_of={"0.0.1": server.boottime() + 120.0}
+    )
+    known.extended_at["0.0.1"] = renewed_at
+    tree = Tree(
+        number=1,
+        task="t1",
+        fencing="0.0.1",
+        plan=cast("Any", None),
+        node=Node(server, "w0.1"),
+        machine=server,
+        deadline=93.5,
+        socket="",
+        leader=True,
+        is_seen=True,
+    )
+    loop.now = 87.5
+    monitor.signaled(tree, SIGTERM)
+    loop.now, known.extended_at["0.0.1"] = 93.5, 88.0
+    monitor.killed(tree, "deadline")
+    assert [each.rule for each in monitor.violations] == broken

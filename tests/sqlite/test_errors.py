@@ -123,8 +123,8 @@ async def test_places_that_are_no_file(tmp_path: Path) -> None:
 
 
 async def test_missing_folder(tmp_path: Path) -> None:
-    """A worker is told that nothing is there; creating makes the folder, for this user alone when it is private."""
-    file = virtual_file(tmp_path / "a" / "b", private=True)
+    """A worker is told that nothing is there; creating makes the folder, for this user alone."""
+    file = virtual_file(tmp_path / "a" / "b")
     async with backend(file) as queue:
         with pytest.raises(QueueNotFound, match=f"{file.path} does not exist"):
             await queue.receive(1, LEASE, NOW)

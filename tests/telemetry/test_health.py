@@ -137,3 +137,17 @@ def test_a_probe_says_the_same_with_options_and_without(jobq: Jobq) -> None:
         said = [re.sub(r"\d+ s ago", "N s ago", one.out) + one.err for one in (short, long)]
         assert said[0] == said[1]
         HealthFile(file, lambda: ("working", 1, 2)).write()
+
+
+def test_a11_a_link_that_stands_beside_the_file_leads_nowhere(tmp_path: Path) -> None:
+    """Whoever may write into the folder made one of the name that was known, to a file of ours."""
+    own, file = tmp_path / "own", tmp_path / "health"
+    own.write_text("kept")
+    for name in (file, tmp_path / f".health.{os.getpid()}"):
+        name.symlink_to(own)
+    health = HealthFile(file, lambda: ("working", 1, 2))
+    health.write()
+    assert own.read_text() == "kept"
+    assert json.loads(file.read_text())["slots"] == 2
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert {path.name for path in tmp_path.iterdir()} == {"own", "health", f".health.{os.getpid()}"}

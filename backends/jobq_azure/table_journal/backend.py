@@ -25,7 +25,7 @@ from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.cancel_requests import CancelRequests
 from jobq_azure.table_journal.checkpoints import Checkpoints
 from jobq_azure.table_journal.client import TableWire
-from jobq_azure.table_journal.delivery import JournaledDelivery, claim_of, has_been_delivered
+from jobq_azure.table_journal.delivery import JournaledDelivery, claim_of, has_been_delivered, origin_of
 from jobq_azure.table_journal.location import TablePlace
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
 from jobq_azure.table_journal.reader import TableJournal
@@ -136,7 +136,7 @@ class JournaledQueue:
         ids = await self._inner.push(tasks)
         try:
             self._pushed.add(tasks)
-            self._notebook.pushed(tasks)
+            self._notebook.pushed(tasks, self._pushed.shows)
         except Exception:  # noqa: BLE001 - logged with its traceback; the tasks are queued, which must not look otherwise
             _log.exception("%s: internal error of the journal", self.name)
         return ids
@@ -189,7 +189,7 @@ class JournaledQueue:
         try:
             claim = claim_of(inner)
             async with asyncio.timeout(seconds):
-                was_replaced = await self._notebook.was_replaced(inner)
+                was_replaced = await self._notebook.was_replaced(inner, origin_of(inner))
             if was_replaced:
                 seen_to.append(inner)
                 await self._end_original(inner)

@@ -224,7 +224,7 @@ class Writer:
             return made[: len(made) // 2]  # the rest stays in the buffer
         note, values = made.pop(min(refused.index or 0, len(made) - 1))
         if not refused.is_conflict or note.look is None:
-            self._written([note])  # else it stays in the buffer, and is looked up again: somebody has written since
+            self._settled(note)  # else it stays in the buffer, and is looked up again: somebody has written since
         if not refused.is_conflict:
             self._dropped += 1
             self._warn(f"a row of {len(json.dumps(dict(values)))} bytes was refused: {refused}")
@@ -243,10 +243,14 @@ class Writer:
         return [pair for pair in made if pair[0] not in known]
 
     def _written(self, notes: Iterable[Note]) -> None:
-        self._moved.set()
         for note in notes:
-            if self._notes.get(note.key) is note:  # else there is a newer one by now
-                self._remove(note.key)
+            note.written()
+            self._settled(note)
+
+    def _settled(self, note: Note) -> None:
+        self._moved.set()
+        if self._notes.get(note.key) is note:  # else there is a newer one by now
+            self._remove(note.key)
 
     @property
     def _place(self) -> str:
@@ -278,8 +282,11 @@ def _knows_more(waiting: Note, note: Note) -> bool:
     """Return whether a note that waits to be written stays, and another of that row is dropped."""
     if note.verb is Verb.DELETE:
         return bool(note.etag)  # what was read is older
+    if note.etag and note.look is None:  # likewise
+        return True
+    adds = note.verb is Verb.INSERT and waiting.verb is not Verb.DELETE
     is_of_push = waiting.verb is Verb.INSERT and waiting.is_spare
-    return note.verb is Verb.INSERT and waiting.verb is not Verb.DELETE and not is_of_push
+    return adds and not note.displaces(waiting) and not is_of_push
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

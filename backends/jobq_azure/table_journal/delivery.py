@@ -181,6 +181,7 @@ class JournaledDelivery(BaseDelivery):
             since=self._since,
             lease_seconds=self._seconds,
             leased=self._leased,
+            origin=origin_of(self._inner),
             beat=None if beat is None else beat.encode(),
         )
 
@@ -213,8 +214,12 @@ def has_been_delivered(inner: Delivery) -> bool:
 
 def claim_of(inner: Delivery) -> Claim:
     """Return who holds a task, for its checkpoint."""
-    origin = inner.origin if isinstance(inner, _Copying) else ""
-    return Claim(id=inner.id, life=born(inner.task) or origin, fencing=inner.fencing)
+    return Claim(id=inner.id, life=born(inner.task) or origin_of(inner), fencing=inner.fencing)
+
+
+def origin_of(inner: Delivery) -> str:
+    """Return what all copies of its task have in common, and no other task; "" = the queue makes no copies."""
+    return inner.origin if isinstance(inner, _Copying) else ""
 
 
 def _record_of(settlement: Settlement, attempt: int) -> Record:

@@ -124,8 +124,12 @@ def taken(row: Mapping[str, Any], name: str) -> bytes:
 
 def born_in(row: Mapping[str, Any]) -> float | None:
     """Return when the task of a row was created; None where that is not known."""
+    return _number(row.get("Born"))
+
+
+def _number(value: Any) -> float | None:
     try:
-        return float(row.get("Born") or "")
+        return float(value)
     except (TypeError, ValueError):  # who may write there may write anything
         return None
 
@@ -134,7 +138,7 @@ def born_by(row: Mapping[str, Any]) -> float | None:
     """Return the latest at which the task of a row can have been created; None where nothing says it."""
     if (born := born_in(row)) is not None or row.get("State") != DONE:
         return born
-    return float(row["At"])
+    return _number(row.get("At"))
 
 
 def shown_body(task: Task | None) -> bytes:

@@ -22,6 +22,9 @@ class Note:
         is_spare: whether it may be dropped first: what a later note says anyway.
         look: made each time before it is written, and again where that is refused since the row has changed; it sets
             `verb` and `etag` from how the row is, and may make the note worthless.
+        written: called when it has been written, or the row is known to say as much.
+        ended: of the end of a task, when that was created, in seconds of wall time.
+        displaces: whether this one, which would only add a row, goes before one of that row which waits.
     """
 
     partition: str
@@ -32,6 +35,9 @@ class Note:
     etag: str = ""
     is_spare: bool = False
     look: Callable[[], Awaitable[None]] | None = None
+    written: Callable[[], None] = lambda: None
+    ended: float | None = None
+    displaces: "Callable[[Note], bool]" = lambda _waiting: False
 
     @property
     def key(self) -> tuple[str, str]:

@@ -23,15 +23,17 @@ class Pushed:
         record: where it was then.
         born: wall time in seconds when it was created.
         is_seen: whether the table has shown it since.
+        has_ended: whether it has shown its end.
     """
 
     record: TaskRecord
     born: float
     is_seen: bool = False
+    has_ended: bool = False
 
 
 class PushedTasks(OrderedDict[str, Pushed]):
-    """Those of one queue that are not known to have ended, by id.
+    """Those of one queue, the latest of each id.
 
     Args:
         apart: returns by how many seconds two tasks of one id are apart at least; of nearer ones the queue takes the
@@ -51,6 +53,16 @@ class PushedTasks(OrderedDict[str, Pushed]):
             self[task.id] = Pushed(record, task.created or 0.0)
         while len(self) > _MOST:
             self.popitem(last=False)
+
+    def shows(self, task: Task) -> None:
+        """Expect a row of a task that was pushed: it is gone when there is none."""
+        ours = self.get(task.id)
+        if ours is not None and ours.born == (task.created or 0.0):
+            ours.is_seen = True
+
+    def expected(self, ids: Sequence[str]) -> set[str]:
+        """Return of which of these the table has a row, unless it was deleted."""
+        return {id_ for id_ in ids if id_ in self and self[id_].is_seen}
 
     def born_of(self, id_: str, row: Row | None) -> str:
         """Return what distinguishes the task of this id from another, as far as is known."""

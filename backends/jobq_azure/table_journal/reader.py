@@ -59,16 +59,17 @@ class TableJournal:
         return await _answered(self._find(list(dict.fromkeys(ids))))
 
     async def _find(self, ids: list[str]) -> list[TaskRecord]:
+        expected = self._pushed.expected(ids)
         live, requests = await asyncio.gather(self._live(ids), self._cancel_requests.among(ids))
-        return await self._records(ids, live, requests)
+        return await self._records(ids, live, requests, expected)
 
     async def _records(
-        self, ids: list[str], live: dict[str, Row], requests: dict[str, CancelRequest]
+        self, ids: list[str], live: dict[str, Row], requests: dict[str, CancelRequest], expected: set[str]
     ) -> list[TaskRecord]:
         async def record(id_: str) -> TaskRecord | None:
             row = live.get(id_)
-            born = self._pushed.born_of(id_, row)
-            return await self._record(id_, row, cancel_requested=is_meant(requests.get(id_), born))
+            is_asked = is_meant(requests.get(id_), self._pushed.born_of(id_, row))
+            return await self._record(id_, row, cancel_requested=is_asked, is_expected=id_ in expected)
 
         return [record for record in await self._each(ids, record) if record is not None]
 
@@ -85,26 +86,24 @@ class TableJournal:
         each = await self._each(ids, lambda id_: self._wire.get(self._queue, rows.live(id_)))
         return {id_: row for id_, row in zip(ids, each, strict=True) if row is not None}
 
-    async def _record(self, id_: str, row: Row | None, *, cancel_requested: bool) -> TaskRecord | None:
+    async def _record(
+        self, id_: str, row: Row | None, *, cancel_requested: bool, is_expected: bool = False
+    ) -> TaskRecord | None:
         ours = self._pushed.get(id_)
         if row is not None and not self._pushed.is_anothers(id_, row):
             record = await self._record_of_row(id_, row, cancel_requested=cancel_requested)
-            if record.state.is_final:
-                self._pushed.pop(id_, None)
-            elif ours is not None:
-                ours.is_seen = True
+            if ours is not None:
+                ours.is_seen, ours.has_ended = True, record.state.is_final
             return record
-        attempts = await self._attempt_rows(id_)
-        own = [each for each in attempts if not self._pushed.is_anothers(id_, each, rows.decoded(each).ended)]
-        is_over = bool(own) and rows.is_final(str(own[-1].get("Then", "")))
-        if is_over:
-            self._pushed.pop(id_, None)
-        if own and (row is None or is_over):
+        own = await self._own_attempts(id_)
+        if own and rows.is_final(str(own[-1].get("Then", ""))):
+            if ours is not None:
+                ours.has_ended = True
             return rows.ended_record(id_, own[-1])
-        if row is not None and ours is not None:
+        if ours is not None and row is not None:
             ours.is_seen = False  # when that is forgotten, nothing stands there of ours
         # Two tasks of one id share a row: the one that was recorded last stands there.
-        if ours is None or (row is None and ours.is_seen):
+        if ours is None or ours.has_ended or (row is None and (is_expected or own)):
             return None
         return replace(ours.record, cancel_requested=cancel_requested)
 
@@ -129,9 +128,14 @@ class TableJournal:
         own = [each for each in found if not born or each.get("Born", "") in ("", born)]
         return own[-1] if own else None
 
-    async def _attempt_rows(self, id_: str, select: str = "") -> list[Row]:
+    async def _own_attempts(self, id_: str) -> list[Row]:
+        """Return the attempts of the task of this id that we have pushed; of any, if we have pushed none."""
+        found = await self._attempt_rows(id_)
+        return [each for each in found if not self._pushed.is_anothers(id_, each, rows.decoded(each).ended)]
+
+    async def _attempt_rows(self, id_: str) -> list[Row]:
         first, end = rows.below(f"a!{rows.safe(id_)}")
-        return await self._wire.all(self._queue, first, end, select=select, most=_MOST_ATTEMPTS)
+        return await self._wire.all(self._queue, first, end, most=_MOST_ATTEMPTS)
 
     async def running(self, limit: int) -> list[TaskRecord]:
         """List what is leased, or was."""
@@ -186,7 +190,7 @@ class TableJournal:
 
     async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
         """Return the end of an attempt's output."""
-        found = await _answered(self._attempt_rows(task_id, select="Then"))
+        found = await _answered(self._own_attempts(task_id))
         numbers = [rows.fencing_of(row) for row in found]
         wanted = [each for each in numbers if attempt in (None, each.delivery)]
         if not wanted:
@@ -233,8 +237,9 @@ class TableJournal:
 
     async def _cancel(self, ids: list[str]) -> list[Canceled]:
         each = list(dict.fromkeys(ids))
+        expected = self._pushed.expected(each)
         live = await self._live(each)
-        found = {record.id: record for record in await self._records(each, live, {})}
+        found = {record.id: record for record in await self._records(each, live, {}, expected)}
         wanted = [id_ for id_ in each if id_ not in found or not found[id_].state.is_final]
         for start in range(0, len(wanted), MOST_ROWS):
             batch = wanted[start : start + MOST_ROWS]

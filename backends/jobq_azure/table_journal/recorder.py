@@ -1,5 +1,6 @@
 """Records in the journal of an Azure queue: that a task was pushed, is held, is held still, and what it came to."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ class Held:
         since: boottime in seconds, read before the request that granted the lease was sent.
         lease_seconds: how long it lasts from then.
         leased: wall time in seconds of the receive.
+        origin: what all copies of the task have in common, and no other task; "" = the queue makes no copies.
         beat: how it is, as JSON.
     """
 
@@ -45,6 +47,7 @@ class Held:
     since: float
     lease_seconds: float
     leased: float
+    origin: str = ""
     beat: str | None = None
 
 
@@ -76,32 +79,51 @@ class Notebook:
         self._apart = apart
         self._queue = wire.place.queue
 
-    def pushed(self, tasks: Sequence[Task]) -> None:
-        """Record that tasks were acknowledged by the queue."""
+    def pushed(self, tasks: Sequence[Task], written: Callable[[Task], None] = lambda _task: None) -> None:
+        """Record that tasks were acknowledged by the queue; `written` is called with each that the table then shows."""
         now = time.time()
         until = _CLOCK.boottime() + _LATE_SECONDS
-        self._writer.add(self._pushed(task, now, until) for task in tasks)
+        self._writer.add(self._pushed(task, now, until, written) for task in tasks)
 
-    def _pushed(self, task: Task, now: float, until: float) -> Note:
+    def _pushed(self, task: Task, now: float, until: float, written: Callable[[Task], None]) -> Note:
         values = _waiting(task, FencingNumber(task.epoch, task.generation, 0), task.not_before or now)
         note = fixed(self._queue, rows.live(task.id), values, Verb.INSERT, spare=True)
-        tries, is_known = 0, False
+        tries, is_known, is_own, ended = 0, False, True, math.nan
+
+        def age(created: float | None) -> float:
+            """Return by how much this task is younger; 0 = it is the same, or a repetition (S8), or nobody knows."""
+            seconds = 0.0 if created is None else (task.created or 0.0) - created
+            return seconds if abs(seconds) > self._apart() else 0.0
+
+        def displaces(waiting: Note) -> bool:
+            """Return whether what waits is the end of a former task of this id, which its attempt records, too."""
+            nonlocal ended
+            if waiting.ended is None or age(waiting.ended) <= 0:
+                return False
+            note.ended = ended = waiting.ended  # for one that is pushed before this is written
+            return True
 
         async def look() -> None:
             """Look whether the row that stands there is of a former task of this id, which has ended."""
-            nonlocal tries, is_known
+            nonlocal tries, is_known, is_own
             tries += 1
-            if tries == 1:
+            if tries == 1 and math.isnan(ended):
                 return
             row = await self._wire.get(self._queue, note.row)
             if row is None:
                 note.verb, note.etag = Verb.INSERT, ""
             else:
-                made, apart = rows.born_by(row), self._apart()
-                is_former = row.get("State") == rows.DONE and made is not None and (task.created or 0.0) - made > apart
-                note.verb, note.etag, is_known = Verb.REPLACE, str(row["odata.etag"]), not is_former
+                created = rows.born_by(row)
+                is_over = row.get("State") == rows.DONE or created == ended
+                note.verb, note.etag = Verb.REPLACE, str(row["odata.etag"])
+                is_known, is_own = not (is_over and age(created) > 0), not age(created)
+
+        def shown() -> None:
+            if is_own if is_known else _CLOCK.boottime() < until:
+                written(task)
 
         note.make, note.look = lambda: None if is_known or _CLOCK.boottime() >= until else values, look
+        note.displaces, note.written = displaces, shown
         return note
 
     def redriven(self, task_id: str, dead: FencingNumber, etag: str) -> None:
@@ -124,15 +146,15 @@ class Notebook:
         is_first = held.beat is not None or held.fencing[1:] == (0, 1)
         self._writer.add([note], None if is_first else lambda: self._lost_before(held))
 
-    async def was_replaced(self, inner: Delivery) -> bool:
+    async def was_replaced(self, inner: Delivery, origin: str) -> bool:
         """Return whether a delivery is of a message in whose place another was sent, by the journal's record.
 
         Service Bus sends a copy of what goes back to the queue, and then completes the original; a crash between leaves
         both (S6). Who has sent or received the copy has recorded its generation: then the original is to be completed,
-        not run.
+        not run. Another task of this id, pushed since, is no copy, though it be the same `Task` (S1).
         """
         row = await self._wire.get(self._queue, rows.live(inner.id))
-        if row is None or not row.get("Born") or row["Born"] != rows.born(inner.task):
+        if row is None or not origin or row.get("Origin") != origin:
             return False
         return rows.fencing_in(row["Fencing"])[:2] > inner.fencing[:2]
 
@@ -198,6 +220,7 @@ class Notebook:
             "At": attempt.ended,
             "Then": attempt.then,
             "Born": born,
+            **_origin(held),
         }
         self._writer.add(notes)
         self._record_where(held.id, held.fencing, values)
@@ -211,7 +234,7 @@ class Notebook:
         self._waits(held, after)
 
     def _waits(self, held: Held, after: After) -> None:
-        values = _waiting(held.task, after.fencing, after.due)
+        values = _waiting(held.task, after.fencing, after.due) | _origin(held)
         if held.checkpoint is not None:
             rows.put(values, "Checkpoint", held.checkpoint.encode())
         self._record_where(held.id, after.fencing, values)
@@ -238,6 +261,7 @@ class Notebook:
                 is_stale = self._is_later(row, fencing, str(values["Born"]))
 
         note.make, note.look = lambda: None if is_stale else values, look
+        note.ended = rows.born_in(values) if values["State"] == rows.DONE else None
         self._writer.add([note])
 
     def _is_later(self, row: Row, fencing: FencingNumber, born: str) -> bool:
@@ -289,6 +313,10 @@ def _waiting(task: Task | None, fencing: FencingNumber, due: float) -> dict[str,
     return values
 
 
+def _origin(held: Held) -> dict[str, str]:
+    return {"Origin": held.origin} if held.origin else {}
+
+
 def _running(held: Held) -> dict[str, Any] | None:
     left = held.lease_seconds - (_CLOCK.boottime() - held.since)
     if left <= 0:  # another may hold it by now, and has recorded it (S3)
@@ -300,6 +328,7 @@ def _running(held: Held) -> dict[str, Any] | None:
         "LeaseLeft": float(left),
         "Holder": this_holder(),
         "Born": rows.born(held.task),
+        **_origin(held),
     }
     rows.put(values, "Body", rows.shown_body(held.task))
     if held.beat is not None:

@@ -108,7 +108,11 @@ def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
     examples=(f"jobq demo dead show {_SOME_ID}", f"jobq demo dead show {_SOME_ID} --json --show-env"),
 )
 @click.argument("id_", metavar="ID")
-@click.option("--show-env", is_flag=True, help="Show the values of its variables too; they may be secrets.")
+@click.option(
+    "--show-env",
+    is_flag=True,
+    help="Show the values of its variables too, and the body of what is no task; they may be secrets.",
+)
 @json_option
 @click.pass_context
 def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:

@@ -41,12 +41,13 @@ def as_json(body: bytes, *, env: bool) -> dict[str, Any]:
 
     Args:
         body: the message.
-        env: whether to show the values of its variables, which may be secrets (A5).
+        env: whether to show the values of its variables, which may be secrets (A5), and what may hold some.
     """
     try:
         task = _task_in(body)
     except MalformedTask as error:
-        return {"task": None, "error": str(error), "body": visible_bytes(body[:_SHOWN_BYTES])}
+        shown = visible_bytes(body[:_SHOWN_BYTES]) if env else f"(hidden: {len(body)} bytes)"
+        return {"task": None, "error": str(error), "body": shown}
     fields: dict[str, Any] = task.model_dump(mode="json", exclude_none=True)
     if not env:
         fields["env"] = dict.fromkeys(task.env, HIDDEN)

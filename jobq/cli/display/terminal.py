@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 if TYPE_CHECKING:
     from logging import LogRecord
 
-# C0, DEL and C1 controls, line and paragraph separators, bidirectional overrides, lone surrogates.
-_INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0, DEL and C1 controls, lone surrogates; and what Unicode lets move, hide or reorder text: bidirectional marks, zero
+# widths, separators of lines, fillers, tags.
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff"
+    "\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _UNDECODABLE: Final = range(0xDC80, 0xDD00)  # a byte that was no UTF-8, as os.fsdecode keeps it
 
@@ -107,7 +111,7 @@ def _escape(match: re.Match[str]) -> str:
     code = ord(character)
     if code in _UNDECODABLE:
         return f"\\x{code - 0xDC00:02x}"
-    return _SHORT_ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")  # noqa: PLR2004
+    return _SHORT_ESCAPES.get(character) or character.encode("unicode_escape", "surrogatepass").decode()
 
 
 class OutputGone(Exception):

@@ -57,7 +57,8 @@ class Here:
         self.error: JobqError | None = None
         self.stopped_by: str | None = None
         self._backend = backend
-        self._settings = settings
+        # The lists say what comes out of queues; these commands are the caller's own.
+        self._settings = settings.model_copy(update={"allow_commands": (), "allow_calls": ()})
         self._feed = feed
         self._joblog = joblog
         self._stopping = Stopping()

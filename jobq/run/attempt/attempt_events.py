@@ -115,6 +115,10 @@ class AttemptEvents:
         """Publish that it was given back unstarted; `delay` is for how long, None = it is there at once."""
         self._emit("task.released", delay_s=None if delay is None else round(delay.total_seconds(), 3))
 
+    def not_allowed(self, why: str) -> None:
+        """Publish that this worker may not run it."""
+        self._emit("task.not_allowed", logging.WARNING, detail=why)
+
     def alone(self) -> None:
         """Publish that it is started when nothing else runs here, and nothing beside it."""
         self._emit("task.runs_alone")

@@ -1,10 +1,12 @@
 """What runs: one started attempt behind one small protocol, and the runner of commands; callbacks have their own."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from jobq.backend import Delivery
+from jobq.formats import strict_json
 from jobq.formats.checkpoint_format import Saved
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.checkpoints import Archives, Checkpoints
@@ -133,29 +135,31 @@ class CommandRunner:
             raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
         forked = bool(self._settings.preload) and may_be_forked(task)
         checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)
-        try:
-            await checkpoints.restore()
-            socket = await self._line.admit(checkpoints)
-        except OSError as error:
-            checkpoints.close()
-            raise StartFailed(f"no socket for what it has to say: {error.strerror}", transient=True) from error
-        except BaseException:
-            checkpoints.close()
-            raise
-        variables = {SOCKET_VARIABLE: socket}
-        if checkpoints.folder is not None:
-            variables["JOBQ_CHECKPOINT_DIR"] = str(checkpoints.folder)
+        socket = ""
+        arguments: Path | None = None
 
         def end() -> None:
             self._line.dismiss(socket)
             checkpoints.close()
+            if arguments is not None:  # its process has taken them away, unless it did not get so far
+                with suppress(OSError):
+                    arguments.unlink()
 
         try:
-            return await self.launch(
+            try:
+                await checkpoints.restore()
+                arguments = self._folder.written(strict_json.dumps(task.kwargs)) if task.kwargs else None
+                socket = await self._line.admit(checkpoints)
+            except OSError as error:
+                raise StartFailed(f"no room for its socket and its files: {error.strerror}", transient=True) from error
+            variables = {SOCKET_VARIABLE: socket}
+            if checkpoints.folder is not None:
+                variables["JOBQ_CHECKPOINT_DIR"] = str(checkpoints.folder)
+            running = await self.launch(
                 task,
                 delivery,
                 deadline=deadline,
-                argv=argv_of(task),
+                argv=argv_of(task, arguments),
                 forked=forked,
                 has_result=True,
                 variables=variables,
@@ -165,6 +169,8 @@ class CommandRunner:
         except BaseException:
             end()
             raise
+        self._line.listen_to(socket, running.pid)
+        return running
 
     async def launch(
         self,
@@ -232,8 +238,10 @@ class CommandRunner:
             raise
 
         def end() -> None:
-            on_close()
-            sink.close()
+            try:
+                on_close()
+            finally:
+                sink.close()
 
         output.child_started()
         return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end, checkpoints)

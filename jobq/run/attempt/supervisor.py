@@ -15,7 +15,7 @@ from jobq.events import Events
 from jobq.formats import durations
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.timing import LeaseTiming, timing_for
-from jobq.run.attempt import neighbours, retry
+from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.attempt.forward import sent_on
@@ -49,12 +49,14 @@ class Report:
         verdict: what was decided; None for a delivery that was let go unstarted.
         settled: what is known of the settlement.
         outcome: how the attempt ended; None when it was never started.
+        not_allowed: whether this worker may not run it.
     """
 
     task_id: str
     verdict: Verdict | None
     settled: Settled
     outcome: Outcome | None = None
+    not_allowed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,11 @@ class Supervisor:
         return self.settings.visibility_timeout or self.backend.capabilities.default_lease
 
     def check(self) -> LeaseTiming:
-        """Return the timing of the lease; raises ConfigurationError when it cannot be had, or kept (rule 1.3(4))."""
+        """Return the timing of the lease.
+
+        Raises:
+            ConfigurationError: it cannot be had, or kept (rule 1.3(4)); or a list of what is allowed cannot be read.
+        """
         able = self.backend.capabilities
         if not able.min_lease <= self.lease <= (able.max_lease or self.lease):
             at_most = "" if able.max_lease is None else f" and at most {durations.show(able.max_lease)}"
@@ -99,6 +105,7 @@ class Supervisor:
                 f"a lease of {durations.show(self.lease)} is not to be had: {self.backend.name} is on a service that"
                 f" grants at least {durations.show(able.min_lease)}{at_most}; change --visibility-timeout"
             )
+        allowed.check(self.settings)
         timing = timing_for(self.lease, self.settings)
         timing.check(allow_short=self.settings.allow_short_lease)
         return timing
@@ -163,8 +170,10 @@ class _Attempt:
             return await self._settle(refusal, None)
         if self._is_stopped() or self._place.admission is Admission.BACK:
             return await self._let_go()
-        if not has_room:
-            return await self._go_back(task)
+        if (why := allowed.refusal(task, self._with.settings)) is not None:
+            self._events.not_allowed(why)
+        if why is not None or not has_room:
+            return replace(await self._go_back(task), not_allowed=why is not None)
         outcome = await self._attempt(task)
         self._free_slot()
         return await self._conclude(task, outcome)
@@ -190,7 +199,7 @@ class _Attempt:
         return not self._keeper.lock_lost_event.is_set()
 
     async def _go_back(self, task: Task) -> Report:
-        """Put it back uncharged, for a while: the others of this worker must not crash with it, nor it with them."""
+        """Put it back uncharged, for a while: it needs room that is not here, or another worker."""
         verdict = Release(neighbours.delay(task, self._backoff()))
         settled = await self._settle_and_report(verdict, None)
         if settled is Settled.YES:

@@ -1,13 +1,15 @@
 """The worker's socket for what its tasks have to say: `jobq checkpoint` and `jobq progress` (`jobq.task_client`).
 
 One socket for all tasks, in the worker's folder, which only this user may enter (A11). A task shows the token of its
-attempt, which is worth nothing once that has ended, and nothing to the queue: the keeper saves, fenced (S4).
+attempt, which is worth nothing once that has ended, nothing to the queue: the keeper saves, fenced (S4), and nothing
+to another task that has read it in /proc: who shows it must be below the attempt's first process (A6).
 """
 
 import asyncio
 import json
 import logging
 import secrets
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jobq.errors import ConfigurationError, JobqError, LockLost, MalformedTask
@@ -15,12 +17,21 @@ from jobq.formats import strict_json
 from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
 from jobq.run.attempt.checkpoints import Checkpoints
 from jobq.run.callbacks.sync_task_context import checked_checkpoint
+from jobq.run.process.peer import peer_of
+from jobq.run.process.process_table import lineage
 from jobq.run.process.task_folder import TaskFolder
 from jobq.task_client import MAX_LINE_BYTES
 
 _PATIENCE_SECONDS: Final = 10.0  # for a question; who connects and says nothing is hung up on
 _MOST_AT_ONCE: Final = 64  # connections: a task that opens thousands takes no descriptors from its neighbours (S11)
 _log: Final = logging.getLogger(__name__)
+
+
+@dataclass
+class _Attempt:
+    checkpoints: Checkpoints
+    leader: int = 0  # not known yet, or never
+    is_decided: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class TaskLine:
@@ -33,7 +44,7 @@ class TaskLine:
     def __init__(self, folder: TaskFolder) -> None:
         self._folder = folder
         self._server: asyncio.Server | None = None
-        self._attempts: dict[str, Checkpoints] = {}
+        self._attempts: dict[str, _Attempt] = {}
         self._opening = asyncio.Lock()
         self._open = 0
 
@@ -52,12 +63,20 @@ class TaskLine:
                 )
                 await self._server.start_serving()
         token = secrets.token_hex(16)
-        self._attempts[token] = checkpoints
+        self._attempts[token] = _Attempt(checkpoints)
         return f"{token}@{path}"
+
+    def listen_to(self, admitted: str, leader: int) -> None:
+        """Answer what an attempt's processes ask, by the number of the first; until then they wait."""
+        attempt = self._attempts[admitted.partition("@")[0]]
+        attempt.leader = leader
+        attempt.is_decided.set()
 
     def dismiss(self, admitted: str) -> None:
         """Listen no more to an attempt that has ended."""
-        self._attempts.pop(admitted.partition("@")[0], None)
+        attempt = self._attempts.pop(admitted.partition("@")[0], None)
+        if attempt is not None:
+            attempt.is_decided.set()
 
     def close(self) -> None:
         """Listen to nobody any more; repeatable."""
@@ -70,10 +89,14 @@ class TaskLine:
             writer.transport.abort()  # who asks sees that the worker hung up, and may ask again
             return
         self._open += 1
+        # Now: what it passes its connection on to, and who gets its number when it has ended, is not it.
+        peer = peer_of(writer.get_extra_info("socket"))
+        above = None if peer is None else lineage(peer)
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 question = await reader.readline()
-            writer.write(json.dumps(await self._answer(question)).encode() + b"\n")
+            answer = await self._answer(question, above)
+            writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
         except (OSError, ValueError, TimeoutError) as error:  # it has gone, says too much, or nothing
             _log.debug("a task's question was not answered: %r", error)
@@ -81,21 +104,28 @@ class TaskLine:
             self._open -= 1
             writer.close()
 
-    async def _answer(self, question: bytes) -> dict[str, Any]:
+    async def _answer(self, question: bytes, above: frozenset[int] | None) -> dict[str, Any]:
         try:
-            await self._do(strict_json.loads(question))
+            await self._do(strict_json.loads(question), above)
         except JobqError as error:
             return {"error": type(error).__name__, "text": str(error)}
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:  # a stranger's question harms nobody (S11)
             return {"error": ConfigurationError.__name__, "text": str(error)}
         return {}
 
-    async def _do(self, question: Any) -> None:
+    async def _do(self, question: Any, above: frozenset[int] | None) -> None:
         if not isinstance(question, dict) or not isinstance(question.get("token"), str):
             raise MalformedTask("is no question")
-        checkpoints = self._attempts.get(question["token"])
-        if checkpoints is None:
+        attempt = self._attempts.get(question["token"])
+        if attempt is not None:
+            await attempt.is_decided.wait()
+        if attempt is None or not attempt.leader:
             raise LockLost("this attempt has ended: nothing that it says counts any more")
+        checkpoints = attempt.checkpoints
+        if above is not None and attempt.leader not in above:
+            if above:  # else it had ended, perhaps with its task
+                _log.warning("a process that a task has not started has tried to speak for it (A6)")
+            raise ConfigurationError("this process was not started by the task that it speaks for")
         match question.get("op"):
             case "checkpoint":
                 await checkpoints.checkpoint(checked_checkpoint(question["value"]))

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import socket
-import struct
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +17,9 @@ from jobq.formats import strict_json
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.callbacks.child_program import MAX_LINE_BYTES
 from jobq.run.callbacks.sync_task_context import checked_checkpoint
+from jobq.run.process.peer import peer_of
 
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
-_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred, unix(7)
 _log: Final = logging.getLogger(__name__)
 
 
@@ -96,7 +95,7 @@ class CallbackLine:
     async def _accept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
         try:
-            while _peer_of(connection) not in (None, await self._process):
+            while peer_of(connection) not in (None, await self._process):
                 connection.close()
                 _log.warning("another process than the callback's has tried to speak for it")
                 connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
@@ -134,14 +133,6 @@ class CallbackLine:
     def _close_listener(self) -> None:
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _peer_of(connection: socket.socket) -> int | None:
-    """Return the number of the process that connected; None where the system does not say it this way (macOS)."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return None
-    pid: int = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
-    return pid
 
 
 def _new_folder() -> str:

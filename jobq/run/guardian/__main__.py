@@ -10,6 +10,8 @@ Options, each with a value:
     --first-pause SECONDS      the first of these pauses, for tests
     --worker PID --connection FD
                                the first worker is this child already, and FD our end of its socket
+    --withheld FD              what it is started without, see `jobq.run.withheld`; it has JOBQ_WITHHELD_FD when it is
+                               started again
     --group PATH               make this control group, and be in it with all tasks (cgroups(7), v2)
     --namespaces 1             have each task in a PID namespace of its own (pid_namespaces(7))
     --stop-within SECONDS      kill a worker that has not ended so long after SIGTERM, SIGHUP or SIGINT (30)
@@ -28,6 +30,7 @@ import socket
 import sys
 import time
 
+from jobq.run import withheld
 from jobq.run.guardian import kernel
 from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.heartbeat import SECONDS as HEARTBEAT_SECONDS
@@ -41,8 +44,17 @@ STOP_WITHIN_SECONDS = 30.0  # architecture 11: stop grace, kill and requeue
 USAGE = 2  # architecture 12
 
 
-def start_worker(command: list[str], environment: dict[str, str], contained: Contained) -> tuple[int, socket.socket]:
-    """Fork the worker into a process group of its own, tied to this process; return its number and our socket."""
+def start_worker(
+    command: list[str], environment: dict[str, str], rest: int, contained: Contained
+) -> tuple[int, socket.socket]:
+    """Fork the worker into a process group of its own, tied to this process; return its number and our socket.
+
+    Args:
+        command: starts it.
+        environment: variables beside ours.
+        rest: a file with those that it gets later; -1 = there is none.
+        contained: what holds the tasks together.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     guardian = os.getpid()
     pid = kernel.fork()
@@ -56,6 +68,8 @@ def start_worker(command: list[str], environment: dict[str, str], contained: Con
                 kernel.default_signals(worker=True)
                 kernel.ignore_terminal()
                 environment = {**os.environ, **environment, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
+                if rest >= 0:
+                    environment[withheld.VARIABLE] = str(withheld.enclosed(rest))
                 os.execvpe(command[0], command, environment)  # noqa: S606 - the user's own command line
         except OSError as error:
             say(f"cannot start {command[0]}: {error.strerror}")
@@ -71,6 +85,7 @@ def guard_worker(
     restarts: int,
     pause: float,
     stop_within: float,
+    rest: int,
     contained: Contained,
 ) -> int:
     """Guard the worker, and start it again when it dies by a signal.
@@ -81,6 +96,7 @@ def guard_worker(
         restarts: how often.
         pause: seconds before the first start after a death.
         stop_within: seconds that it may take to end.
+        rest: see `start_worker`.
         contained: what holds the tasks together.
 
     Returns:
@@ -97,7 +113,7 @@ def guard_worker(
             connection.set_inheritable(False)
             first = None
         else:
-            worker, connection = start_worker(command, environment, contained)
+            worker, connection = start_worker(command, environment, rest, contained)
         guardian = Guardian(
             connection, signals, worker, heartbeat, stop_within, strangers & frozenset(kernel.children()), contained
         )
@@ -142,6 +158,7 @@ def main(arguments: list[str]) -> int:
         "--stop-within": str(STOP_WITHIN_SECONDS),
         "--worker": "0",
         "--connection": "-1",
+        "--withheld": "-1",
         "--group": "",
         "--namespaces": "0",
     }
@@ -158,13 +175,14 @@ def main(arguments: list[str]) -> int:
         if is_attached:
             Guardian(socket.socket(fileno=int(arguments[1])), Signals(), None, contained=contained).run()
             return 0
-        worker = int(options["--worker"])
+        worker, rest = int(options["--worker"]), int(options["--withheld"])
         return guard_worker(
             (worker, int(options["--connection"])) if worker else None,
             arguments[1:],
             int(options["--restart"]),
             float(options["--first-pause"]),
             float(options["--stop-within"]),
+            rest if rest < 0 else withheld.taken(rest),
             contained,
         )
     finally:

@@ -1,7 +1,8 @@
-"""`python -P call_function.py package.module:function JSON...`: imports a function and calls it, as a Python task.
+"""`python -P call_function.py package.module:function [FILE]`: imports a function and calls it, as a Python task.
 
 A program of its own that imports nothing of jobq, so that no folder of the user's can stand in its way; the zygote runs
-the same in a forked child. The JSON object may come in several arguments, since one of them holds 128 KiB at most.
+the same in a forked child. The file holds its keyword arguments as a JSON object and is removed when it has been read:
+on a command line every user of the machine could read them (rules.md 3, A7).
 
 What the function prints and how it ends is the task's: exit code 1 and its traceback when it raises, without our
 frames; a plain line when there is no such function.
@@ -16,28 +17,22 @@ from typing import Any, NoReturn
 
 INTERRUPTED = -signal.SIGINT
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - each import costs every such task
-_PIECE_CHARACTERS = 30_000  # of at most 4 bytes each
 
 
 class NoSuchFunction(Exception):
     """The task names a function that is not there; the message says what is missing."""
 
 
-def arguments_for(name: str, kwargs: str) -> list[str]:
-    """Return what follows the program's name on its command line."""
-    return [name, *(kwargs[at : at + _PIECE_CHARACTERS] for at in range(0, len(kwargs), _PIECE_CHARACTERS))]
-
-
 def run(arguments: list[str]) -> int:
     """Call the function and return the exit code that Python would end with; INTERRUPTED stands for SIGINT.
 
     Args:
-        arguments: as `arguments_for` returns them.
+        arguments: the function's name, and the path of its arguments if it has any.
     """
     sys.argv = arguments[:1]
     place = os.environ.get("JOBQ_RESULT_FILE", "")  # the function may clear its environment
     try:
-        kwargs = json.loads("".join(arguments[1:]) or "{}")
+        kwargs = _taken(arguments[1]) if arguments[1:] else {}
         result = function_named(arguments[0])(**kwargs)
         if isinstance(result, Coroutine):
             import asyncio  # noqa: PLC0415 - 30 ms that few pay
@@ -55,6 +50,13 @@ def run(arguments: list[str]) -> int:
     else:
         return 0
     return 1
+
+
+def _taken(path: str) -> dict[str, Any]:
+    with open(path, "rb") as file:  # noqa: PTH123 - each import costs every such task
+        text = file.read()
+    os.unlink(path)  # noqa: PTH108 - as above
+    return json.loads(text)  # type: ignore[no-any-return] # jobq wrote it
 
 
 def keep(result: object, path: str) -> None:

@@ -1,14 +1,15 @@
 """What a task learns from its environment, and the argv it runs (architecture 6; rules.md 3, A2 and A6)."""
 
 import functools
+import re
 import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, Literal
 
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json
 from jobq.run.process import call_function
 from jobq.settings import is_ours
 from jobq.task import Task
@@ -27,8 +28,13 @@ CREDENTIALS: Final = frozenset(
         # local endpoint wants before it gives out tokens.
         "IDENTITY_HEADER",
         "MSI_SECRET",
-        # The queue's own account: the string holds its key.
+        # azure-identity, AzurePipelinesCredential: the token of the pipeline's job.
+        "SYSTEM_ACCESSTOKEN",
+        # The queue's own account or namespace: what holds its key, or a signature by it.
         "AZURE_STORAGE_CONNECTION_STRING",
+        "AZURE_STORAGE_KEY",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "AZURE_SERVICEBUS_CONNECTION_STRING",
         # libpq: the queue's database.
         "PGPASSWORD",
         "PGPASSFILE",  # a path, but the file holds the passwords
@@ -42,9 +48,13 @@ CREDENTIALS: Final = frozenset(
         "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
     }
 )
+# Addresses that may hold a password: of a proxy, and where telemetry goes.
+_ADDRESS: Final = re.compile(r"(?:HTTPS?|ALL|FTP)_PROXY|OTEL_EXPORTER_OTLP_(?:\w+_)?ENDPOINT", re.IGNORECASE)
+_USER: Final = re.compile(r"^([A-Za-z][\w+.-]*://)?[^/?#]*@")
 # What Python and the numeric libraries read when they start or are imported: too late for a process that was forked.
 _READ_AT_START: Final = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "NUMEXPR_")
 _CLEAN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
+_MARK: Final = "JOBQ_WORKER_ID"
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
 _TRACE_VARIABLES: Final = frozenset(name.upper() for name in _TRACE)
 # Always jobq's word: a task that brings one of these would lie to its own processes.
@@ -98,10 +108,24 @@ def task_environment(
     return environment
 
 
+def start_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]) -> dict[str, str]:
+    """Return what a process of jobq's own is started with, for it can be read until that process has hidden itself.
+
+    That is what any task finds, what Python reads when it starts, and, inside of a task, the mark of its worker.
+    """
+    started_with = inherited_environment(base, mode)
+    started_with.update((name, value) for name, value in base.items() if name.startswith((*_READ_AT_START, _MARK)))
+    return started_with
+
+
 def inherited_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]) -> dict[str, str]:
     """Return what every task finds, before anything of its own; see `task_environment`."""
     inherited = _is_clean if mode == "clean" else _is_inherited
-    return {name: value for name, value in base.items() if inherited(name)}
+    return {
+        name: _USER.sub(r"\1", value) if _ADDRESS.fullmatch(name) else value
+        for name, value in base.items()
+        if inherited(name)
+    }
 
 
 def may_be_forked(task: Task) -> bool:
@@ -112,8 +136,12 @@ def may_be_forked(task: Task) -> bool:
     return task.call is not None and not any(name.startswith(_READ_AT_START) for name in task.env)
 
 
-def argv_of(task: Task) -> tuple[str, ...]:
+def argv_of(task: Task, arguments: Path | None = None) -> tuple[str, ...]:
     """Return what to execute for a task.
+
+    Args:
+        task: that is to run.
+        arguments: the file with the keyword arguments of the function that it calls; None = it has none.
 
     Raises:
         MalformedTask: it holds arguments for a library callback, so there is nothing to execute.
@@ -123,8 +151,8 @@ def argv_of(task: Task) -> tuple[str, ...]:
     if task.command is not None:
         return shell_argv(task.command)
     if task.call is not None:
-        kwargs = strict_json.dumps(task.kwargs or {}).decode()
-        return (sys.executable, "-P", call_function.__file__, *call_function.arguments_for(task.call, kwargs))
+        given = () if arguments is None else (str(arguments),)
+        return (sys.executable, "-P", call_function.__file__, task.call, *given)
     raise MalformedTask("arguments for a library callback, which a worker of commands cannot run", "kwargs")
 
 

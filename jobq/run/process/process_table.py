@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 _STAT_BYTES: Final = 4096  # a stat line has some 50 numbers
+_LOOKS: Final = 20
 
 
 class Seen(NamedTuple):
@@ -50,6 +51,21 @@ def trees(leaders: Iterable[int]) -> dict[int, Tree]:
     wanted = set(leaders)
     seen = _from_proc() if sys.platform == "linux" else from_psutil(wanted)
     return _trees(seen, wanted)
+
+
+def lineage(pid: int) -> frozenset[int]:
+    """Return a process and all that it descends from; empty = it is gone. On Linux.
+
+    A task's first process adopts the orphans below it (`PR_SET_CHILD_SUBREAPER`), but with `--guardian off`.
+    """
+    for _ in range(_LOOKS):
+        found, at = set[int](), pid
+        while at and (stat := _stat(str(at))):
+            found.add(at)
+            at = int(stat[stat.rindex(b")") + 2 :].split()[1])
+        if not at or not found:  # else a parent has ended meanwhile, and its children have another
+            return frozenset(found)
+    return frozenset()
 
 
 def pss_bytes(rss_of: Mapping[int, int]) -> int:

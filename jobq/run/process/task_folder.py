@@ -47,6 +47,18 @@ class TaskFolder:
         """Return a path for one attempt's result; the file is the task's to make."""
         return self.path / f"{secrets.token_hex(4)}.json"
 
+    def written(self, content: bytes) -> Path:
+        """Return a new file with this content, which no other user can read; raises OSError."""
+        path = self.new_file()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+        except OSError:
+            path.unlink(missing_ok=True)  # on a full disk it would take what is left
+            raise
+        return path
+
     def new_folder(self) -> Path:
         """Return a new, empty folder in it; raises OSError."""
         path = self.path / secrets.token_hex(4)

@@ -36,10 +36,11 @@ def is_possible() -> bool:
 
 def spawner_for(settings: Settings) -> Spawner:
     """Return the spawner of this process: through the guardian that is its parent, one of its own, or none."""
-    if settings.guardian_fd is not None and (connection := inherited_connection()) is not None:
+    if sys.platform == "linux":  # what signs in to the queue is in our memory, and no task's to read (A6)
         from jobq.run.guardian.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
 
         hide_from_same_user()
+    if settings.guardian_fd is not None and (connection := inherited_connection()) is not None:
         _allow_descriptors()
         return GuardianSpawner(connection, on_guardian_lost=_follow, contained=settings.containment)
     if settings.guardian == "on" and is_possible():
@@ -101,7 +102,7 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
     group = contained if "--group" in contained else []
     try:
         command = [sys.executable, "-P", "-m", "jobq", *arguments]
-        descriptor = launch([*contained, *options, "--", *command], group).detach()
+        descriptor = launch([*contained, *options, "--", *command], group, settings.task_env).detach()
     except OSError as error:  # this machine is short of processes or memory
         raise ConfigurationError(f"the guardian could not be started: {error}") from error
     os.environ[FD_VARIABLE] = str(descriptor)

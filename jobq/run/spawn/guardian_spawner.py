@@ -16,6 +16,7 @@ from jobq.errors import ConfigurationError
 from jobq.run.guardian import protocol
 from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
+from jobq.run.process.environment import start_environment
 from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
 from jobq.run.spawn import containment, pings
 from jobq.run.spawn.dead_workers import holder_of
@@ -351,6 +352,7 @@ def _start_guardian(contained: list[str]) -> tuple[socket.socket, "subprocess.Po
         try:
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "jobq.run.guardian", *contained, "--attached", str(theirs.fileno())],
+                env=start_environment(os.environ, "clean"),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # one Ctrl-C of the embedding program is not the guardian's business

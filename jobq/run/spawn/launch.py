@@ -9,11 +9,16 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Literal
 
+from jobq.run import withheld
 from jobq.run.guardian import OBEYED
+from jobq.run.process.environment import start_environment
 
 
-def launch(guardian: Sequence[str], watcher: Sequence[str] = ()) -> socket.socket:
+def launch(
+    guardian: Sequence[str], watcher: Sequence[str] = (), task_env: Literal["inherit", "clean"] = "inherit"
+) -> socket.socket:
     """Fork guardian and worker, become the watcher, and return in the worker; raises OSError where that is refused.
 
     Whichever of the three dies meanwhile, the others end as they would later: the guardian at the watcher's end, the
@@ -22,6 +27,7 @@ def launch(guardian: Sequence[str], watcher: Sequence[str] = ()) -> socket.socke
     Args:
         guardian: options of `jobq.run.guardian`, and the command that starts the worker again.
         watcher: options of `jobq.run.watcher`.
+        task_env: what tasks get of our variables; watcher and guardian are started with no more.
 
     Returns:
         The worker's connection to its guardian.
@@ -32,6 +38,8 @@ def launch(guardian: Sequence[str], watcher: Sequence[str] = ()) -> socket.socke
     sys.stderr.flush()
     kernel.open_standard_descriptors()
     kernel.become_subreaper()
+    kernel.hide_from_same_user()
+    environment = start_environment(os.environ, task_env)
     signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)  # what comes before they can listen waits in the kernel
     strangers = kernel.children()  # `exec jobq worker` keeps those of a shell
     python = [sys.executable, "-P", "-m"]
@@ -39,9 +47,8 @@ def launch(guardian: Sequence[str], watcher: Sequence[str] = ()) -> socket.socke
     me = os.getpid()
     if child := os.fork():
         os.set_inheritable(seen, True)
-        os.execv(  # noqa: S606 - ourselves
-            sys.executable, [*python, "jobq.run.watcher", *watcher, "--", *map(str, (seen, child, *strangers))]
-        )
+        command = [*python, "jobq.run.watcher", *watcher, "--", *map(str, (seen, child, *strangers))]
+        os.execve(sys.executable, command, environment)  # noqa: S606 - ourselves
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.setpgid(0, 0)  # so that no kill of a group takes watcher and guardian
@@ -53,11 +60,15 @@ def launch(guardian: Sequence[str], watcher: Sequence[str] = ()) -> socket.socke
             signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)
             for descriptor in (signs, ours.fileno()):
                 os.set_inheritable(descriptor, True)
-            adopted = ["--worker", str(worker), "--connection", str(ours.fileno())]
+            rest = {name: value for name, value in os.environ.items() if environment.get(name) != value}
+            adopted = [
+                *("--worker", str(worker), "--connection", str(ours.fileno())),
+                *("--withheld", str(withheld.enclosed(withheld.written(rest)))),
+            ]
             os.execve(  # noqa: S606 - ourselves
                 sys.executable,
                 [*python, "jobq.run.guardian", *adopted, *guardian],
-                {**os.environ, "JOBQ_WATCHER_FD": str(signs)},
+                {**environment, "JOBQ_WATCHER_FD": str(signs)},
             )
         os.setpgid(0, 0)  # one Ctrl-C counts once: the terminal signals the watcher
         kernel.ignore_terminal()

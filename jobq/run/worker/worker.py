@@ -13,6 +13,7 @@ from typing import Literal
 from jobq.backend import Backend, Delivery, Prepares
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
+from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Place
 from jobq.run.attempt.retry import Judge, verdict
@@ -320,7 +321,14 @@ class Worker:
             self._on_report(delivery, report)
             if isinstance(report.verdict, Requeue | Release) and report.settled is Settled.YES:
                 back_in = report.verdict.delay.total_seconds()
-            if report.settled is not Settled.YES or isinstance(report.verdict, Requeue | Release):
+            if self._tally.is_misplaced:
+                self._stopping.stop(
+                    f"{MOST_REFUSED} different tasks in a row were none that it may run (task.not_allowed says why of"
+                    " each): they wait for another worker (JOBQ_ALLOW_COMMANDS, JOBQ_ALLOW_CALLS)"
+                )
+            if report.not_allowed and report.settled is Settled.YES:
+                pass  # it is not waited for: it would come again for ever
+            elif report.settled is not Settled.YES or isinstance(report.verdict, Requeue | Release):
                 self._empty.expect(report.task_id, back_in)
 
     def _free_slot(self) -> None:

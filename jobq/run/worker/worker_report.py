@@ -4,6 +4,7 @@ import signal
 from collections import Counter
 from dataclasses import dataclass
 
+from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.retry import Leave
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import Report
@@ -43,6 +44,12 @@ class Tally:
 
     def __init__(self) -> None:
         self._done: Counter[str] = Counter()
+        self._not_allowed: set[str] = set()  # in a row
+
+    @property
+    def is_misplaced(self) -> bool:
+        """Whether so many different tasks in a row were none that this worker may run that others are to have them."""
+        return len(self._not_allowed) >= MOST_REFUSED
 
     def fault(self) -> None:
         """Count an attempt that ended by a fault of ours."""
@@ -50,6 +57,12 @@ class Tally:
 
     def count(self, report: Report) -> None:
         """Count one delivery."""
+        if self.is_misplaced:
+            pass  # that stays
+        elif report.not_allowed:
+            self._not_allowed.add(report.task_id)
+        else:
+            self._not_allowed.clear()
         if report.settled is not Settled.YES or isinstance(report.verdict, Leave):
             self._done["lost"] += 1
         elif isinstance(report.verdict, Complete):
@@ -75,6 +88,8 @@ class Tally:
         code = 0
         if tripped:
             code = 1
+        elif self.is_misplaced:
+            code = 3
         elif unguarded:
             code = 137  # as `jobq worker`, which is killed with its guardian
         elif stopped_by is not None and self._done["given_back"]:

@@ -11,9 +11,10 @@ import pytest
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskRecord
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue
+from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue, Settlement
 from jobq.spec import resolve
-from jobq.task import OutcomeKind, Task, TaskResult
+from jobq.task import Counters, OutcomeKind, Task, TaskResult
+from jobq.task_handle import TaskHandle
 from jobq.testing.http_proxy import Strike
 from jobq.wait_for_end import ended, lag_of
 from jobq_azure.common.errors import NoAnswer
@@ -126,6 +127,8 @@ async def test_s5_a_task_that_waits_again_is_not_told_as_ended_by_a_later_one_of
         (ours,) = await queue.receive(1, LEASE, NOW)
         await written(queue)
         await other.push([Task.new(command="true", id="train")])
+        (later,) = await other.receive(1, LEASE, NOW)
+        await later.settle(Requeue(later.task.requeued(failures=1).counters, NOW))
         (later,) = await other.receive(1, LEASE, NOW)
         await later.settle(Complete(GOOD))
         await written(other)
@@ -340,3 +343,132 @@ async def test_what_was_requeued_counts_as_no_lost_lease(stage: Stage) -> None:
     await second.settle(Complete(GOOD))
     await written(queue)
     assert (await queue.journal.stats(60)).ended == {"failed": 1, "succeeded": 1}
+
+
+async def test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is_known(stage: Stage) -> None:
+    """A program that runs `nightly` and pushes the next one: others saw it as succeeded, and could not cancel it."""
+    queue = await journaled(stage)
+    async with _another(stage) as other:
+        await queue.push([Task.new(command="true", id="nightly")])
+        (former,) = await queue.receive(1, LEASE, NOW)
+        await written(queue)
+        await former.settle(Complete(GOOD))
+        await queue.push([Task.new(command="true", id="nightly", not_before=time.time() + 3600)])
+        await written(queue)
+        assert [each.state for each in await other.journal.find(["nightly"])] == ["scheduled"]
+        assert await other.journal.cancel(["nightly"]) == ["canceled"]
+        assert [each.id for each in await other.journal.unfinished("", 10)] == ["nightly"]
+
+
+async def test_s5_two_pushes_before_the_end_of_their_former_task_is_written_hide_no_end(stage: Stage) -> None:
+    """The second took the place of the first, and of what that had displaced: others were told that it runs."""
+    queue = await journaled(stage)
+    async with _another(stage) as other:
+        await queue.push([Task.new(command="true", id="nightly")])
+        (former,) = await queue.receive(1, LEASE, NOW)
+        await written(queue)
+        await former.settle(Complete(GOOD))
+        for hours in (1, 2):
+            await queue.push([Task.new(command="true", id="nightly", not_before=time.time() + 3600 * hours)])
+        await written(queue)
+        assert [each.state for each in await other.journal.find(["nightly"])] == ["scheduled"]
+
+
+async def test_s5_what_waits_behind_a_former_task_of_its_id_is_not_gone_with_that(stage: Stage) -> None:
+    """The table showed the former one alone, whose row goes: that says nothing of what its pusher has pushed."""
+    worker = await journaled(stage)
+    async with _another(stage) as pusher:
+        await worker.push([Task.new(command="true", id="nightly")])
+        await worker.receive(1, LEASE, NOW)
+        await written(worker)
+        await pusher.push([Task.new(command="true", id="nightly", not_before=time.time() + 3600)])
+        await written(pusher)
+        place = pusher._wire.place.queue
+        await pusher._wire.write(place, [Write(Verb.DELETE, rows.live("nightly"), {})])
+        assert [each.state for each in await pusher.journal.find(["nightly"])] == ["scheduled"]
+
+
+@pytest.mark.parametrize("settlement", [Requeue(Counters(failures=1), NOW), Release()], ids=["retry", "release"])
+async def test_what_was_cleared_after_an_attempt_is_gone(stage: Stage, settlement: Settlement) -> None:
+    """It showed as ready for a month, and `result()` waited for ever."""
+    queue = await journaled(stage)
+    async with _another(stage) as worker, _another(stage) as other:
+        await queue.push([Task.new(command="true", id="train")])
+        (delivery,) = await worker.receive(1, LEASE, NOW)
+        await delivery.settle(settlement)
+        await written(worker)
+        await other.clear()
+        await written(other)
+        for each in (queue, other):
+            assert await each.journal.find(["train"]) == []
+
+
+async def test_what_was_cleared_before_its_pusher_looked_is_gone(stage: Stage) -> None:
+    queue = await journaled(stage)
+    async with _another(stage) as other:
+        await queue.push([Task.new(command="true", id="train")])
+        await written(queue)
+        await other.clear()
+        await written(other)
+        assert await queue.journal.find(["train"]) == []
+
+
+@pytest.mark.parametrize("asks_before", [False, True])
+async def test_s5_a_result_has_the_output_of_its_own_task(stage: Stage, asks_before: bool) -> None:
+    """And the outcome, also where that was asked for before."""
+    queue = await journaled(stage)
+    async with _another(stage) as other:
+        await queue.push([Task.new(command="true", id="train")])
+        await written(queue)
+        handle = TaskHandle.of("train", queue)
+        (ours,) = await other.receive(1, LEASE, NOW)
+        await ours.settle(DeadLetter("failed", "exit code 1", record=_record("dead", OutcomeKind.FAILED, "OURS")))
+        await written(other)
+        if asks_before:
+            assert (await handle.status()).state == "dead"
+        second = int(time.time())  # of two pushes within one the fencing numbers are alike (guarantees)
+        while int(time.time()) == second:
+            await asyncio.sleep(0.05)
+        await other.push([Task.new(command="true", id="train")])
+        (later,) = await other.receive(1, LEASE, NOW)
+        await later.settle(Requeue(later.task.requeued(failures=1).counters, NOW))
+        (later,) = await other.receive(1, LEASE, NOW)
+        await later.settle(Complete(GOOD, record=_record("done", OutcomeKind.SUCCEEDED, "LATER")))
+        await written(other)
+        result = await handle.result(20)
+        assert (result.outcome, result.output_tail) == ("failed", "OURS")
+
+
+async def test_a_row_that_is_none_keeps_no_other_from_being_written(stage: Stage) -> None:
+    """Its fault made all that waited be dropped."""
+    queue = await journaled(stage)
+    place = queue._wire.place
+    await queue._wire.write(place.queue, [Write(Verb.REPLACE, rows.live("bad"), {"State": rows.DONE})])
+    ids = await queue.push([Task.new(command="true", id="bad"), *(Task.new(command="true") for _ in range(150))])
+    await written(queue)
+    assert {each.id for each in await queue.journal.unfinished("", 1000)} >= set(ids[1:])
+
+
+async def test_the_word_of_a_redrive_hides_no_later_one_that_waits(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a program that works and redrives: it received the task before all of the letters were back."""
+    queue = await journaled(stage)
+    await queue.push([Task.new(command="true", id="train")])
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    await delivery.settle(DeadLetter("failed", "exit code 3"))
+    await written(queue)
+    redrive = queue._inner.redrive
+
+    async def slow(ids: Sequence[str]) -> list[str]:
+        done = await redrive(ids)
+        await queue.receive(1, LEASE, NOW)
+        return done
+
+    monkeypatch.setattr(queue._inner, "redrive", slow)
+    assert await queue.redrive(["train"]) == ["train"]
+    assert await state(queue, "train") == "running"
+
+
+def _record(then: str, outcome: OutcomeKind, output: str) -> Record:
+    return Record(Attempt(attempt=0, outcome=outcome, then=then, ended=time.time()), output)

@@ -71,6 +71,7 @@ def test_text_line_forges_nothing() -> None:
         ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m\x1b[0m"),
         ("\x1b[2J\x1b]0;title\x07\r\x9b31m", "\\x1b[2J\\x1b]0;title\\x07\\r\\x9b31m"),
         ("\u202eevil", "\\u202eevil"),
+        ("rm\u200b \u200f-\ufeffr\xad\U000e0041", "rm\\u200b \\u200f-\\ufeffr\\xad\\U000e0041"),
     ],
 )
 def test_terminal_safe(line: str, shown: str) -> None:

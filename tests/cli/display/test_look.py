@@ -57,7 +57,7 @@ def test_peek_shows_a_malformed_body_as_such(jobq: Jobq) -> None:
     assert result.lines == [f"{id_}    0  (not a task: byte 0: not UTF-8)"]
     (found,) = jobq("demo", "peek", "--json").objects
     assert found["task"] is None
-    assert found["body"] == "\\xff{\\x1b[2J"
+    assert found["body"] == "(hidden: 6 bytes)"
 
 
 def test_create(jobq: Jobq) -> None:

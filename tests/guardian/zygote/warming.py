@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -24,12 +25,9 @@ def environment(**more: str) -> dict[str, str]:
 
 def argv_of(function: str, **kwargs: object) -> tuple[str, ...]:
     name = function if ":" in function else f"{MODULE}:{function}"
-    return (
-        sys.executable,
-        "-P",
-        call_function.__file__,
-        *call_function.arguments_for(name, json.dumps(kwargs, ensure_ascii=False)),
-    )
+    with NamedTemporaryFile("w", prefix="arguments-", delete=False) as file:  # who reads it removes it
+        json.dump(kwargs, file)
+    return (sys.executable, "-P", call_function.__file__, name, file.name)
 
 
 class Stage:

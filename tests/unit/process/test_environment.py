@@ -9,7 +9,7 @@ import pytest
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
 from jobq.run.process import environment
-from jobq.run.process.environment import CREDENTIALS, argv_of, shell_argv, task_environment
+from jobq.run.process.environment import CREDENTIALS, argv_of, shell_argv, start_environment, task_environment
 from jobq.task import Task
 
 WORKER = {
@@ -60,6 +60,33 @@ def test_clean_is_a_short_list() -> None:
 def test_a6_nothing_of_jobq_and_no_credential_is_inherited(mode: Literal["inherit", "clean"]) -> None:
     secrets = dict.fromkeys([*CREDENTIALS, "JOBQ_CONNECTION_STRING", "JOBQ_HTTP_TOKEN", "JOBQ_CHECKPOINT"], "canary")
     assert "canary" not in told({**WORKER, **secrets}, mode=mode).values()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "seen"),
+    [
+        ("HTTPS_PROXY", "http://user:canary@proxy:3128/", "http://proxy:3128/"),
+        ("https_proxy", "user:can/ary@proxy", "user:can/ary@proxy"),  # no address: nothing reads it so
+        ("ALL_PROXY", "socks5h://user:c@nary@proxy:1080", "socks5h://proxy:1080"),
+        ("http_proxy", "user:canary@proxy:3128", "proxy:3128"),
+        ("HTTP_PROXY", "http://proxy:3128/a@b", "http://proxy:3128/a@b"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://user:canary@collector:4318", "https://collector:4318"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://canary@collector/v1?a=b@c", "https://collector/v1?a=b@c"),
+        ("NO_PROXY", "a@b", "a@b"),
+        ("MY_URL", "https://user:own@data", "https://user:own@data"),
+    ],
+)
+def test_a6_addresses_are_inherited_without_their_passwords(name: str, value: str, seen: str) -> None:
+    assert told({**WORKER, name: value}) == {**WORKER, **TOLD, name: seen}
+    assert told(WORKER, env={name: value})[name] == value, "what the task brings is its own"
+
+
+@pytest.mark.parametrize("mode", ["inherit", "clean"])
+def test_a6_what_jobq_starts_begins_with_what_a_task_gets(mode: Literal["inherit", "clean"]) -> None:
+    secrets = dict.fromkeys([*CREDENTIALS, "JOBQ_CONNECTION_STRING", "JOBQ_HOME"], "canary")
+    needed = {"PYTHONPATH": "/p", "LD_LIBRARY_PATH": "/l", "JOBQ_WORKER_ID": "outer"}
+    own = {} if mode == "clean" else {"MINE": "1"}
+    assert start_environment({**WORKER, **secrets, **needed, "MINE": "1"}, mode) == {**WORKER, **needed, **own}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The worker's socket for its tasks: what a hostile one does with it costs the others nothing (S11)."""
 
 import asyncio
+import os
 from contextlib import suppress
 
 from jobq.clock import Moment
@@ -25,7 +26,9 @@ async def test_whoever_opens_many_connections_is_hung_up_on() -> None:
     line = TaskLine(folder)
     opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     try:
-        token, _, path = (await line.admit(checkpoints)).partition("@")
+        admitted = await line.admit(checkpoints)
+        line.listen_to(admitted, os.getpid())
+        token, _, path = admitted.partition("@")
         opened += [await asyncio.open_unix_connection(path) for _ in range(100)]
         ends = [asyncio.create_task(reader.read()) for reader, _ in opened]
         while sum(end.done() for end in ends) < 36:

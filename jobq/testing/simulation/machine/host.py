@@ -117,6 +117,9 @@ class _Line(TaskLine):
         self._lines[name] = checkpoints
         return name
 
+    def listen_to(self, admitted: str, leader: int) -> None:
+        """No other process tries to speak for a task."""
+
     def dismiss(self, admitted: str) -> None:
         """The task may go on to write; nothing that it says counts (its keeper refuses)."""
 

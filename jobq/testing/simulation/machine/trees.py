@@ -54,6 +54,7 @@ class Tree:
         started: the true time of its exec.
         status: the first one's, for wait(2), once it has ended.
         is_seen: whether its guardian has seen whether it started, to report it.
+        is_ending: whether it was sent SIGTERM for a reason: no later answer calls back an end that has begun.
     """
 
     number: int
@@ -74,6 +75,7 @@ class Tree:
     ended_by_itself: bool = False
     has_term: bool = False
     is_seen: bool = False
+    is_ending: bool = False
     timers: list[Any] = field(default_factory=list)
 
     @property

@@ -123,7 +123,7 @@ class Monitor(TaskRules):
         expires = self.tasks[tree.task].expires_of.get(tree.fencing, 0.0)
         if expires <= self._server.boottime() and not self._around.excuses(tree):
             self.broken("P6", f"SIGTERM to {tree.task} {tree.fencing} after its lease was gone")
-        self._check_cause(tree)
+        tree.is_ending = self._check_cause(tree)
 
     def killed(self, tree: Tree, why: str) -> None:
         """All of it is killed."""
@@ -144,13 +144,14 @@ class Monitor(TaskRules):
             late = self._loop.now - known_at
             self.broken("cancel", f"{tree.task} {tree.fencing} ran on for {late:.1f} s after its worker heard")
 
-    def _check_cause(self, tree: Tree) -> None:
-        """What is ended has a reason of its own, nothing that befell a neighbour (S11)."""
+    def _check_cause(self, tree: Tree) -> bool:
+        """What is ended has a reason of its own, nothing that befell a neighbour (S11). Return whether it has."""
         known, around, fencing = self.tasks[tree.task], self._around, tree.fencing
         left = around.lease - (self._loop.now - known.extended_at.get(fencing, 0.0))
         limit = known.task.timeout
         has_reason = (
-            known.is_cancel_asked
+            tree.is_ending
+            or known.is_cancel_asked
             or known.has_ended
             or tree.node.dead
             or fencing in known.refused
@@ -164,6 +165,7 @@ class Monitor(TaskRules):
         )
         if not has_reason:
             self.broken("S11", f"{tree.task} {fencing} is ended {left:.1f} s before its lease, and nobody asked for it")
+        return has_reason
 
     # The worker's words
 
