@@ -22,10 +22,12 @@ def main(how: str, words: list[str]) -> None:
         asyncio.run(work(*words))
         return
     if how == "restarted":
+        from jobq.run.process.environment import start_environment  # noqa: PLC0415 - not before it is hidden
         from jobq.run.spawn.launch import launch  # noqa: PLC0415 - as the command line does it
 
         again = [sys.executable, "-P", "-m", "jobq", *words]
-        connection = launch(["--restart", "3", "--first-pause", "0.01", "--", *again])
+        shown = start_environment(os.environ, "inherit")
+        connection = launch(["--restart", "3", "--first-pause", "0.01", "--", *again], environment=shown)
         os.environ["JOBQ_GUARDIAN_FD"] = str(connection.detach())
     sys.argv = ["jobq", *words]
     from jobq.__main__ import main as command_line  # noqa: PLC0415 - not before it is hidden

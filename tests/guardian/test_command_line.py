@@ -112,7 +112,7 @@ def test_a_signal_while_it_starts_is_obeyed_once_it_is_up(tmp_path: Path, number
         assert process.wait(20) == 0
 
 
-@pytest.mark.parametrize("refused", ["fork", "execv"])
+@pytest.mark.parametrize("refused", ["fork", "execve"])
 def test_a_machine_that_is_short_of_processes_is_told_of_plainly(tmp_path: Path, refused: str) -> None:
     script = (
         "import errno, os, sys\n"

@@ -60,7 +60,7 @@ class PushedTasks(OrderedDict[str, Pushed]):
         if ours is not None and ours.born == (task.created or 0.0):
             ours.is_seen = True
 
-    def expected(self, ids: Sequence[str]) -> set[str]:
+    def shown(self, ids: Sequence[str]) -> set[str]:
         """Return of which of these the table has a row, unless it was deleted."""
         return {id_ for id_ in ids if id_ in self and self[id_].is_seen}
 

@@ -59,7 +59,7 @@ class TableJournal:
         return await _answered(self._find(list(dict.fromkeys(ids))))
 
     async def _find(self, ids: list[str]) -> list[TaskRecord]:
-        expected = self._pushed.expected(ids)
+        expected = self._pushed.shown(ids)
         live, requests = await asyncio.gather(self._live(ids), self._cancel_requests.among(ids))
         return await self._records(ids, live, requests, expected)
 
@@ -68,8 +68,8 @@ class TableJournal:
     ) -> list[TaskRecord]:
         async def record(id_: str) -> TaskRecord | None:
             row = live.get(id_)
-            is_asked = is_meant(requests.get(id_), self._pushed.born_of(id_, row))
-            return await self._record(id_, row, cancel_requested=is_asked, is_expected=id_ in expected)
+            cancel_requested = is_meant(requests.get(id_), self._pushed.born_of(id_, row))
+            return await self._record(id_, row, cancel_requested=cancel_requested, is_expected=id_ in expected)
 
         return [record for record in await self._each(ids, record) if record is not None]
 
@@ -237,7 +237,7 @@ class TableJournal:
 
     async def _cancel(self, ids: list[str]) -> list[Canceled]:
         each = list(dict.fromkeys(ids))
-        expected = self._pushed.expected(each)
+        expected = self._pushed.shown(each)
         live = await self._live(each)
         found = {record.id: record for record in await self._records(each, live, {}, expected)}
         wanted = [id_ for id_ in each if id_ not in found or not found[id_].state.is_final]

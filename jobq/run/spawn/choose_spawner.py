@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from jobq.errors import ConfigurationError
-from jobq.run.process.environment import inherited_environment
+from jobq.run.process.environment import inherited_environment, start_environment
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
 from jobq.run.racing import racing
@@ -102,7 +102,8 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
     group = contained if "--group" in contained else []
     try:
         command = [sys.executable, "-P", "-m", "jobq", *arguments]
-        descriptor = launch([*contained, *options, "--", *command], group, settings.task_env).detach()
+        shown = start_environment(os.environ, settings.task_env)
+        descriptor = launch([*contained, *options, "--", *command], group, shown).detach()
     except OSError as error:  # this machine is short of processes or memory
         raise ConfigurationError(f"the guardian could not be started: {error}") from error
     os.environ[FD_VARIABLE] = str(descriptor)

@@ -7,17 +7,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
 
 from jobq.run import withheld
 from jobq.run.guardian import OBEYED
-from jobq.run.process.environment import start_environment
 
 
 def launch(
-    guardian: Sequence[str], watcher: Sequence[str] = (), task_env: Literal["inherit", "clean"] = "inherit"
+    guardian: Sequence[str], watcher: Sequence[str] = (), environment: Mapping[str, str] = os.environ
 ) -> socket.socket:
     """Fork guardian and worker, become the watcher, and return in the worker; raises OSError where that is refused.
 
@@ -27,7 +25,8 @@ def launch(
     Args:
         guardian: options of `jobq.run.guardian`, and the command that starts the worker again.
         watcher: options of `jobq.run.watcher`.
-        task_env: what tasks get of our variables; watcher and guardian are started with no more.
+        environment: those of our variables that watcher and guardian are started with, and a worker that is started
+            again; that gets the rest later.
 
     Returns:
         The worker's connection to its guardian.
@@ -39,7 +38,6 @@ def launch(
     kernel.open_standard_descriptors()
     kernel.become_subreaper()
     kernel.hide_from_same_user()
-    environment = start_environment(os.environ, task_env)
     signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)  # what comes before they can listen waits in the kernel
     strangers = kernel.children()  # `exec jobq worker` keeps those of a shell
     python = [sys.executable, "-P", "-m"]
