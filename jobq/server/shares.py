@@ -81,7 +81,7 @@ class BodyRoom:
             if self._held[waiter.caller] + waiter.size > self._each or waiter.turn.cancelled():
                 continue
             if waiter.size > self._free:
-                return  # whoever came later must not keep it from its turn
+                return  # one that came later must not keep it from its turn
             self._waiting.remove(waiter)
             self._hold(waiter.caller, waiter.size)
             waiter.turn.set_result(None)
