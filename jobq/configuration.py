@@ -152,6 +152,7 @@ _OPTIONS: Final = frozenset(
         "log_dir",
         "checkpoint_store",
         "on_exit",
+        "onward_queues",
     }
 )
 _SIZES: Final = frozenset({"memory_limit", "checkpoint_max", "journal_max"})

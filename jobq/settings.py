@@ -143,6 +143,15 @@ class Settings(BaseModel):
             accepts="rules, separated by commas",
         ),
     ] = ()
+    onward_queues: Annotated[
+        Words,
+        About(
+            "The queues to which a worker sends tasks on whose exit rule says `queue:NAME`; where the name is another,"
+            " the task becomes a dead letter.",
+            unset="none",
+            accepts="names of queues, separated by commas",
+        ),
+    ] = ()
     max_crashes: Annotated[int, Field(ge=0), About("Crashes and lost leases that `push` forgives a task.")] = 3
     max_preemptions: Annotated[int, Field(ge=0), About("How often a task may be given back, as `push` sets it.")] = 100
     backoff: Annotated[Duration, About("The longest delay after a first failure; doubles, with full jitter.")] = (

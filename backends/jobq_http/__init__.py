@@ -1,14 +1,18 @@
-"""The jobq service over HTTP: `http://host:8000/myqueue`, `https://host/myqueue`; the token is JOBQ_HTTP_TOKEN."""
+"""The jobq service over HTTP: `http://host:8000/myqueue`, `https://host/myqueue`.
+
+The token is JOBQ_HTTP_TOKEN; without it, of a service on this machine, the one that it has left its owner.
+"""
 
 import re
 from typing import Final
 from urllib.parse import urlsplit
 
 from jobq.errors import ConfigurationError, InvalidSpec
+from jobq.local_service import is_loopback, token_file
 from jobq.settings import Settings
 from jobq.spec import QueueSpec
 from jobq_http.backend import HttpBackend
-from jobq_http.connection import Connection
+from jobq_http.connection import PORTS, Connection
 
 __all__ = ["Connection", "HttpBackend", "connect"]
 
@@ -25,7 +29,7 @@ def connect(spec: QueueSpec, settings: Settings) -> HttpBackend:
     try:
         parts = urlsplit(f"{spec.scheme}://{spec.location}")
         host = parts.hostname
-        _ = parts.port
+        port = parts.port or PORTS[spec.scheme]
     except ValueError:
         raise InvalidSpec("this spec names no host and port; write http://HOST:PORT/QUEUE") from None
     if parts.username is not None or "@" in parts.netloc or parts.query or parts.fragment:
@@ -39,4 +43,5 @@ def connect(spec: QueueSpec, settings: Settings) -> HttpBackend:
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigurationError("JOBQ_HTTP_TOKEN holds what no token has: a space, a quote or the like")
     url = f"{spec.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-    return HttpBackend(Connection(url, token=token), spec.queue)
+    file = token_file(settings, port) if token is None and is_loopback(host) else None
+    return HttpBackend(Connection(url, token=token, token_file=file), spec.queue)

@@ -9,8 +9,10 @@ An answer counts only with the service's own header: what a proxy says in its pl
 import io
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -27,14 +29,16 @@ from jobq.errors import (
     QueueNotFound,
     StoreUnusable,
 )
+from jobq.local_service import KERNEL_TELLS, is_ours
 
+PORTS: Final = {"http": 80, "https": 443}
 _HEADER: Final = "Jobq-Service"
 _VERSION: Final = "1"
 _CONNECT_SECONDS: Final = 5.0
 _MOST_ANSWER: Final = 256 * 1024 * 1024
 _MOST_AT_ONE_GO: Final = 2**20
 _OK: Final = frozenset({200, 201, 202})
-_TOO_MANY: Final = 429
+_NO_TOKEN: Final = 401
 
 
 class NoAnswer(Exception):
@@ -54,11 +58,13 @@ class Connection:
     Args:
         url: of the service, without a path of ours.
         token: of the caller; None = none.
+        token_file: has the token instead, another one after each start of the service, or is not there.
     """
 
-    def __init__(self, url: str, *, token: str | None = None) -> None:
+    def __init__(self, url: str, *, token: str | None = None, token_file: Path | None = None) -> None:
         self.url = url
         self._token = token
+        self._token_file = token_file
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
 
@@ -100,6 +106,8 @@ class Connection:
         session = self._opened()
         data = body if isinstance(body, bytes) or body is None else json.dumps(body, separators=(",", ":")).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
+        if token := self._token_now():
+            headers["Authorization"] = f"Bearer {token}"
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         try:
             async with session.request(
@@ -123,7 +131,17 @@ class Connection:
             raise ConfigurationError(f"{self.url} is no URL of a service") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise NoAnswer(f"{self.url}: no answer ({_why(error)})") from None
+        if status == _NO_TOKEN and is_ours and token != self._token_now():
+            raise BackendUnavailable(f"{self.url} was started again meanwhile, with another token")
         return self._read(status, is_ours, text)
+
+    def _token_now(self) -> str | None:
+        if self._token_file is None:
+            return self._token
+        try:
+            return self._token_file.read_text("ascii")
+        except (FileNotFoundError, PermissionError):  # it wants none, or is another user's: its answer says it
+            return None
 
     def _read(self, status: int, is_ours: str, text: bytes) -> Any:
         if not is_ours:
@@ -142,16 +160,28 @@ class Connection:
             raise Busy409(fault)
         raise _error_of(self.url, status, code, message)
 
+    async def _check_owner(self, *_: object) -> None:
+        """Refuse to connect where this user has served before, and another one listens now, or nobody yet."""
+        parts = urlsplit(self.url)
+        if self._token_file is None or not self._token_file.exists() or not KERNEL_TELLS:
+            return
+        if not is_ours(parts.hostname or "", parts.port or PORTS[parts.scheme]):
+            raise BackendUnavailable(
+                f"{self.url} cannot be reached: nobody listens there, or another user of this machine, who is told"
+                f" nothing of yours (if you mean that one, give JOBQ_HTTP_TOKEN, or remove {self._token_file})"
+            )
+
     def _opened(self) -> aiohttp.ClientSession:
         if self._is_closed:
             raise BackendUnavailable(f"{self.url} is closed")
         if self._session is None:
             headers = {"User-Agent": "jobq", _HEADER: _VERSION}
-            if self._token is not None:
-                headers["Authorization"] = f"Bearer {self._token}"
             # No limit: a heartbeat must not wait for a connection behind claims that wait for tasks.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-            self._session = aiohttp.ClientSession(connector=connector, headers=headers)
+            trace = aiohttp.TraceConfig()
+            if self._token_file is not None:
+                trace.on_connection_create_start.append(self._check_owner)
+            self._session = aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace])
             # One attempt is one request (1.3 rule 4): aiohttp would send a PUT again over a new connection.
             self._session._retry_connection = False  # noqa: SLF001 - there is no public way; a test at the wire holds it
         return self._session
@@ -196,7 +226,10 @@ def check(url: str, answer: dict[str, Any]) -> None:
 
 def _error_of(url: str, status: int, code: str, message: str) -> Exception:
     if code == "no_token":
-        return AccessDenied(f"{url} wants a good token; put it into JOBQ_HTTP_TOKEN")
+        return AccessDenied(
+            f"{url} wants a good token; put it into JOBQ_HTTP_TOKEN. Of a service on this machine its owner's commands"
+            " find it by themselves, below the same JOBQ_HOME"
+        )
     kind = _ERRORS.get(code)
     if kind is None:
         return NoAnswer(f"{url}: HTTP {status}: {message}")

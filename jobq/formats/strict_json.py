@@ -20,7 +20,12 @@ from jobq.errors import MalformedTask
 
 MAX_DEPTH: Final = 32
 _MAX_NUMBER_CHARACTERS: Final = 400  # more digits than any float or sane integer has
-_STRING_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', re.DOTALL)
+_MOST_KEYS: Final = 64 * 1024  # of one object: more than a task has room for, and than anything of ours has
+_CONTAINER: Final = 5  # values: what an object or an array takes, in time and memory, beside a number
+# A string without an end matches to the end of the text, so that nothing is ever tried again from within it.
+_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+_STRING_OR_BRACKET: Final = re.compile(_STRING + r"|[\[\]{}]", re.DOTALL)
+_STRING_COMMA_OR_OPENING: Final = re.compile(_STRING + r"|[\[{,]", re.DOTALL)
 
 
 def loads(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
@@ -70,6 +75,22 @@ def loads_leniently(text: str, max_depth: int) -> Any:
     return value
 
 
+def has_more_values(data: bytes, most: int) -> bool:
+    """Return whether JSON holds more than so many values, an object or an array counting as five.
+
+    They cost time and memory, not their bytes: a hundred bytes or more for each two that were sent.
+    """
+    # As with depth: what holds fewer commas has certainly fewer values; else those in strings are not to be counted.
+    if data.count(b",") + _CONTAINER * (data.count(b"[") + data.count(b"{")) <= most:
+        return False
+    count = 0
+    for token in _STRING_COMMA_OR_OPENING.finditer(data.decode("utf-8", "replace")):
+        count += {",": 1, "[": _CONTAINER, "{": _CONTAINER}.get(token[0], 0)
+        if count > most:
+            return True
+    return False
+
+
 def _check_depth(text: str, max_depth: int) -> None:
     # Counting is cheap and bounds the depth from above; only a suspicious text is scanned with its strings skipped.
     if text.count("[") + text.count("{") <= max_depth:
@@ -85,6 +106,8 @@ def _check_depth(text: str, max_depth: int) -> None:
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > _MOST_KEYS:
+        raise MalformedTask(f"an object has {len(pairs)} keys, at most {_MOST_KEYS} are read")
     value = dict(pairs)
     if len(value) != len(pairs):
         seen: set[str] = set()

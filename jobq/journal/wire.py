@@ -14,11 +14,16 @@ _MOST_COMMAND: Final = 2000
 _PLAIN = ("id", "attempt", "at", "holder", "leased_at", "lease_left", "checkpoint", "reason", "description")
 
 
-def record_fields(record: TaskRecord) -> dict[str, Any]:
-    """Return a record as JSON fields; `record_of` reads them."""
+def record_fields(record: TaskRecord, *, is_whole: bool = True) -> dict[str, Any]:
+    """Return a record as JSON fields; `record_of` reads them.
+
+    Args:
+        record: as it is.
+        is_whole: whether a task of a size to be shown is given as it is stored, with its variables; else without.
+    """
     found = {name: value for name in _PLAIN if (value := getattr(record, name)) is not None}
     found |= {"state": str(record.state), "cancel_requested": record.cancel_requested}
-    found |= body_fields(_shown_body(record.body))
+    found |= body_fields(_shown_body(record.body, is_whole=is_whole))
     if record.beat is not None:
         found["beat"] = json.loads(record.beat.encode())
     if record.last is not None:
@@ -42,8 +47,8 @@ def shown(task: Task, most_bytes: int) -> bytes:
     return b""
 
 
-def _shown_body(body: bytes) -> bytes:
-    if len(body) <= _MOST_BODY_BYTES:
+def _shown_body(body: bytes, *, is_whole: bool) -> bytes:
+    if is_whole and len(body) <= _MOST_BODY_BYTES:
         return body
     try:
         return shown(Task.decode(body), _MOST_BODY_BYTES)

@@ -12,23 +12,31 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
+
+from pydantic import BaseModel
 
 from jobq.errors import JobqError
 from jobq.server import health, journal, leases, load_generator, openapi, queues, schemas, tasks
 from jobq.server.backend_pool import Places
 from jobq.server.endpoint import QUEUE, Call, Endpoint, Service, validated
 from jobq.server.error_responses import Refused, refused_for
-from jobq.server.rate_limit import Rate
-from jobq.server.request_parsing import Message, Receive, body_of, headers_of, query_of, refuse_other_sites
+from jobq.server.request_parsing import Message, Receive, aside, body_of, headers_of, query_of, refuse_other_sites
 from jobq.server.routes import Routes
-from jobq.server.tokens import Scope, TokenBook, TokenRecord
+from jobq.server.shares import BodyRoom, Rate
+from jobq.server.tokens import TokenBook, TokenRecord
 
 Send = Callable[[Message], Awaitable[None]]
 
 _log: Final = logging.getLogger("jobq.server")
 _ANYONE: Final = "-"
 _SEND_SECONDS: Final = 60.0
+_MANY_VALUED: Final = 2  # bodies of many values that are in memory at once
+_ROOM_SECONDS: Final = 20.0  # that a large body waits for others
+_TOO_MANY: Final = 429
+_NOT_LET_IN: Final = frozenset({401, 403})
+_NOTED_PER_SECOND: Final = 1.0
 _SERVICE: Final = (schemas.SERVICE_HEADER.lower().encode(), schemas.API_VERSION.encode())
 _JSON: Final = (b"content-type", b"application/json")
 _COMMON_HEADERS: Final = [_SERVICE, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
@@ -41,6 +49,7 @@ class Limits:
     Attributes:
         body_bytes: the largest body.
         body_seconds: how long a body may take to arrive.
+        all_bodies_bytes, bodies_of_one_bytes: what large bodies have at once, in all and of one caller; the next waits.
         seconds: how long an answer may take, beside what the request itself asks to wait.
         rate, burst: requests a second of one caller, and at once.
         bad_tokens: a second from one address.
@@ -48,6 +57,8 @@ class Limits:
 
     body_bytes: int = 16 * 1024 * 1024
     body_seconds: float = 30.0
+    all_bodies_bytes: int = 128 * 1024 * 1024
+    bodies_of_one_bytes: int = 32 * 1024 * 1024
     seconds: float = 60.0
     rate: float = 5_000.0
     burst: float = 10_000.0
@@ -60,18 +71,29 @@ class App:
     Args:
         places: the queues; open while requests come.
         needs_tokens: whether a token is needed though there may be none; else it is as soon as one was made.
+        tokens: that are good; None = those that are kept in the place.
         limits: for each request.
 
     Attributes:
         service: what its requests share.
     """
 
-    def __init__(self, places: Places, *, needs_tokens: bool = False, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        places: Places,
+        *,
+        needs_tokens: bool = False,
+        tokens: TokenBook | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         self._needs_tokens = needs_tokens
         self._limits = limits or Limits()
         self._rate = Rate(self._limits.rate, self._limits.burst)
         self._bad = Rate(self._limits.bad_tokens, 4 * self._limits.bad_tokens)
-        self._book: TokenBook | None = None
+        self._noted = Rate(_NOTED_PER_SECOND, _NOTED_PER_SECOND)
+        self._room = BodyRoom(self._limits.all_bodies_bytes, self._limits.bodies_of_one_bytes)
+        self._turns = BodyRoom(_MANY_VALUED, 1)  # a body each
+        self._book = tokens or TokenBook(places.root)
         self._waiting: set[asyncio.Event] = set()
         parts = tasks, leases, queues, journal, load_generator, health
         endpoints = [each for part in parts for each in part.ENDPOINTS]
@@ -110,11 +132,17 @@ class App:
         self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any], receive: Receive
     ) -> tuple[int, Any]:
         call: Call | None = None
-        status = 500
+        status, has_begun = 500, False
         try:
-            call = await self._call(endpoint, path, scope, receive)
-            async with asyncio.timeout(self._limits.seconds + getattr(call.body, "wait_seconds", 0.0)):
-                status, value = await self._handled(endpoint, call, receive)
+            headers = headers_of(scope)
+            call = self._call(endpoint, path, scope)
+            await self._let_in(endpoint, call, headers)
+            async with contextlib.AsyncExitStack() as held:
+                if endpoint.body is not None:
+                    await self._read_body(endpoint.body, call, headers, receive, held)
+                has_begun = True
+                async with asyncio.timeout(self._limits.seconds + getattr(call.body, "wait_seconds", 0.0)):
+                    status, value = await self._handled(endpoint, call, receive)
         except Refused as refused:
             status = refused.status
             raise
@@ -134,7 +162,7 @@ class App:
         finally:
             if call is not None:
                 call.end()
-                if endpoint.changes:
+                if (endpoint.changes and has_begun) or self._is_noted(call, status):
                     call.audit(endpoint.name, status)
         return status, value
 
@@ -151,36 +179,60 @@ class App:
             self._waiting.discard(call.gone)
             watching.cancel()
 
-    async def _call(
-        self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any], receive: Receive
-    ) -> Call:
-        headers = headers_of(scope)
+    def _call(self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any]) -> Call:
         address = str((scope.get("client") or ("unknown",))[0])
         query = query_of(scope["query_string"])
         # What is about no queue is about the default one: so it wants a token of that one, whatever the query says.
-        queue = path.get("queue") or (query.get("queue") if endpoint.has_queue else None) or self.service.places.default
+        named = query.get("queue") if endpoint.has_queue else None
+        queue = path.get("queue", self.service.places.default if named is None else named)
         if not QUEUE.fullmatch(queue):
             raise Refused(400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores")
-        record = None if endpoint.is_open else await self._holder(headers, address)
-        caller = _ANYONE if record is None else record.id
-        if not endpoint.is_open and (waits := self._rate.wait(caller if record else address)):
-            raise Refused(429, "too_many_requests", "slower", headers=(("Retry-After", str(int(waits) + 1)),))
+        return Call(
+            self.service, queue, path, query, None, _ANYONE, address, asyncio.Event(), lambda _scope, _queue: True
+        )
 
-        def may(scope_: Scope, queue_: str) -> bool:
-            return record is None or record.permits(scope_, queue_)
-
-        call = Call(self.service, queue, path, query, None, caller, address, asyncio.Event(), may)
+    async def _let_in(self, endpoint: Endpoint, call: Call, headers: Mapping[bytes, bytes]) -> None:
+        """Say of the call who makes it, if he may."""
+        if endpoint.is_open:
+            return
+        if (record := await self._holder(headers, call.address)) is not None:
+            call.caller, call.may = record.id, record.permits
+        if waits := self._rate.wait(_who(call)):
+            raise _too_many("slower", waits)
         if endpoint.scope is not None:
             call.needs(endpoint.scope)
-        if endpoint.body is not None:
-            limits = self._limits
-            fields, call.size = await body_of(headers, receive, limit=limits.body_bytes, seconds=limits.body_seconds)
-            call.body = validated(endpoint.body, fields)
-        return call
+
+    async def _read_body(
+        self,
+        model: type[BaseModel],
+        call: Call,
+        headers: Mapping[bytes, bytes],
+        receive: Receive,
+        held: contextlib.AsyncExitStack,
+    ) -> None:
+        async def wait_for(room: BodyRoom, size: int) -> None:
+            try:
+                async with asyncio.timeout(_ROOM_SECONDS):
+                    await held.enter_async_context(room.taken(_who(call), size))
+            except TimeoutError:
+                raise _too_many("too much is sent at once; send less", 1.0) from None
+
+        fields, call.size = await body_of(
+            headers,
+            receive,
+            limit=self._limits.body_bytes,
+            seconds=self._limits.body_seconds,
+            room=partial(wait_for, self._room),
+            turn=partial(wait_for, self._turns),
+        )
+        call.body = await aside(call.size, lambda: validated(model, fields))
+
+    def _is_noted(self, call: Call, status: int) -> bool:
+        """Return whether this is a refusal for the audit; of one who asks too often it has one each second."""
+        return status in _NOT_LET_IN or (status == _TOO_MANY and not self._noted.wait(_who(call)))
 
     async def _holder(self, headers: Mapping[bytes, bytes], address: str) -> TokenRecord | None:
         """Return whose token this is; None = no token is needed here."""
-        self._book = self._book or TokenBook(self.service.places.root)
         given = headers.get(b"authorization", b"").decode("latin-1")
         try:
             if not given and not self._needs_tokens and not await self._book.is_kept():
@@ -192,7 +244,7 @@ class App:
             raise refused_for(error) from None
         if record is None:
             if waits := self._bad.wait(address):
-                raise Refused(429, "too_many_requests", "slower", headers=(("Retry-After", str(int(waits) + 1)),))
+                raise _too_many("slower", waits)
             raise Refused(
                 401,
                 "no_token",
@@ -200,6 +252,15 @@ class App:
                 headers=(("WWW-Authenticate", "Bearer"),),
             )
         return record
+
+
+def _who(call: Call) -> str:
+    """Return whose share a call uses: its token's, or its address's where none is needed."""
+    return call.address if call.caller == _ANYONE else call.caller
+
+
+def _too_many(message: str, waits: float) -> Refused:
+    return Refused(_TOO_MANY, "too_many_requests", message, headers=(("Retry-After", str(int(waits) + 1)),))
 
 
 async def _watch(receive: Receive, gone: asyncio.Event) -> None:

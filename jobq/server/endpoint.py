@@ -2,10 +2,7 @@
 
 import asyncio
 import inspect
-import json
-import logging
 import re
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +13,8 @@ from pydantic import BaseModel, ValidationError
 from jobq.server.backend_pool import Places
 from jobq.server.error_responses import Refused
 from jobq.server.metrics import Metrics
-from jobq.server.tokens import Scope
+from jobq.server.tokens import Scope, audit
 
-_audit: Final = logging.getLogger("jobq.audit")
 QUEUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
@@ -90,17 +86,8 @@ class Call:
         return call
 
     def audit(self, did: str, status: int) -> None:
-        """Write the audit's one line: who did what to what, and how it ended; no contents (A5)."""
-        fields = {
-            "at": round(time.time(), 3),
-            "caller": self.caller,
-            "from": self.address,
-            "did": did,
-            "queue": self.queue,
-            **self.audited,
-            "status": status,
-        }
-        _audit.info("%s", json.dumps(fields))
+        """Write down that this was done, and how it ended."""
+        audit(did, caller=self.caller, address=self.address, queue=self.queue, **self.audited, status=status)
 
     def end(self) -> None:
         """Let the backend go."""

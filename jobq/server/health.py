@@ -43,7 +43,7 @@ async def readyz(call: Call) -> Reply:
     return 200, {"status": "ready", "replica": call.service.replica}
 
 
-@ENDPOINTS.add("GET", "/metrics", Scope.READ, has_queue=False, answers={200: None})
+@ENDPOINTS.add("GET", "/metrics", Scope.WATCH, has_queue=False, answers={200: None})
 async def figures(call: Call) -> Reply:
     """Figures for Prometheus."""
     shown = call.service.metrics

@@ -1,8 +1,10 @@
 """The endpoints of a queue's journal, as `jobq.journal.store.Journal` has them: for jobq's own client."""
 
 import math
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
+from jobq.journal.records import TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.journal.wire import attempt_fields, record_fields
 from jobq.server import answers, schemas
@@ -23,7 +25,7 @@ _WINDOW: Final = Parameter(
 )
 _RECORDS: Final = {
     "answers": {200: answers.JournalRecords},
-    "text": "Tasks as they are stored; variables with their values.",
+    "text": "Tasks as they are stored to a token that may read; else what runs, without variables.",
 }
 ENDPOINTS: Final = Endpoints("/api/queues/{queue}/journal")
 
@@ -32,36 +34,38 @@ async def _journal(call: Call) -> Journal:
     return journal_of(await call.backend())
 
 
-@ENDPOINTS.add("POST", "/find", Scope.READ, body=schemas.JournalIds, changes=False, **_RECORDS)
+def _shown(call: Call, found: Sequence[TaskRecord]) -> dict[str, Any]:
+    is_whole = call.may(Scope.READ, call.queue)
+    return {"records": [record_fields(each, is_whole=is_whole) for each in found]}
+
+
+@ENDPOINTS.add("POST", "/find", Scope.VIEW, body=schemas.JournalIds, changes=False, **_RECORDS)
 async def find(call: Call) -> Reply:
     """Show where these tasks are."""
-    found = await (await _journal(call)).find(_named(call))
-    return 200, {"records": [record_fields(each) for each in found]}
+    return 200, _shown(call, await (await _journal(call)).find(_named(call)))
 
 
-@ENDPOINTS.add("GET", "/running", Scope.READ, parameters=(LIMIT,), **_RECORDS)
+@ENDPOINTS.add("GET", "/running", Scope.VIEW, parameters=(LIMIT,), **_RECORDS)
 async def running(call: Call) -> Reply:
     """Show what is leased, the longest first."""
-    found = await (await _journal(call)).running(whole(call, "limit", 100, schemas.MAX_PAGE))
-    return 200, {"records": [record_fields(each) for each in found]}
+    return 200, _shown(call, await (await _journal(call)).running(whole(call, "limit", 100, schemas.MAX_PAGE)))
 
 
-@ENDPOINTS.add("GET", "/unfinished", Scope.READ, parameters=(LIMIT, AFTER), **_RECORDS)
+@ENDPOINTS.add("GET", "/unfinished", Scope.VIEW, parameters=(LIMIT, AFTER), **_RECORDS)
 async def unfinished(call: Call) -> Reply:
     """Show what has not ended, by id."""
     limit = whole(call, "limit", 100, schemas.MAX_PAGE)
-    found = await (await _journal(call)).unfinished(_text(call, "after"), limit)
-    return 200, {"records": [record_fields(each) for each in found]}
+    return 200, _shown(call, await (await _journal(call)).unfinished(_text(call, "after"), limit))
 
 
-@ENDPOINTS.add("GET", "/attempts", Scope.READ, answers={200: answers.JournalAttempts}, parameters=(_ID,))
+@ENDPOINTS.add("GET", "/attempts", Scope.VIEW, answers={200: answers.JournalAttempts}, parameters=(_ID,))
 async def attempts(call: Call) -> Reply:
     """Show the attempts of a task."""
     found = await (await _journal(call)).attempts(_text(call, "id"))
     return 200, {"attempts": [attempt_fields(each) for each in found]}
 
 
-@ENDPOINTS.add("GET", "/output", Scope.READ, answers={200: answers.JournalOutput}, parameters=(_ID, _ATTEMPT))
+@ENDPOINTS.add("GET", "/output", Scope.VIEW, answers={200: answers.JournalOutput}, parameters=(_ID, _ATTEMPT))
 async def output(call: Call) -> Reply:
     """Show the end of what an attempt has printed."""
     attempt = whole(call, "attempt", 0, _MOST_ATTEMPT) or None
@@ -69,7 +73,7 @@ async def output(call: Call) -> Reply:
     return 200, {"attempt": None, "output": None} if found is None else {"attempt": found[0], "output": found[1]}
 
 
-@ENDPOINTS.add("GET", "/stats", Scope.READ, answers={200: answers.JournalCounts}, parameters=(_WINDOW,))
+@ENDPOINTS.add("GET", "/stats", Scope.WATCH, answers={200: answers.JournalCounts}, parameters=(_WINDOW,))
 async def stats(call: Call) -> Reply:
     """Count tasks by state, and what ended lately."""
     try:
@@ -87,7 +91,7 @@ async def stats(call: Call) -> Reply:
     }
 
 
-@ENDPOINTS.add("POST", "/cancel", Scope.ADMIN, body=schemas.JournalIds, answers={202: answers.JournalCanceled})
+@ENDPOINTS.add("POST", "/cancel", Scope.OPERATE, body=schemas.JournalIds, answers={202: answers.JournalCanceled})
 async def cancel(call: Call) -> Reply:
     """Cancel tasks: one that waits has ended with the answer, one that runs is stopped by its worker."""
     ids = _named(call)

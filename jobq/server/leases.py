@@ -127,7 +127,7 @@ def _list(path: str, summary: str, wanted: Callable[[LeaseRecord], bool]) -> Non
     @ENDPOINTS.add(
         "GET",
         path,
-        Scope.READ,
+        Scope.VIEW,
         answers={200: answers.LeasePage},
         parameters=(AFTER, LIMIT, _RESOURCE),
         summary=summary,
@@ -162,7 +162,7 @@ _list("/released", "Show those that were given back.", _in_state(LeaseState.RELE
 _list("/confirmed", "Show those that were taken for good.", _in_state(LeaseState.CONFIRMED))
 
 
-@ENDPOINTS.add("GET", "/{id}", Scope.READ, answers={200: answers.LeaseShown})
+@ENDPOINTS.add("GET", "/{id}", Scope.VIEW, answers={200: answers.LeaseShown})
 async def show(call: Call) -> Reply:
     """Show a lease. One that is named like a list is found by ?resource=."""
     name = checked_name(call.path["id"])

@@ -119,7 +119,7 @@ async def _state(call: Call) -> dict[str, Any]:
     }
 
 
-@ENDPOINTS.add("GET", "", Scope.READ, answers={200: answers.Generator})
+@ENDPOINTS.add("GET", "", Scope.VIEW, answers={200: answers.Generator})
 async def look(call: Call) -> Reply:
     """How the load generator stands; the same from every replica."""
     _check_queue(call)

@@ -36,7 +36,7 @@ ENDPOINTS: Final = Endpoints("/api/queues")
 @ENDPOINTS.add("GET", "", None, answers={200: answers.QueueNames}, has_queue=False)
 async def names(call: Call) -> Reply:
     """Name the queues."""
-    return 200, {"queues": [name for name in await call.service.places.names() if call.may(Scope.READ, name)]}
+    return 200, {"queues": [name for name in await call.service.places.names() if call.may(Scope.WATCH, name)]}
 
 
 @ENDPOINTS.add("PUT", "/{queue}", Scope.ENQUEUE, answers={202: answers.QueueMade}, parameters=(_EXIST_OK,))
@@ -52,7 +52,7 @@ async def make(call: Call) -> Reply:
     return 202, {"queue": call.queue}
 
 
-@ENDPOINTS.add("GET", "/{queue}", Scope.READ, answers={200: answers.Counts})
+@ENDPOINTS.add("GET", "/{queue}", Scope.WATCH, answers={200: answers.Counts})
 async def stats(call: Call) -> Reply:
     """Count its tasks."""
     found = await (await call.backend()).stats()
@@ -96,7 +96,7 @@ async def clear(call: Call) -> Reply:
     return 202, {"cleared": cleared.deleted, "cursor": cleared.cursor}
 
 
-@ENDPOINTS.add("POST", "/{queue}/redrive", Scope.ADMIN, **_IDS)
+@ENDPOINTS.add("POST", "/{queue}/redrive", Scope.OPERATE, **_IDS)
 async def redrive(call: Call) -> Reply:
     """Put dead letters back with fresh budgets."""
     return await _tend(call, "redrive")

@@ -13,6 +13,7 @@ from jobq.server.error_responses import Refused
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+Room = Callable[[int], Awaitable[None]]
 Result = TypeVar("Result")
 
 _LOOPBACK: Final = {"127.0.0.1", "localhost", "::1", "[::1]"}
@@ -23,7 +24,7 @@ LARGE_BYTES: Final = 64 * 1024
 # A proxy may have judged by the first of two where we would go by the last.
 _ONLY_ONCE: Final = frozenset({b"authorization", b"host", b"content-type", b"origin"})
 _OURS: Final = frozenset({b"", b"none", b"same-origin"})
-# One for all: who sends millions of small values waits behind himself, while the loop goes on to answer others.
+# One for all, while the loop goes on to answer others; what one caller can have waiting here, his room bounds.
 _parser: Final = ThreadPoolExecutor(1, thread_name_prefix="large bodies")
 
 
@@ -49,7 +50,10 @@ def query_of(given: bytes) -> dict[str, str]:
         )
     except ValueError:
         raise Refused(400, "malformed_request", "the query is no list of parameters in UTF-8") from None
-    return dict(pairs)
+    found = dict(pairs)
+    if len(found) != len(pairs):  # as with headers
+        raise Refused(400, "malformed_request", "a parameter of the query stands twice")
+    return found
 
 
 def refuse_other_sites(headers: Mapping[bytes, bytes]) -> None:
@@ -82,8 +86,22 @@ async def aside(size: int, work: Callable[[], Result]) -> Result:
     return await asyncio.get_running_loop().run_in_executor(_parser, work)
 
 
-async def body_of(headers: Mapping[bytes, bytes], receive: Receive, *, limit: int, seconds: float) -> tuple[Any, int]:
-    """Return the JSON of a body of at most `limit` bytes that arrives in `seconds`, and its size; raises Refused."""
+async def body_of(
+    headers: Mapping[bytes, bytes], receive: Receive, *, limit: int, seconds: float, room: Room, turn: Room
+) -> tuple[Any, int]:
+    """Return the JSON of a body, and its size.
+
+    Args:
+        headers: of the request.
+        receive: gives its parts.
+        limit: bytes that it may have.
+        seconds: how long it may take to arrive, beside the wait for room.
+        room: waits for so many bytes of room, for what is large.
+        turn: waits until it is the caller's turn to have one body of many values read.
+
+    Raises:
+        Refused: it is too large, too slow or no JSON.
+    """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         # Any other type a browser would send for a page of someone else, without asking us first.
@@ -95,13 +113,21 @@ async def body_of(headers: Mapping[bytes, bytes], receive: Receive, *, limit: in
     if not length.isdigit() or int(length[:20]) > _DRAINED * limit:
         raise too_large
     try:
-        async with asyncio.timeout(seconds):
-            body = await _read(receive, limit)
+        async with asyncio.timeout(seconds) as end:
+
+            async def wait_for_room() -> None:
+                end.reschedule(None)
+                await room(min(int(length[:20]) or limit, limit))
+                end.reschedule(asyncio.get_running_loop().time() + seconds)
+
+            body = await _read(receive, limit, wait_for_room)
     except TimeoutError:
         raise Refused(408, "too_slow", "the body did not arrive in time", headers=(("Connection", "close"),)) from None
     if body is None:
         raise too_large
     try:
+        if len(body) > LARGE_BYTES and await aside(len(body), lambda: _is_of_many_values(body)):
+            await turn(1)
         return await aside(len(body), lambda: strict_json.loads(body, schemas.MAX_DEPTH)), len(body)
     except MalformedTask as error:
         raise Refused(400, "malformed_request", str(error)) from None
@@ -109,16 +135,25 @@ async def body_of(headers: Mapping[bytes, bytes], receive: Receive, *, limit: in
         raise Refused(400, "malformed_request", "nested too deep") from None
 
 
-async def _read(receive: Receive, limit: int) -> bytes | None:
+def _is_of_many_values(body: bytes) -> bool:
+    if strict_json.has_more_values(body, schemas.MAX_VALUES):
+        raise Refused(413, "too_large", f"at most {schemas.MAX_VALUES} values; send it in parts")
+    return strict_json.has_more_values(body, schemas.MANY_VALUES)
+
+
+async def _read(receive: Receive, limit: int, wait_for_room: Callable[[], Awaitable[None]]) -> bytes | None:
     """Return the body; None = it is too large, and read to its end: a client that still sends hears no answer."""
     parts: list[bytes] = []
-    size, is_last = 0, False
+    size, is_last, has_room = 0, False, False
     while not is_last and size <= _DRAINED * limit:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Refused(400, "malformed_request", "the request ended in the midst of its body")
         part = message.get("body", b"")
         size += len(part)
+        if size > LARGE_BYTES and not has_room:
+            await wait_for_room()
+            has_room = True
         if size <= limit:
             parts.append(part)
         is_last = not message.get("more_body")

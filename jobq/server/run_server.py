@@ -2,22 +2,23 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import resource
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 
 from jobq.errors import ConfigurationError
+from jobq.local_service import is_loopback, token_file
 from jobq.server.app import App, Limits
 from jobq.server.backend_pool import Places
 from jobq.server.load_generator import GeneratorLoop
 from jobq.server.slow_client_limits import MOST_CONNECTIONS, PatientProtocol
-from jobq.server.tokens import TokenBook
+from jobq.server.tokens import TokenBook, token_in
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger("jobq.server")
@@ -35,6 +36,7 @@ class Listening:
         host: name or address.
         port: 0 = one that is free.
         certificate, key: files of TLS; None = plain HTTP.
+        is_open: whether everyone who reaches it is let in, as long as no token was made.
         limits: of each request.
     """
 
@@ -42,6 +44,7 @@ class Listening:
     port: int = 8000
     certificate: str | None = None
     key: str | None = None
+    is_open: bool = False
     limits: Limits = field(default_factory=Limits)
 
 
@@ -53,7 +56,11 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
-    spec: str, settings: Settings, listening: Listening, stop: asyncio.Event, on_ready: Callable[[str, bool], None]
+    spec: str,
+    settings: Settings,
+    listening: Listening,
+    stop: asyncio.Event,
+    on_ready: Callable[[str, bool, Path | None], None],
 ) -> None:
     """Serve a place until `stop` is set; then refuse what is new, answer what is under way, and return.
 
@@ -62,7 +69,7 @@ async def serve(
         settings: for its backends.
         listening: where.
         stop: ends it.
-        on_ready: called with the URL and whether tokens are needed, once it listens.
+        on_ready: called once it listens: with the URL, whether tokens are needed, and the file that has the owner's.
 
     Raises:
         ConfigurationError: it may not listen there without tokens, cannot, or the backend cannot be served.
@@ -71,8 +78,14 @@ async def serve(
     places = Places(spec, settings)
     try:
         await places.open()
-        is_local = _is_loopback(listening.host)
-        has_tokens = await TokenBook(places.root).is_kept()
+        is_local = is_loopback(listening.host)
+        if listening.is_open and not is_local:
+            raise ConfigurationError(
+                f"{listening.host} can be reached by others: with --no-token all of them could run commands on your"
+                " workers. Leave one of --host and --no-token away"
+            )
+        tokens = TokenBook(places.root)
+        has_tokens = await tokens.is_kept()
         if not is_local and not has_tokens:
             raise ConfigurationError(
                 f"{listening.host} can be reached by others, and there is no token yet: all who reach it could run"
@@ -81,12 +94,18 @@ async def serve(
             )
         _allow_descriptors()
         with _listener(listening) as listener:
-            app = App(places, needs_tokens=not is_local, limits=listening.limits)
+            port = listener.getsockname()[1]
+            file = token_file(settings, port) if is_local and not listening.is_open else None
+            if file is not None:
+                tokens.add(token_in(file))
+            listener.listen(_BACKLOG)  # now: who reaches it finds the token
+            app = App(places, needs_tokens=not listening.is_open, tokens=tokens, limits=listening.limits)
             scheme = "https" if listening.certificate else "http"
-            url = f"{scheme}://{_shown(listening.host)}:{listener.getsockname()[1]}"
+            url = f"{scheme}://{_shown(listening.host)}:{port}"
+            needs_tokens = has_tokens or not listening.is_open
             generator = asyncio.create_task(GeneratorLoop(app.service, settings).run(), name="generator")
             try:
-                await _run(app, listener, listening, stop, lambda: on_ready(url, has_tokens))
+                await _run(app, listener, listening, stop, lambda: on_ready(url, needs_tokens, file))
             finally:
                 generator.cancel()
                 await asyncio.wait({generator})
@@ -138,7 +157,6 @@ def _listener(listening: Listening) -> Iterator[socket.socket]:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
         listener.setblocking(False)
         yield listener
     except OSError as error:
@@ -160,15 +178,6 @@ def _allow_descriptors() -> None:
             hard,
             MOST_CONNECTIONS,
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _shown(host: str) -> Any:

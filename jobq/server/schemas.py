@@ -6,7 +6,15 @@ Version 1. Fields may be added to answers; anything else is a new version (`Jobq
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from jobq.backend import MOST_CHECKPOINTS
 from jobq.formats import durations, strict_json
@@ -34,6 +42,9 @@ MAX_MARK: Final = 1024  # what names the files of a checkpoint, beside its value
 MAX_OUTPUT: Final = 256 * 1024
 MAX_FIGURE: Final = 2**53  # what every reader of JSON takes
 MAX_TOKEN: Final = 2**63 - 1
+MAX_VALUES: Final = 1_000_000  # of a request: ten thousand tasks with a hundred each
+MANY_VALUES: Final = 100_000  # as many take longer, and more memory, than their bytes say
+MOST_FIELDS: Final = 100  # of one object that is to be a request: each that is unknown costs an error
 MAX_DEPTH: Final = strict_json.MAX_DEPTH + 3  # of a request: a task stands within {"settles": [{"task": ...}]}
 
 # Values of any shape are `Any`: they are JSON already (`strict_json`), and to look at each again takes seconds.
@@ -51,6 +62,13 @@ class Body(BaseModel):
     """A request: nothing unknown in it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+            raise ValueError(f"more than {MOST_FIELDS} fields")
+        return value
 
 
 class NewTasks(Body):

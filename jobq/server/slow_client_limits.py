@@ -13,6 +13,7 @@ from jobq.server import schemas
 
 HEAD_SECONDS: Final = 10.0
 _HEAD_BYTES: Final = 32 * 1024
+_AROUND_HEADER: Final = 4  # ": " and the end of the line
 _MOST_HEADERS: Final = 100
 MOST_CONNECTIONS: Final = 4_000
 
@@ -21,6 +22,7 @@ class PatientProtocol(HttpToolsProtocol):
     """One connection: HTTP/1.1 with limits on the head of a request."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _read_bytes = 0  # of the head that is read: of its parts that have an end
     _head_bytes = 0
     _is_in_head = True
     _is_closed = False
@@ -47,17 +49,23 @@ class PatientProtocol(HttpToolsProtocol):
             if self._deadline is None:
                 self._await_head()  # the next request of a connection that is kept
         super().data_received(data)
-        if self._is_in_head and self._head_bytes > _HEAD_BYTES and not self._is_closed:
-            self._refuse(431, "head_too_large", "the head of the request is too large")
+        if self._is_in_head and self._head_bytes > _HEAD_BYTES:
+            self._refuse_head()
 
     def on_message_begin(self) -> None:
         """Begin a head."""
         super().on_message_begin()
         self._is_in_head = True
+        self._read_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the path and the query."""
+        if self._fits(len(url)):
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header; what stands behind a body (a trailer) is none, since proxies look at heads alone."""
-        if not self._is_in_head:
+        if not self._is_in_head or not self._fits(len(name) + len(value) + _AROUND_HEADER):
             return
         super().on_header(name, value)
         if len(self.headers) > _MOST_HEADERS:
@@ -93,6 +101,16 @@ class PatientProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP."""
         self._refuse(400, "malformed_request", msg)
+
+    def _fits(self, size: int) -> bool:
+        """Count a part of a head: one that comes all at once has an end before its bytes are counted as they come."""
+        self._read_bytes += size
+        if self._read_bytes > _HEAD_BYTES:
+            self._refuse_head()
+        return not self._is_closed
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, "head_too_large", f"the head of the request is larger than {_HEAD_BYTES} bytes")
 
     def _await_head(self) -> None:
         self._deadline = self.loop.call_later(HEAD_SECONDS, self._too_late)

@@ -45,6 +45,7 @@ async def push(call: Call) -> Reply:
     backend = await call.backend()
     ids = await backend.push(tasks)
     call.audited["ids"] = ids[:10]
+    call.audited["work"] = [task.fingerprint().hex() for task in tasks[:10]]
     call.audited["count"] = len(ids)
     return 202, {"ids": ids}
 
@@ -353,7 +354,7 @@ def _refusal(refused: Refused) -> dict[str, Any]:
     return {"status": refused.status, "error": {"code": refused.code, "message": refused.message}}
 
 
-@ENDPOINTS.add("GET", "", Scope.READ, **_PAGES | {"parameters": (AFTER, LIMIT, _STATE)})
+@ENDPOINTS.add("GET", "", Scope.VIEW, **_PAGES | {"parameters": (AFTER, LIMIT, _STATE)})
 async def page(call: Call) -> Reply:
     """Show tasks, by id."""
     kind = Kind(call.query.get("state", Kind.ALL)) if call.query.get("state", "all") in set(Kind) else None
@@ -362,19 +363,19 @@ async def page(call: Call) -> Reply:
     return await _page(call, kind)
 
 
-@ENDPOINTS.add("GET", "/started", Scope.READ, **_PAGES)
+@ENDPOINTS.add("GET", "/started", Scope.VIEW, **_PAGES)
 async def started(call: Call) -> Reply:
     """Show the tasks that are leased."""
     return await _page(call, Kind.STARTED)
 
 
-@ENDPOINTS.add("GET", "/processed", Scope.READ, **_PAGES)
+@ENDPOINTS.add("GET", "/processed", Scope.VIEW, **_PAGES)
 async def processed(call: Call) -> Reply:
     """Show the tasks that are done."""
     return await _page(call, Kind.PROCESSED)
 
 
-@ENDPOINTS.add("GET", "/dead", Scope.READ, **_PAGES)
+@ENDPOINTS.add("GET", "/dead", Scope.VIEW, **_PAGES)
 async def dead(call: Call) -> Reply:
     """Show the tasks that were given up."""
     return await _page(call, Kind.DEAD)
@@ -391,7 +392,7 @@ async def _page(call: Call, kind: Kind) -> Reply:
     return 200, {"tasks": shown, "next": shown[-1]["id"] if len(found) > limit else None}
 
 
-@ENDPOINTS.add("GET", "/{id}", Scope.READ, answers={200: answers.TaskShown})
+@ENDPOINTS.add("GET", "/{id}", Scope.VIEW, answers={200: answers.TaskShown})
 async def show(call: Call) -> Reply:
     """Show a task."""
     record = None if "\0" in call.path["id"] else await (await call.backend()).find(call.path["id"])

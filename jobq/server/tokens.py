@@ -1,4 +1,8 @@
-"""Bearer tokens: who may do what to which queue. Kept as hashes in the database that is served (rules.md 3, A8).
+"""Bearer tokens: who may do what to which queue, and the audit. Kept as hashes in the place that is served (A8).
+
+But for the one with which its owner's own commands use a service on this machine's loopback: that is made anew at each
+start, and kept in a file alone. Who takes the port once the service has ended, and is sent the token by commands that
+know of no end, has nothing of it.
 
 A token is `jobq_ID_SECRET`: the id names it in lists and in the audit, the secret has 256 bits, so that one round of
 SHA-256 is enough of a hash.
@@ -7,16 +11,20 @@ SHA-256 is enough of a hash.
 import hashlib
 import hmac
 import json
+import logging
 import secrets
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
 from jobq.servable import Document, Servable
 
+_audit: Final = logging.getLogger("jobq.audit")
 _DOCUMENT: Final = "tokens"
 _FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken
 _STALE_SECONDS: Final = 60.0  # how long tokens are believed while the store does not answer
@@ -32,8 +40,19 @@ class Scope(StrEnum):
     ENQUEUE = "enqueue"  # add tasks, make the queue
     LEASE = "lease"  # claim tasks and keep them, named leases too
     SETTLE = "settle"  # end what was claimed
-    READ = "read"  # look
-    ADMIN = "admin"  # clear, dead letters, the generator, leases of others
+    WATCH = "watch"  # numbers
+    VIEW = "view"  # and what runs, what it printed, results, leases; no values of variables, no bodies
+    READ = "read"  # and these
+    OPERATE = "operate"  # cancel, retry
+    ADMIN = "admin"  # and delete, the generator, leases of others
+
+
+# By which others a scope is permitted too.
+_GIVEN_BY: Final = {
+    Scope.WATCH: frozenset({Scope.WATCH, Scope.VIEW, Scope.READ}),
+    Scope.VIEW: frozenset({Scope.VIEW, Scope.READ}),
+    Scope.OPERATE: frozenset({Scope.OPERATE, Scope.ADMIN}),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +77,9 @@ class TokenRecord:
 
     def permits(self, scope: Scope, queue: str) -> bool:
         """Return whether it permits this."""
-        return scope in self.scopes and (ALL_QUEUES in self.queues or queue in self.queues)
+        return not _GIVEN_BY.get(scope, {scope}).isdisjoint(self.scopes) and (
+            ALL_QUEUES in self.queues or queue in self.queues
+        )
 
 
 class TokenBook:
@@ -70,10 +91,16 @@ class TokenBook:
 
     def __init__(self, store: Servable) -> None:
         self._store = store
+        self._own: dict[str, TokenRecord] = {}
         self._records: dict[str, TokenRecord] = {}
         self._is_kept = False
         self._read_at = -_STALE_SECONDS
         self._tried_at = -_STALE_SECONDS
+
+    def add(self, record: TokenRecord) -> None:
+        """Take one more for good, which is not kept there."""
+        self._own[record.id] = record
+        _note("token made", record)
 
     async def is_kept(self) -> bool:
         """Return whether a token was ever made here; to revoke the last one must not open the service to everybody."""
@@ -84,7 +111,8 @@ class TokenBook:
         """Return the record of a token, if it is one; raises BackendUnavailable where no one can say."""
         await self._refresh()
         parts = token.split("_", 2)
-        record = self._records.get(parts[1]) if len(parts) == _PARTS and parts[0] == "jobq" else None
+        token_id = parts[1] if len(parts) == _PARTS and parts[0] == "jobq" else ""
+        record = self._own.get(token_id) or self._records.get(token_id)
         given = hashlib.sha256(parts[-1].encode("utf-8", "replace")).hexdigest()
         # The comparison takes the same time whatever is compared, also where there is nothing to compare with.
         is_right = hmac.compare_digest(given, _NOBODY if record is None else record.hash)
@@ -97,13 +125,41 @@ class TokenBook:
         self._tried_at = now
         try:
             document = await self._store.document(_DOCUMENT)
-            self._records = {record.id: record for record in _records_of(document)}
+            self._take({record.id: record for record in _records_of(document)})
             self._is_kept = document is not None
         except JobqError:
             if now - self._read_at >= _STALE_SECONDS:
                 raise BackendUnavailable("nobody can say which tokens are good") from None
         else:
             self._read_at = now
+
+    def _take(self, records: dict[str, TokenRecord]) -> None:
+        if self._read_at > 0:  # else they may have been there for long
+            for did, known, others in (
+                ("token made", records, self._records),
+                ("token revoked", self._records, records),
+            ):
+                for token_id in known.keys() - others.keys():
+                    _note(did, known[token_id])
+        self._records = records
+
+
+def audit(did: str, *, caller: str = "-", address: str = "-", **more: Any) -> None:
+    """Write the audit's one line of a change or a refusal: who did what, and how it ended; no contents (A5).
+
+    Args:
+        did: what was done.
+        caller: the id of a token; "-" = anyone.
+        address: where the caller is.
+        **more: to what it was done.
+    """
+    fields = {"at": round(time.time(), 3), "caller": caller, "from": address, "did": did, **more}
+    _audit.info("%s", json.dumps(fields))
+
+
+def _note(did: str, record: TokenRecord) -> None:
+    fields = {name: value for name, value in asdict(record).items() if name not in ("id", "hash")}
+    audit(did, token=record.id, **fields)
 
 
 async def records(store: Servable) -> list[TokenRecord]:
@@ -113,21 +169,52 @@ async def records(store: Servable) -> list[TokenRecord]:
 
 async def create(store: Servable, name: str, scopes: Sequence[str], queues: Sequence[str]) -> tuple[TokenRecord, str]:
     """Make a token; return its record and the token itself, which is never to be had again."""
+    record, token = new_token(secrets.token_hex(6), name, scopes, queues)
+
+    def add(known: list[TokenRecord]) -> list[TokenRecord]:
+        return [*known, record]
+
+    await _change(store, add)
+    return record, token
+
+
+def new_token(token_id: str, name: str, scopes: Sequence[str], queues: Sequence[str]) -> tuple[TokenRecord, str]:
+    """Return the record of a new token, and the token itself."""
     secret = secrets.token_urlsafe(32)
     record = TokenRecord(
-        id=secrets.token_hex(6),
+        id=token_id,
         name=name,
         hash=hashlib.sha256(secret.encode()).hexdigest(),
         scopes=tuple(scopes),
         queues=tuple(queues),
         created=time.time(),
     )
+    return record, f"jobq_{token_id}_{secret}"
 
-    def add(known: list[TokenRecord]) -> list[TokenRecord]:
-        return [*known, record]
 
-    await _change(store, add)
-    return record, f"jobq_{record.id}_{secret}"
+def token_in(path: Path) -> TokenRecord:
+    """Return the record of a token that permits everything, and leave the token where nobody else can read it.
+
+    Args:
+        path: of the file; one that is there is replaced.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
+    record, token = new_token("local", "the owner's commands on this machine", tuple(Scope), (ALL_QUEUES,))
+    try:
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        # Of mode 0600, and under a name that nobody has foreseen.
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            file.write(token)
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the token of this service cannot be written to {path}: {error.strerror or error}; point JOBQ_HOME to a"
+            " folder of yours, or let everyone on this machine in with --no-token"
+        ) from None
+    return record
 
 
 async def revoke(store: Servable, token_id: str) -> TokenRecord | None:

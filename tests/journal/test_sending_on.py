@@ -38,7 +38,7 @@ def test_a_task_goes_on_in_another_queue(place: Place) -> None:
     )  # fmt: skip
     assert waiting.stdout is not None
     id_ = place.until_line(waiting.stdout)
-    place.work()
+    place.work(env={"JOBQ_ONWARD_QUEUES": f"small, {name}"})
     assert waiting.wait(20) == 9
     told = json.loads(waiting.stdout.readline())
     assert (told["state"], told["exit_code"], told["outcome"]) == ("moved", 9, "failed")
@@ -54,7 +54,7 @@ def test_a_task_goes_on_in_another_queue(place: Place) -> None:
 def test_a_queue_that_is_not_there(place: Place) -> None:
     """Makes a dead letter that says so, with retries left; what cannot be a queue is refused at the push."""
     (id_,) = place.push("exit 9", more=("--on-exit", "9=queue:nowhere"))
-    place.work()
+    place.work("--onward-queues", "nowhere")
     record = place.record(id_)
     assert record.state == "dead"
     assert "could not be sent on to queue nowhere" in (record.description or "")
@@ -62,9 +62,36 @@ def test_a_queue_that_is_not_there(place: Place) -> None:
         assert told in place("push", "-c", "true", "--on-exit", rule, code=2).err
 
 
+@everywhere
+def test_a_worker_sends_only_where_its_own_list_says(place: Place) -> None:
+    """Who may push to one queue must not have workers push to all that their rights reach (A8): it runs, then dies."""
+    name = f"secret-{new_id()[-12:]}"
+    secret = _other(place, name)
+    secret("create")
+    (id_,) = place.push("echo ran; exit 9", more=("--on-exit", f"9=queue:{name}"))
+    worked = place.work(env={"JOBQ_ONWARD_QUEUES": "small"})
+    record = place.record(id_)
+    assert (record.state, record.attempt) == ("dead", 1)
+    assert f"queue {name}: the worker's JOBQ_ONWARD_QUEUES" in (record.description or "")
+    assert place("logs", id_).lines == ["ran"]
+    assert secret("peek", "--json").objects == []
+    told = f"queue {name} by its rule, which JOBQ_ONWARD_QUEUES (--onward-queues) does not list"
+    assert len([line for line in worked.err.splitlines() if told in line]) == 1
+
+
+def test_a_worker_warns_once_of_each_queue_that_it_does_not_list(tmp_path: Path) -> None:
+    """Also where no rule fires: nobody is to find out by a dead letter."""
+    jobq = Jobq(tmp_path)
+    for rule in ("9=queue:big", "8=queue:big", "7=queue:other"):
+        jobq("demo", "push", "--on-exit", rule, "-c", "true")
+    said = jobq("demo", "worker", "--onward-queues", "other", env=SHORT).err
+    (line,) = [line for line in said.splitlines() if "JOBQ_ONWARD_QUEUES" in line]
+    assert "queue big by its rule" in line
+
+
 async def test_a_lost_answer_queues_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push that was done but not answered is repeated, and known again (S1, S8)."""
-    settings = Settings(home=tmp_path, guardian="off")
+    settings = Settings(home=tmp_path, guardian="off", onward_queues=("big",))
     async with resolve("small", settings) as small, resolve("big", settings) as big:
         await small.create()
         await big.create()
@@ -100,7 +127,7 @@ def test_on_a_storage_queue(azure: tuple[Jobq, dict[str, str], str]) -> None:
     refused = jobq(f"{ACCOUNT}/{name}", "push", "--on-exit", "9=queue:Big", "-c", "true", env=env, code=2)
     assert "Big" in refused.err
     jobq(f"{ACCOUNT}/{name}", "push", "--on-exit", f"9=queue:{name}-big", "-c", "exit 9", env=env)
-    jobq(f"{ACCOUNT}/{name}", "worker", env=env)
+    jobq(f"{ACCOUNT}/{name}", "worker", "--onward-queues", f"{name}-big", env=env)
     assert jobq(big, "peek", "--json", env=env).objects[0]["task"]["command"] == "exit 9"
 
 
@@ -129,7 +156,7 @@ def test_each_life_of_each_task_has_a_name_of_its_own() -> None:
 
 async def test_tasks_of_one_id_from_two_queues_both_go_on(tmp_path: Path) -> None:
     """The second was told as moved, and ran nowhere (S1)."""
-    settings = Settings(home=tmp_path, guardian="off")
+    settings = Settings(home=tmp_path, guardian="off", onward_queues=("big",))
     async with (
         resolve("small", settings) as small,
         resolve("medium", settings) as medium,

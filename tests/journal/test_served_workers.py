@@ -54,7 +54,7 @@ def test_a_worker_over_http_is_like_any_other(tmp_path: Path) -> None:
 async def test_a_queue_that_is_not_there_over_http(tmp_path: Path) -> None:
     """A rule that sends a task on there makes a dead letter, here too."""
     with running(f"sqlite://{tmp_path}/q.db/demo", tmp_path) as server:
-        settings = Settings(home=tmp_path, guardian="off")
+        settings = Settings(home=tmp_path, guardian="off", onward_queues=("other",))
         async with resolve(f"{server.url}/demo", settings) as backend:
             await backend.create()
             queue = Queue(backend, settings)

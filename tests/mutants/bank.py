@@ -570,6 +570,42 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sqlite/test_store.py::test_s3_a_lease_that_an_older_jobq_took_is_not_the_dead_workers",
     ),
     Mutant(
+        name="who may push to one queue has workers push to all",
+        file="jobq/run/attempt/forward.py",
+        text="if verdict.queue not in onward.names:",
+        wrong="if not verdict.queue:",
+        test="tests/journal/test_sending_on.py::test_a_worker_sends_only_where_its_own_list_says[sqlite]",
+    ),
+    Mutant(
+        name="a service on loopback answers every user of the machine",
+        file="jobq/server/run_server.py",
+        text="needs_tokens=not listening.is_open",
+        wrong="needs_tokens=False",
+        test="tests/service/test_owners_token.py::test_its_owners_commands_find_the_token_and_nobody_else_is_let_in",
+    ),
+    Mutant(
+        name="who takes a service's port has its owner's workers run commands",
+        file="jobq/local_service.py",
+        text="return owners <= {0, os.getuid()} if owners else None",
+        wrong="return bool(owners)",
+        test="tests/service/test_owners_token.py"
+        "::test_another_user_who_takes_the_port_is_told_nothing_and_nothing_is_run_of_his[127.0.0.1]",
+    ),
+    Mutant(
+        name="who may view sees the values of variables",
+        file="jobq/server/journal.py",
+        text="is_whole = call.may(Scope.READ, call.queue)",
+        wrong="is_whole = True",
+        test="tests/service/test_safety.py::test_who_may_view_sees_no_values_of_variables",
+    ),
+    Mutant(
+        name="small values are not counted before they are read",
+        file="jobq/server/request_parsing.py",
+        text="if strict_json.has_more_values(body, schemas.MAX_VALUES)",
+        wrong="if not body",
+        test="tests/service/test_large_bodies.py::test_small_values_are_counted_before_they_are_read[objects]",
+    ),
+    Mutant(
         name="who may settle may change what runs",
         file="jobq/server/tasks.py",
         text="        settlement = Requeue(_counted(",

@@ -25,17 +25,21 @@ class HttpServer:
         port: 0 = one that is free, which it then keeps over restarts.
         options: more of its command line.
         files: how many it may have open, as long as it does not ask for more; 0 = as many as we.
+        is_open: whether it wants no token, as long as none was made.
     """
 
-    def __init__(self, spec: str, folder: Path, *options: str, port: int = 0, files: int = 0) -> None:
+    def __init__(
+        self, spec: str, folder: Path, *options: str, port: int = 0, files: int = 0, is_open: bool = True
+    ) -> None:
         self.spec = spec
         self.port = port
         self.log = folder / f"serve-{id(self)}.log"
-        self._options = options
+        self._options = (*options, "--no-token") if is_open else options
         self._limited = ["prlimit", f"--nofile={files}:4096", "--"] if files else []
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
         self._environment |= {"JOBQ_HOME": str(folder), "JOBQ_ALLOW_SHORT_LEASE": "1"}
         self.process: subprocess.Popen[str] | None = None
+        self.token_file: Path | None = None  # of its owner's token, once it runs
 
     @property
     def url(self) -> str:
@@ -61,7 +65,9 @@ class HttpServer:
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"the service does not start:\n{self.log.read_text()[-4000:]}")
-        self.port = int(json.loads(line)["url"].rpartition(":")[2])
+        said = json.loads(line)
+        self.port = int(said["url"].rpartition(":")[2])
+        self.token_file = Path(said["token_file"]) if said["token_file"] else None
 
     def kill(self) -> None:
         """End it as a power cut does."""
@@ -98,9 +104,9 @@ class HttpServer:
 
 
 @contextlib.contextmanager
-def running(spec: str, folder: Path, *options: str, files: int = 0) -> Iterator[HttpServer]:
+def running(spec: str, folder: Path, *options: str, files: int = 0, is_open: bool = True) -> Iterator[HttpServer]:
     """A service while the context is entered."""
-    server = HttpServer(spec, folder, *options, files=files)
+    server = HttpServer(spec, folder, *options, files=files, is_open=is_open)
     server.start()
     try:
         yield server

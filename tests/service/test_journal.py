@@ -133,9 +133,9 @@ async def test_reading_needs_a_token_that_reads(jobq: Jobq, tmp_path: Path) -> N
     token = jobq("serve", "token", "create", spec, "--scope", "lease").out.strip()
     with running(spec, tmp_path) as server:
         async with HttpBackend(Connection(server.url, token=token), "demo") as backend:
-            with pytest.raises(AccessDenied, match="does not permit read"):
+            with pytest.raises(AccessDenied, match="does not permit view"):
                 await journal_of(backend).running(1)
-            with pytest.raises(AccessDenied, match="does not permit admin"):
+            with pytest.raises(AccessDenied, match="does not permit operate"):
                 await journal_of(backend).cancel(["one"])
 
 

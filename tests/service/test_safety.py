@@ -45,7 +45,7 @@ def token_for(spec: str, *scopes: str, queue: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def tokens(spec: str) -> dict[str, str]:
-    made = {scope: token_for(spec, scope) for scope in ("enqueue", "lease", "settle", "read", "admin")}
+    made = {scope: token_for(spec, scope) for scope in SCOPES}
     return made | {"elsewhere": token_for(spec, "enqueue", "read", queue="other")}
 
 
@@ -56,7 +56,9 @@ def server(spec: str, folder: Path, tokens: dict[str, str]) -> Iterator[HttpServ
         yield made
 
 
-# What each scope alone permits.
+SCOPES = ("enqueue", "lease", "settle", "watch", "view", "read", "operate", "admin")
+GIVEN_BY = {"watch": {"watch", "view", "read"}, "view": {"view", "read"}, "operate": {"operate", "admin"}}
+# What each scope permits.
 CALLS: dict[str, tuple[str, str, Any, str]] = {
     "push": ("POST", "/api/tasks", {"tasks": [{"command": "true"}]}, "enqueue"),
     "make": ("PUT", "/api/queues/demo", None, "enqueue"),
@@ -65,12 +67,18 @@ CALLS: dict[str, tuple[str, str, Any, str]] = {
     "complete": ("PUT", "/api/tasks/t/complete", {"receipt": "r"}, "settle"),
     "fail": ("PUT", "/api/tasks/t/fail", {"receipt": "r"}, "settle"),
     "acquire": ("POST", "/api/leases", {"resource": "n", "ttl": 1.0}, "lease"),
-    "leases": ("GET", "/api/leases", None, "read"),
-    "tasks": ("GET", "/api/tasks", None, "read"),
-    "count": ("GET", "/api/queues/demo", None, "read"),
-    "metrics": ("GET", "/metrics", None, "read"),
+    "leases": ("GET", "/api/leases", None, "view"),
+    "tasks": ("GET", "/api/tasks", None, "view"),
+    "journal": ("GET", "/api/queues/demo/journal/running", None, "view"),
+    "peek": ("GET", "/api/queues/demo/peek", None, "read"),
+    "letters": ("GET", "/api/queues/demo/dead-letters", None, "read"),
+    "count": ("GET", "/api/queues/demo", None, "watch"),
+    "counts": ("GET", "/api/queues/demo/journal/stats", None, "watch"),
+    "metrics": ("GET", "/metrics", None, "watch"),
+    "cancel": ("POST", "/api/queues/demo/journal/cancel", {"ids": []}, "operate"),
+    "redrive": ("POST", "/api/queues/demo/redrive", {"ids": []}, "operate"),
     "clear": ("POST", "/api/queues/demo/clear", None, "admin"),
-    "redrive": ("POST", "/api/queues/demo/redrive", {"ids": []}, "admin"),
+    "purge": ("POST", "/api/queues/demo/purge", {"ids": []}, "admin"),
     "revoke": ("DELETE", "/api/leases/n", None, "admin"),
     "generate": ("POST", "/api/generator/stop", None, "admin"),
 }
@@ -87,7 +95,7 @@ def test_each_call_wants_its_scope(server: HttpServer, tokens: dict[str, str], n
         answer = connection.getresponse()
         answer.read()
         assert answer.headers["Jobq-Service"] == "1"
-        if held == scope:
+        if held in GIVEN_BY.get(scope, {scope}):
             assert answer.status not in {401, 403}, (held, answer.status)
         else:
             wanted = {401, 429} if held in {"none", "wrong", "odd"} else {403}  # 429: too many guesses
@@ -131,7 +139,9 @@ def test_it_listens_elsewhere_with_tokens_only(tmp_path: Path) -> None:
     said = jobq("serve", spec, "--host", "0.0.0.0", "--port", "0", code=3)
     assert "token create" in said
     token = token_for(spec, "read")
-    with running(spec, tmp_path, "--host", "0.0.0.0", files=256) as server:
+    assert "--no-token" in jobq("serve", spec, "--host", "0.0.0.0", "--port", "0", "--no-token", code=3)
+    with running(spec, tmp_path, "--host", "0.0.0.0", files=256, is_open=False) as server:
+        assert server.token_file is None
         with ExitStack() as idle:  # a soft limit of 1024 is common; more connections than that are to be borne
             for _ in range(300):
                 idle.enter_context(closing(socket.create_connection(("127.0.0.1", server.port), timeout=20)))
@@ -185,9 +195,60 @@ def test_the_audit_has_one_line_for_each_change(server: HttpServer, tokens: dict
         ("PUT /api/tasks/{id}/complete", [task_id], 409),
     ]
     assert lines[0]["caller"] == tokens["enqueue"].split("_")[1]
+    other = {"tasks": [{"command": "another"}, body["tasks"][0]]}
+    server.ask("POST", "/api/tasks", other, token=tokens["enqueue"])
+    (pushed,) = audit(server)[before + 2 :]
+    assert pushed["work"][1] == lines[0]["work"][0] != pushed["work"][0], "the same work, whoever pushed it when"
     log = server.log.read_text()
     assert "canary" not in log
     assert not any(token.split("_", 2)[2] in log for token in tokens.values())
+
+
+def test_refusals_and_tokens_are_in_the_audit(tmp_path: Path) -> None:
+    """Who tried what, and with which token; one who floods the service does not flood its log."""
+    place = f"sqlite://{tmp_path}/jobs.db/demo"
+    worker = token_for(place, "lease")
+    with running(place, tmp_path, "--rate-limit", "20") as server:
+
+        def lines(status: int) -> list[tuple[str, str]]:
+            return [(line["caller"], line["did"]) for line in audit(server) if line.get("status") == status]
+
+        assert server.ask("POST", "/api/tasks", {"tasks": [{"command": "true"}]})[0] == 401
+        assert server.ask("GET", "/api/tasks", token="jobq_00_canary")[0] == 401
+        assert lines(401) == [("-", "POST /api/tasks"), ("-", "GET /api/tasks")]
+        id_ = worker.split("_")[1]
+        assert server.ask("POST", "/api/tasks", {"tasks": [{"command": "true"}]}, token=worker)[0] == 403
+        assert server.ask("DELETE", "/api/leases/n", token=worker)[0] == 403
+        assert lines(403) == [(id_, "POST /api/tasks"), (id_, "DELETE /api/leases/{id}")]
+        statuses = [server.ask("GET", "/api/tasks", token=worker)[0] for _ in range(150)]
+        assert 1 <= len(lines(429)) < statuses.count(429)
+        assert set(lines(429)) == {(id_, "GET /api/tasks")}
+        made = token_for(place, "view", queue="demo").split("_")[1]
+        jobq("serve", "token", "revoke", place, id_)
+        end = time.monotonic() + 10
+        while len(found := [line for line in audit(server) if line["did"].startswith("token ")]) < 2:
+            assert time.monotonic() < end
+            server.ask("GET", "/api/tasks", token="jobq_00_x")
+            time.sleep(0.1)
+        told = {line["did"]: (line["token"], line["scopes"], line["queues"]) for line in found}
+        assert told == {"token made": (made, ["view"], ["demo"]), "token revoked": (id_, ["lease"], ["*"])}
+        assert "canary" not in server.log.read_text()
+        assert worker.split("_", 2)[2] not in server.log.read_text()
+
+
+def test_who_may_view_sees_no_values_of_variables(server: HttpServer, tokens: dict[str, str]) -> None:
+    """Wherever tasks are shown: what runs, not with what; the bodies are for those who may read."""
+    task = {"command": "echo shown-command", "env": {"SECRET": "canary-of-view"}}
+    (id_,) = server.ask("POST", "/api/tasks", {"tasks": [task]}, token=tokens["enqueue"])[1]["ids"]
+    paths = [each.replace("{id}", id_) for each in server.ask("GET", "/openapi.json")[1]["paths"]]
+    seen = {}
+    for who in ("view", "read"):
+        answers = [server.ask("GET", path, token=tokens[who]) for path in paths if path != "/metrics"]
+        answers.append(server.ask("POST", "/api/queues/demo/journal/find", {"ids": [id_]}, token=tokens[who]))
+        seen[who] = json.dumps(answers)
+    assert "canary-of-view" in seen["read"]
+    assert "canary-of-view" not in seen["view"]
+    assert "shown-command" in seen["view"]
 
 
 def audit(server: HttpServer) -> list[dict[str, Any]]:

@@ -13,20 +13,23 @@ from jobq.cli.interrupts import heard
 from jobq.errors import BackendMissing
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jobq.backend import Backend
     from jobq.server.run_server import Listening
     from jobq.server.tokens import TokenRecord
     from jobq.settings import Settings
 
-_SCOPES: Final = ("enqueue", "lease", "settle", "read", "admin")
+_SCOPES: Final = ("enqueue", "lease", "settle", "watch", "view", "read", "operate", "admin")
 _BROUGHT: Final = frozenset({"uvicorn", "httptools", "prometheus_client", "uvloop"})  # by the extra
 _HELP: Final = """Serve the queues of a place over HTTP until Ctrl-C or SIGTERM, so that workers need no rights there.
 
 SPEC names a queue of an SQL backend, as in `jobq SPEC worker`; all queues beside it are served too. Workers elsewhere
 use them as http://HOST:PORT/QUEUE. Several of these may serve one PostgreSQL.
 
-It listens on this machine alone; anywhere else it needs tokens (`jobq serve token create`), which it then wants of
-everyone. Put TLS before it, or give it --certificate and --key. Needs pip install 'jobq[server]'.
+It listens on this machine alone, for your own commands, which find a token that it makes at each start; for others, and
+to listen anywhere else, make tokens (`jobq serve token create`). Put TLS before it, or give it --certificate and --key.
+Needs pip install 'jobq[server]'.
 """
 
 
@@ -75,6 +78,12 @@ def take_spec(context: click.Context, spec: str) -> None:
 @click.option("--certificate", metavar="FILE", help="Serve HTTPS with this certificate (and its chain).")
 @click.option("--key", metavar="FILE", help="The certificate's key.")
 @click.option(
+    "--no-token",
+    "is_open",
+    is_flag=True,
+    help="Let in everyone on this machine: each of its users and programs may run commands on your workers.",
+)
+@click.option(
     "--rate-limit", metavar="N", type=click.FloatRange(min=1), default=5000.0,
     help="Requests a second of one token, or of one address without tokens. Default: 5000.",
 )  # fmt: skip
@@ -86,6 +95,7 @@ def serve(
     port: int,
     certificate: str | None,
     key: str | None,
+    is_open: bool,
     rate_limit: float,
     as_json: bool,
 ) -> int | None:
@@ -106,7 +116,7 @@ def serve(
             f"the service needs {error.name!r}; install it with: pip install 'jobq[server]'"
         ) from error
     limits = Limits(rate=rate_limit, burst=2 * rate_limit)
-    listening = Listening(host=host, port=port, certificate=certificate, key=key, limits=limits)
+    listening = Listening(host=host, port=port, certificate=certificate, key=key, is_open=is_open, limits=limits)
     _log_to_stderr()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(spec, settings, listening, as_json=as_json))
@@ -141,12 +151,14 @@ async def _serve(spec: str, settings: "Settings", listening: "Listening", *, as_
 
     stop = asyncio.Event()
 
-    def announce(url: str, wants_tokens: bool) -> None:
+    def announce(url: str, wants_tokens: bool, file: "Path | None") -> None:
         if as_json:
-            terminal.put_json({"url": url, "tokens": wants_tokens})
+            terminal.put_json({"url": url, "tokens": wants_tokens, "token_file": None if file is None else str(file)})
         else:
             terminal.put(url)
-            whom = "to those who have a token" if wants_tokens else "to everyone on this machine, without tokens"
+            whom = "to those who have a token" if wants_tokens else "to every user and program on this machine"
+            if file is not None:
+                whom += f"; your own commands find theirs in {file}"
             terminal.say(f"serving {whom}; {url}/openapi.json has what there is. Ctrl-C ends it.")
         terminal.flush()
 

@@ -1,4 +1,4 @@
-"""Which tasks a worker runs, where it was told (rules.md 3, A1): lists of commands, functions and variables."""
+"""Which tasks a worker runs, where it is limited (rules.md 3, A1): lists of commands, functions and variables."""
 
 import re
 import shlex

@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from jobq.backend import Backend, Delivery
@@ -18,7 +19,7 @@ from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.attempt_journal import AttemptJournal
-from jobq.run.attempt.forward import sent_on
+from jobq.run.attempt.forward import Onward, sent_on
 from jobq.run.attempt.neighbours import Admission, Place
 from jobq.run.attempt.result import fit_to_keep
 from jobq.run.attempt.retry import Backoff, Cancel, Judge, Leave, Reason, SendOn, Verdict
@@ -86,6 +87,11 @@ class Supervisor:
     on_slot_free: Callable[[], None] = lambda: None
     judge: Judge = retry.verdict
     chance: random.Random = field(default_factory=random.Random)
+
+    @cached_property
+    def onward(self) -> Onward:
+        """Where a task's rule may send it on."""
+        return Onward(self.settings.onward_queues)
 
     @property
     def lease(self) -> timedelta:
@@ -162,6 +168,7 @@ class _Attempt:
             self._events.leased(task)
             return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
         self._events.leased(task)
+        self._with.onward.warn_of(task)
         has_room = await self._has_room()
         if self._journal.is_canceled:
             return await self._settle(Cancel(), None)
@@ -362,7 +369,9 @@ class _Attempt:
             patience = Patience(self._with.clock, seconds, self._with.stopping)
             stopped = self._journal.is_canceled
             verdict = (
-                Cancel() if stopped else await sent_on(self._with.backend, verdict, outcome, self._keeper, patience)
+                Cancel()
+                if stopped
+                else await sent_on(self._with.backend, verdict, outcome, self._keeper, patience, self._with.onward)
             )
         verdict = self._journal.judged(verdict)
         settled = await self._settle_and_report(verdict, outcome)
