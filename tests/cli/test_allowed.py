@@ -92,5 +92,22 @@ def test_a_worker_that_may_run_nothing_of_what_is_queued_ends_and_says_so(jobq: 
     assert (size["visible"] + size["scheduled"], size["leased"], size["dead"]) == (25, 0, 0)
 
 
+def test_s11_what_is_not_allowed_kills_nothing_that_is(jobq: Jobq) -> None:
+    """Who may push filled the queue with it: the worker stopped, and what it ran was given back until it was dead."""
+    wait = f"until [ -e {jobq.folder}/end ]; do sleep 0.05; done"
+    jobq("demo", "push", "--max-preemptions", "0", "-c", wait)
+    jobq("demo", "push", "-", stdin="touch ran\n" * 12)
+    worker = jobq.start("demo", "worker", "--json", "-n", "2", env={"JOBQ_ALLOW_COMMANDS": "^until .*"})
+    assert worker.stdout is not None
+    events: list[dict[str, object]] = []
+    while not events or events[-1]["event"] != "worker.draining":
+        events.append(json.loads(worker.stdout.readline()))
+    (jobq.folder / "end").touch()
+    events += [json.loads(line) for line in worker.stdout]
+    assert worker.wait(20) == 3
+    assert [event["event"] for event in events if "preempted" in str(event["event"])] == []
+    assert (events[-1]["succeeded"], events[-1]["dead_lettered"]) == (1, 0)
+
+
 def test_what_a_user_runs_here_needs_no_list(jobq: Jobq) -> None:
     assert jobq("run", "-", stdin="echo own\n", env={"JOBQ_ALLOW_COMMANDS": "train"}).out == "own\n"

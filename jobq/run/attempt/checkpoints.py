@@ -20,7 +20,7 @@ from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, LockL
 from jobq.fencing import FencingNumber
 from jobq.files.archive import Unfit, pack, unpack
 from jobq.files.file_store import Place, place_at
-from jobq.files.remove_tree import remove_tree
+from jobq.files.remove_tree import remove_beside, remove_tree
 from jobq.files.threads import in_thread
 from jobq.formats.checkpoint_format import Saved
 from jobq.lease.keeper import LeaseKeeper
@@ -233,7 +233,7 @@ class Checkpoints:
     def close(self) -> None:
         """Remove the folder."""
         if self.folder is not None:
-            remove_tree(self.folder)
+            remove_beside(self.folder)
 
 
 def _made(name: str, life: str) -> tuple[FencingNumber, int] | None:

@@ -113,11 +113,13 @@ class CommandRunning:
 
     async def close(self) -> None:
         """Free everything; kills what still runs."""
-        self.kill()
-        await self.ended()
-        self._result()  # removed also if the status was lost
-        self._output.close()
-        self._on_close()
+        try:
+            self.kill()
+            await self.ended()
+            self._result()  # removed also if the status was lost
+            self._output.close()
+        finally:
+            self._on_close()
 
 
 def _outcome_of(status: ExitStatus, duration: float, usage: Usage) -> Outcome:

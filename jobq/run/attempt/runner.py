@@ -142,6 +142,8 @@ class CommandRunner:
         held = ExitStack()  # until all of it has ended
         try:
             user, folder, own, arguments = self._users.take(), self._folder, None, None
+            if user is None and self._settings.task_user is not None:  # never as our own user instead
+                raise StartFailed("all users of JOBQ_TASK_USER are taken", transient=True)
             if user is not None:
                 held.callback(self._users.give_back, user)
             checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder)

@@ -16,7 +16,7 @@ TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     from jobq.run.guardian.pid_namespaces import PidNamespaces
 
-_NOBODYS = 2**32 - 3  # a user that nobody is
+NOBODYS = 2**32 - 3  # a user that nobody is
 
 
 def fork_task(
@@ -104,10 +104,7 @@ def kill_all_of_user(uid: int) -> None:
     if pid == 0:
         code = 1
         try:
-            try:
-                os.setresuid(_NOBODYS, uid, _NOBODYS)  # who is killed must not be able to kill or stop this process
-            except OSError:  # a user namespace that has no such number
-                os.setresuid(uid, uid, uid)
+            os.setresuid(NOBODYS, uid, NOBODYS)  # who is killed must not be able to kill or stop this process
             if 0 not in os.getresuid() and os.geteuid() == uid and not kernel.capabilities():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(-1, signal.SIGKILL)

@@ -58,14 +58,16 @@ def lineage(pid: int) -> frozenset[int]:
 
     A task's first process adopts the orphans below it (`PR_SET_CHILD_SUBREAPER`), but with `--guardian off`.
     """
+    found, unseen = set[int](), 0
     for _ in range(_LOOKS):
         found, at = set[int](), pid
         while at and (stat := _stat(str(at))):
             found.add(at)
             at = int(stat[stat.rindex(b")") + 2 :].split()[1])
-        if not at or not found:  # else a parent has ended meanwhile, and its children have another
-            return frozenset(found)
-    return frozenset()
+        if at == unseen or not found:
+            break  # all of it, or as far as this user may look (hidepid, proc(5))
+        unseen = at  # a parent that has ended meanwhile: its children have another now
+    return frozenset(found)
 
 
 def pss_bytes(rss_of: Mapping[int, int]) -> int:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from jobq.files.remove_tree import remove_tree
+from jobq.files.remove_tree import remove_beside, remove_tree
 
 PREFIX: Final = "jobq-tasks-"  # of no other folder of jobq: `sweep` removes what has no lock
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
@@ -90,7 +90,11 @@ class TaskFolder:
         if self._passable is not None:
             self._passable.close()
             self._passable = None
-        if self._path is not None:
+        if self._path is not None and self._owner is not None:
+            os.chown(self._path, os.geteuid(), os.getegid())  # the next of that user finds nothing
+            remove_beside(self._path)
+            self._path = None
+        elif self._path is not None:
             remove_tree(self._path)
             _held.discard(self._path)
             if self._lock >= 0:

@@ -51,7 +51,7 @@ class TaskUsers:
         self._free = deque(users)
 
     def take(self) -> TaskUser | None:
-        """Return whom an attempt runs as; None = the worker's own user."""
+        """Return whom an attempt runs as; None = there is none, or none is free."""
         if self._free and self._free[0].is_alone:
             return self._free.popleft()
         return self._free[0] if self._free else None
@@ -121,6 +121,13 @@ def _check(settings: Settings, numbers: range | None) -> None:
         )
     if numbers is None:
         return
+    from jobq.run.guardian.fork import NOBODYS  # noqa: PLC0415 - Linux alone has what it imports
+
+    if not _is_mapped(NOBODYS):
+        raise ConfigurationError(
+            f"JOBQ_TASK_USER={settings.task_user}: this container has a user namespace without the number {NOBODYS}, as"
+            " which tasks of a range are killed; name one user, or one for each container"
+        )
     if not numbers or numbers[0] == 0 or numbers[-1] > _MOST_UID:
         raise ConfigurationError(f"JOBQ_TASK_USER={settings.task_user} is no range of users; 2000-2063 is one")
     if len(numbers) < settings.num_workers:
@@ -135,6 +142,12 @@ def _missing_rights() -> list[str]:
 
     effective = capabilities()
     return [name for name, bit in _NEEDED.items() if not effective >> bit & 1]
+
+
+def _is_mapped(uid: int) -> bool:
+    """Return whether a number stands for a user here (user_namespaces(7))."""
+    lines = (tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    return any(first <= uid < first + count for first, _, count in lines)
 
 
 def _lock(text: str, numbers: range) -> None:

@@ -322,7 +322,7 @@ class Worker:
             if isinstance(report.verdict, Requeue | Release) and report.settled is Settled.YES:
                 back_in = report.verdict.delay.total_seconds()
             if self._tally.is_misplaced:
-                self._stopping.stop(
+                self._stopping.drain(  # what runs is allowed, and is not to pay for what waits
                     f"{MOST_REFUSED} different tasks in a row were none that it may run (task.not_allowed says why of"
                     " each): they wait for another worker (JOBQ_ALLOW_COMMANDS, JOBQ_ALLOW_CALLS)"
                 )

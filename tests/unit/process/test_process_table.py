@@ -88,3 +88,31 @@ def test_proportional_shares(family: list[int], monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(psutil.Process, "memory_full_info", denied)
     assert process_table.pss_bytes(dict.fromkeys(family, 1000)) == 3000
+
+
+@pytest.mark.parametrize(
+    ("looks", "found"),
+    [
+        ([{7: 5, 5: 1, 1: 0}], {7, 5, 1}),
+        ([{7: 5, 5: 3}], {7, 5}),  # 3 is another user's, who is hidden (hidepid)
+        ([{7: 6}, {7: 5, 5: 1, 1: 0}], {7, 5, 1}),  # 6 ended meanwhile, and 5 adopted its child
+        ([{7: 6}, {7: 5, 5: 3}], {7, 5}),
+        ([{}], set()),
+    ],
+    ids=["all", "hidden", "adopted", "adopted and hidden", "gone"],
+)
+def test_a_lineage_is_read_as_far_as_it_can_be(
+    monkeypatch: pytest.MonkeyPatch, looks: list[dict[int, int]], found: set[int]
+) -> None:
+    """The kernel's table is made up here: neither a parent that ends in between nor `hidepid` is to be had at will."""
+    tables = iter(looks)
+    table: dict[int, int] = {}
+
+    def stat(name: str) -> bytes:
+        nonlocal table
+        if name == "7":
+            table = next(tables, table)
+        return b"%s (a) b) S %d 0" % (name.encode(), table[int(name)]) if int(name) in table else b""
+
+    monkeypatch.setattr(process_table, "_stat", stat)
+    assert process_table.lineage(7) == found

@@ -2,10 +2,12 @@
 
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
+from jobq.files import remove_tree
 from jobq.run.process.task_folder import PREFIX, TaskFolder, read_result, sweep
 
 
@@ -87,3 +89,32 @@ def test_what_a_task_has_nested_too_deeply_ends_no_worker(tmp_path: Path, monkey
     sweep()
     assert [path.name for path in tmp_path.iterdir()] == ["outside"], "all of it goes, and nothing behind a link"
     assert (outside / "kept").exists()
+
+
+def test_s11_what_a_task_has_left_in_a_folder_of_its_own_holds_up_nobody(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million files took so long on the event loop that the leases of its neighbours ran out."""
+    begun, go_on, removed = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(folder: Path) -> None:
+        begun.set()
+        go_on.wait(20)
+        remove_tree.remove_tree(folder)
+        removed.set()
+
+    worker = TaskFolder()
+    own = worker.of((os.geteuid(), os.getegid()))
+    path = own.path
+    (path / "file").touch()
+    remove = remove_tree.remove_tree
+    monkeypatch.setattr(remove_tree, "remove_tree", slow)
+    own.close()
+    assert begun.wait(20)
+    assert path.exists()
+    monkeypatch.setattr(remove_tree, "remove_tree", remove)
+    go_on.set()
+    assert removed.wait(20)
+    assert not path.exists()
+    worker.close()
+    assert list(place.iterdir()) == []

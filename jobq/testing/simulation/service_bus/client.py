@@ -98,10 +98,10 @@ class _Requests:
             raise NoAnswer(f"{_PLACE}: the answer was lost ({type(error).__name__})") from None
         finally:
             self._unanswered.discard(path)
-        status, headers, content, date, lock = answer
+        status, answered, content, date, lock = answer
         if lock is not None:
             self.rules.reached(cast("Lock", lock), node, sent)
-        return Answer(status, headers, content, date)
+        return Answer(status, answered, content, date)
 
 
 class _NoSdk(Sdk):
