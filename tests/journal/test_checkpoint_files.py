@@ -279,7 +279,7 @@ async def test_what_became_of_the_folder_itself_fails_no_stop(tmp_path: Path) ->
             with pytest.raises(ConfigurationError, match="deep"):
                 await held.checkpoints.checkpoint_folder()
             held.checkpoints.close()
-            assert not folder.exists()
+            eventually(lambda: not folder.exists())
         finally:
             held.folder.close()
 
