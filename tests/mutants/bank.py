@@ -434,7 +434,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/run/worker/worker.py",
         text="self._stopping.drain(  # what runs",
         wrong="self._stopping.stop(  # what runs",
-        test="tests/cli/test_allowed.py::test_s11_what_is_not_allowed_kills_nothing_that_is",
+        test="tests/cli/security/test_allowed.py::test_s11_what_is_not_allowed_kills_nothing_that_is",
     ),
     Mutant(
         name="a chain of links leads out of a checkpoint's folder",
@@ -609,14 +609,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/server/run_server.py",
         text="needs_tokens=not listening.is_open",
         wrong="needs_tokens=False",
-        test="tests/service/test_owners_token.py::test_its_owners_commands_find_the_token_and_nobody_else_is_let_in",
+        test="tests/service/security/test_owners_token.py::test_its_owners_commands_find_the_token_and_nobody_else_is_let_in",
     ),
     Mutant(
         name="who takes a service's port has its owner's workers run commands",
         file="jobq/local_service.py",
         text="return owners <= {0, os.getuid()} if owners else None",
         wrong="return bool(owners)",
-        test="tests/service/test_owners_token.py"
+        test="tests/service/security/test_owners_token.py"
         "::test_another_user_who_takes_the_port_is_told_nothing_and_nothing_is_run_of_his[127.0.0.1]",
     ),
     Mutant(
@@ -624,14 +624,14 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="jobq/server/journal.py",
         text="is_whole = call.may(Scope.READ, call.queue)",
         wrong="is_whole = True",
-        test="tests/service/test_safety.py::test_who_may_view_sees_no_values_of_variables",
+        test="tests/service/security/test_safety.py::test_who_may_view_sees_no_values_of_variables",
     ),
     Mutant(
         name="small values are not counted before they are read",
         file="jobq/server/request_parsing.py",
         text="if strict_json.has_more_values(body, schemas.MAX_VALUES)",
         wrong="if not body",
-        test="tests/service/test_large_bodies.py::test_small_values_are_counted_before_they_are_read[objects]",
+        test="tests/service/security/test_large_bodies.py::test_small_values_are_counted_before_they_are_read[objects]",
     ),
     Mutant(
         name="who may settle may change what runs",
