@@ -12,7 +12,7 @@ from collections.abc import Mapping
 VARIABLE = "JOBQ_WITHHELD_FD"
 
 
-def written(variables: Mapping[str, str]) -> int:
+def write_file(variables: Mapping[str, str]) -> int:
     """Return a file with these variables; raises OSError."""
     file = os.memfd_create("jobq-withheld")
     with open(os.dup(file), "w", encoding="ascii") as text:  # noqa: PTH123 - a descriptor
@@ -20,7 +20,7 @@ def written(variables: Mapping[str, str]) -> int:
     return file
 
 
-def enclosed(file: int) -> int:
+def send_by_socket(file: int) -> int:
     """Return a socket, to be inherited, that gives the file to who reads it first; raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours:
@@ -29,7 +29,7 @@ def enclosed(file: int) -> int:
     return theirs.detach()
 
 
-def taken(descriptor: int) -> int:
+def receive_file(descriptor: int) -> int:
     """Return the file that such a socket gives, and close that; raises OSError."""
     with socket.socket(fileno=descriptor) as connection:
         _, (file,), _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
@@ -44,6 +44,6 @@ def restore() -> None:
     from jobq.run.guardian.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
 
     hide_from_same_user()
-    file = taken(int(descriptor))
+    file = receive_file(int(descriptor))
     os.environ.update(json.loads(os.pread(file, os.fstat(file).st_size, 0)))
     os.close(file)

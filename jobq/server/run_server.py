@@ -18,7 +18,7 @@ from jobq.server.app import App, Limits
 from jobq.server.backend_pool import Places
 from jobq.server.load_generator import GeneratorLoop
 from jobq.server.slow_client_limits import MOST_CONNECTIONS, PatientProtocol
-from jobq.server.tokens import TokenBook, token_in
+from jobq.server.tokens import TokenBook, write_owners_token
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger("jobq.server")
@@ -97,7 +97,7 @@ async def serve(
             port = listener.getsockname()[1]
             file = token_file(settings, port) if is_local and not listening.is_open else None
             if file is not None:
-                tokens.add(token_in(file))
+                tokens.add(write_owners_token(file))
             listener.listen(_BACKLOG)  # now: who reaches it finds the token
             app = App(places, needs_tokens=not listening.is_open, tokens=tokens, limits=listening.limits)
             scheme = "https" if listening.certificate else "http"

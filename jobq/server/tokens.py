@@ -192,7 +192,7 @@ def new_token(token_id: str, name: str, scopes: Sequence[str], queues: Sequence[
     return record, f"jobq_{token_id}_{secret}"
 
 
-def token_in(path: Path) -> TokenRecord:
+def write_owners_token(path: Path) -> TokenRecord:
     """Return the record of a token that permits everything, and leave the token where nobody else can read it.
 
     Args:

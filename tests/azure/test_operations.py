@@ -1,4 +1,4 @@
-"""What is billed: the operations of a task and of an idle worker, counted at the wire (issue 5, item 5)."""
+"""What is billed: the operations of a task and of an idle worker, counted at the wire."""
 
 import itertools
 

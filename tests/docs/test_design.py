@@ -65,4 +65,4 @@ def test_each_file_and_class_that_the_glossary_names_is_there() -> None:
 
 def test_nothing_refers_to_a_text_that_is_not_here() -> None:
     words = "|".join(("RELIABI" + "LITY", "DESI" + "GN section", "REVI" + "EW.md", "STY" + "LE.md"))
-    assert [name for name, text in _sources().items() if re.search(rf"\b(?:{words})", text)] == []
+    assert [name for name, text in _sources().items() if re.search(rf"\b(?:{words}|issue \d+\b)", text)] == []

@@ -189,7 +189,7 @@ async def test_the_group_is_dead_before_its_lease_can_expire(stage: Stage, fault
 
 async def test_losing_one_lease_leaves_the_neighbours_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """S11: only the task whose lock is lost is touched; and a lost lock is no failure and no end of the worker."""
-    monkeypatch.setattr(empty_queue, "LONG_WAIT", timedelta(seconds=2))  # what it lost never comes, and is waited for
+    monkeypatch.setattr(empty_queue, "_LONG_WAIT", timedelta(seconds=2))  # what it lost never comes, and is waited for
     await stage.push("echo ready; sleep 1000", id="victim")
     await stage.push(*(f"sleep 2; echo {number} >> {stage.folder}/ran" for number in range(3)))
     worker = asyncio.create_task(stage.work(num_workers=4))

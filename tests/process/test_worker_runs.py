@@ -246,7 +246,7 @@ async def test_the_last_of_max_tasks_is_not_held_for_company_in_its_failure(stag
 
 
 async def test_what_was_cleared_is_not_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobq.run.worker.empty_queue.LONG_WAIT", timedelta(seconds=0.5))
+    monkeypatch.setattr("jobq.run.worker.empty_queue._LONG_WAIT", timedelta(seconds=0.5))
     await stage.push("false")
     worker = asyncio.create_task(stage.work(backoff=timedelta(minutes=10), max_consecutive_failures=0))
     await stage.until(lambda: stage.told("task.retry_scheduled"))

@@ -95,7 +95,7 @@ async def _storm(folder: Path, count: int, workers: int, lock_seconds: float) ->
 
 
 async def test_connections_that_break_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(empty_queue, "LONG_WAIT", timedelta(seconds=2))  # the last of them would be waited out
+    monkeypatch.setattr(empty_queue, "_LONG_WAIT", timedelta(seconds=2))  # the last of them would be waited out
     await _storm(tmp_path, 80, workers=2, lock_seconds=5.0)
 
 

@@ -136,7 +136,7 @@ class JournaledQueue:
         ids = await self._inner.push(tasks)
         try:
             self._pushed.add(tasks)
-            self._notebook.pushed(tasks, self._pushed.shows)
+            self._notebook.pushed(tasks, self._pushed.expect_row)
         except Exception:  # noqa: BLE001 - logged with its traceback; the tasks are queued, which must not look otherwise
             _log.exception("%s: internal error of the journal", self.name)
         return ids

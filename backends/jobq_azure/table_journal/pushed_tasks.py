@@ -54,13 +54,13 @@ class PushedTasks(OrderedDict[str, Pushed]):
         while len(self) > _MOST:
             self.popitem(last=False)
 
-    def shows(self, task: Task) -> None:
+    def expect_row(self, task: Task) -> None:
         """Expect a row of a task that was pushed: it is gone when there is none."""
         ours = self.get(task.id)
         if ours is not None and ours.born == (task.created or 0.0):
             ours.is_seen = True
 
-    def shown(self, ids: Sequence[str]) -> set[str]:
+    def seen_in_table(self, ids: Sequence[str]) -> set[str]:
         """Return of which of these the table has a row, unless it was deleted."""
         return {id_ for id_ in ids if id_ in self and self[id_].is_seen}
 

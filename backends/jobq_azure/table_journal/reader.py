@@ -59,7 +59,7 @@ class TableJournal:
         return await _answered(self._find(list(dict.fromkeys(ids))))
 
     async def _find(self, ids: list[str]) -> list[TaskRecord]:
-        expected = self._pushed.shown(ids)
+        expected = self._pushed.seen_in_table(ids)
         live, requests = await asyncio.gather(self._live(ids), self._cancel_requests.among(ids))
         return await self._records(ids, live, requests, expected)
 
@@ -237,7 +237,7 @@ class TableJournal:
 
     async def _cancel(self, ids: list[str]) -> list[Canceled]:
         each = list(dict.fromkeys(ids))
-        expected = self._pushed.shown(each)
+        expected = self._pushed.seen_in_table(each)
         live = await self._live(each)
         found = {record.id: record for record in await self._records(each, live, {}, expected)}
         wanted = [id_ for id_ in each if id_ not in found or not found[id_].state.is_final]

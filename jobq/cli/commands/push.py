@@ -113,7 +113,7 @@ def _object(_context: click.Context, _parameter: click.Parameter, text: str | No
     multiple=True,
     metavar="WHEN=THEN",
     help="After this end do that: WHEN is a code, a signal, oom or timeout; THEN is retry, fail, delay:10m or"
-    " queue:NAME.",
+    " queue:NAME, which the worker must list (--onward-queues).",
 )
 @click.option("--max-crashes", type=click.IntRange(min=0), metavar="N", help="Runs after a crash. Default: 3.")
 @click.option(

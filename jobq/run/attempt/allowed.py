@@ -17,10 +17,9 @@ def check(settings: Settings) -> None:
     """Raise ConfigurationError where a list holds a regular expression that is none."""
     for entry in settings.allow_commands:
         try:
-            re.compile(entry)
+            re.compile(entry if entry.startswith("^") else "")
         except re.error as error:
-            if entry.startswith("^"):
-                raise ConfigurationError(f"JOBQ_ALLOW_COMMANDS: {entry} is no regular expression: {error}") from None
+            raise ConfigurationError(f"JOBQ_ALLOW_COMMANDS: {entry} is no regular expression: {error}") from None
 
 
 def refusal(task: Task, settings: Settings) -> str | None:
@@ -28,6 +27,10 @@ def refusal(task: Task, settings: Settings) -> str | None:
 
     A list of commands allows no functions, and the reverse. Folders and variables change what a command does
     (`BASH_ENV`, `LD_PRELOAD`, a module beside the one that is meant), so a task brings none that are not listed.
+
+    Args:
+        task: as it was received.
+        settings: the worker's, with its lists.
     """
     if not (settings.allow_commands or settings.allow_calls):
         return None

@@ -69,7 +69,7 @@ def start_worker(
                 kernel.ignore_terminal()
                 environment = {**os.environ, **environment, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
                 if rest >= 0:
-                    environment[withheld.VARIABLE] = str(withheld.enclosed(rest))
+                    environment[withheld.VARIABLE] = str(withheld.send_by_socket(rest))
                 os.execvpe(command[0], command, environment)  # noqa: S606 - the user's own command line
         except OSError as error:
             say(f"cannot start {command[0]}: {error.strerror}")
@@ -182,7 +182,7 @@ def main(arguments: list[str]) -> int:
             int(options["--restart"]),
             float(options["--first-pause"]),
             float(options["--stop-within"]),
-            rest if rest < 0 else withheld.taken(rest),
+            rest if rest < 0 else withheld.receive_file(rest),
             contained,
         )
     finally:

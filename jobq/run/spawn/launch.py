@@ -61,7 +61,7 @@ def launch(
             rest = {name: value for name, value in os.environ.items() if environment.get(name) != value}
             adopted = [
                 *("--worker", str(worker), "--connection", str(ours.fileno())),
-                *("--withheld", str(withheld.enclosed(withheld.written(rest)))),
+                *("--withheld", str(withheld.send_by_socket(withheld.write_file(rest)))),
             ]
             os.execve(  # noqa: S606 - ourselves
                 sys.executable,

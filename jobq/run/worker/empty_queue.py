@@ -9,8 +9,8 @@ from jobq.clock import Clock
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.receive import Receiving
 
-LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
-LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
+_LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
+_LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
 
 
 class EmptyQueue:
@@ -61,11 +61,11 @@ class EmptyQueue:
         now = self._clock.boottime()
         if self._since is None:
             return timedelta(0)
-        end = now + LONG_WAIT.total_seconds()
+        end = now + _LONG_WAIT.total_seconds()
         if not self._attempts:
             end = min(end, max(self._since + self._idle, now, *self._due.values()))
         if self._left_by_others:
-            end = min(end, now + LOOK_AGAIN.total_seconds())
+            end = min(end, now + _LOOK_AGAIN.total_seconds())
         return timedelta(seconds=end - now)
 
     async def is_worked_off(self, receiving: Receiving, *, empty: bool, looked_at: float) -> bool:

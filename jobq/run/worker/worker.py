@@ -326,9 +326,8 @@ class Worker:
                     f"{MOST_REFUSED} different tasks in a row were none that it may run (task.not_allowed says why of"
                     " each): they wait for another worker (JOBQ_ALLOW_COMMANDS, JOBQ_ALLOW_CALLS)"
                 )
-            if report.not_allowed and report.settled is Settled.YES:
-                pass  # it is not waited for: it would come again for ever
-            elif report.settled is not Settled.YES or isinstance(report.verdict, Requeue | Release):
+            is_others = report.not_allowed  # not waited for: it would come again for ever
+            if report.settled is not Settled.YES or (isinstance(report.verdict, Requeue | Release) and not is_others):
                 self._empty.expect(report.task_id, back_in)
 
     def _free_slot(self) -> None:

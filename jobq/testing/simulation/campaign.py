@@ -136,7 +136,7 @@ class Floors:
         return too_few
 
 
-# The CI share (rules.md 2, T1, as issue 19 states it).
+# The CI share (rules.md 2, T1).
 SHARE: Final = Floors(seeds=2_000, steps=6_000_000, leases=50_000, lease_hours=500.0, each_fault=200)
 # The one of Service Bus: what goes back by half there, what is dropped by name, what a poll brings when nobody waits.
 BUS_SHARE: Final = Floors(

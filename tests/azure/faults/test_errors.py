@@ -1,4 +1,4 @@
-"""Each cause its own plain text and exit code, and no secret in any of them (A5, issue 5, item 6)."""
+"""Each cause its own plain text and exit code, and no secret in any of them (A5)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Why there is no token: nothing to sign in with, nobody who gives one, or one who refuses (A5, issue 5, item 6)."""
+"""Why there is no token: nothing to sign in with, nobody who gives one, or one who refuses (A5)."""
 
 import asyncio
 import datetime as dt

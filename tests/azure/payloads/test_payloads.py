@@ -1,4 +1,4 @@
-"""Tasks too large for a message: their bodies lie in blobs, each owned by one message (issue 5, item 4; S1, S6)."""
+"""Tasks too large for a message: their bodies lie in blobs, each owned by one message (S1, S6)."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""The live view as a user sees it, on screens of several sizes, and when there is none (issue 4)."""
+"""The live view as a user sees it, on screens of several sizes, and when there is none."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`--quiet` and `--verbose`: on every command, before or after its name, with one meaning (issue 4)."""
+"""`--quiet` and `--verbose`: on every command, before or after its name, with one meaning."""
 
 import json
 

@@ -11,9 +11,9 @@ RESTORED = "from jobq.run.withheld import restore; restore(); import os; print(a
 
 def test_a6_they_come_as_they_were_and_leave_nothing() -> None:
     variables = {"EMPTY": "", "LINES": "a\nb=c", "BYTES": os.fsdecode(b"\xff\xc3\xbc"), "LARGE": "x" * 100_000}
-    file = withheld.written(variables)
+    file = withheld.write_file(variables)
     for _ in range(2):  # as often as a worker is started again
-        descriptor = withheld.enclosed(file)
+        descriptor = withheld.send_by_socket(file)
         started = subprocess.run(
             [sys.executable, "-c", RESTORED],
             env={"PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C.UTF-8", withheld.VARIABLE: str(descriptor)},
