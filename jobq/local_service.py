@@ -12,7 +12,7 @@ from typing import Final
 from jobq.settings import Settings, user_home
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-KERNEL_TELLS: Final = _TABLES[0].exists()  # who listens
+SHOWS_LISTENERS: Final = _TABLES[0].exists()  # who listens
 _LISTENS: Final = "0A"
 _ANY: Final = ("0.0.0.0", "::", "::ffff:0.0.0.0")  # noqa: S104 - looked for, not listened on
 _NAMED: Final = ("127.0.0.1", "::1")  # what `localhost` may lead to

@@ -32,10 +32,12 @@ async def ended(
     Args:
         journal: of their queue.
         ids: the tasks, which were acknowledged (S1): one that is missing was cleared or purged.
-        away: called each time that the service does not answer, and the wait goes on; None = BackendUnavailable is
-            raised.
+        away: called each time that the service does not answer, and the wait goes on.
         lag: seconds for which the record of a task that goes on may be missing again, see `lag_of`.
         unseen: wait without an end also for a task of which there was no record yet.
+
+    Raises:
+        BackendUnavailable: the service does not answer, and `away` is None.
     """
     left = dict.fromkeys(ids)
     seen, missed = set[str](), dict[str, float]()  # since when there is no record any more

@@ -29,7 +29,7 @@ from jobq.errors import (
     QueueNotFound,
     StoreUnusable,
 )
-from jobq.local_service import KERNEL_TELLS, is_ours
+from jobq.local_service import SHOWS_LISTENERS, is_ours
 
 PORTS: Final = {"http": 80, "https": 443}
 _HEADER: Final = "Jobq-Service"
@@ -163,7 +163,7 @@ class Connection:
     async def _check_owner(self, *_: object) -> None:
         """Refuse to connect where this user has served before, and another one listens now, or nobody yet."""
         parts = urlsplit(self.url)
-        if self._token_file is None or not self._token_file.exists() or not KERNEL_TELLS:
+        if self._token_file is None or not self._token_file.exists() or not SHOWS_LISTENERS:
             return
         if not is_ours(parts.hostname or "", parts.port or PORTS[parts.scheme]):
             raise BackendUnavailable(

@@ -21,6 +21,7 @@ from jobq.errors import MalformedTask
 MAX_DEPTH: Final = 32
 _MAX_NUMBER_CHARACTERS: Final = 400  # more digits than any float or sane integer has
 _MOST_KEYS: Final = 64 * 1024  # of one object: more than a task has room for, and than anything of ours has
+_TOKENS: Final = 3  # for each value: itself, a key, a comma; strings alone, without a comma, are no JSON
 _CONTAINER: Final = 5  # values: what an object or an array takes, in time and memory, beside a number
 # A string without an end matches to the end of the text, so that nothing is ever tried again from within it.
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
@@ -75,20 +76,26 @@ def loads_leniently(text: str, max_depth: int) -> Any:
     return value
 
 
-def has_more_values(data: bytes, most: int) -> bool:
-    """Return whether JSON holds more than so many values, an object or an array counting as five.
+def count_values(data: bytes, *, few: int, most: int) -> int:
+    """Return how many values JSON holds, an object or an array counting as five; about, where they are few.
 
     They cost time and memory, not their bytes: a hundred bytes or more for each two that were sent.
+
+    Args:
+        data: JSON, perhaps.
+        few: so many are not counted to the last.
+        most: what holds more counts as one more than that, and so does what takes long to read for other reasons.
     """
     # As with depth: what holds fewer commas has certainly fewer values; else those in strings are not to be counted.
-    if data.count(b",") + _CONTAINER * (data.count(b"[") + data.count(b"{")) <= most:
-        return False
+    about = data.count(b",") + _CONTAINER * (data.count(b"[") + data.count(b"{"))
+    if about <= few:
+        return about
     count = 0
-    for token in _STRING_COMMA_OR_OPENING.finditer(data.decode("utf-8", "replace")):
+    for tokens, token in enumerate(_STRING_COMMA_OR_OPENING.finditer(data.decode("utf-8", "replace"))):
         count += {",": 1, "[": _CONTAINER, "{": _CONTAINER}.get(token[0], 0)
-        if count > most:
-            return True
-    return False
+        if count > most or tokens > _TOKENS * most:
+            return most + 1
+    return count
 
 
 def _check_depth(text: str, max_depth: int) -> None:

@@ -136,9 +136,10 @@ async def body_of(
 
 
 def _is_of_many_values(body: bytes) -> bool:
-    if strict_json.has_more_values(body, schemas.MAX_VALUES):
+    count = strict_json.count_values(body, few=schemas.MANY_VALUES, most=schemas.MAX_VALUES)
+    if count > schemas.MAX_VALUES:
         raise Refused(413, "too_large", f"at most {schemas.MAX_VALUES} values; send it in parts")
-    return strict_json.has_more_values(body, schemas.MANY_VALUES)
+    return count > schemas.MANY_VALUES
 
 
 async def _read(receive: Receive, limit: int, wait_for_room: Callable[[], Awaitable[None]]) -> bytes | None:

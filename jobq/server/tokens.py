@@ -98,7 +98,7 @@ class TokenBook:
         self._tried_at = -_STALE_SECONDS
 
     def add(self, record: TokenRecord) -> None:
-        """Take one more for good, which is not kept there."""
+        """Let one more token in for as long as this service lives; it is not written to the database."""
         self._own[record.id] = record
         _note("token made", record)
 

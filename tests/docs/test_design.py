@@ -66,3 +66,10 @@ def test_each_file_and_class_that_the_glossary_names_is_there() -> None:
 def test_nothing_refers_to_a_text_that_is_not_here() -> None:
     words = "|".join(("RELIABI" + "LITY", "DESI" + "GN section", "REVI" + "EW.md", "STY" + "LE.md"))
     assert [name for name, text in _sources().items() if re.search(rf"\b(?:{words}|issue \d+\b)", text)] == []
+
+
+def test_the_drawing_is_the_contract() -> None:
+    drawing = (_DESIGN / "architecture.md").read_text().partition("## 2. Rooms")[2].split("```")[1]
+    drawn = [set(re.split(r"\s{3,}", line)[0].split()) for line in drawing.strip().splitlines()]
+    layers = (ROOT / ".importlinter").read_text().partition("layers =\n    __main__\n")[2].partition("\n;")[0]
+    assert drawn == [set(line.replace(":", " ").split()) for line in layers.splitlines()]

@@ -100,6 +100,21 @@ def hopeless_until_reaped() -> None:
     assert not guarded._hopeless
 
 
+def user_that_is_anothers_by_now() -> None:
+    """A start that failed has given its user back before its end: that kills nothing of who runs as it since (S11)."""
+    guarded, killed = Tasks(None), list[int]()
+    guarded._system.kill_all_of_user = killed.append  # type: ignore[method-assign] # nobody is to die of this
+    failed, running = _expected(guarded, lambda: None), _expected(guarded, signal.pause, 2)
+    failed.own_user = running.own_user = 61200
+    _await_zombie(failed.pid)
+    guarded.reap()
+    assert killed == []
+    os.kill(running.pid, signal.SIGKILL)
+    _await_zombie(running.pid)
+    guarded.reap()
+    assert killed == [61200]
+
+
 def _child(program: Callable[[], object]) -> int:
     pid = os.fork()
     if pid == 0:
@@ -110,8 +125,8 @@ def _child(program: Callable[[], object]) -> int:
     return pid
 
 
-def _expected(guarded: Tasks, program: Callable[[], object]) -> Leader:
-    leader = guarded.expect({"id": 1, "deadline": None}, -1)
+def _expected(guarded: Tasks, program: Callable[[], object], number: int = 1) -> Leader:
+    leader = guarded.expect({"id": number, "deadline": None}, -1)
     guarded.is_forked(leader, _child(program))
     return leader
 
@@ -130,7 +145,14 @@ def _refused(pid: int, groups: set[int], spared: tuple[int | None, ...], system:
 
 CASES: Final = {
     case.__name__: case
-    for case in (newest_first, group_before_reap, group_of_a_stray, strays_of_a_neighbour, hopeless_until_reaped)
+    for case in (
+        newest_first,
+        group_before_reap,
+        group_of_a_stray,
+        strays_of_a_neighbour,
+        hopeless_until_reaped,
+        user_that_is_anothers_by_now,
+    )
 }
 
 if __name__ == "__main__":

@@ -418,8 +418,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what was cleared after an attempt shows as ready (table journal)",
         file="backends/jobq_azure/table_journal/reader.py",
-        text="(row is None and (is_expected or own))",
-        wrong="(row is None and is_expected and not own)",
+        text="ours.was_found and (is_expected or own))",
+        wrong="ours.was_found and is_expected and not own)",
         test="tests/azure/journal/test_journal_races.py::test_what_was_cleared_after_an_attempt_is_gone",
     ),
     Mutant(
@@ -629,8 +629,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="small values are not counted before they are read",
         file="jobq/server/request_parsing.py",
-        text="if strict_json.has_more_values(body, schemas.MAX_VALUES)",
-        wrong="if not body",
+        text="count = strict_json.count_values(body, few=schemas.MANY_VALUES, most=schemas.MAX_VALUES)",
+        wrong="count = 0",
         test="tests/service/security/test_large_bodies.py::test_small_values_are_counted_before_they_are_read[objects]",
     ),
     Mutant(

@@ -24,12 +24,14 @@ class Pushed:
         born: wall time in seconds when it was created.
         is_seen: whether the table has shown it since.
         has_ended: whether it has shown its end.
+        was_found: whether somebody has looked for it: what is missing later was cleared, or is not written yet.
     """
 
     record: TaskRecord
     born: float
     is_seen: bool = False
     has_ended: bool = False
+    was_found: bool = False
 
 
 class PushedTasks(OrderedDict[str, Pushed]):

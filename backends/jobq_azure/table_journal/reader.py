@@ -93,7 +93,8 @@ class TableJournal:
         if row is not None and not self._pushed.is_anothers(id_, row):
             record = await self._record_of_row(id_, row, cancel_requested=cancel_requested)
             if ours is not None:
-                ours.is_seen, ours.has_ended = True, record.state.is_final
+                ours.is_seen = ours.was_found = True
+                ours.has_ended = record.state.is_final
             return record
         own = await self._own_attempts(id_)
         if own and rows.is_final(str(own[-1].get("Then", ""))):
@@ -103,8 +104,9 @@ class TableJournal:
         if ours is not None and row is not None:
             ours.is_seen = False  # when that is forgotten, nothing stands there of ours
         # Two tasks of one id share a row: the one that was recorded last stands there.
-        if ours is None or ours.has_ended or (row is None and (is_expected or own)):
+        if ours is None or ours.has_ended or (row is None and ours.was_found and (is_expected or own)):
             return None
+        ours.was_found = True
         return replace(ours.record, cancel_requested=cancel_requested)
 
     async def _record_of_row(self, id_: str, row: Row, *, cancel_requested: bool) -> TaskRecord:

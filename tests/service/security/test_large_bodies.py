@@ -83,6 +83,14 @@ def test_small_values_are_counted_before_they_are_read(server: HttpServer, token
     assert took < 5.0
 
 
+def test_strings_alone_take_no_longer_than_values(server: HttpServer, tokens: dict[str, str]) -> None:
+    """Commas in one string had the rest looked at, twice, and none of that counted: 5 s of the reader's time."""
+    body = b'["' + b"," * (2 * MIB) + b'",' + b'""' * (7 * MIB) + b"]"
+    status, took = post(server, body, tokens["hostile"])
+    assert status == 413
+    assert took < 4.0
+
+
 def test_text_that_looks_like_many_values_is_none(server: HttpServer, tokens: dict[str, str]) -> None:
     """Commas and brackets in strings are not counted."""
     tasks = [{"command": f"echo {'[{,' * 15_000}", "id": f"text-{number}"} for number in range(100)]
