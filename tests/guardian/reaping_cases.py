@@ -103,7 +103,7 @@ def hopeless_until_reaped() -> None:
 def user_that_is_anothers_by_now() -> None:
     """A start that failed has given its user back before its end: that kills nothing of who runs as it since (S11)."""
     guarded, killed = Tasks(None), list[int]()
-    guarded._system.kill_all_of_user = killed.append  # type: ignore[method-assign] # nobody is to die of this
+    setattr(guarded._system, "kill_all_of_user", killed.append)  # noqa: B010 - nobody is to die of this
     failed, running = _expected(guarded, lambda: None), _expected(guarded, signal.pause, 2)
     failed.own_user = running.own_user = 61200
     _await_zombie(failed.pid)
