@@ -184,12 +184,15 @@ def test_a_caller_may_not_crowd_out_others(spec: str, folder: Path, tokens: dict
 
 
 def test_the_audit_has_one_line_for_each_change(server: HttpServer, tokens: dict[str, str]) -> None:
-    before = len(audit(server))
+    def changes() -> list[dict[str, Any]]:  # the tokens were made just now: the service notes them when it reads them
+        return [line for line in audit(server) if not line["did"].startswith("token ")]
+
+    before = len(changes())
     body = {"tasks": [{"command": "canary-command", "env": {"SECRET": "canary-value"}}]}
     (task_id,) = server.ask("POST", "/api/tasks", body, token=tokens["enqueue"])[1]["ids"]
     server.ask("GET", "/api/tasks", token=tokens["read"])
     server.ask("PUT", f"/api/tasks/{task_id}/complete", {"receipt": "r"}, token=tokens["settle"])
-    lines = audit(server)[before:]
+    lines = changes()[before:]
     assert [(line["did"], line["ids"], line["status"]) for line in lines] == [
         ("POST /api/tasks", [task_id], 202),
         ("PUT /api/tasks/{id}/complete", [task_id], 409),
@@ -197,7 +200,7 @@ def test_the_audit_has_one_line_for_each_change(server: HttpServer, tokens: dict
     assert lines[0]["caller"] == tokens["enqueue"].split("_")[1]
     other = {"tasks": [{"command": "another"}, body["tasks"][0]]}
     server.ask("POST", "/api/tasks", other, token=tokens["enqueue"])
-    (pushed,) = audit(server)[before + 2 :]
+    (pushed,) = changes()[before + 2 :]
     assert pushed["work"][1] == lines[0]["work"][0] != pushed["work"][0], "the same work, whoever pushed it when"
     log = server.log.read_text()
     assert "canary" not in log
