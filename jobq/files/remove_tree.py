@@ -31,8 +31,12 @@ def remove_tree(folder: Path) -> None:
 
 
 def remove_beside(folder: Path) -> None:
-    """Remove a folder on a thread that holds up no end: a million files in it are no reason to lose a lease (S11)."""
-    threading.Thread(target=remove_tree, args=(folder,), name="removal", daemon=True).start()
+    """Remove a folder on a thread that holds up no end: a million files in it are no reason to lose a lease (S11).
+
+    Where the machine has no thread left, it stays until the folder that holds it is removed.
+    """
+    with suppress(RuntimeError):  # of Thread.start
+        threading.Thread(target=remove_tree, args=(folder,), name="removal", daemon=True).start()
 
 
 def _removed(top: int, name: str) -> bool:

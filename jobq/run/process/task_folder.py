@@ -91,7 +91,8 @@ class TaskFolder:
             self._passable.close()
             self._passable = None
         if self._path is not None and self._owner is not None:
-            os.chown(self._path, os.geteuid(), os.getegid())  # the next of that user finds nothing
+            with suppress(OSError):  # a disk that fails is no reason to lose how the attempt ended
+                os.chown(self._path, os.geteuid(), os.getegid())  # the next of that user finds nothing
             remove_beside(self._path)
             self._path = None
         elif self._path is not None:

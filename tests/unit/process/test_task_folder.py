@@ -118,3 +118,22 @@ def test_s11_what_a_task_has_left_in_a_folder_of_its_own_holds_up_nobody(
     assert not path.exists()
     worker.close()
     assert list(place.iterdir()) == []
+
+
+def test_s11_a_machine_without_a_thread_left_costs_no_attempt_its_outcome(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbour that forks without end: the folder stays until its worker's goes. The limit does not bind root."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    worker = TaskFolder()
+    own = worker.of((os.geteuid(), os.getegid()))
+    path = own.path
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        own.close()
+    assert path.exists()
+    worker.close()
+    assert list(place.iterdir()) == []
