@@ -1,6 +1,6 @@
 """`python unseen_start.py HOW WORDS...`: `jobq WORDS...` with secrets that no program was started with.
 
-They come by standard input, as JSON, once this process has hidden itself: so whoever finds them in /proc has them of a
+They come by standard input, as JSON, once this process has hidden itself: so who finds them in /proc has them of a
 process that jobq has started. HOW:
 
     command             the command line

@@ -201,7 +201,7 @@ def test_the_audit_has_one_line_for_each_change(server: HttpServer, tokens: dict
     other = {"tasks": [{"command": "another"}, body["tasks"][0]]}
     server.ask("POST", "/api/tasks", other, token=tokens["enqueue"])
     (pushed,) = changes()[before + 2 :]
-    assert pushed["work"][1] == lines[0]["work"][0] != pushed["work"][0], "the same work, whoever pushed it when"
+    assert pushed["work"][1] == lines[0]["work"][0] != pushed["work"][0], "the same work, by any pusher at any time"
     log = server.log.read_text()
     assert "canary" not in log
     assert not any(token.split("_", 2)[2] in log for token in tokens.values())
