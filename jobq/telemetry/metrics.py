@@ -17,7 +17,7 @@ from jobq import __version__
 from jobq.events import Event
 from jobq.task import OutcomeKind
 from jobq.telemetry.histogram_buckets import DURATION_BOUNDS
-from jobq.telemetry.queue_snapshot import Look
+from jobq.telemetry.queue_snapshot import QueueSnapshot
 from jobq.telemetry.worker_state import ENDS, WorkerState
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -148,7 +148,7 @@ class QueueMetrics(Collector):
         seen: the backend's last answer; None = it gave none lately, and nothing is shown.
     """
 
-    def __init__(self, queue: str, backend: str, seen: Look | None = None) -> None:
+    def __init__(self, queue: str, backend: str, seen: QueueSnapshot | None = None) -> None:
         self._labels = [queue, backend]
         self.seen = seen
 

@@ -85,14 +85,14 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a repeated claim takes over a lease that is over (PostgreSQL)",
-        file="backends/jobq_postgres/claim.py",
+        file="backends/jobq_postgres/claimer.py",
         text="task.seq = numbered.seq AND task.expires_at > clock_timestamp()",
         wrong="task.seq = numbered.seq",
         test="tests/postgres/test_late.py::test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row",
     ),
     Mutant(
         name="a claim in doubt takes again what is over (PostgreSQL)",
-        file="backends/jobq_postgres/claim.py",
+        file="backends/jobq_postgres/claimer.py",
         text="LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()",
         wrong="LIMIT $2 FOR UPDATE)",
         test="tests/postgres/test_late.py::test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row",
@@ -232,7 +232,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a cancelled receive keeps what it has (Service Bus)",
-        file="backends/jobq_azure/service_bus/receive.py",
+        file="backends/jobq_azure/service_bus/message_receiver.py",
         text="            is_empty = is_over = True\n            await self._all_returned(found)",
         wrong="            is_empty = is_over = True",
         test="tests/sb/test_locks.py::test_s7_a_receive_that_is_cancelled_in_its_second_look_gives_back_what_the_first_brought",
