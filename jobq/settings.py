@@ -1,4 +1,4 @@
-"""The only reader of JOBQ_* variables (architecture 11: one table of defaults, nothing else decides)."""
+"""All settings with their defaults, read from JOBQ_* variables (architecture 11 names what else is read, and where)."""
 
 import os
 from collections.abc import Mapping

@@ -307,7 +307,7 @@ class Task(_Frozen):
 
 
 class OutcomeKind(StrEnum):
-    """How one attempt ended (architecture 1)."""
+    """How one attempt ended."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

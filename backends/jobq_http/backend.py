@@ -20,7 +20,7 @@ from jobq_http.journal import HttpJournal
 from jobq_http.leases import HttpLeases
 from jobq_http.settle_batcher import SettleBatcher
 
-_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7), dedup_window=timedelta(days=30))
+_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7))
 _SECONDS: Final = 30.0
 _CLEAR_SECONDS: Final = 60.0
 _PUSH_SECONDS_PER_TASK: Final = 0.002

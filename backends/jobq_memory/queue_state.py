@@ -11,13 +11,12 @@ from jobq.backend import DeadLetter, FencingNumber, Peeked, QueueStats
 from jobq.clock import Clock
 from jobq.errors import DuplicateTask, LockLost, MalformedTask
 from jobq.journal.records import Attempt, this_holder
-from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
+from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_memory.entry import Entry, State
 from jobq_memory.schedule import Schedule
 
-MOST_OUTPUT_CHARACTERS: Final = 256 * 1024 * 1024  # of a queue; what ended first loses its output
-_OUTPUT_CHARACTERS: Final = 4096  # of each attempt, for as long as the process lives
+_MOST_OUTPUT_CHARACTERS: Final = 256 * 1024 * 1024  # of a queue; what ended first loses its output
 _RECEIPTS_REMEMBERED: Final = 8  # per task, for repeats of a settle (S5)
 
 
@@ -151,7 +150,7 @@ class QueueState:
         if isinstance(settlement, Release):
             self._remember(entry, Attempt.released(entry.deliveries, self._clock.wall()), "")
         elif settlement.record is not None:
-            self._remember(entry, settlement.record.attempt, settlement.record.output[-_OUTPUT_CHARACTERS:])
+            self._remember(entry, settlement.record.attempt, settlement.record.output[-TAIL_CHARACTERS:])
         if entry.cancel_requested and entry.state in (State.READY, State.SCHEDULED):
             self._cancel(entry)
         entry.settled[grant.receipt] = settlement.key
@@ -163,7 +162,7 @@ class QueueState:
         entry.attempts.append((attempt, output))
         self._outputs.append((entry, len(entry.attempts) - 1, len(output)))
         self._output_characters += len(output)
-        while self._output_characters > MOST_OUTPUT_CHARACTERS:
+        while self._output_characters > _MOST_OUTPUT_CHARACTERS:
             oldest, number, length = self._outputs.popleft()
             oldest.attempts[number] = oldest.attempts[number][0], ""
             self._output_characters -= length

@@ -109,6 +109,7 @@ class Router:
         self.counters: Counter[str] = Counter()
         self.capabilities = replace(
             DATABASE,
+            dedup_window=None,
             min_lease=min_lease,
             max_message_bytes=max_message_bytes,
             redelivers_at="front",  # by age: an expired or released task keeps its place

@@ -5,7 +5,6 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Self
@@ -17,6 +16,7 @@ from jobq.clock import SystemClock
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
 from jobq.servable import (
     DATABASE,
+    IDS_KEPT,
     MOST_CLAIMED,
     Document,
     Kind,
@@ -30,7 +30,6 @@ from jobq.servable import (
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_postgres import errors, migrations, queue_admin, task_listing
-from jobq_postgres.claimer import RETENTION
 from jobq_postgres.connections import Connections, queue_number
 from jobq_postgres.delivery import PostgresDelivery
 from jobq_postgres.errors import NoAnswer
@@ -46,8 +45,6 @@ _PUSH_SECONDS: Final = 30.0
 _PUSH_SECONDS_PER_TASK: Final = 0.001
 _POLL_SECONDS: Final = 1.0  # without a notification: for expired leases, and for a notification that was lost
 
-_CAPABILITIES: Final = replace(DATABASE, dedup_window=RETENTION)
-
 
 class PostgresBackend:
     """One queue in a PostgreSQL database.
@@ -60,7 +57,7 @@ class PostgresBackend:
     """
 
     def __init__(
-        self, server: Server, name: str, *, keep: timedelta | None = RETENTION, most_bytes: int = 1024**3
+        self, server: Server, name: str, *, keep: timedelta | None = IDS_KEPT, most_bytes: int = 1024**3
     ) -> None:
         self.name = name
         self._keep = keep
@@ -77,7 +74,7 @@ class PostgresBackend:
     @property
     def capabilities(self) -> Capabilities:
         """What PostgreSQL can do: everything."""
-        return _CAPABILITIES
+        return DATABASE
 
     @property
     def leases(self) -> PostgresLeases:
@@ -152,7 +149,7 @@ class PostgresBackend:
         receipts = [UUID(receipt) for receipt in receipts_of(key, min(max_tasks, MOST_CLAIMED))]
         if former:
             links = self._links or await self._linked()
-            length = lease or _CAPABILITIES.default_lease
+            length = lease or DATABASE.default_lease
             try:
                 rows = await links.take_over(len(receipts), length, receipts, [prefix_of(each) for each in former])
             except NoAnswer as error:
@@ -172,7 +169,7 @@ class PostgresBackend:
         seq, number = unpacked(self.name, task_id, receipt)
         links = self._links or await self._linked()
         row = LeasedRow(seq, links.queue, task_id, body, 0, None, UUID(number))
-        return self._delivery(links, row, _CAPABILITIES.default_lease, served=True)
+        return self._delivery(links, row, DATABASE.default_lease, served=True)
 
     async def find(self, task_id: str) -> ListedTask | None:
         """Look at one task."""
@@ -216,7 +213,7 @@ class PostgresBackend:
     ) -> list[PostgresDelivery]:
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
-        length = lease or _CAPABILITIES.default_lease
+        length = lease or DATABASE.default_lease
         end = self._clock.boottime() + wait.total_seconds()
         links = self._links or await self._linked()
         while True:
@@ -260,7 +257,7 @@ class PostgresBackend:
     async def _give_back(self, links: Connections, claiming: "asyncio.Future[list[LeasedRow]]") -> None:
         """Return what was claimed for a call that was cancelled: at once, and at no cost to its budgets."""
         try:
-            found = [self._delivery(links, row, _CAPABILITIES.default_lease, served=False) for row in await claiming]
+            found = [self._delivery(links, row, DATABASE.default_lease, served=False) for row in await claiming]
             await asyncio.gather(*(delivery.settle(Release()) for delivery in found))
         except (JobqError, NoAnswer) as error:
             _log.warning("a cancelled receive of %s could not give back its tasks: %s", self.name, error)

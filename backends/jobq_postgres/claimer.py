@@ -18,11 +18,11 @@ from uuid import UUID, uuid4
 
 from jobq.errors import StoreUnusable
 from jobq.journal.records import this_holder
+from jobq.servable import IDS_KEPT
 from jobq_postgres import migrations
 from jobq_postgres.retention import JournalRetention
 from jobq_postgres.settle import LeasedRow
 
-RETENTION: Final = timedelta(days=30)  # how long the id of a task that is done is remembered
 SWEEP_SECONDS: Final = 1.0  # how late a due or expired task is seen at the latest, while something is asked for
 _FULL_LOOK_SECONDS: Final = 5.0
 _FULL_SWEEP_SECONDS: Final = 30.0
@@ -296,7 +296,7 @@ class Claimer:
             self._floors[rank] = min(position, self._floors.get(rank, position))
         if now - self._forgot_at > _FORGET_SECONDS:
             self._forgot_at = now
-            done = [await connection.execute(FORGET, queue, max(RETENTION, self._keep or RETENTION))]
+            done = [await connection.execute(FORGET, queue, max(IDS_KEPT, self._keep or IDS_KEPT))]
             if self._keep is not None:
                 done.append(await connection.execute(FORGET_ATTEMPTS, queue, self._keep))
                 await self._trimming.step(connection, queue)

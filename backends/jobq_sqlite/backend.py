@@ -4,7 +4,6 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from itertools import compress
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -16,6 +15,7 @@ from jobq.journal.records import this_holder
 from jobq.journal.retention import JournalCap
 from jobq.servable import (
     DATABASE,
+    IDS_KEPT,
     MOST_CLAIMED,
     Document,
     Kind,
@@ -39,8 +39,6 @@ from jobq_sqlite.task_sql import ClaimedRow, NewRow, NothingReady, Now
 T = TypeVar("T")
 _FORGET_SECONDS: Final = 0.25  # a worker forgets faster than it can complete
 _log: Final = logging.getLogger(__name__)
-
-_CAPABILITIES: Final = replace(DATABASE, dedup_window=timedelta(seconds=task_sql.RETENTION_SECONDS))
 
 
 class _Link(NamedTuple):
@@ -66,7 +64,7 @@ class SqliteBackend:
         file: StoreFile,
         name: str,
         *,
-        keep: timedelta | None = timedelta(seconds=task_sql.RETENTION_SECONDS),
+        keep: timedelta | None = IDS_KEPT,
         most_bytes: int = 1024**3,
         connect: type[SqliteConnection] = SqliteConnection,
     ) -> None:
@@ -88,7 +86,7 @@ class SqliteBackend:
     @property
     def capabilities(self) -> Capabilities:
         """What SQLite can do: everything but serve several machines."""
-        return _CAPABILITIES
+        return DATABASE
 
     @property
     def leases(self) -> SqliteLeases:
@@ -155,7 +153,7 @@ class SqliteBackend:
         receipts = receipts_of(key, min(max_tasks, MOST_CLAIMED))
         if former:
             link = self._link or await self._linked()
-            length = lease or _CAPABILITIES.default_lease
+            length = lease or DATABASE.default_lease
             seconds, prefixes = length.total_seconds(), [prefix_of(each) for each in former]
             rows = await link.connection.submit(
                 lambda database, now: task_sql.take_over(
@@ -171,7 +169,7 @@ class SqliteBackend:
         seq, number = unpacked(self.name, task_id, receipt)
         link = self._link or await self._linked()
         row = ClaimedRow(seq, task_id, body, 0, None, number)
-        return self._deliveries(link, [row], _CAPABILITIES.default_lease, served=True)[0]
+        return self._deliveries(link, [row], DATABASE.default_lease, served=True)[0]
 
     async def find(self, task_id: str) -> ListedTask | None:
         """Look at one task."""
@@ -208,7 +206,7 @@ class SqliteBackend:
     ) -> list[SqliteDelivery]:
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
-        length = lease or _CAPABILITIES.default_lease
+        length = lease or DATABASE.default_lease
         clock = self._file.clock
         end = clock.boottime() + wait.total_seconds()
         link = self._link or await self._linked()

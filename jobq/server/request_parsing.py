@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json
+from jobq.local_service import LOOPBACK
 from jobq.server import schemas
 from jobq.server.error_responses import RequestRefused
 
@@ -16,7 +17,6 @@ Receive = Callable[[], Awaitable[Message]]
 Room = Callable[[int], Awaitable[None]]
 Result = TypeVar("Result")
 
-_LOOPBACK: Final = {"127.0.0.1", "localhost", "::1", "[::1]"}
 _MOST_QUERY: Final = 4096
 _MOST_PARAMETERS: Final = 20
 _DRAINED: Final = 4  # times the largest body: what is read of a larger one before it is refused
@@ -64,7 +64,7 @@ def refuse_other_sites(headers: Mapping[bytes, bytes]) -> None:
     """
     host = headers.get(b"host", b"localhost").decode("latin-1").lower()
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    if name not in _LOOPBACK:
+    if name not in LOOPBACK | {"[::1]"}:
         raise RequestRefused(403, "forbidden", "without tokens this service answers to localhost alone")
     origin = headers.get(b"origin")
     is_other = origin is not None and _place_of(origin.decode("latin-1").lower()) != host

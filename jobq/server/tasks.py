@@ -22,11 +22,10 @@ from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Handler, Parameter, Re
 from jobq.server.error_responses import RequestRefused, refused_for
 from jobq.server.request_parsing import aside
 from jobq.server.tokens import Scope
-from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
+from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Release, Requeue, Settlement, key_of
 from jobq.task import WIRE_VERSION, Counters, Outcome, OutcomeKind, Task, TaskResult, new_id
 
 _ACCEPTED: Final = {"accepted": True}
-_TAIL: Final = 4096  # characters of output in a dead letter (architecture 11)
 _DONE: Final = {"status": 202}
 _SETTLED: Final = {202: answers.Accepted}
 _PAGES: Final = {"answers": {200: answers.TaskPage}, "parameters": (AFTER, LIMIT)}
@@ -190,7 +189,7 @@ async def fail(call: RequestCall) -> Reply:
     """The attempt failed: counted, and tried again or given up."""
     body: schemas.FailRequest = call.body
     # Distinguished by the request alone: what becomes of it depends on counters that the first one has changed (S5).
-    said = _said("fail", body.detail, body.output, body.duration_seconds, body.exit_code)
+    said = key_of("fail", body.detail, body.output, body.duration_seconds, body.exit_code)
     delivery, task = await _held_body(call)
     if task is None:
         await delivery.settle(Release(), said)  # stale, or said before: the fence decides
@@ -205,7 +204,7 @@ async def fail(call: RequestCall) -> Reply:
         exit_code=body.exit_code,
         output=body.output,
     )
-    if isinstance(verdict, MoveToDeadLetters) and (tail := body.output[-_TAIL:]):
+    if isinstance(verdict, MoveToDeadLetters) and (tail := body.output[-TAIL_CHARACTERS:]):
         verdict = replace(verdict, description=f"{verdict.description}\n{tail}")
     await delivery.settle(replace(verdict, record=record), said)
     return 202, _ACCEPTED
@@ -247,7 +246,7 @@ async def requeue(call: RequestCall) -> Reply:
     given = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **body.task}))
     if given.id != call.path["id"]:
         raise RequestRefused(400, "malformed_request", "task.id: is another task's")
-    said = _said("requeue", given.encode(), body.delay_seconds)  # by the request alone, as in `fail`
+    said = key_of("requeue", given.encode(), body.delay_seconds)  # by the request alone, as in `fail`
     delivery, task = await _held_body(call)
     delay, record = timedelta(seconds=body.delay_seconds), None
     if body.attempt is not None:
@@ -264,10 +263,6 @@ async def requeue(call: RequestCall) -> Reply:
 def _counted(counters: Counters, given: Counters) -> Counters:
     """Return what the caller has raised: who may settle lowers no count (S7)."""
     return Counters(**{name: max(count, getattr(given, name)) for name, count in counters})
-
-
-def _said(verb: str, *words: object) -> str:
-    return f"{verb} {hashlib.blake2b(repr(words).encode(), digest_size=8).hexdigest()}"
 
 
 @ENDPOINTS.add("PUT", "/{id}/dead-letter", Scope.SETTLE, body=schemas.DeadLetterRequest, answers=_SETTLED)

@@ -1,5 +1,6 @@
 """What the code quotes of the design stands in docs/design, and nothing refers to a text that is not here."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -55,6 +56,28 @@ def test_each_section_that_is_quoted_is_there() -> None:
             assert section in sections, name
         for rule in re.findall(r"\brules\.md 1\.3,? rule (\d+)", text):
             assert rule in timing, name
+
+
+def test_the_variables_that_are_read_beside_the_table_of_settings_are_those_that_it_names() -> None:
+    section = (_DESIGN / "architecture.md").read_text().partition("## 11. ")[2].partition("\n## ")[0]
+    named: dict[str, set[str]] = {}
+    for variables, files in re.findall(r"^\| (`JOBQ_[^|]+) \| ([^|]+) \|", section, re.MULTILINE):
+        for variable in re.findall(r"`(\w+)`", variables):
+            named[variable] = set(re.findall(r"`([^`]+)`", files))
+    found: dict[str, set[str]] = {}
+    for name, text in _sources().items():
+        if not name.startswith(("jobq/", "backends/")) or not name.endswith(".py"):
+            continue
+        if name.startswith("jobq/testing/") or name in {"jobq/settings.py", "jobq/spec.py"}:  # spec.py: in a message
+            continue
+        for node in ast.walk(ast.parse(text)):
+            # As a whole: in messages and descriptions they stand among other words.
+            if isinstance(node, ast.Constant) and re.fullmatch(r"JOBQ_[A-Z_]+", str(node.value)):
+                found.setdefault(str(node.value), set()).add(name)
+    assert len(found) > 10
+    for variable, files in found.items():
+        assert files <= named.get(variable, set()), variable
+    assert set().union(*named.values()) == set().union(*found.values())
 
 
 def test_each_file_that_the_design_names_is_there() -> None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from jobq.errors import BackendUnavailable, ConfigurationError, InvalidSpec
+from jobq.local_service import LOOPBACK
 from jobq_azure.common.errors import NEVER_CONNECTED, NoAnswer, NoCredential, why_not_connected
 from jobq_azure.common.http_session import new_session, proxies_for
 from jobq_azure.common.tokens import Credential, Tokens, given, identified, signing
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{4,48}[A-Za-z0-9]")
 _HOST: Final = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _EMULATOR_PORT: Final = 5300  # of Microsoft's own emulator
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 30.0
@@ -104,7 +104,7 @@ def _place_in(namespace: str, queue: str, text: str) -> QueueAddress:
     is_emulator = parts.get("usedevelopmentemulator", "").lower() == "true"
     if is_emulator:
         rest_url = parts.get("restendpoint", f"http://{host}:{_EMULATOR_PORT}").rstrip("/")
-        if host not in _LOOPBACK or urlsplit(rest_url).hostname not in _LOOPBACK:
+        if host not in LOOPBACK or urlsplit(rest_url).hostname not in LOOPBACK:
             raise ConfigurationError("the emulator of Service Bus is on this machine, and its string says another")
     else:
         rest_url = f"https://{host}"

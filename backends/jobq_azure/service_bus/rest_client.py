@@ -78,7 +78,7 @@ class Locked:
     count: int
     seconds: float
     enqueued: float
-    path: str = field(repr=False)  # a secret of the worker's (architecture 1), as the next
+    path: str = field(repr=False)  # a secret of the worker's (A6), as the next
     token: uuid.UUID = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
 

@@ -40,7 +40,7 @@ class Message:
 
     id: str
     text: str = field(repr=False)
-    receipt: str = field(repr=False)  # a secret of the worker's (architecture 1)
+    receipt: str = field(repr=False)  # a secret of the worker's (A6)
     deliveries: int
     inserted: int = 0
     expires: int = 0

@@ -17,10 +17,10 @@ from jobq.run.process.output import OutputReader
 from jobq.run.process.spawner import ExitStatus, Process, StatusLost
 from jobq.run.process.task_folder import read_result
 from jobq.run.process.usage import UsageReading, Watch
+from jobq.settlement import TAIL_CHARACTERS
 from jobq.task import Outcome, OutcomeKind, Usage
 
 DRAIN_SECONDS: Final = 1.0  # how long output is awaited after the leader's exit; an escaped child may hold the pipe
-_TAIL_BYTES: Final = 4096
 
 
 class CommandRunning:
@@ -81,7 +81,7 @@ class CommandRunning:
                 outcome = replace(outcome, detail=detail, out_of_memory=self._oom.is_certain)
             await self._output.drain(DRAIN_SECONDS)
             tail = self._output.tail
-            outcome = replace(outcome, output_tail=tail.text(_TAIL_BYTES), output=tail.text())
+            outcome = replace(outcome, output_tail=tail.text(TAIL_CHARACTERS), output=tail.text())
             self._outcome = with_written(outcome, self._result())
         return self._outcome
 

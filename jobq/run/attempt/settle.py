@@ -22,7 +22,7 @@ from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict, outgrown, unburied
 from jobq.run.racing import first_of
 from jobq.run.stopping import Stopping
-from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Settlement
+from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Record, Release, Settlement
 from jobq.task import Outcome, TaskResult
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,6 @@ _LONGEST_PAUSE_SECONDS: Final = 5.0
 STOPPING_SECONDS: Final = 5.0  # for the repetitions once the worker has to stop
 AT_ONCE_SECONDS: Final = 2.0  # and once it has to stop without grace
 GIVE_BACK_SECONDS: Final = 5.0  # for those of giving back what was never started
-_TAIL_CHARACTERS: Final = 4096  # of the output, in a dead letter (architecture 11)
 
 
 class Settled(StrEnum):
@@ -224,4 +223,4 @@ def _result(outcome: Outcome | None) -> TaskResult:
 def _with_output(description: str, outcome: Outcome | None) -> str:
     if outcome is None or not outcome.output_tail:
         return description
-    return f"{description}\nlast output:\n{outcome.output_tail[-_TAIL_CHARACTERS:]}"
+    return f"{description}\nlast output:\n{outcome.output_tail[-TAIL_CHARACTERS:]}"

@@ -40,7 +40,7 @@ from jobq.run.guardian.loop import Guardian
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
-STOP_WITHIN_SECONDS = 30.0  # architecture 11: stop grace, kill and requeue
+STOP_WITHIN_SECONDS = 30.0  # for the stop grace, to kill and to give back
 USAGE = 2  # architecture 12
 
 

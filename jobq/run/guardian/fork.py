@@ -64,8 +64,7 @@ def become(message: Message, stdout: int, stderr: int, report: int, guardian: in
         for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         # All that is not the task's: also the connection, before a slow chdir can hold it open.
-        os.closerange(3, report)
-        os.closerange(report + 1, max(report + 2, os.sysconf("SC_OPEN_MAX")))
+        kernel.close_from(3, report)
         kernel.default_signals()
         if message["cwd"] is not None:
             stage = "cwd"
@@ -128,8 +127,7 @@ def fork_zygote(message: Message, connection: int) -> int:
             os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
             os.dup2(2, 1)  # what imports print is no task's output
             os.set_inheritable(connection, True)
-            os.closerange(3, connection)
-            os.closerange(connection + 1, max(connection + 2, os.sysconf("SC_OPEN_MAX")))
+            kernel.close_from(3, connection)
             kernel.default_signals()
             command = [sys.executable, "-P", "-m", "jobq.run.guardian.zygote", str(connection), *message["modules"]]
             os.execve(sys.executable, command, message["env"])  # noqa: S606 - ourselves

@@ -113,6 +113,12 @@ def capabilities() -> int:
         return next(int(line.split()[1], 16) for line in file if line.startswith(b"CapEff:"))
 
 
+def close_from(first: int, but: int) -> None:
+    """Close all descriptors from this number on, but for one that is not below it."""
+    os.closerange(first, but)
+    os.closerange(but + 1, max(but + 2, os.sysconf("SC_OPEN_MAX")))
+
+
 def _call(option: int, value: int) -> None:
     if _prctl(option, value, 0, 0, 0) != 0:
         raise OSError(errno.EINVAL, f"prctl({option}, {value}) was refused: is this a Linux kernel of this century?")

@@ -18,11 +18,11 @@ from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 from jobq.run.spawn.containment import NONE, PIDNS, UNGUARDED, ContainmentInUse, check, guardian_options
 from jobq.run.spawn.guardian_spawner import FD_VARIABLE, GuardianSpawner, inherited_connection
 from jobq.run.spawn.launch import launch
+from jobq.run.stopping import GIVE_BACK_SECONDS
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
 _IMPORT_SECONDS: Final = 10.0  # after which a preload is warned of, and again
-_GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end (architecture 11)
 _WEAKER: Final = (
     "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
     " their group outlive the task"
@@ -98,7 +98,7 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
     _check_proc()
     options = [
         *("--restart", str(settings.restart)),
-        *("--stop-within", str(settings.stop_grace.total_seconds() + _GIVE_BACK_SECONDS)),
+        *("--stop-within", str(settings.stop_grace.total_seconds() + GIVE_BACK_SECONDS)),
     ]
     contained = guardian_options(settings.containment)
     group = contained if "--group" in contained else []
