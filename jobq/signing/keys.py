@@ -15,7 +15,7 @@ import stat
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AwareDatetime,
@@ -88,9 +88,7 @@ class TrustedKey(_File):
 
     @model_validator(mode="after")
     def _is_named_by_its_key(self) -> Self:
-        if self.algorithm == "ed25519" and self.id != _id_of(self.key):
-            raise ValueError(f"the id of this key is {_id_of(self.key)}")
-        return self
+        return _named(self, self.key)
 
     def has_signed(self, message: bytes, signature: bytes) -> bool:
         """Return whether a signature is this key's, of this message."""
@@ -126,6 +124,10 @@ class SigningKey(_File):
     id: str
     algorithm: Algorithm
     secret: Annotated[KeyBytes, Field(repr=False)]
+
+    @model_validator(mode="after")
+    def _is_named_by_its_key(self) -> Self:
+        return self if self.algorithm == "hmac-sha256" else _named(self, _public_half(self.secret))
 
     @classmethod
     def new(cls, algorithm: Algorithm = "ed25519") -> Self:
@@ -231,6 +233,15 @@ class TrustedKeys:
             self._keys = {key.id: key for key in KeyFile.read(self._path).keys}
             self._version = version
         return self._keys
+
+
+_Key = TypeVar("_Key", TrustedKey, SigningKey)
+
+
+def _named(key: _Key, public: bytes) -> _Key:
+    if key.algorithm == "ed25519" and key.id != _id_of(public):
+        raise ValueError(f"the id of this key is {_id_of(public)}")
+    return key
 
 
 def _id_of(public: bytes) -> str:
