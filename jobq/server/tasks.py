@@ -64,6 +64,12 @@ def _task_of(call: RequestCall, fields: dict[str, Any], number: int) -> Task:
         raise MalformedTask("is no task", f"tasks.{number}") from None
 
 
+def _plain(task: Task) -> dict[str, Any]:
+    """Return a task's fields, of one that was signed too: for programs that speak JSON alone, and for people."""
+    fields: dict[str, Any] = json.loads(task.model_copy(update={"work": None}).encode())
+    return fields
+
+
 def _id_of(call: RequestCall, number: int) -> str:
     """Return the id of a task that a key names: the same for each repetition, on every replica (S8)."""
     named = f"{call.caller} {call.queue} {call.body.key} {number}"
@@ -128,7 +134,7 @@ def _claimed(delivery: HeldDelivery, *, raw: bool) -> dict[str, Any]:
         return shown | body_fields(delivery.body)
     shown["fencing"] = str(delivery.fencing)
     try:
-        return shown | {"task": json.loads(delivery.task.encode())}
+        return shown | {"task": _plain(delivery.task)}
     except MalformedTask:
         return shown | body_fields(delivery.body)
 
@@ -421,7 +427,7 @@ def _shown(record: ListedTask) -> dict[str, Any]:
         with contextlib.suppress(MalformedTask):
             task = Task.decode(record.body)
             shown["created"] = task.created
-            shown["task"] = json.loads(task.encode())
+            shown["task"] = _plain(task)
             # Values may be secrets (A5): that there is a variable is enough to know.
             shown["task"]["env"] = dict.fromkeys(task.env, "***")
     return shown

@@ -5,14 +5,12 @@ the message, so that a requeue is one atomic request whatever the size of the ta
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json
+from jobq.formats.wire_v3 import STATE
 from jobq.task import Task
 from jobq_azure.storage.message_format import NOTHING, MessageContent, MessageNotes
-
-_CHANGE: Final = frozenset({"generation", "epoch", "counters", "not_before"})
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Envelope:
         changed = self.content.beside.changed
         if self.payload is None or changed is None:
             return Task.decode(self.body)
-        return _with(self.payload, changed)
+        return Task.decode(self.payload).with_state(changed)
 
     def holding(self, task: Task) -> MessageContent:
         """Return the message of the same work with other counters; the blob stays as it is."""
@@ -71,17 +69,7 @@ def spilled(task: Task, blob: str, beside: MessageNotes = NOTHING) -> MessageCon
 
 def changes_of(task: Task) -> dict[str, Any]:
     """Return the fields that requeues change, as they stand beside the name of a blob."""
-    return task.model_dump(mode="json", include=set(_CHANGE), exclude_none=True)
-
-
-def _with(payload: bytes, changed: dict[str, Any]) -> Task:
-    if unknown := changed.keys() - _CHANGE:
-        raise MalformedTask("is no field that a requeue changes", f"changed.{min(unknown)}")
-    fields = strict_json.loads(payload)
-    if not isinstance(fields, dict):
-        return Task.decode(payload)  # says what is wrong
-    kept = {name: value for name, value in fields.items() if name not in _CHANGE}
-    return Task.decode(strict_json.dumps(kept | changed))
+    return task.model_dump(mode="json", include=set(STATE), exclude_none=True)
 
 
 def _ended(content: MessageContent) -> MessageContent | None:

@@ -19,11 +19,6 @@ def action_for(task: Task, outcome: Outcome) -> Action | None:
     return next((action for when, action in map(parse, task.on_exit) if when in facts), None)
 
 
-def onward_queues(task: Task) -> set[str]:
-    """Return the queues to which the task's rules may send it on."""
-    return {action.queue for _, action in map(parse, task.on_exit or ()) if action.queue}
-
-
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name

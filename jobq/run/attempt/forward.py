@@ -14,9 +14,9 @@ from typing import Final
 
 from jobq.backend import Backend
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
+from jobq.exit_rules import queues_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt import retry
-from jobq.run.attempt.exit_action import onward_queues
 from jobq.run.attempt.retry import Leave, SendOn
 from jobq.run.attempt.settle import Patience
 from jobq.settlement import MoveToDeadLetters
@@ -43,7 +43,7 @@ class OnwardQueues:
 
     def warn_of(self, task: Task) -> None:
         """Log, once for each, that a rule of this task names a queue that is not listed."""
-        for name in sorted(onward_queues(task) - self.names - self._warned):
+        for name in sorted(queues_of(task.on_exit or ()) - self.names - self._warned):
             self._warned.add(name)
             _log.warning(
                 "task %s may go on in queue %s by its rule, which %s does not list: it would be a dead letter here",

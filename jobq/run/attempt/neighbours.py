@@ -21,7 +21,6 @@ from jobq.backend import Delivery
 from jobq.clock import Clock
 from jobq.errors import MalformedTask
 from jobq.run.attempt.retry import Backoff, is_one_crash_from_its_end, times_given_back
-from jobq.task import Task
 
 if TYPE_CHECKING:
     import asyncio
@@ -107,11 +106,11 @@ class Neighbours:
         return number
 
 
-def delay(task: Task, backoff: Backoff) -> timedelta:
-    """Return for how long a task goes back that needs room: each time longer, even where the user wants no backoff."""
+def delay(times: int, backoff: Backoff) -> timedelta:
+    """Return for how long a task goes back for this, its 1st or later, time: longer, even if no backoff is wanted."""
     longest = max(backoff.longest, LEAST_BACKOFF.longest)
     first = max(backoff.first, LEAST_BACKOFF.first)
-    return Backoff(first=first, longest=longest, jitter=backoff.jitter).delay(times_given_back(task) + 1)
+    return Backoff(first=first, longest=longest, jitter=backoff.jitter).delay(times)
 
 
 def _last_attempt(delivery: Delivery) -> int | None:

@@ -32,6 +32,12 @@ class Reason(StrEnum):
     PREEMPTED = "preempted"
     CANCELED = "canceled"
     MALFORMED = "malformed"
+    UNSIGNED = "unsigned"
+    BAD_SIGNATURE = "bad_signature"
+    REVOKED_KEY = "revoked_key"
+    WRONG_QUEUE = "wrong_queue"
+    EXPIRED = "expired"
+    REPLAYED = "replayed"
 
 
 @dataclass(frozen=True)

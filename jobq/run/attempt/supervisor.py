@@ -25,12 +25,15 @@ from jobq.run.attempt.result import fit_to_keep
 from jobq.run.attempt.retry import Backoff, Cancel, Judge, Leave, Reason, SendOn, Verdict
 from jobq.run.attempt.runner import Runner, Running
 from jobq.run.attempt.settle import Patience, Settled, give_back, settle
+from jobq.run.attempt.signature_check import Refused, SignatureCheck, Verified
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.process.spawner import Deadline, StartFailed, StatusLost
 from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
+from jobq.signing.signer import locations
+from jobq.spec import origin_of
 from jobq.task import Outcome, OutcomeKind, Task
 
 if TYPE_CHECKING:
@@ -93,6 +96,13 @@ class Supervisor:
         """Where a task's rule may send it on."""
         return OnwardQueues(self.settings.onward_queues)
 
+    @cached_property
+    def signatures(self) -> SignatureCheck:
+        """Whose signatures count."""
+        origin = origin_of(self.backend)
+        names = locations(self.settings, None if origin is None else origin[0])
+        return SignatureCheck(self.settings, names, self.backend.name)
+
     @property
     def lease(self) -> timedelta:
         """The lease to ask for."""
@@ -102,7 +112,8 @@ class Supervisor:
         """Return the timing of the lease.
 
         Raises:
-            ConfigurationError: it cannot be had, or kept (rule 1.3(4)); or a list of what is allowed cannot be read.
+            ConfigurationError: it cannot be had, or kept (rule 1.3(4)); or a list of what is allowed, or of the keys
+                that are trusted, cannot be read.
         """
         able = self.backend.capabilities
         if not able.min_lease <= self.lease <= (able.max_lease or self.lease):
@@ -112,6 +123,7 @@ class Supervisor:
                 f" grants at least {durations.show(able.min_lease)}{at_most}; change --visibility-timeout"
             )
         allowed.check(self.settings)
+        self.signatures.check()
         timing = timing_for(self.lease, self.settings)
         timing.check(allow_short=self.settings.allow_short_lease)
         return timing
@@ -160,6 +172,10 @@ class _Attempt:
             self._free_slot()
 
     async def _run(self) -> DeliveryReport:
+        verified = self._with.signatures.verify(self._delivery, self._with.clock.wall())
+        if isinstance(verified, Refused):
+            self._events.leased()
+            return await self._refuse(verified)
         task: Task | None = None
         try:
             task = self._delivery.task
@@ -168,19 +184,23 @@ class _Attempt:
             self._events.leased(task)
             return await self._settle(MoveToDeadLetters(Reason.MALFORMED, str(error)), None)
         self._events.leased(task)
+        return await self._run_task(task, verified)
+
+    async def _run_task(self, task: Task, verified: Verified | None) -> DeliveryReport:
         self._with.onward.warn_of(task)
         has_room = await self._has_room()
-        if self._journal.is_canceled:
-            return await self._settle(Cancel(), None)
-        refusal = retry.refusal(task, self._delivery.deliveries)
-        if refusal is not None:
-            return await self._settle(refusal, None)
+        end = Cancel() if self._journal.is_canceled else retry.refusal(task, self._delivery.deliveries)
+        if end is not None:
+            return await self._settle(end, None)
         if self._is_stopped() or self._place.admission is Admission.BACK:
             return await self._let_go()
-        if (why := allowed.refusal(task, self._with.settings)) is not None:
-            self._events.not_allowed(why)
-        if why is not None or not has_room:
-            return replace(await self._go_back(task), not_allowed=why is not None)
+        refused = self._with.signatures.compare(task, verified)
+        if refused is None and (why := allowed.refusal(task, self._with.settings)) is not None:
+            refused = Refused(why)
+        if refused is not None:
+            return await self._refuse(refused)
+        if not has_room:
+            return await self._go_back(neighbours.delay(retry.times_given_back(task) + 1, self._backoff()))
         outcome = await self._attempt(task)
         self._free_slot()
         return await self._conclude(task, outcome)
@@ -205,9 +225,17 @@ class _Attempt:
         await self._keeper.renew()  # or a cancel would be heard when a short task has run
         return not self._keeper.lock_lost_event.is_set()
 
-    async def _go_back(self, task: Task) -> DeliveryReport:
+    async def _refuse(self, refused: Refused) -> DeliveryReport:
+        """Bury what nobody is to run; leave to others, uncharged, what only this worker does not."""
+        if refused.reason is not None:
+            return await self._settle(MoveToDeadLetters(refused.reason, refused.why), None)
+        self._events.not_allowed(refused.why)
+        delay = refused.wait or neighbours.delay(self._delivery.deliveries, self._backoff())
+        return replace(await self._go_back(delay), not_allowed=True)
+
+    async def _go_back(self, delay: timedelta) -> DeliveryReport:
         """Put it back uncharged, for a while: it needs room that is not here, or another worker."""
-        verdict = Release(neighbours.delay(task, self._backoff()))
+        verdict = Release(delay)
         settled = await self._settle_and_report(verdict, None)
         if settled is Settled.YES:
             self._events.released(verdict.delay)
@@ -343,6 +371,7 @@ class _Attempt:
             self._with.breaker.succeeded()
             report = await self._settle(verdict, outcome)
             if report.settled is Settled.YES:
+                self._with.signatures.succeeded(task)
                 self._events.ended(outcome, self._keeper)  # as done only once the backend has acknowledged it (S5)
             return report
         self._events.ended(outcome, self._keeper)
