@@ -24,9 +24,9 @@ import signal
 import sys
 import time
 
-from jobq.run.guardian import kernel
 from jobq.run.guardian.control_group import ControlGroup
-from jobq.run.guardian.kernel import SignalPipe
+from jobq.run.process import kernel
+from jobq.run.process.kernel import SignalPipe
 
 TITLE = "watcher"
 TICK_SECONDS = 2.0

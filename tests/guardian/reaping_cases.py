@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from jobq.run.guardian import kernel, tasks
+from jobq.run.guardian import tasks
 from jobq.run.guardian.task_process import TaskProcess
 from jobq.run.guardian.tasks import Tasks
+from jobq.run.process import kernel
 
 _SECONDS: Final = 2.0
 

@@ -113,7 +113,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="the group of a stray lives on",
-        file="jobq/run/guardian/kernel.py",
+        file="jobq/run/process/kernel.py",
         text="            system.killpg(group, signal.SIGKILL)",
         wrong="            pass",
         test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[group_of_a_stray]",

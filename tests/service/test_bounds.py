@@ -33,11 +33,11 @@ from jobq.journal.records import (
     end_of,
 )
 from jobq.run.attempt.result import MAX_VALUE_DEPTH, with_written
-from jobq.run.callbacks.sync_task_context import MAX_CHECKPOINT_BYTES, checked_checkpoint
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Requeue
 from jobq.spec import resolve
 from jobq.task import MAX_BODY_BYTES, MAX_NEW_BYTES, Outcome, OutcomeKind, Task, TaskResult
+from jobq.task_client import MAX_CHECKPOINT_BYTES, checked_checkpoint
 from tests.service.server import running
 
 if TYPE_CHECKING:

@@ -16,11 +16,10 @@ from jobq.errors import ConfigurationError, JobqError, LockLost, MalformedTask
 from jobq.formats import strict_json
 from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
 from jobq.run.attempt.checkpoints import AttemptCheckpoints
-from jobq.run.callbacks.sync_task_context import checked_checkpoint
 from jobq.run.process.peer import peer_of
 from jobq.run.process.process_table import lineage
 from jobq.run.process.task_folder import TaskFolder
-from jobq.task_client import MAX_LINE_BYTES
+from jobq.task_client import MAX_LINE_BYTES, checked_checkpoint
 
 _PATIENCE_SECONDS: Final = 10.0  # for a question; who connects and says nothing is hung up on
 _MOST_AT_ONCE: Final = 64  # connections: a task that opens thousands takes no descriptors from its neighbours (S11)

@@ -16,8 +16,8 @@ from jobq.errors import JobqError, MalformedTask
 from jobq.formats import strict_json
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.callbacks.child_program import MAX_LINE_BYTES
-from jobq.run.callbacks.sync_task_context import checked_checkpoint
 from jobq.run.process.peer import peer_of
+from jobq.task_client import checked_checkpoint
 
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
 _log: Final = logging.getLogger(__name__)

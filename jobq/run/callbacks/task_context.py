@@ -6,8 +6,9 @@ from jobq.backend import Delivery
 from jobq.errors import LockLost
 from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.callbacks.sync_task_context import SyncTaskContext, checked_checkpoint
+from jobq.run.callbacks.sync_task_context import SyncTaskContext
 from jobq.task import Task
+from jobq.task_client import checked_checkpoint
 
 
 class TaskContext:

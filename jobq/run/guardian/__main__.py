@@ -31,12 +31,12 @@ import sys
 import time
 
 from jobq.run import withheld
-from jobq.run.guardian import kernel
 from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.heartbeat import SECONDS as HEARTBEAT_SECONDS
 from jobq.run.guardian.heartbeat import Heartbeat
-from jobq.run.guardian.kernel import SignalPipe, say
 from jobq.run.guardian.loop import Guardian
+from jobq.run.process import kernel
+from jobq.run.process.kernel import SignalPipe, say
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0

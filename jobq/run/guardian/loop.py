@@ -13,12 +13,12 @@ from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.freeze import FreezeWatch
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.inbox import MOST_WAITING, Inbox
-from jobq.run.guardian.kernel import SignalPipe
 from jobq.run.guardian.protocol import Message, Sender, WireError
 from jobq.run.guardian.running_clock import RunningClock
 from jobq.run.guardian.starts import Starts
 from jobq.run.guardian.system import System
 from jobq.run.guardian.tasks import Tasks
+from jobq.run.process.kernel import SignalPipe
 
 SWEEP_TICK_SECONDS = 0.02  # while something is waited for; far less than what `RunningClock` takes for a stop
 TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines

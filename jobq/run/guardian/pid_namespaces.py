@@ -11,8 +11,8 @@ import os
 import signal
 from typing import NoReturn
 
-from jobq.run.guardian import kernel
 from jobq.run.guardian.init_name import init_name
+from jobq.run.process import kernel
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWPID = 0x20000000

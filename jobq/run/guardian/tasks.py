@@ -10,11 +10,11 @@ import contextlib
 import math
 import signal
 
-from jobq.run.guardian import kernel
 from jobq.run.guardian.protocol import ARMED, Message, WireError
 from jobq.run.guardian.running_clock import RunningClock
 from jobq.run.guardian.system import System
 from jobq.run.guardian.task_process import TaskProcess, ending
+from jobq.run.process import kernel
 
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:

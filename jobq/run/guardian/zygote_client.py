@@ -12,12 +12,13 @@ import signal
 import socket
 from collections.abc import Callable
 
-from jobq.run.guardian import kernel, protocol
-from jobq.run.guardian.fork import fork_zygote
+from jobq.run.guardian import protocol
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
+from jobq.run.guardian.start_process import fork_zygote
 from jobq.run.guardian.task_process import TaskProcess
 from jobq.run.guardian.tasks import Tasks
 from jobq.run.guardian.validation import check_preload
+from jobq.run.process import kernel
 
 ANSWER_SECONDS = 10.0  # until a zygote that was asked for a task and forks none is given up
 AGAIN_SECONDS = 60.0  # between two starts of a zygote that was lost: tasks start cold meanwhile

@@ -37,7 +37,7 @@ def is_possible() -> bool:
 def spawner_for(settings: Settings) -> Spawner:
     """Return the spawner of this process: through the guardian that is its parent, one of its own, or none."""
     if sys.platform == "linux":  # what signs in to the queue is in our memory, and no task's to read (A6)
-        from jobq.run.guardian.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
+        from jobq.run.process.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
 
         hide_from_same_user()
     if settings.guardian_fd is not None and (connection := inherited_connection()) is not None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from jobq.run.guardian import OBEYED
+from jobq.run.process import OBEYED
 from jobq.run.stopping import Stopping
 
 

@@ -22,9 +22,9 @@ from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.callbacks.callback import ArgumentsRefused, Callback, CallbackSignature
 from jobq.run.callbacks.callback_channel import CallbackChannel
 from jobq.run.callbacks.process_runner import portable
-from jobq.run.callbacks.sync_task_context import MAX_CHECKPOINT_BYTES, checked_checkpoint
 from jobq.run.worker.pull_one import way_of
 from jobq.task import Task
+from jobq.task_client import MAX_CHECKPOINT_BYTES, checked_checkpoint
 from jobq.testing.clock import VirtualClock
 from tests.process import callbacks
 from tests.unit.scripted_delivery import ScriptedDelivery

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from jobq.run.guardian import OBEYED
+from jobq.run.process import OBEYED
 from jobq.run.stopping import Stopping
 from jobq.run.worker.signals import SignalHeard, heard_by
 

@@ -1,4 +1,4 @@
-"""The guardian forks: a task, or the zygote; and what these do before exec: arm, connect, execute, or end (P2)."""
+"""How the guardian starts a task or the zygote: it forks, and the child arms, connects, and executes or ends (P2)."""
 
 import contextlib
 import errno
@@ -8,15 +8,13 @@ import signal
 import stat
 import sys
 
-from jobq.run.guardian import kernel
-from jobq.run.guardian.kernel import say
 from jobq.run.guardian.protocol import Message
+from jobq.run.process import kernel
+from jobq.run.process.kernel import say
 
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     from jobq.run.guardian.pid_namespaces import PidNamespaces
-
-NOBODYS = 2**32 - 3  # a user that nobody is
 
 
 def fork_task(
@@ -103,7 +101,8 @@ def kill_all_of_user(uid: int) -> None:
     if pid == 0:
         code = 1
         try:
-            os.setresuid(NOBODYS, uid, NOBODYS)  # who is killed must not be able to kill or stop this process
+            # Who is killed must not be able to kill or stop this process.
+            os.setresuid(kernel.NOBODYS, uid, kernel.NOBODYS)
             if 0 not in os.getresuid() and os.geteuid() == uid and not kernel.capabilities():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(-1, signal.SIGKILL)

@@ -9,7 +9,7 @@ import signal
 import struct
 import time
 
-from jobq.run.guardian import OBEYED
+from jobq.run.process import OBEYED
 
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _HANDLED = (signal.SIGCHLD, *FORWARDED, signal.SIGTSTP)  # a Ctrl-Z would stop w
 _TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)  # ignored: `stty tostop` stops nobody for a line, nor has it written twice
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
+NOBODYS = 2**32 - 3  # a user that nobody is
 _CREDENTIALS = struct.Struct("iII")  # struct ucred, unix(7)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
