@@ -26,9 +26,8 @@ from pydantic import (
     model_validator,
 )
 
-from jobq import exit_rules
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json, task_ids, wire_v1, wire_v3
+from jobq.formats import exit_rules, strict_json, task_ids, wire_v1, wire_v3
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
@@ -168,7 +167,7 @@ class Task(_Frozen):
         not_before: wall time in seconds since the epoch before which it is not delivered.
         created: wall time in seconds since the epoch; None = unknown.
         budgets, counters: see there.
-        on_exit: rules for certain ends, see `jobq.exit_rules`; None = the budgets alone decide.
+        on_exit: rules for certain ends, see `jobq.formats.exit_rules`; None = the budgets alone decide.
         epoch: raised by each redrive from the dead-letter place (S3). A store where an id can be pushed again begins it
             above all that it has forgotten.
         generation: raised by each requeue (S3).

@@ -15,7 +15,7 @@ from typing import Final
 from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.errors import ConfigurationError
-from jobq.exit_rules import queues_of
+from jobq.formats.exit_rules import queues_of
 from jobq.formats.wire_v3 import STATE, Signature, pre_authentication_encoding, work_in
 from jobq.settings import Settings
 from jobq.signing.keys import SigningKey

@@ -259,7 +259,7 @@ def _check_rules(rules: Sequence[str], text: str, settings: "Settings") -> None:
     from dataclasses import replace  # noqa: PLC0415 - --help must not pay for it
 
     from jobq.errors import InvalidSpec  # noqa: PLC0415 - as above
-    from jobq.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.formats.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
     from jobq.spec import parse as parse_spec  # noqa: PLC0415 - as above
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 

@@ -1,8 +1,8 @@
-"""What a task's exit rules say of one end; the rules themselves are `jobq.exit_rules`."""
+"""What a task's exit rules say of one end; the rules themselves are `jobq.formats.exit_rules`."""
 
 import signal
 
-from jobq.exit_rules import Action, parse
+from jobq.formats.exit_rules import Action, parse
 from jobq.task import Outcome, OutcomeKind, Task
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from jobq.backend import Backend
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
-from jobq.exit_rules import queues_of
+from jobq.formats.exit_rules import queues_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt import retry
 from jobq.run.attempt.retry import Leave, SendOn

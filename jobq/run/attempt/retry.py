@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from jobq.errors import MalformedTask
-from jobq.exit_rules import Action
+from jobq.formats.exit_rules import Action
 from jobq.run.attempt.exit_action import action_for
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue, Settlement
 from jobq.task import Outcome, OutcomeKind, Task

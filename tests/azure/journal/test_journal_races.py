@@ -10,13 +10,13 @@ import pytest
 
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskRecord
+from jobq.journal.wait_for_end import ended
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.spec import resolve
 from jobq.task import Counters, OutcomeKind, Task, TaskResult
 from jobq.task_handle import TaskHandle
 from jobq.testing.http_proxy import Strike
-from jobq.wait_for_end import ended, lag_of
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal import recorder
@@ -46,7 +46,7 @@ class _Wait:
         self._find, self._looks = queue.journal.find, asyncio.Semaphore(0)
         monkeypatch.setattr(queue.journal, "find", self._looked)
         self.found: asyncio.Future[tuple[str, TaskRecord | None]] = asyncio.ensure_future(
-            anext(ended(queue.journal, [id_], lag=lag_of(queue), unseen=True))
+            anext(ended(queue.journal, [id_], lag=queue.capabilities.record_lag, unseen=True))
         )
 
     async def _looked(self, ids: Sequence[str]) -> list[TaskRecord]:
