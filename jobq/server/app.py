@@ -20,11 +20,20 @@ from pydantic import BaseModel
 from jobq.errors import JobqError
 from jobq.server import health, journal, leases, load_generator, openapi, queues, schemas, tasks
 from jobq.server.backend_pool import BackendPool
-from jobq.server.endpoint import QUEUE, Endpoint, RequestCall, ServiceState, validated
+from jobq.server.endpoint import QUEUE, Endpoint, Routes
 from jobq.server.error_responses import RequestRefused, refused_for
-from jobq.server.request_parsing import Message, Receive, aside, body_of, headers_of, query_of, refuse_other_sites
-from jobq.server.routes import Routes
-from jobq.server.shares import BodyRoom, RateShare
+from jobq.server.request import RequestCall, ServiceState
+from jobq.server.request_parsing import (
+    Message,
+    Receive,
+    aside,
+    body_of,
+    headers_of,
+    query_of,
+    refuse_other_sites,
+    validated,
+)
+from jobq.server.shares import FairShare, RateShare
 from jobq.server.tokens import TokenBook, TokenRecord
 
 Send = Callable[[Message], Awaitable[None]]
@@ -91,8 +100,8 @@ class App:
         self._rate = RateShare(self._limits.rate, self._limits.burst)
         self._bad = RateShare(self._limits.bad_tokens, 4 * self._limits.bad_tokens)
         self._noted = RateShare(_NOTED_PER_SECOND, _NOTED_PER_SECOND)
-        self._room = BodyRoom(self._limits.all_bodies_bytes, self._limits.bodies_of_one_bytes)
-        self._turns = BodyRoom(_MANY_VALUED, 1)  # a body each
+        self._room = FairShare(self._limits.all_bodies_bytes, self._limits.bodies_of_one_bytes)
+        self._many_valued = FairShare(_MANY_VALUED, 1)
         self._book = tokens or TokenBook(places.root)
         self._waiting: set[asyncio.Event] = set()
         parts = tasks, leases, queues, journal, load_generator, health
@@ -212,7 +221,7 @@ class App:
         receive: Receive,
         held: contextlib.AsyncExitStack,
     ) -> None:
-        async def wait_for(room: BodyRoom, size: int) -> None:
+        async def wait_for(room: FairShare, size: int) -> None:
             try:
                 async with asyncio.timeout(_ROOM_SECONDS):
                     await held.enter_async_context(room.taken(_who(call), size))
@@ -225,7 +234,7 @@ class App:
             limit=self._limits.body_bytes,
             seconds=self._limits.body_seconds,
             room=partial(wait_for, self._room),
-            turn=partial(wait_for, self._turns),
+            turn=partial(wait_for, self._many_valued),
         )
         call.body = await aside(call.size, lambda: validated(model, fields))
 

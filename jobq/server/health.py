@@ -6,8 +6,9 @@ from typing import Final
 
 from jobq.errors import JobqError
 from jobq.server import answers, metrics
-from jobq.server.endpoint import Endpoints, Reply, RequestCall
+from jobq.server.endpoint import Endpoints, Reply
 from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 
 _READY_SECONDS: Final = 3.0

@@ -8,8 +8,9 @@ from jobq.journal.records import TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.journal.wire import attempt_fields, record_fields
 from jobq.server import answers, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply, RequestCall, whole
+from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall, whole
 from jobq.server.tokens import Scope
 
 _MOST_ATTEMPT: Final = 2**31 - 1

@@ -9,8 +9,9 @@ from typing import Any, Final
 from jobq.errors import LockLost
 from jobq.lease.store import Busy, Grant, LeaseRecord, LeaseState, LeaseStore, Request, checked_name, store_of
 from jobq.server import answers, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply, RequestCall, whole
+from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall, whole
 from jobq.server.tokens import Scope
 
 _ACCEPTED: Final = {"accepted": True}

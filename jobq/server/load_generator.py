@@ -17,8 +17,9 @@ from jobq.errors import BackendUnavailable, JobqError, LeaseHeld, LockLost
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import LeaseState, store_of
 from jobq.server import answers, schemas
-from jobq.server.endpoint import Endpoints, Reply, RequestCall, ServiceState
+from jobq.server.endpoint import Endpoints, Reply
 from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall, ServiceState
 from jobq.server.tokens import Scope
 from jobq.settings import Settings
 from jobq.task import Task

@@ -8,8 +8,9 @@ from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
 from jobq.journal.wire import body_fields
 from jobq.server import answers, schemas
-from jobq.server.endpoint import LIMIT, Endpoints, Parameter, Reply, RequestCall, whole
+from jobq.server.endpoint import LIMIT, Endpoints, Parameter, Reply
 from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall, whole
 from jobq.server.tokens import Scope
 
 _LIMIT: Final = Parameter(

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from pydantic import BaseModel, ValidationError
+
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json
 from jobq.local_service import LOOPBACK
@@ -161,3 +163,18 @@ async def _read(receive: Receive, limit: int, wait_for_room: Callable[[], Awaita
             parts.append(part)
         is_last = not message.get("more_body")
     return b"".join(parts) if size <= limit else None
+
+
+def validated(model: type[BaseModel], fields: Any) -> BaseModel:
+    """Return the request; raises RequestRefused which says what is wrong, and where."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise malformed(error) from None
+
+
+def malformed(error: ValidationError) -> RequestRefused:
+    """Return the answer to what is no such request."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return RequestRefused(400, "malformed_request", f"{where}: {first['msg']}" if where else first["msg"])

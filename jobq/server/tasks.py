@@ -18,9 +18,10 @@ from jobq.journal.wire import body_fields
 from jobq.run.attempt import retry
 from jobq.servable import HeldDelivery, Kind, ListedTask
 from jobq.server import answers, journal_records, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Handler, Parameter, Reply, RequestCall, malformed, whole
+from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Handler, Parameter, Reply
 from jobq.server.error_responses import RequestRefused, refused_for
-from jobq.server.request_parsing import aside
+from jobq.server.request import RequestCall, whole
+from jobq.server.request_parsing import aside, malformed
 from jobq.server.tokens import Scope
 from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Release, Requeue, Settlement, key_of
 from jobq.task import WIRE_VERSION, Counters, Outcome, OutcomeKind, Task, TaskResult, new_id
