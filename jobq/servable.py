@@ -55,7 +55,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecord:
+class ListedTask:
     """A task as it stands, for people. Times are wall times of the server, in seconds since the epoch.
 
     Attributes:
@@ -142,11 +142,11 @@ class Servable(Backend, Protocol):
         """
         ...
 
-    async def find(self, task_id: str) -> TaskRecord | None:
+    async def find(self, task_id: str) -> ListedTask | None:
         """Return one task; None = there is none, or it is forgotten."""
         ...
 
-    async def page(self, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
+    async def page(self, kind: Kind, after: str, limit: int) -> list[ListedTask]:
         """Return up to `limit` tasks in the order of their ids, from behind the id `after` ("" = the first)."""
         ...
 

@@ -99,7 +99,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class DeadLetter:
+class MoveToDeadLetters:
     """Move the task to the dead-letter place, with its original bytes (S6).
 
     Attributes:
@@ -119,7 +119,7 @@ class DeadLetter:
         return _key("dead", str(self.reason), self.description)
 
 
-Settlement = Complete | Requeue | Release | DeadLetter
+Settlement = Complete | Requeue | Release | MoveToDeadLetters
 
 
 def _key(verb: str, *values: object) -> str:

@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from jobq.errors import DuplicateTask, LockLost, QueueNotFound
-from jobq.journal.retention import Trimming
+from jobq.journal.retention import JournalCap
 from jobq.servable import result_json
-from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_sqlite import journal_writer
 from jobq_sqlite.bulk import some
@@ -218,7 +218,7 @@ def claim(
     holder: str | None = None,
     worker: str | None = None,
     forget: float | None = None,
-    trimming: Trimming | None = None,
+    trimming: JournalCap | None = None,
 ) -> list[ClaimedRow] | NothingReady:
     """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready.
 
@@ -348,7 +348,7 @@ def settle(
             case Complete(result):  # its id stays known for RETENTION_SECONDS
                 kept = result_json(result) if keeps_result else None
                 _fenced(database, row, now, _COMPLETE, (said, now.wall, kept, settlement.final))
-            case DeadLetter(reason, description):  # the body stays as it is
+            case MoveToDeadLetters(reason, description):  # the body stays as it is
                 text = journal_writer.text_of(description)
                 _fenced(database, row, now, _DEAD_LETTER, (said, now.wall, str(reason), text))
             case Requeue() | Release():

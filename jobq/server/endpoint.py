@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from jobq.server.backend_pool import Places
-from jobq.server.error_responses import Refused
+from jobq.server.backend_pool import BackendPool
+from jobq.server.error_responses import RequestRefused
 from jobq.server.metrics import Metrics
 from jobq.server.tokens import Scope, audit
 
@@ -19,7 +19,7 @@ QUEUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 @dataclass(eq=False)
-class Service:
+class ServiceState:
     """What all requests share.
 
     Attributes:
@@ -30,7 +30,7 @@ class Service:
         openapi: the document, as JSON.
     """
 
-    places: Places
+    places: BackendPool
     metrics: Metrics = field(default_factory=Metrics)
     replica: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     is_stopping: bool = False
@@ -38,7 +38,7 @@ class Service:
 
 
 @dataclass(slots=True)
-class Call:
+class RequestCall:
     """One request, with what is known of it.
 
     Attributes:
@@ -55,7 +55,7 @@ class Call:
         may: returns whether the caller may do this to a queue.
     """
 
-    service: Service
+    service: ServiceState
     queue: str
     path: Mapping[str, str]
     query: Mapping[str, str]
@@ -69,19 +69,21 @@ class Call:
     _backend: Any = None
 
     def needs(self, scope: Scope) -> None:
-        """Raise Refused (403) unless the caller may do this to the queue."""
+        """Raise RequestRefused (403) unless the caller may do this to the queue."""
         if not self.may(scope, self.queue):
-            raise Refused(403, "forbidden", f"this token does not permit {scope} on queue {self.queue!r}")
+            raise RequestRefused(403, "forbidden", f"this token does not permit {scope} on queue {self.queue!r}")
 
     async def backend(self) -> Any:
-        """Return the queue's backend, for as long as the request lasts; raises Refused (404)."""
+        """Return the queue's backend, for as long as the request lasts; raises RequestRefused (404)."""
         if self._backend is None:
             self._backend = await self.service.places.take(self.queue)
         return self._backend
 
-    def about(self, backend: Any, item: Any) -> "Call":
+    def about(self, backend: Any, item: Any) -> "RequestCall":
         """Return the call of one of several things that this one asks for; the backend stays this one's."""
-        call = Call(self.service, self.queue, {"id": item.id}, {}, item, self.caller, self.address, self.gone, self.may)
+        call = RequestCall(
+            self.service, self.queue, {"id": item.id}, {}, item, self.caller, self.address, self.gone, self.may
+        )
         call._backend = backend
         return call
 
@@ -97,7 +99,7 @@ class Call:
 
 
 Reply = tuple[int, Any]  # the status, and what is sent as JSON
-Handler = Callable[[Call], Awaitable[Reply]]
+Handler = Callable[[RequestCall], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ class Endpoint:
     Attributes:
         method: of HTTP.
         path: with {variable} parts.
-        scope: what a token must permit; None = the handler says it (`Call.needs`).
+        scope: what a token must permit; None = the handler says it (`RequestCall.needs`).
         is_open: whether no token is needed at all.
         handler: answers.
         summary: one line.
@@ -186,26 +188,26 @@ AFTER: Final = Parameter(
 )
 
 
-def whole(call: Call, name: str, default: int, most: int) -> int:
-    """Return a parameter that is a whole number from 1; raises Refused."""
+def whole(call: RequestCall, name: str, default: int, most: int) -> int:
+    """Return a parameter that is a whole number from 1; raises RequestRefused."""
     text = call.query.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= most):  # noqa: PLR2004 - 64 bits
-        raise Refused(400, "malformed_request", f"{name} must be a whole number from 1 to {most}")
+        raise RequestRefused(400, "malformed_request", f"{name} must be a whole number from 1 to {most}")
     return int(text)
 
 
 def validated(model: type[BaseModel], fields: Any) -> BaseModel:
-    """Return the request; raises Refused which says what is wrong, and where."""
+    """Return the request; raises RequestRefused which says what is wrong, and where."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         raise malformed(error) from None
 
 
-def malformed(error: ValidationError) -> Refused:
+def malformed(error: ValidationError) -> RequestRefused:
     """Return the answer to what is no such request."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return Refused(400, "malformed_request", f"{where}: {first['msg']}" if where else first["msg"])
+    return RequestRefused(400, "malformed_request", f"{where}: {first['msg']}" if where else first["msg"])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from jobq.server.endpoint import Endpoint
-from jobq.server.error_responses import Refused
+from jobq.server.error_responses import RequestRefused
 
 
 class Routes:
@@ -24,7 +24,7 @@ class Routes:
             methods[endpoint.method] = endpoint
 
     def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
-        """Return the endpoint, and the variable parts of the path; raises Refused."""
+        """Return the endpoint, and the variable parts of the path; raises RequestRefused."""
         variables: dict[str, str] = {}
         methods = self._fixed.get(path)
         if methods is None or method not in methods:
@@ -38,10 +38,10 @@ class Routes:
                         methods = known
                     break
         if methods is None or any(not word for word in variables.values()):
-            raise Refused(404, "no_such_path", "there is nothing here; /openapi.json has what there is")
+            raise RequestRefused(404, "no_such_path", "there is nothing here; /openapi.json has what there is")
         endpoint = methods.get("GET" if method == "HEAD" else method)
         if endpoint is None:
-            raise Refused(
+            raise RequestRefused(
                 405, "no_such_method", f"not with {method[:20]!a}", headers=(("Allow", ", ".join(sorted(methods))),)
             )
         return endpoint, variables

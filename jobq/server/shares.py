@@ -11,7 +11,7 @@ from typing import Final
 _MOST_CALLERS: Final = 10_000
 
 
-class Rate:
+class RateShare:
     """A bucket of tokens for each caller.
 
     Args:

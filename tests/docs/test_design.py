@@ -32,6 +32,18 @@ def _in_brackets(text: str) -> list[str]:
     return re.findall(r"\(((?:[SPLAT]\d{1,2}(?:, | and )?)+)\)", text)
 
 
+def test_each_rule_names_tests_that_show_it_or_says_that_none_does() -> None:
+    rows = re.findall(r"^\| ([SPLA]?\d+) \|(.*)\|$", (_DESIGN / "rules.md").read_text(), re.MULTILINE)
+    assert len(rows) > 45
+    for rule, row in rows:
+        shown = row.rpartition(" | ")[2]
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", shown)
+        assert named or "not shown" in shown, rule
+        for file, name in named:
+            path = ROOT / ("" if file.startswith("jobq/") else "tests") / file
+            assert re.search(rf"^(?:async )?def {name}\(", path.read_text(), re.MULTILINE), f"{rule}: {file}::{name}"
+
+
 def test_each_section_that_is_quoted_is_there() -> None:
     headings = set(re.findall(r"^## (\d+)\. ", (_DESIGN / "architecture.md").read_text(), re.MULTILINE))
     sections = set(re.findall(r"^## (\d(?:\.\d)?)\.? ", (_DESIGN / "rules.md").read_text(), re.MULTILINE))

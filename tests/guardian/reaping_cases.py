@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from jobq.run.guardian import kernel, tasks
-from jobq.run.guardian.task_process import Leader
+from jobq.run.guardian.task_process import TaskProcess
 from jobq.run.guardian.tasks import Tasks
 
 _SECONDS: Final = 2.0
@@ -125,7 +125,7 @@ def _child(program: Callable[[], object]) -> int:
     return pid
 
 
-def _expected(guarded: Tasks, program: Callable[[], object], number: int = 1) -> Leader:
+def _expected(guarded: Tasks, program: Callable[[], object], number: int = 1) -> TaskProcess:
     leader = guarded.expect({"id": number, "deadline": None}, -1)
     guarded.is_forked(leader, _child(program))
     return leader

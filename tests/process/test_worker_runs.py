@@ -13,10 +13,10 @@ import pytest
 from jobq.backend import Delivery
 from jobq.clock import Moment
 from jobq.lease.timing import timing_for
-from jobq.run.attempt.neighbours import Place
+from jobq.run.attempt.neighbours import Placement
 from jobq.run.attempt.supervisor import Supervisor
 from jobq.run.process.output import OutputReader, StreamName
-from jobq.run.worker.host import Host
+from jobq.run.worker.host import WorkerHost
 from jobq.settings import Settings
 from jobq.task import Task
 from tests.process.stage import QUICK, Stage, alive, stage_in
@@ -202,7 +202,7 @@ async def test_a_fault_of_ours_in_one_attempt_harms_no_other(stage: Stage, monke
     """S11, L4."""
     execute = Supervisor.execute
 
-    async def faulty(self: Supervisor, delivery: object, since: Moment, place: Place) -> object:
+    async def faulty(self: Supervisor, delivery: object, since: Moment, place: Placement) -> object:
         assert isinstance(delivery, Delivery)
         if delivery.id == "bad" and delivery.deliveries == 1:
             raise RuntimeError("a bug")
@@ -223,7 +223,7 @@ async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(stage: Stage
     """S11, S7: no descriptors left for a moment; neither a retry nor a crash is charged, and it runs later."""
     left = [OSError(errno.EMFILE, "no descriptors")] * 3
 
-    class FullHost(Host):
+    class FullHost(WorkerHost):
         def output_reader(
             self, on_line: Callable[[StreamName, str], None], sink: Callable[[bytes], None]
         ) -> OutputReader:

@@ -51,7 +51,7 @@ def whole_seconds(length: timedelta) -> int:
     return min(max(1, math.ceil(length.total_seconds())), int(LONGEST.total_seconds()))
 
 
-class Wire:
+class StorageQueueClient:
     """Requests to one queue.
 
     Args:

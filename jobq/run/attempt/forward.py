@@ -19,7 +19,7 @@ from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt import retry
 from jobq.run.attempt.retry import Leave, SendOn
 from jobq.run.attempt.settle import Patience
-from jobq.settlement import DeadLetter
+from jobq.settlement import MoveToDeadLetters
 from jobq.spec import sibling
 from jobq.task import Outcome, Task
 
@@ -30,7 +30,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 
 
-class Onward:
+class OnwardQueues:
     """The queues to which one worker sends tasks on.
 
     Args:
@@ -59,8 +59,8 @@ async def sent_on(
     outcome: Outcome | None,
     keeper: LeaseKeeper,
     patience: Patience,
-    onward: Onward,
-) -> SendOn | DeadLetter | Leave:
+    onward: OnwardQueues,
+) -> SendOn | MoveToDeadLetters | Leave:
     """Push it, and return the verdict that is left to settle.
 
     Args:

@@ -42,7 +42,7 @@ class Admission(Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """What is done with one delivery.
 
     Attributes:
@@ -68,7 +68,7 @@ class Neighbours:
         self._next_turn = 0.0  # boottime in seconds before which no room is made
         self._made_room_at: float | None = None
 
-    def places(self, deliveries: Sequence[Delivery], *, is_idle: bool) -> list[tuple[Delivery, Place]]:
+    def places(self, deliveries: Sequence[Delivery], *, is_idle: bool) -> list[tuple[Delivery, Placement]]:
         """Decide what is done with deliveries that came together; at most one is ALONE, and comes last.
 
         Args:
@@ -79,16 +79,16 @@ class Neighbours:
         alone = max(last, key=last.__getitem__, default=None)
         if alone is not None and not (is_idle and len(last) == len(deliveries)):
             alone = self._makes_room_for(alone, last[alone])
-        beside = Place(Admission.START if alone is None else Admission.BACK)
+        beside = Placement(Admission.START if alone is None else Admission.BACK)
         found = [
-            (each, Place(Admission.LATER) if number in last else beside)
+            (each, Placement(Admission.LATER) if number in last else beside)
             for number, each in enumerate(deliveries)
             if number != alone
         ]
         if alone is not None:
             doublings = min(max(0, last[alone] - PATIENT), 32)
             patience = min(FIRST_WAIT_SECONDS * 2**doublings, LONGEST_WAIT_SECONDS)
-            found.append((deliveries[alone], Place(Admission.ALONE, patience)))
+            found.append((deliveries[alone], Placement(Admission.ALONE, patience)))
         return found
 
     def have_room(self) -> None:

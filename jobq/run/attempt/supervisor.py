@@ -19,8 +19,8 @@ from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.attempt_journal import AttemptJournal
-from jobq.run.attempt.forward import Onward, sent_on
-from jobq.run.attempt.neighbours import Admission, Place
+from jobq.run.attempt.forward import OnwardQueues, sent_on
+from jobq.run.attempt.neighbours import Admission, Placement
 from jobq.run.attempt.result import fit_to_keep
 from jobq.run.attempt.retry import Backoff, Cancel, Judge, Leave, Reason, SendOn, Verdict
 from jobq.run.attempt.runner import Runner, Running
@@ -31,13 +31,13 @@ from jobq.run.process.spawner import Deadline, StartFailed, StatusLost
 from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.signing.signer import locations
 from jobq.spec import origin_of
 from jobq.task import Outcome, OutcomeKind, Task
 
 if TYPE_CHECKING:
-    from jobq.run.attempt.checkpoints import Checkpoints
+    from jobq.run.attempt.checkpoints import AttemptCheckpoints
 
 _log = logging.getLogger(__name__)
 SAVE_SECONDS = 3.0  # after the grace, for the files of a task that was stopped: all within 30 s (P8)
@@ -45,7 +45,7 @@ START_SECONDS = 3.0  # how long a start may still take once the worker has to st
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class DeliveryReport:
     """What became of one delivery.
 
     Attributes:
@@ -92,9 +92,9 @@ class Supervisor:
     chance: random.Random = field(default_factory=random.Random)
 
     @cached_property
-    def onward(self) -> Onward:
+    def onward(self) -> OnwardQueues:
         """Where a task's rule may send it on."""
-        return Onward(self.settings.onward_queues)
+        return OnwardQueues(self.settings.onward_queues)
 
     @cached_property
     def signatures(self) -> SignatureCheck:
@@ -128,7 +128,7 @@ class Supervisor:
         timing.check(allow_short=self.settings.allow_short_lease)
         return timing
 
-    async def execute(self, delivery: Delivery, since: Moment, place: Place = Place()) -> Report:  # noqa: B008 - frozen
+    async def execute(self, delivery: Delivery, since: Moment, place: Placement = Placement()) -> DeliveryReport:  # noqa: B008 - frozen
         """Carry one delivery through.
 
         Args:
@@ -142,7 +142,7 @@ class Supervisor:
 class _Attempt:
     """The steps of one attempt, in the order in which they stand."""
 
-    def __init__(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Place) -> None:
+    def __init__(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Placement) -> None:
         self._with = supervisor
         self._delivery = delivery
         self._place = place
@@ -158,10 +158,10 @@ class _Attempt:
             on_extended=self._deadline.move,
             on_renewal=self._events.renewed,
         )
-        self._checkpoints: Checkpoints | None = None
+        self._checkpoints: AttemptCheckpoints | None = None
         self._save_by = 0.0  # boottime in seconds
 
-    async def run(self) -> Report:
+    async def run(self) -> DeliveryReport:
         try:
             if not await self._keeper.confirm():
                 self._events.leased()
@@ -171,8 +171,8 @@ class _Attempt:
         finally:
             self._free_slot()
 
-    async def _run(self) -> Report:
-        verified = self._with.signatures.verify(self._delivery, self._with.clock.wall())
+    async def _run(self) -> DeliveryReport:
+        verified = self._with.signatures.verify(self._delivery.id, self._delivery.body, self._with.clock.wall())
         if isinstance(verified, Refused):
             self._events.leased()
             return await self._refuse(verified)
@@ -182,11 +182,11 @@ class _Attempt:
             retry.check_counters(task, self._delivery.deliveries)
         except MalformedTask as error:
             self._events.leased(task)
-            return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
+            return await self._settle(MoveToDeadLetters(Reason.MALFORMED, str(error)), None)
         self._events.leased(task)
         return await self._run_task(task, verified)
 
-    async def _run_task(self, task: Task, verified: Verified | None) -> Report:
+    async def _run_task(self, task: Task, verified: Verified | None) -> DeliveryReport:
         self._with.onward.warn_of(task)
         has_room = await self._has_room()
         end = Cancel() if self._journal.is_canceled else retry.refusal(task, self._delivery.deliveries)
@@ -225,21 +225,21 @@ class _Attempt:
         await self._keeper.renew()  # or a cancel would be heard when a short task has run
         return not self._keeper.lock_lost_event.is_set()
 
-    async def _refuse(self, refused: Refused) -> Report:
+    async def _refuse(self, refused: Refused) -> DeliveryReport:
         """Bury what nobody is to run; leave to others, uncharged, what only this worker does not."""
         if refused.reason is not None:
-            return await self._settle(DeadLetter(refused.reason, refused.why), None)
+            return await self._settle(MoveToDeadLetters(refused.reason, refused.why), None)
         self._events.not_allowed(refused.why)
         delay = refused.wait or neighbours.delay(self._delivery.deliveries, self._backoff())
         return replace(await self._go_back(delay), not_allowed=True)
 
-    async def _go_back(self, delay: timedelta) -> Report:
+    async def _go_back(self, delay: timedelta) -> DeliveryReport:
         """Put it back uncharged, for a while: it needs room that is not here, or another worker."""
         verdict = Release(delay)
         settled = await self._settle_and_report(verdict, None)
         if settled is Settled.YES:
             self._events.released(verdict.delay)
-        return Report(task_id=self._delivery.id, verdict=verdict, settled=settled)
+        return DeliveryReport(task_id=self._delivery.id, verdict=verdict, settled=settled)
 
     async def _attempt(self, task: Task) -> Outcome:
         """Start it, wait for its end or a reason to end it, and leave nothing running."""
@@ -362,7 +362,7 @@ class _Attempt:
                 running.kill()
             return await running.ended()
 
-    async def _conclude(self, task: Task, outcome: Outcome) -> Report:
+    async def _conclude(self, task: Task, outcome: Outcome) -> DeliveryReport:
         outcome = fit_to_keep(outcome)
         verdict = self._with.judge(task, self._delivery.deliveries, outcome, self._backoff())
         if outcome.start_failed and outcome.kind is OutcomeKind.PREEMPTED and isinstance(verdict, Requeue):
@@ -392,7 +392,7 @@ class _Attempt:
             return Requeue(verdict.counters, max(timedelta(0), verdict.delay - held))
         return verdict
 
-    async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> Report:
+    async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> DeliveryReport:
         if isinstance(verdict, SendOn):
             seconds = self._delivery.lease.total_seconds()
             patience = Patience(self._with.clock, seconds, self._with.stopping)
@@ -407,7 +407,7 @@ class _Attempt:
         self._events.settled(verdict, settled)
         if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
             await self._checkpoints.forget()
-        return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
+        return DeliveryReport(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
 
     async def _settle_and_report(self, verdict: Verdict, outcome: Outcome | None) -> Settled:
         return await settle(
@@ -422,7 +422,7 @@ class _Attempt:
             record=lambda settled: self._journal.record(settled, outcome),
         )
 
-    async def _let_go(self) -> Report:
+    async def _let_go(self) -> DeliveryReport:
         """Give an unstarted delivery back, if it is still ours; else it comes back by itself."""
         settled = await give_back(
             self._delivery,
@@ -433,7 +433,7 @@ class _Attempt:
         )
         if settled is Settled.YES:
             self._events.released()
-        return Report(task_id=self._delivery.id, verdict=None, settled=settled)
+        return DeliveryReport(task_id=self._delivery.id, verdict=None, settled=settled)
 
     def _backoff(self) -> Backoff:
         settings = self._with.settings

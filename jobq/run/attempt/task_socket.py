@@ -15,7 +15,7 @@ from typing import Any, Final
 from jobq.errors import ConfigurationError, JobqError, LockLost, MalformedTask
 from jobq.formats import strict_json
 from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
-from jobq.run.attempt.checkpoints import Checkpoints
+from jobq.run.attempt.checkpoints import AttemptCheckpoints
 from jobq.run.callbacks.sync_task_context import checked_checkpoint
 from jobq.run.process.peer import peer_of
 from jobq.run.process.process_table import lineage
@@ -29,12 +29,12 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass
 class _Attempt:
-    checkpoints: Checkpoints
+    checkpoints: AttemptCheckpoints
     leader: int = 0  # not known yet, or never
     is_decided: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class TaskLine:
+class TaskSocket:
     """The socket of one worker; opened with its first task.
 
     Args:
@@ -48,7 +48,7 @@ class TaskLine:
         self._opening = asyncio.Lock()
         self._open = 0
 
-    async def admit(self, checkpoints: Checkpoints, folder: TaskFolder | None = None) -> str:
+    async def admit(self, checkpoints: AttemptCheckpoints, folder: TaskFolder | None = None) -> str:
         """Return what JOBQ_TASK_SOCKET says to one attempt; raises OSError when there is no room for a socket.
 
         Args:

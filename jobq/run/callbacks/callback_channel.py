@@ -23,7 +23,7 @@ _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Lin
 _log: Final = logging.getLogger(__name__)
 
 
-class CallbackLine:
+class CallbackChannel:
     """One attempt's connection: hands over the letter, then answers.
 
     It is a Unix socket in a folder that only this user may enter (A11). Only the process itself is spoken to, not

@@ -8,7 +8,7 @@ from jobq.fencing import FencingNumber
 MAX_CHECKPOINT_BYTES: Final = 64 * 1024
 
 
-class Link(Protocol):
+class KeeperLink(Protocol):
     """The way to the keeper of the lease."""
 
     def save_checkpoint(self, value: str) -> None:
@@ -31,7 +31,7 @@ class SyncTaskContext:
     """
 
     def __init__(
-        self, *, task_id: str, attempt: int, fencing_number: FencingNumber, checkpoint: str | None, link: Link
+        self, *, task_id: str, attempt: int, fencing_number: FencingNumber, checkpoint: str | None, link: KeeperLink
     ) -> None:
         self.id: Final = task_id
         self.attempt: Final = attempt

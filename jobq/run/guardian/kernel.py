@@ -118,7 +118,7 @@ def _call(option: int, value: int) -> None:
         raise OSError(errno.EINVAL, f"prctl({option}, {value}) was refused: is this a Linux kernel of this century?")
 
 
-class Signals:
+class SignalPipe:
     """The signals of this process as bytes in a pipe, for poll; made once, before anything is forked.
 
     What started this process may have blocked them, so that none was lost until now.

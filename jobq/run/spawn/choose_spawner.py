@@ -15,7 +15,7 @@ from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
 from jobq.run.racing import racing
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
-from jobq.run.spawn.containment import NONE, PIDNS, UNGUARDED, InUse, check, guardian_options
+from jobq.run.spawn.containment import NONE, PIDNS, UNGUARDED, ContainmentInUse, check, guardian_options
 from jobq.run.spawn.guardian_spawner import FD_VARIABLE, GuardianSpawner, inherited_connection
 from jobq.run.spawn.launch import launch
 from jobq.settings import Settings
@@ -46,7 +46,7 @@ def spawner_for(settings: Settings) -> Spawner:
     if settings.guardian == "on" and is_possible():
         _check_proc()
         return GuardianSpawner(contained=settings.containment)
-    check(settings.containment, InUse(NONE, UNGUARDED))
+    check(settings.containment, ContainmentInUse(NONE, UNGUARDED))
     _log.warning(_WEAKER)
     return AsyncioSpawner()
 

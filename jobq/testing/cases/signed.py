@@ -1,7 +1,7 @@
 """A1: work that a producer has signed stays as it was written, wherever a message goes."""
 
 from jobq.formats.wire_v3 import Signature, work_in
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, task
@@ -24,7 +24,7 @@ async def work_is_kept_as_it_was_written(bench: Bench) -> None:
         await bench.expire()
         delivery = await bench.take_id(pushed.id)
         assert delivery.task.counters.failures == 1
-        await delivery.settle(DeadLetter("failures", ""))
+        await delivery.settle(MoveToDeadLetters("failures", ""))
         (letter,) = await bench.backend.dead_letters(10)
         _compare(Task.decode(letter.body), pushed)
         await bench.backend.redrive([letter.id])
