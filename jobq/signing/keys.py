@@ -15,7 +15,7 @@ import stat
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     AwareDatetime,
@@ -88,7 +88,8 @@ class TrustedKey(_File):
 
     @model_validator(mode="after")
     def _is_named_by_its_key(self) -> Self:
-        return _named(self, self.key)
+        _check_name(self.algorithm, self.id, self.key)
+        return self
 
     def has_signed(self, message: bytes, signature: bytes) -> bool:
         """Return whether a signature is this key's, of this message."""
@@ -127,7 +128,8 @@ class SigningKey(_File):
 
     @model_validator(mode="after")
     def _is_named_by_its_key(self) -> Self:
-        return self if self.algorithm == "hmac-sha256" else _named(self, _public_half(self.secret))
+        _check_name(self.algorithm, self.id, b"" if self.algorithm == "hmac-sha256" else _public_half(self.secret))
+        return self
 
     @classmethod
     def new(cls, algorithm: Algorithm = "ed25519") -> Self:
@@ -235,13 +237,9 @@ class TrustedKeys:
         return self._keys
 
 
-_Key = TypeVar("_Key", TrustedKey, SigningKey)
-
-
-def _named(key: _Key, public: bytes) -> _Key:
-    if key.algorithm == "ed25519" and key.id != _id_of(public):
+def _check_name(algorithm: Algorithm, id_: str, public: bytes) -> None:
+    if algorithm == "ed25519" and id_ != _id_of(public):
         raise ValueError(f"the id of this key is {_id_of(public)}")
-    return key
 
 
 def _id_of(public: bytes) -> str:

@@ -7,6 +7,7 @@ is gone, `tests/unit/test_mutants.py` fails: a mutant follows the code that it w
 from typing import Final
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.signing import SIGNING
 from tests.mutants.simulated import SIMULATED
 from tests.mutants.simulated_bus import SIMULATED_BUS
 
@@ -14,6 +15,7 @@ _MODELS: Final = "tests/models/test_models.py::test_each_model_holds_or_breaks_a
 
 BANK: Final[tuple[Mutant, ...]] = (
     *SIMULATED,
+    *SIGNING,
     *SIMULATED_BUS,
     Mutant(
         name="SQLite reads the time before it has the lock",
@@ -163,8 +165,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what waits for room is charged",
         file="jobq/run/attempt/supervisor.py",
-        text="Release(neighbours.delay(",
-        wrong="Requeue(task.counters.raised(ends=0), neighbours.delay(",
+        text="verdict = Release(delay)",
+        wrong="verdict = Requeue(self._delivery.task.counters.raised(ends=0), delay)",
         test="tests/simulation/test_neighbours.py::test_s11_a_killer_takes_none_of_its_neighbours_with_it",
     ),
     Mutant(
@@ -671,8 +673,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a task that goes on elsewhere is taken for one of another queue",
         file="jobq/task.py",
-        text='life = _digest(f"{origin} {self.epoch}',
-        wrong='life = _digest(f"{self.epoch}',
+        text='self.id, f"{origin} {self.epoch}',
+        wrong='self.id, f"{self.epoch}',
         test="tests/journal/test_sending_on.py::test_each_life_of_each_task_has_a_name_of_its_own",
     ),
     Mutant(

@@ -38,6 +38,7 @@ def test_counts_attempts_slots_and_the_queue(jobq: Jobq) -> None:
         )
 
     found = until(port, worker, one_is_left)
+    assert value(found, "jobq_tasks_dead_lettered_total", reason="failed") == 1
     assert value(found, "jobq_worker_slots", state="busy") == 1
     assert value(found, "jobq_worker_slots", state="free") == 1
     assert value(found, "jobq_tasks_started_total") == 3

@@ -22,18 +22,18 @@ _TEST: Final = b"jobq keys check"
 @click.group(
     cls=SuggestingGroup,
     examples=(
-        "jobq keys new alice.key                                   # the secret half: JOBQ_SIGN_KEY_FILE of who pushes",
-        "jobq keys show alice.key > alice.public                   # what workers need",
-        "jobq keys trust alice.public --queue 'train*' --for 90d   # into the file that JOBQ_TRUSTED_KEYS names",
-        "jobq keys check                                           # is it all in order?",
-        "jobq keys revoke ed25519-1f0c9ab2d4e6f708",
+        "jobq keys new bob.key                                   # the secret half: JOBQ_SIGN_KEY_FILE of who pushes",
+        "jobq keys show bob.key > bob.public                     # what workers need",
+        "jobq keys trust bob.public --queue 'train*' --for 90d   # into the file that JOBQ_TRUSTED_KEYS names",
+        "jobq keys check                                         # is it all in order?",
+        "jobq keys revoke ed25519-56475aa75463474c",
     ),
 )
 def keys() -> None:
     """Make keys that sign tasks; list, trust and revoke those of a worker."""
 
 
-@keys.command(cls=ExampleCommand, examples=("jobq keys new alice.key", "jobq keys new --hmac team.key"))
+@keys.command(cls=ExampleCommand, examples=("jobq keys new bob.key", "jobq keys new --hmac team.key"))
 @click.argument("file", type=_PATH)
 @click.option("--hmac", is_flag=True, help="One secret for pushing and working: weaker, each worker could sign.")
 def new(file: Path, hmac: bool) -> int:
@@ -105,7 +105,7 @@ def trust(
     return 0
 
 
-@keys.command(cls=ExampleCommand, examples=("jobq keys revoke ed25519-1f0c9ab2d4e6f708",))
+@keys.command(cls=ExampleCommand, examples=("jobq keys revoke ed25519-56475aa75463474c",))
 @click.argument("id_", metavar="ID")
 def revoke(id_: str) -> int:
     """Run nothing more that the key ID has signed: it becomes a dead letter. The key stays listed, as revoked."""

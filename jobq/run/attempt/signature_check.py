@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from jobq.backend import Delivery
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.formats import strict_json
 from jobq.formats.wire_v3 import VERSION, Work, envelope, pre_authentication_encoding, work_in
@@ -88,19 +87,20 @@ class SignatureCheck:
         except ConfigurationError as error:
             raise ConfigurationError(f"JOBQ_TRUSTED_KEYS: {error}") from None
 
-    def verify(self, delivery: Delivery, now: float) -> Verified | Refused | None:
+    def verify(self, id_: str, body: bytes, now: float) -> Verified | Refused | None:
         """Return what was signed, or why it is not to be run; None where that is not asked, or it is no task at all.
 
         Args:
-            delivery: whose body is looked at, and nothing that was made of it before.
+            id_: of the task.
+            body: the message; nothing that was made of it before is believed.
             now: wall time in seconds since the epoch.
         """
         if self.mode == "off":
             return None
-        found = self._verified(delivery.body, now)
-        if isinstance(found, Verified) and _digest(found.work, delivery.id) in self._succeeded:
+        found = self._verified(body, now)
+        if isinstance(found, Verified) and _digest(found.work, id_) in self._succeeded:
             found = Refused("this worker has done exactly this work already", Reason.REPLAYED)
-        return self._if_it_counts(delivery.id, found) if isinstance(found, Refused) else found
+        return self._if_it_counts(id_, found) if isinstance(found, Refused) else found
 
     def compare(self, task: Task, verified: Verified | None) -> Refused | None:
         """Return why a task is not run that was made of a message: something else was verified, or its key may not."""

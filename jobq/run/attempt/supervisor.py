@@ -172,7 +172,7 @@ class _Attempt:
             self._free_slot()
 
     async def _run(self) -> DeliveryReport:
-        verified = self._with.signatures.verify(self._delivery, self._with.clock.wall())
+        verified = self._with.signatures.verify(self._delivery.id, self._delivery.body, self._with.clock.wall())
         if isinstance(verified, Refused):
             self._events.leased()
             return await self._refuse(verified)
