@@ -14,6 +14,7 @@ from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.errors import AccessDenied, JobqError, PushUnknown, QueueNotFound
 from jobq.signing.signer import signer_of
+from jobq.submit import argument_limits
 from jobq.task import Task
 
 BATCH_TASKS: Final = 500
@@ -111,8 +112,10 @@ class Pusher:
         self._begun = False
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
-        """Queue all tasks or none, and return their ids; raises what `Backend.push` raises."""
+        """Queue all tasks or none, and return their ids; raises as `Backend.push` does, and `argument_limits.check`."""
         self._begun = False
+        for task in tasks:
+            argument_limits.check(task)
         if self._signer is not None:  # once: a repetition is of the same bytes
             tasks = await asyncio.to_thread(self._signer.sign, tasks)
         try:

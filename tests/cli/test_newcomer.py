@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jobq.errors import MalformedTask
+from jobq.queue import connect as jobq_connect
+from jobq.task import Task
 from tests.cli.conftest import Jobq
 
 TYPED: list[tuple[str, str, int]] = [
@@ -111,3 +114,27 @@ main()
     )
     assert result.returncode == code, result
     assert result.stderr == ("" if code < 0 else "jobq: interrupted\n")
+
+
+def test_what_no_program_can_be_given_is_refused_at_the_push(jobq: Jobq) -> None:
+    """It was started four times, and was a dead letter then."""
+    (jobq.folder / "long.txt").write_text("true\ntrue " + "x" * 131_070 + "\n")
+    result = jobq("demo", "push", "long.txt", code=2)
+    assert "command: has 131076 bytes, and a program can be given 131072 in one piece; put it into a file" in result.err
+    (jobq.folder / "long.txt").write_text("true " + "x" * 131_066 + "\n")
+    jobq("demo", "push", "long.txt")
+    jobq("demo", "worker", "--quiet-output")
+    (size,) = jobq("demo", "size", "--json").objects
+    assert (size["visible"], size["scheduled"], size["dead"]) == (0, 0, 0)
+    result = jobq("demo", "push", "--env", "A=" + "x" * 131_000, "--env", f"B={'x' * 131_000}", "-c", "true")
+    assert "queued 1 task" in result.err
+
+
+async def test_a_program_hears_which_argument_is_too_long() -> None:
+    async with jobq_connect("memory://long/demo") as queue:
+        await queue.backend.create()
+        with pytest.raises(MalformedTask, match=r"argv\.1: has 200001 bytes"):
+            await queue.push([Task.new(command="true"), Task.new(argv=["true", "x" * 200_000])])
+        with pytest.raises(MalformedTask, match=r"env\.A: has 200003 bytes"):
+            await queue.push(Task.new(command="true", env={"A": "x" * 200_000}))
+        assert (await queue.stats()).visible == 0

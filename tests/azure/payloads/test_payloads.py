@@ -142,7 +142,7 @@ async def test_missing_container_is_made_by_create_alone(stage: Stage, tmp_path:
         if await client.exists():
             await client.delete_container()
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_bytes(json.dumps({"command": "true", "env": {"DATA": "d" * LARGE}}).encode() + b"\n")
+    tasks.write_bytes(json.dumps({"command": "true", "env": {"DATA": "d" * 100_000}}).encode() + b"\n")
     refused = await stage.run("push", "--no-create", str(tasks))
     assert refused.code == 4, refused.err
     assert CONTAINER in refused.err
