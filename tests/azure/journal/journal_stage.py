@@ -6,6 +6,8 @@ from typing import Any
 from jobq.journal.records import TaskRecord
 from jobq.settings import Settings
 from jobq.spec import resolve
+from jobq.task import Task
+from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
 from tests.azure.stage import Stage
 
@@ -37,3 +39,8 @@ async def record(queue: JournaledQueue, id_: str) -> TaskRecord:
     await written(queue)
     (found,) = await queue.journal.find([id_])
     return found
+
+
+def key_of(task: Task) -> str:
+    """Return the key of where a task is."""
+    return rows.live(task.id, rows.birth(task.created))

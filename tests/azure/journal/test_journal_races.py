@@ -23,7 +23,7 @@ from jobq_azure.table_journal import recorder
 from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.client import Row, Verb, Write
 from jobq_azure.table_journal.note import fixed
-from tests.azure.journal.journal_stage import journaled, state, written
+from tests.azure.journal.journal_stage import journaled, key_of, state, written
 from tests.azure.stage import LEASE, NOW, Stage
 
 GOOD = TaskResult(exit_code=0)
@@ -163,7 +163,7 @@ async def test_s5_the_end_of_a_former_task_is_not_told_where_its_row_does_not_sa
     """Of an older jobq, or of a message that does not say: it ended before this one was pushed."""
     queue = await journaled(stage)
     former: dict[str, Any] = {"State": rows.DONE, "At": time.time() - 60, "Then": "done", "Fencing": rows.order(FIRST)}
-    await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, rows.live("train"), former)])
+    await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, "l!train", former)])
     await queue.push([Task.new(command="true", id="train")])
     assert await state(queue, "train") == "ready"
     async with _another(stage) as other:
@@ -189,30 +189,17 @@ async def test_what_is_pushed_and_known_already_costs_few_requests(stage: Stage)
     assert requests.count("POST") <= 4
 
 
-@pytest.mark.parametrize("met", ["swept", "strange"])
-async def test_the_word_of_a_push_meets_a_row_that_goes_or_is_a_strangers(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, met: str
-) -> None:
-    """The row of a former task is swept between the look and the word; or is no row of ours at all."""
+async def test_the_word_of_a_push_meets_a_row_of_a_stranger(stage: Stage) -> None:
+    """It stays as it is, and what is pushed beside it is recorded."""
     queue = await journaled(stage)
-    place, get, looks = queue._wire.place, queue._wire.get, list[str]()
-    row: dict[str, Any] = {} if met == "strange" else {"State": rows.DONE, "Born": "1.000000", "Fencing": "0"}
-    await queue._wire.write(place.queue, [Write(Verb.REPLACE, rows.live("train"), row)])
-
-    async def looked(partition: str, key: str) -> Row | None:
-        found = await get(partition, key)
-        if key == rows.live("train") and not looks and met == "swept":
-            looks.append(key)
-            await queue._wire.write(place.queue, [Write(Verb.DELETE, key, {})])
-        return found
-
-    monkeypatch.setattr(queue._wire, "get", looked)
-    await queue.push([Task.new(command="true", id="train"), Task.new(command="true", id="other")])
+    place, tasks = queue._wire.place, [Task.new(command="true", id=id_) for id_ in ("train", "other")]
+    await queue._wire.write(place.queue, [Write(Verb.REPLACE, key_of(tasks[0]), {})])
+    await queue.push(tasks)
     await written(queue)
-    found = {key: await get(place.queue, rows.live(key)) for key in ("train", "other")}
-    assert found["other"] is not None
-    assert found["train"] is not None
-    assert found["train"].get("State") == (None if met == "strange" else "ready")
+    strange, other = [await queue._wire.get(place.queue, key_of(task)) for task in tasks]
+    assert other is not None
+    assert strange is not None
+    assert "State" not in strange
 
 
 async def test_an_id_that_is_pushed_again_soon_is_known_to_others_and_can_be_canceled(stage: Stage) -> None:
@@ -246,7 +233,8 @@ async def test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life(
         await former.settle(Complete(GOOD))
         await other.clear()
         await written(other)
-        await other.push([Task.new(command="true", id="train")])
+        later = Task.new(command="true", id="train")
+        await other.push([later])
         await written(other)
         waiting = _Wait(other, "train", monkeypatch)
         await waiting.look()
@@ -254,7 +242,7 @@ async def test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life(
         await written(cut_off)
         await waiting.look()
         assert not waiting.found.done()
-        row = await other._wire.get(other._wire.place.queue, rows.live("train"))
+        row = await other._wire.get(other._wire.place.queue, key_of(later))
         assert row is not None
         assert row["State"] == "ready"
         waiting.found.cancel()
@@ -272,17 +260,17 @@ async def test_s5_a_final_word_is_not_dropped_as_told_already(stage: Stage, monk
     write, place, met = queue._wire.write, queue._wire.place, list[str]()
 
     async def behind_another(partition: str, writes: Sequence[Write]) -> None:
-        if not met and any(each.row == rows.live(task.id) for each in writes):
+        if not met and any(each.row == key_of(task) for each in writes):
             met.append(task.id)
-            pushed = recorder._waiting(task, FencingNumber(0, 0, 0), time.time())
-            await write(place.queue, [Write(Verb.INSERT, rows.live(task.id), pushed)])
+            pushed = recorder._waiting(task, time.time()) | {"Fencing": rows.order(FencingNumber(0, 0, 0))}
+            await write(place.queue, [Write(Verb.INSERT, key_of(task), pushed)])
         await write(partition, writes)
 
     monkeypatch.setattr(queue._wire, "write", behind_another)
     queue.writer.add([fixed(place.queue, "a!gone!0000000001.0000000000.0000000001", {}, Verb.DELETE, spare=True)])
     await delivery.settle(Complete(GOOD))
     await written(queue)
-    row = await queue._wire.get(place.queue, rows.live(task.id))
+    row = await queue._wire.get(place.queue, key_of(task))
     assert met
     assert row is not None
     assert row["State"] == rows.DONE
@@ -375,16 +363,17 @@ async def test_s5_two_pushes_before_the_end_of_their_former_task_is_written_hide
 
 
 async def test_s5_what_waits_behind_a_former_task_of_its_id_is_not_gone_with_that(stage: Stage) -> None:
-    """The table showed the former one alone, whose row goes: that says nothing of what its pusher has pushed."""
+    """The row of the former one goes: that says nothing of what its pusher has pushed."""
     worker = await journaled(stage)
     async with _another(stage) as pusher:
-        await worker.push([Task.new(command="true", id="nightly")])
+        former = Task.new(command="true", id="nightly")
+        await worker.push([former])
         await worker.receive(1, LEASE, NOW)
         await written(worker)
         await pusher.push([Task.new(command="true", id="nightly", not_before=time.time() + 3600)])
         await written(pusher)
         place = pusher._wire.place.queue
-        await pusher._wire.write(place, [Write(Verb.DELETE, rows.live("nightly"), {})])
+        await pusher._wire.write(place, [Write(Verb.DELETE, key_of(former), {})])
         assert [each.state for each in await pusher.journal.find(["nightly"])] == ["scheduled"]
 
 
@@ -445,7 +434,7 @@ async def test_a_row_that_is_none_keeps_no_other_from_being_written(stage: Stage
     """Its fault made all that waited be dropped."""
     queue = await journaled(stage)
     place = queue._wire.place
-    await queue._wire.write(place.queue, [Write(Verb.REPLACE, rows.live("bad"), {"State": rows.DONE})])
+    await queue._wire.write(place.queue, [Write(Verb.REPLACE, "l!bad", {"State": rows.DONE})])
     ids = await queue.push([Task.new(command="true", id="bad"), *(Task.new(command="true") for _ in range(150))])
     await written(queue)
     assert {each.id for each in await queue.journal.unfinished("", 1000)} >= set(ids[1:])
