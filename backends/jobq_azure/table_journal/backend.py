@@ -31,6 +31,7 @@ from jobq_azure.table_journal.pushed_tasks import PushedTasks
 from jobq_azure.table_journal.reader import TableJournal
 from jobq_azure.table_journal.recorder import Notebook
 from jobq_azure.table_journal.retention import Sweep
+from jobq_azure.table_journal.tending import Tending
 
 _T = TypeVar("_T")
 _CLOCK: Final = SystemClock()
@@ -65,6 +66,7 @@ class JournaledQueue:
         self._cancel_requests: CancelRequests
         self._notebook: Notebook
         self._journal: TableJournal
+        self._tending: Tending
         self._sweep: Sweep
         self._checkpoints: Checkpoints | None = None
 
@@ -92,6 +94,7 @@ class JournaledQueue:
             self._notebook = Notebook(self._wire, self.writer)
             self._pushed = PushedTasks()
             self._journal = TableJournal(self._wire, self._cancel_requests, self._pushed, self._apart, self._count_dead)
+            self._tending = Tending(self._wire, self._cancel_requests, self._pushed)
             self._sweep = Sweep(self._wire, self._notebook, self._keep, self._apart)
             if self._keeps_checkpoints:
                 self._checkpoints = Checkpoints(self._wire, self._notebook.forget)
@@ -242,7 +245,7 @@ class JournaledQueue:
         return count
 
     async def _forget_cleared(self, began: float) -> None:
-        self._notebook.forget(await self._journal.cleared(began, running=self.capabilities.clears_leased))
+        self._notebook.forget(await self._tending.cleared(began, running=self.capabilities.clears_leased))
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at what jobq gave up on."""
@@ -252,7 +255,7 @@ class JournaledQueue:
         """Put dead letters back, and record it."""
         # Before: what was put back first may have ended again when the last one is.
         or_else = "what was put back still shows as dead until it starts, and what was canceled may end before"
-        dead = await self._tried(self._journal.dead(ids), or_else) or {}
+        dead = await self._tried(self._tending.dead(ids), or_else) or {}
 
         async def record(done: Sequence[str]) -> None:
             for id_ in dead.keys() & set(done):
@@ -266,7 +269,7 @@ class JournaledQueue:
         return await self._tended(self._inner.purge_dead(ids), self._forget_purged, "what was purged still shows")
 
     async def _forget_purged(self, ids: Sequence[str]) -> None:
-        self._notebook.forget(await self._journal.purged(ids))
+        self._notebook.forget(await self._tending.purged(ids))
 
     async def _tended(
         self, tending: Awaitable[list[str]], record: Callable[[Sequence[str]], Awaitable[None]], or_else: str

@@ -7,12 +7,9 @@ receives. It is taken for the task that the queue has: another of the id, made w
 import math
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Final
 
 from jobq_azure.table_journal.client import Row
 from jobq_azure.table_journal.entities import birth_in, fencing_in, was_received
-
-MOST_LIVES: Final = 10_000  # of one id
 
 
 def life_meant(births: Iterable[int], birth: int | None, apart: int) -> int | None:

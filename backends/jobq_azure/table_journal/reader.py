@@ -6,30 +6,22 @@ worker that dies between a settle and its note leaves a task `expired`, which sa
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
-from jobq.errors import BackendUnavailable, StoreUnusable
-from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, TaskState
-from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests, meant
 from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
-from jobq_azure.table_journal.lives import MOST_LIVES, last_of_each, life_meant, row_meant
+from jobq_azure.table_journal.lives import last_of_each, life_meant, row_meant
+from jobq_azure.table_journal.lookup import Lookup, answered, for_each
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
 
-_S = TypeVar("_S")
-_T = TypeVar("_T")
 _Life = tuple[str, int | None]  # an id, and the birth of the life that is meant; None = the newest
-_ASKED_AT_ONCE: Final = 32
 _MOST_LIVE: Final = 1_000_000
 _MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
-_MOST_ATTEMPTS: Final = 10_000  # of one task
-_PAGES_OF_IDS: Final = 3  # ids of one push lie beside each other: some pages show them all, or else each is asked for
 
 
 class TableJournal:
@@ -53,6 +45,7 @@ class TableJournal:
     ) -> None:
         self._wire = wire
         self._queue = wire.place.queue
+        self._lookup = Lookup(wire)
         self._cancel_requests = cancel_requests
         self._pushed = pushed
         self._apart = apart
@@ -60,7 +53,7 @@ class TableJournal:
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
         """Look up by id."""
-        found = await _answered(self._find(ids))
+        found = await answered(self._find(ids))
         return [record for record in found.values() if record is not None]
 
     async def _find(self, ids: Sequence[str]) -> dict[_Life, TaskRecord | None]:
@@ -69,34 +62,16 @@ class TableJournal:
         each = list(dict.fromkeys(id_ for id_, _ in lives))
         # Before the look: the word of a push may be written meanwhile.
         known = {life for life in lives if (ours := self._pushed.get(*life)) is not None and ours.is_known}
-        found, requests = await asyncio.gather(self._rows(each), self._cancel_requests.among(each))
+        found, requests = await asyncio.gather(self._lookup.lives_of(each), self._cancel_requests.among(each))
 
         async def record(life: _Life) -> TaskRecord | None:
             row = row_meant(found[life[0]], life[1], self._apart())
             return await self._record(life, row, requests[life[0]], is_known=life in known)
 
-        return dict(zip(lives, await self._each(lives, record), strict=True))
+        return dict(zip(lives, await for_each(lives, record), strict=True))
 
     def _meant(self, id_: str) -> _Life:
         return str(id_), self._pushed.birth_of(id_)
-
-    async def _rows(self, ids: Sequence[str]) -> dict[str, list[Row]]:
-        """Return the rows that say where the lives of each id are."""
-        if len(ids) > _ASKED_AT_ONCE:
-            ranges = sorted(rows.lives(rows.safe(id_)) for id_ in ids)
-            found, after = dict[str, list[Row]](), None
-            for _ in range(_PAGES_OF_IDS):
-                page, after = await self._wire.look(self._queue, ranges[0][0], ranges[-1][1], after=after)
-                for row in page:
-                    found.setdefault(rows.id_part(row), []).append(row)
-                if after is None:
-                    return {id_: found.get(rows.safe(id_), []) for id_ in ids}
-
-        async def of(id_: str) -> list[Row]:
-            return await self._wire.all(self._queue, *rows.lives(rows.safe(id_)), most=MOST_LIVES)
-
-        each = await self._each(ids, of)
-        return dict(zip(ids, each, strict=True))
 
     async def _record(
         self, life: _Life, row: Row | None, requests: Sequence[CancelRequest], *, is_known: bool
@@ -106,7 +81,7 @@ class TableJournal:
             if ours is not None:
                 ours.is_known = ours.was_found = True
             return await self._record_of_row(row, requests)
-        own = await self._own_attempts(*life)
+        own = await self._own_attempts(*life, self._apart())
         if own and rows.is_final(str(own[-1].get("Then", ""))):
             return rows.ended_record(own[-1])
         if ours is None or (ours.was_found and (is_known or own)):
@@ -121,8 +96,8 @@ class TableJournal:
             return rows.done_record(row) if ended is None else rows.ended_record(ended)
         record = self._live_record(row, requests)
         has_ended = fencing.delivery - (record.state is TaskState.RUNNING)  # so many attempts, or fewer
-        own = await self._own_attempts(record.id, rows.birth_in(row)) if has_ended > 0 else []
-        if not own or rows.birth_in(own[-1]) != rows.birth_in(row):
+        own = await self._own_attempts(record.id, rows.birth_in(row), 0) if has_ended > 0 else []
+        if not own:
             return record
         is_over = record.state is TaskState.EXPIRED or rows.is_final(str(own[-1].get("Then", "")))
         if is_over and rows.fencing_of(own[-1]) >= fencing:
@@ -133,20 +108,15 @@ class TableJournal:
         is_meant = meant(requests, rows.birth_in(row)) is not None
         return rows.live_record(row, self._wire.now(), cancel_requested=is_meant)
 
-    async def _own_attempts(self, id_: str, birth: int | None) -> list[Row]:
-        """Return the attempts of the life that is meant, the newest where none is named."""
-        found = await self._attempt_rows(id_)
-        life = life_meant(map(rows.birth_in, found), birth, self._apart())
+    async def _own_attempts(self, id_: str, birth: int | None, apart: int) -> list[Row]:
+        """Return the attempts of the life that is meant; see `life_meant`."""
+        found = await self._lookup.attempts(id_)
+        life = life_meant(map(rows.birth_in, found), birth, apart)
         return [each for each in found if rows.birth_in(each) == life]
-
-    async def _attempt_rows(self, id_: str) -> list[Row]:
-        first, end = rows.below(f"a!{rows.safe(id_)}")
-        found = await self._wire.all(self._queue, first, end, most=_MOST_ATTEMPTS)
-        return sorted(found, key=lambda row: (rows.birth_in(row), rows.fencing_of(row)))
 
     async def running(self, limit: int) -> list[TaskRecord]:
         """List what is leased, or was."""
-        return await _answered(self._running(limit))
+        return await answered(self._running(limit))
 
     async def _running(self, limit: int) -> list[TaskRecord]:
         first, end = rows.below("l")
@@ -158,7 +128,7 @@ class TableJournal:
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
         """List what has not ended; in the order of the keys, which is that of the ids but for signs in them."""
-        return await _answered(self._unfinished(after, limit))
+        return await answered(self._unfinished(after, limit))
 
     async def _unfinished(self, after: str, limit: int) -> list[TaskRecord]:
         start, (_, end) = rows.below("l")[0], rows.below("l")
@@ -197,32 +167,32 @@ class TableJournal:
         async def looked(row: Row) -> TaskRecord | None:
             id_ = rows.id_of(row)
             if rows.is_former(row):  # of a version before: another may have written of this life since
-                row_now = row_meant((await self._rows([id_]))[id_], id_.birth, 0)
+                row_now = await self._lookup.life(rows.id_part(row), id_.birth)
                 if row_now is None or row_now["RowKey"] != row["RowKey"]:
                     return None
             record = self._live_record(row, requests[id_])
             return record if record.state is not TaskState.EXPIRED else await self._record_of_row(row, requests[id_])
 
-        return [record for record in await self._each(last, looked) if record is not None]
+        return [record for record in await for_each(last, looked) if record is not None]
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return those that were recorded."""
-        return [rows.decoded(row) for row in await _answered(self._attempt_rows(task_id))]
+        return [rows.decoded(row) for row in await answered(self._lookup.attempts(task_id))]
 
     async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
         """Return the end of an attempt's output."""
         birth = self._pushed.birth_of(task_id)
-        own = self._attempt_rows(task_id) if birth is None else self._own_attempts(task_id, birth)
-        wanted = [row for row in await _answered(own) if attempt in (None, rows.fencing_of(row).delivery)]
+        own = self._lookup.attempts(task_id) if birth is None else self._own_attempts(task_id, birth, self._apart())
+        wanted = [row for row in await answered(own) if attempt in (None, rows.fencing_of(row).delivery)]
         if not wanted:
             return None
-        row = await _answered(self._wire.get(self._queue, rows.beside("o", wanted[-1])))
+        row = await answered(self._wire.get(self._queue, rows.beside("o", wanted[-1])))
         text = "" if row is None else rows.taken(row, "Output").decode(errors="replace")
         return rows.fencing_of(wanted[-1]).delivery, text
 
     async def stats(self, window_seconds: float) -> JournalStats:
         """Count: the more has ended within JOBQ_KEEP, the longer it takes, a request for each thousand."""
-        return await _answered(self._stats(window_seconds))
+        return await answered(self._stats(window_seconds))
 
     async def _stats(self, window_seconds: float) -> JournalStats:
         first, end = rows.below("l")
@@ -255,7 +225,7 @@ class TableJournal:
         `canceled` of one that waits says that no worker with a journal will start it: it ends when one receives it.
         The request is recorded, too, for a task that the journal has not heard of.
         """
-        return await _answered(self._cancel(list(ids)))
+        return await answered(self._cancel(list(ids)))
 
     async def _cancel(self, ids: list[str]) -> list[Canceled]:
         found = await self._find(ids)
@@ -272,86 +242,6 @@ class TableJournal:
             return CancelRequest.of(*life, self._apart())
         return CancelRequest.of(*self._meant(record.id), 0 if record.attempt else self._apart())
 
-    async def cleared(self, before: float, *, running: bool) -> list[Row]:
-        """Return the rows of what waited, and of what ran if that was cleared too; and forget what was pushed.
-
-        Args:
-            before: wall time in seconds, by the service's clock; what was made later is not of what was cleared.
-            running: whether what ran was cleared, too.
-        """
-        self._pushed.forget_before(before)
-        first, end = rows.below("l")
-        where = f"State ne '{rows.DONE}'" if running else "State eq 'ready'"
-        found = await _answered(
-            self._wire.all(self._queue, first, end, where=where, select="State,Born", most=_MOST_LIVE, etags=True)
-        )
-        now = self._wire.now()
-        # The word of a push comes later than the push: what was made before was pushed before, in most cases.
-        return [
-            row
-            for row in found
-            if min(now - rows.age(row, now), rows.birth_in(row) / rows.MICROSECONDS or math.inf) < before
-        ]
-
-    async def purged(self, ids: Sequence[str]) -> list[Row]:
-        """Return all rows of the lives that are dead letters, and of no others of their ids."""
-
-        async def of(id_: str) -> list[Row]:
-            found = list[Row]()
-            for birth, (where, attempts) in (await self._dead_lives(id_)).items():
-                self._pushed.forget(id_, birth)
-                found += [where] if where is not None else []
-                for attempt in attempts:
-                    found += [attempt, {"RowKey": rows.ended_key(rows.decoded(attempt).ended, attempt["RowKey"])}]
-                    if await self._wire.get(self._queue, output := rows.beside("o", attempt)) is not None:
-                        found.append({"RowKey": output})
-            return found
-
-        return [row for found in await _answered(self._each(list(ids), of)) for row in found]
-
-    async def dead(self, ids: Sequence[str]) -> dict[str, dict[int, FencingNumber]]:
-        """Return the last fencing number of each dead letter, by id and birth; and delete their cancel requests.
-
-        One of which no attempt is known is left out. Other lives of an id may be queued still, to be canceled.
-        """
-
-        async def of(id_: str) -> dict[int, FencingNumber]:
-            lives = await self._dead_lives(id_)
-            return {birth: rows.fencing_of(attempts[-1]) for birth, (_, attempts) in lives.items() if attempts}
-
-        async def of_all() -> dict[str, dict[int, FencingNumber]]:
-            requests = await self._cancel_requests.among(ids)
-            dead = dict(zip(ids, await self._each(list(ids), of), strict=True))
-            met = {each for id_, births in dead.items() for birth in births if (each := meant(requests[id_], birth))}
-            await self._cancel_requests.forget(met)
-            return dead
-
-        return await _answered(of_all())
-
-    async def _dead_lives(self, id_: str) -> dict[int, tuple[Row | None, list[Row]]]:
-        """Return of each life of an id that is a dead letter where it is, if a row says so, and its attempts."""
-        found, attempts = await asyncio.gather(
-            self._wire.all(self._queue, *rows.lives(rows.safe(id_)), most=MOST_LIVES, etags=True),
-            self._attempt_rows(id_),
-        )
-        lives: dict[int, tuple[Row | None, list[Row]]] = {}
-        for birth in set(map(rows.birth_in, [*found, *attempts])):
-            where = row_meant(found, birth, 0)
-            own = [row for row in attempts if rows.birth_in(row) == birth]
-            last = own[-1] if where is None else where
-            if last.get("State", rows.DONE) == rows.DONE and last["Then"] == "dead":
-                lives[birth] = where, own
-        return lives
-
-    async def _each(self, items: Sequence[_S], ask: Callable[[_S], Awaitable[_T]]) -> list[_T]:
-        turn = asyncio.Semaphore(_ASKED_AT_ONCE)
-
-        async def one(item: _S) -> _T:
-            async with turn:
-                return await ask(item)
-
-        return list(await asyncio.gather(*map(one, items)))
-
 
 def _answer(record: TaskRecord | None) -> Canceled:
     if record is None:
@@ -359,13 +249,3 @@ def _answer(record: TaskRecord | None) -> Canceled:
     if record.state.is_final:
         return Canceled.CANCELED if record.state is TaskState.CANCELED else Canceled.ENDED
     return Canceled.STOPPING if record.state is TaskState.RUNNING else Canceled.CANCELED
-
-
-async def _answered(call: Awaitable[_T]) -> _T:
-    """Return what a look returns; it is safe to repeat."""
-    try:
-        return await call
-    except NoAnswer as error:
-        raise BackendUnavailable(str(error)) from None
-    except (LookupError, ValueError, TypeError) as error:  # who may write there may write anything
-        raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error

@@ -15,7 +15,7 @@ from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.cancel_requests import CancelRequest
 from jobq_azure.table_journal.client import Row, TableWire, Verb
-from jobq_azure.table_journal.lives import MOST_LIVES, row_meant
+from jobq_azure.table_journal.lookup import Lookup
 from jobq_azure.table_journal.note import Note, fixed
 
 _CLOCK: Final = SystemClock()
@@ -81,26 +81,21 @@ class Notebook:
     def __init__(self, wire: TableWire, writer: Writer) -> None:
         self._wire = wire
         self._writer = writer
+        self._lookup = Lookup(wire)
         self._queue = wire.place.queue
 
     def pushed(self, tasks: Sequence[Task], written: Callable[[Task], None] = lambda _task: None) -> None:
         """Record that tasks were acknowledged by the queue; `written` is called with each that the table then shows."""
-        now = time.time()
-        until = _CLOCK.boottime() + _LATE_SECONDS
+        now, until = time.time(), _CLOCK.boottime() + _LATE_SECONDS
         self._writer.add(self._pushed(task, now, until, written) for task in tasks)
 
     def _pushed(self, task: Task, now: float, until: float, written: Callable[[Task], None]) -> Note:
-        values = _waiting(task, task.not_before or now)
         order = FencingNumber(task.epoch, task.generation, 0)
-        values["Fencing"] = rows.order(order)
+        values = _waiting(task, task.not_before or now) | {"Fencing": rows.order(order)}
         key = rows.live(task.id, rows.birth(task.created))
         note = fixed(self._queue, key, values, Verb.INSERT, spare=True, order=order)
-
-        def is_late() -> bool:
-            return _CLOCK.boottime() >= until
-
-        note.make = lambda: None if is_late() else values
-        note.written = lambda: None if is_late() else written(task)
+        note.make = lambda: values if _CLOCK.boottime() < until else None
+        note.written = lambda: written(task) if _CLOCK.boottime() < until else None
         return note
 
     def redriven(self, task_id: str, birth: int, dead: FencingNumber) -> None:
@@ -135,22 +130,16 @@ class Notebook:
         both (S6). Who has sent or received the copy has recorded its generation: then the original is to be completed,
         not run. The same `Task`, pushed again, has its life and is no copy (S1): its messages have another origin.
         """
-        row = await self._row(inner.id, rows.birth(inner.task.created))
+        row = await self._lookup.life(rows.safe(inner.id), rows.birth(inner.task.created))
         if row is None or not origin or row.get("Origin") != origin:
             return False
         return rows.fencing_in(row["Fencing"])[:2] > inner.fencing[:2]
 
-    async def _row(self, task_id: str, birth: int) -> Row | None:
-        """Return where a life is."""
-        return row_meant(await self._wire.all(self._queue, *rows.lives(rows.safe(task_id)), most=MOST_LIVES), birth, 0)
-
     async def _lost_before(self, held: Held) -> list[Note]:
         """Return what to write of a former attempt that nobody could record: its worker died, or lost it."""
+        row = await self._lookup.life(rows.safe(held.id), held.birth)
         try:
-            row = await self._row(held.id, held.birth)
-            if row is None or row.get("State") != "running":
-                return []
-            return self._lost(held, row)
+            return [] if row is None or row["State"] != "running" else self._lost(held, row)
         except (LookupError, ValueError, TypeError):  # who may write there may write anything
             return []
 
@@ -198,12 +187,7 @@ class Notebook:
         if after is not None:
             self.waits(held, after)
             return
-        values: dict[str, Any] = {
-            "State": rows.DONE,
-            "At": attempt.ended,
-            "Then": attempt.then,
-            **_origin(held),
-        }
+        values = {"State": rows.DONE, "At": attempt.ended, "Then": attempt.then, **_origin(held)}
         self._record_where(rows.live(held.id, held.birth), held.fencing, values)
         if request is not None and request.birth is not None:  # of what had the id others may be meant, too
             self.forget([{"RowKey": request.row, "odata.etag": request.etag}], rows.cancel_requests_of(self._queue))

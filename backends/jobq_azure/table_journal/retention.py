@@ -15,7 +15,8 @@ from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import request_of
 from jobq_azure.table_journal.client import PAGE_ROWS, Row, TableWire, Verb, Write
 from jobq_azure.table_journal.errors import WriteRefused
-from jobq_azure.table_journal.lives import MOST_LIVES, life_meant, row_meant
+from jobq_azure.table_journal.lives import life_meant
+from jobq_azure.table_journal.lookup import Lookup
 from jobq_azure.table_journal.recorder import Notebook
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Sweep:
     def __init__(self, wire: TableWire, notebook: Notebook, keep: timedelta, apart: Callable[[], int]) -> None:
         self._wire = wire
         self._queue = wire.place.queue
+        self._lookup = Lookup(wire)
         self._notebook = notebook
         self._keep_seconds = keep.total_seconds()
         self._apart = apart
@@ -116,7 +118,7 @@ class Sweep:
         """Return the rows that versions before have written of what has a later word under the key of its life."""
         found = list[Row]()
         for row in await self._next(self._queue, "l", f"Born ge '' and State ne '{rows.DONE}'"):
-            last = await self._last_word(row, rows.birth_in(row))
+            last = await self._lookup.life(rows.id_part(row), rows.birth_in(row))
             if last is not None and last["RowKey"] != row["RowKey"]:
                 found.append(row)
         return found
@@ -126,17 +128,13 @@ class Sweep:
         for each in await self._next(self._queue, "c", f"At lt {old:.3f}"):
             saved = await self._wire.get(self._queue, each["RowKey"])  # first: who takes the task then changes it
             _, _, born = each["RowKey"].split("!")
-            task = await self._last_word(each, int(born.replace(".", "")) if "." in born else 0)
+            task = await self._lookup.life(rows.id_part(each), int(born.replace(".", "")) if "." in born else 0)
             if saved is None or float(saved["At"]) >= old or (task is not None and task["State"] != rows.DONE):
                 continue
             try:
                 await self._wire.write(self._queue, [Write(Verb.DELETE, each["RowKey"], {}, str(saved["odata.etag"]))])
             except WriteRefused as refused:
                 _log.debug("the checkpoint of %s is kept: %s", rows.id_part(each), refused)
-
-    async def _last_word(self, row: Row, birth: int) -> Row | None:
-        """Return where a life is that has the id of a row."""
-        return row_meant(await self._wire.all(self._queue, *rows.lives(rows.id_part(row)), most=MOST_LIVES), birth, 0)
 
     async def _next(self, partition: str, kind: str, where: str) -> list[Row]:
         """Return the next rows of this kind; those that stay do not stand before others for ever."""
@@ -153,7 +151,7 @@ class Sweep:
         met: list[Row] = []
         for row in await self._next(partition, "w", f"At lt {now - _CANCEL_REQUEST_SECONDS:.3f}"):
             birth = request_of(row).birth
-            task = None if birth is None else await self._last_word(row, birth)
+            task = None if birth is None else await self._lookup.life(rows.id_part(row), birth)
             is_old = now - float(row["At"]) > _NOBODYS_SECONDS
             if is_old if task is None else task["State"] == rows.DONE:
                 met.append(row)

@@ -1,6 +1,8 @@
 """A queue with its journal in a table of Azurite, behind the fault-injecting proxy of tables."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from jobq.journal.records import TaskRecord
@@ -20,6 +22,15 @@ async def journaled(stage: Stage, **settings: Any) -> JournaledQueue:
     await stage.stack.enter_async_context(found)
     await found.create()
     return found
+
+
+@asynccontextmanager
+async def another(stage: Stage) -> AsyncIterator[JournaledQueue]:
+    """Another process of that queue, whose way to the table nothing befalls."""
+    given = Settings(connection_string=stage.azurite.connection_string, journal="tables")
+    async with resolve(stage.spec, given) as found:
+        assert isinstance(found, JournaledQueue)
+        yield found
 
 
 async def written(queue: JournaledQueue) -> None:

@@ -2,17 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskRecord
-from jobq.settings import Settings
 from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue, Settlement
-from jobq.spec import resolve
 from jobq.task import Counters, OutcomeKind, Task, TaskResult
 from jobq.task_handle import TaskHandle
 from jobq.testing.http_proxy import Strike
@@ -23,20 +20,11 @@ from jobq_azure.table_journal import recorder
 from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.client import Row, Verb, Write
 from jobq_azure.table_journal.note import fixed
-from tests.azure.journal.journal_stage import journaled, key_of, state, written
+from tests.azure.journal.journal_stage import another, journaled, key_of, state, written
 from tests.azure.stage import LEASE, NOW, Stage
 
 GOOD = TaskResult(exit_code=0)
 FIRST = FencingNumber(1, 0, 1)
-
-
-@asynccontextmanager
-async def _another(stage: Stage) -> AsyncIterator[JournaledQueue]:
-    """Another process of that queue, whose way to the table nothing befalls."""
-    given = Settings(connection_string=stage.azurite.connection_string, journal="tables")
-    async with resolve(stage.spec, given) as found:
-        assert isinstance(found, JournaledQueue)
-        yield found
 
 
 class _Wait:
@@ -72,7 +60,7 @@ async def test_s5_the_end_of_a_former_task_of_that_id_is_not_told_as_this_ones(
 ) -> None:
     """Two pushes are two tasks on a Storage Queue; the former runs still when the next is pushed and started."""
     worker = await journaled(stage)
-    async with _another(stage) as pusher:
+    async with another(stage) as pusher:
         await worker.push([Task.new(command="true", id="train")])
         (former,) = await worker.receive(1, LEASE, NOW)
         await written(worker)
@@ -97,7 +85,7 @@ async def test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones(
 ) -> None:
     """Somebody pushes the id again and a worker starts that, while the former is waited for."""
     worker = await journaled(stage)
-    async with _another(stage) as pusher, _another(stage) as other:
+    async with another(stage) as pusher, another(stage) as other:
         await pusher.push([Task.new(command="true", id="train")])
         await written(pusher)
         waiting = _Wait(pusher, "train", monkeypatch)
@@ -122,7 +110,7 @@ async def test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones(
 async def test_s5_a_task_that_waits_again_is_not_told_as_ended_by_a_later_one_of_its_id(stage: Stage) -> None:
     """Its own row says that it waits; the last attempt of that id is the later one's."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         (ours,) = await queue.receive(1, LEASE, NOW)
         await written(queue)
@@ -166,7 +154,7 @@ async def test_s5_the_end_of_a_former_task_is_not_told_where_its_row_does_not_sa
     await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, "l!train", former)])
     await queue.push([Task.new(command="true", id="train")])
     assert await state(queue, "train") == "ready"
-    async with _another(stage) as other:
+    async with another(stage) as other:
         assert await state(other, "train") == "ready"
 
 
@@ -176,7 +164,7 @@ async def test_what_is_pushed_and_known_already_costs_few_requests(stage: Stage)
     tasks = [Task.new(command="true") for _ in range(100)]
     await queue.push(tasks)
     await written(queue)
-    async with _another(stage) as again:
+    async with another(stage) as again:
         requests, request = list[str](), again._wire._request
 
         async def counted(method: str, *words: Any, **more: Any) -> Any:
@@ -205,7 +193,7 @@ async def test_the_word_of_a_push_meets_a_row_of_a_stranger(stage: Stage) -> Non
 async def test_an_id_that_is_pushed_again_soon_is_known_to_others_and_can_be_canceled(stage: Stage) -> None:
     """The row of the former task said that it has ended; the cancel was refused, and the task ran."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         (former,) = await queue.receive(1, LEASE, NOW)
         await former.settle(Complete(GOOD))
@@ -224,7 +212,7 @@ async def test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life(
 ) -> None:
     """By a worker that is cut off from the table alone: meanwhile the queue was cleared, and the id pushed again."""
     cut_off = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await other.push([Task.new(command="true", id="train")])
         await written(other)
         (former,) = await cut_off.receive(1, LEASE, NOW)
@@ -279,7 +267,7 @@ async def test_s5_a_final_word_is_not_dropped_as_told_already(stage: Stage, monk
 async def test_what_was_given_back_and_has_ended_is_not_told_as_waiting(stage: Stage) -> None:
     """The table refused the word of its give-back once; it was repeated over the end, and counted as ready for ever."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         (id_,) = await queue.push([Task.new(command="true")])
         (first,) = await queue.receive(1, LEASE, NOW)
         await written(queue)
@@ -336,7 +324,7 @@ async def test_what_was_requeued_counts_as_no_lost_lease(stage: Stage) -> None:
 async def test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is_known(stage: Stage) -> None:
     """A program that runs `nightly` and pushes the next one: others saw it as succeeded, and could not cancel it."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="nightly")])
         (former,) = await queue.receive(1, LEASE, NOW)
         await written(queue)
@@ -351,7 +339,7 @@ async def test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is
 async def test_s5_two_pushes_before_the_end_of_their_former_task_is_written_hide_no_end(stage: Stage) -> None:
     """The second took the place of the first, and of what that had displaced: others were told that it runs."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="nightly")])
         (former,) = await queue.receive(1, LEASE, NOW)
         await written(queue)
@@ -365,7 +353,7 @@ async def test_s5_two_pushes_before_the_end_of_their_former_task_is_written_hide
 async def test_s5_what_waits_behind_a_former_task_of_its_id_is_not_gone_with_that(stage: Stage) -> None:
     """The row of the former one goes: that says nothing of what its pusher has pushed."""
     worker = await journaled(stage)
-    async with _another(stage) as pusher:
+    async with another(stage) as pusher:
         former = Task.new(command="true", id="nightly")
         await worker.push([former])
         await worker.receive(1, LEASE, NOW)
@@ -381,7 +369,7 @@ async def test_s5_what_waits_behind_a_former_task_of_its_id_is_not_gone_with_tha
 async def test_what_was_cleared_after_an_attempt_is_gone(stage: Stage, settlement: Settlement) -> None:
     """It showed as ready for a month, and `result()` waited for ever."""
     queue = await journaled(stage)
-    async with _another(stage) as worker, _another(stage) as other:
+    async with another(stage) as worker, another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         (delivery,) = await worker.receive(1, LEASE, NOW)
         await delivery.settle(settlement)
@@ -395,7 +383,7 @@ async def test_what_was_cleared_after_an_attempt_is_gone(stage: Stage, settlemen
 
 async def test_what_was_cleared_before_its_pusher_looked_is_gone(stage: Stage) -> None:
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         await written(queue)
         await other.clear()
@@ -408,7 +396,7 @@ async def test_what_was_cleared_before_its_pusher_looked_is_gone(stage: Stage) -
 async def test_s5_a_result_has_the_output_of_its_own_task(stage: Stage, asks_before: bool) -> None:
     """And the outcome, also where that was asked for before."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         await written(queue)
         handle = TaskHandle.of("train", queue)
