@@ -81,13 +81,7 @@ class Sweep:
         old, _ = await self._wire.look(self._queue, first, rows.ended_from(now - self._keep_seconds), select="Printed")
         self._notebook.forget([each for row in old for each in _attempt_of(row)])
         self._notebook.forget(await self._done(now))
-        self._notebook.forget(await self._superseded())
-        first, end = rows.below("l")
-        lost, _ = await self._wire.look(
-            self._queue, first, end, where=f"State eq 'running' and At lt {now - self._keep_seconds:.3f}",
-            select="LeaseLeft", etags=True,
-        )  # fmt: skip
-        self._notebook.forget([row for row in lost if rows.lease_left(row, self._wire.now()) <= -self._keep_seconds])
+        self._notebook.forget(await self._lost(now - self._keep_seconds))
         await self._checkpoints(now - max(self._keep_seconds, _SAVED_SECONDS))
 
     async def _done(self, now: float) -> list[Row]:
@@ -114,12 +108,15 @@ class Sweep:
 
         return done + [row for row in waiting if is_repetition(row)]
 
-    async def _superseded(self) -> list[Row]:
-        """Return the rows that versions before have written of what has a later word under the key of its life."""
+    async def _lost(self, old: float) -> list[Row]:
+        """Return where lives are whose lease has long been over, and what versions before wrote of them, once."""
         found = list[Row]()
-        for row in await self._next(self._queue, "l", f"Born ge '' and State ne '{rows.DONE}'"):
-            last = await self._lookup.life(rows.id_part(row), rows.birth_in(row))
-            if last is not None and last["RowKey"] != row["RowKey"]:
+        where = f"State ne '{rows.DONE}' and (Born ge '' or (State eq 'running' and At lt {old:.3f}))"
+        for row in await self._next(self._queue, "l", where):
+            # One of a version before may have a later word under the key of its life.
+            last = await self._lookup.life(rows.id_part(row), rows.birth_in(row)) if rows.is_former(row) else row
+            is_lost = row["State"] == "running" and rows.lease_left(row, self._wire.now()) <= -self._keep_seconds
+            if is_lost or (last is not None and last["RowKey"] != row["RowKey"]):
                 found.append(row)
         return found
 
@@ -140,7 +137,7 @@ class Sweep:
         """Return the next rows of this kind; those that stay do not stand before others for ever."""
         first, end = rows.below(kind)
         found, self._behind[kind] = await self._wire.look(
-            partition, first, end, where=where, select="At,Born,State,Fencing,Window", limit=_MOST_ROWS,
+            partition, first, end, where=where, select="At,Born,State,Window,LeaseLeft", limit=_MOST_ROWS,
             after=self._behind.get(kind), etags=True,
         )  # fmt: skip
         return found
