@@ -109,7 +109,7 @@ types: $(STAMP) ## types only
 	@$(BIN)/mypy
 
 docs: $(STAMP) ## write what is made from the code: docs/configuration.md
-	@$(BIN)/python -m jobq.configuration > docs/configuration.md
+	@$(BIN)/python -m jobq.cli.configuration > docs/configuration.md
 
 bench: $(BENCH_STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
 	@$(BIN)/python -m benchmarks.bench

@@ -8,8 +8,9 @@ from jobq.journal.records import TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.journal.wire import attempt_fields, record_fields
 from jobq.server import answers, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Parameter, Reply, whole
-from jobq.server.error_responses import Refused
+from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
+from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall, whole
 from jobq.server.tokens import Scope
 
 _MOST_ATTEMPT: Final = 2**31 - 1
@@ -30,43 +31,43 @@ _RECORDS: Final = {
 ENDPOINTS: Final = Endpoints("/api/queues/{queue}/journal")
 
 
-async def _journal(call: Call) -> Journal:
+async def _journal(call: RequestCall) -> Journal:
     return journal_of(await call.backend())
 
 
-def _shown(call: Call, found: Sequence[TaskRecord]) -> dict[str, Any]:
+def _shown(call: RequestCall, found: Sequence[TaskRecord]) -> dict[str, Any]:
     is_whole = call.may(Scope.READ, call.queue)
     return {"records": [record_fields(each, is_whole=is_whole) for each in found]}
 
 
 @ENDPOINTS.add("POST", "/find", Scope.VIEW, body=schemas.JournalIds, changes=False, **_RECORDS)
-async def find(call: Call) -> Reply:
+async def find(call: RequestCall) -> Reply:
     """Show where these tasks are."""
     return 200, _shown(call, await (await _journal(call)).find(_named(call)))
 
 
 @ENDPOINTS.add("GET", "/running", Scope.VIEW, parameters=(LIMIT,), **_RECORDS)
-async def running(call: Call) -> Reply:
+async def running(call: RequestCall) -> Reply:
     """Show what is leased, the longest first."""
     return 200, _shown(call, await (await _journal(call)).running(whole(call, "limit", 100, schemas.MAX_PAGE)))
 
 
 @ENDPOINTS.add("GET", "/unfinished", Scope.VIEW, parameters=(LIMIT, AFTER), **_RECORDS)
-async def unfinished(call: Call) -> Reply:
+async def unfinished(call: RequestCall) -> Reply:
     """Show what has not ended, by id."""
     limit = whole(call, "limit", 100, schemas.MAX_PAGE)
     return 200, _shown(call, await (await _journal(call)).unfinished(_text(call, "after"), limit))
 
 
 @ENDPOINTS.add("GET", "/attempts", Scope.VIEW, answers={200: answers.JournalAttempts}, parameters=(_ID,))
-async def attempts(call: Call) -> Reply:
+async def attempts(call: RequestCall) -> Reply:
     """Show the attempts of a task."""
     found = await (await _journal(call)).attempts(_text(call, "id"))
     return 200, {"attempts": [attempt_fields(each) for each in found]}
 
 
 @ENDPOINTS.add("GET", "/output", Scope.VIEW, answers={200: answers.JournalOutput}, parameters=(_ID, _ATTEMPT))
-async def output(call: Call) -> Reply:
+async def output(call: RequestCall) -> Reply:
     """Show the end of what an attempt has printed."""
     attempt = whole(call, "attempt", 0, _MOST_ATTEMPT) or None
     found = await (await _journal(call)).output(_text(call, "id"), attempt)
@@ -74,14 +75,14 @@ async def output(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("GET", "/stats", Scope.WATCH, answers={200: answers.JournalCounts}, parameters=(_WINDOW,))
-async def stats(call: Call) -> Reply:
+async def stats(call: RequestCall) -> Reply:
     """Count tasks by state, and what ended lately."""
     try:
         window = float(call.query.get("window", _HOUR))
     except ValueError:
         window = -1.0
     if not (math.isfinite(window) and 0 <= window <= schemas.MAX_DELAY_SECONDS):
-        raise Refused(400, "malformed_request", "window must be a number of seconds")
+        raise RequestRefused(400, "malformed_request", "window must be a number of seconds")
     found = await (await _journal(call)).stats(window)
     return 200, {
         "states": dict(found.states),
@@ -92,7 +93,7 @@ async def stats(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("POST", "/cancel", Scope.OPERATE, body=schemas.JournalIds, answers={202: answers.JournalCanceled})
-async def cancel(call: Call) -> Reply:
+async def cancel(call: RequestCall) -> Reply:
     """Cancel tasks: one that waits has ended with the answer, one that runs is stopped by its worker."""
     ids = _named(call)
     found = await (await _journal(call)).cancel(ids)
@@ -100,15 +101,15 @@ async def cancel(call: Call) -> Reply:
     return 202, {"canceled": [str(each) for each in found]}
 
 
-def _named(call: Call) -> list[str]:
+def _named(call: RequestCall) -> list[str]:
     ids: list[str] = call.body.ids
     if any("\0" in each for each in ids):
-        raise Refused(400, "malformed_request", "ids: one holds a NUL")
+        raise RequestRefused(400, "malformed_request", "ids: one holds a NUL")
     return ids
 
 
-def _text(call: Call, name: str) -> str:
+def _text(call: RequestCall, name: str) -> str:
     text = call.query.get(name, "")
     if "\0" in text:
-        raise Refused(400, "malformed_request", f"{name}: holds a NUL")
+        raise RequestRefused(400, "malformed_request", f"{name}: holds a NUL")
     return text

@@ -8,8 +8,9 @@ from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
 from jobq.journal.wire import body_fields
 from jobq.server import answers, schemas
-from jobq.server.endpoint import LIMIT, Call, Endpoints, Parameter, Reply, whole
-from jobq.server.error_responses import Refused
+from jobq.server.endpoint import LIMIT, Endpoints, Parameter, Reply
+from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall, whole
 from jobq.server.tokens import Scope
 
 _LIMIT: Final = Parameter(
@@ -34,13 +35,13 @@ ENDPOINTS: Final = Endpoints("/api/queues")
 
 
 @ENDPOINTS.add("GET", "", None, answers={200: answers.QueueNames}, has_queue=False)
-async def names(call: Call) -> Reply:
+async def names(call: RequestCall) -> Reply:
     """Name the queues."""
     return 200, {"queues": [name for name in await call.service.places.names() if call.may(Scope.WATCH, name)]}
 
 
 @ENDPOINTS.add("PUT", "/{queue}", Scope.ENQUEUE, answers={202: answers.QueueMade}, parameters=(_EXIST_OK,))
-async def make(call: Call) -> Reply:
+async def make(call: RequestCall) -> Reply:
     """Make a queue."""
     exist_ok = call.query.get("exist_ok", "true") != "false"
     try:
@@ -48,12 +49,12 @@ async def make(call: Call) -> Reply:
     except ConfigurationError:
         if exist_ok:
             raise
-        raise Refused(409, "exists", f"queue {call.queue!r} exists already") from None
+        raise RequestRefused(409, "exists", f"queue {call.queue!r} exists already") from None
     return 202, {"queue": call.queue}
 
 
-@ENDPOINTS.add("GET", "/{queue}", Scope.WATCH, answers={200: answers.Counts})
-async def stats(call: Call) -> Reply:
+@ENDPOINTS.add("GET", "/{queue}", Scope.WATCH, answers={200: answers.QueueCounts})
+async def stats(call: RequestCall) -> Reply:
     """Count its tasks."""
     found = await (await call.backend()).stats()
     counts = {name: getattr(found, name) for name in ("visible", "leased", "scheduled", "dead")}
@@ -61,14 +62,14 @@ async def stats(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("GET", "/{queue}/peek", Scope.READ, answers={200: answers.RawTasks}, parameters=(_LIMIT,))
-async def peek(call: Call) -> Reply:
+async def peek(call: RequestCall) -> Reply:
     """Show what could be claimed, as it is stored; variables with their values."""
     found = await (await call.backend()).peek(whole(call, "limit", 100, schemas.MAX_TASKS))
     return 200, {"tasks": list(_raw(found))}
 
 
 @ENDPOINTS.add("GET", "/{queue}/dead-letters", Scope.READ, answers={200: answers.RawPage}, parameters=(_LIMIT, _BEHIND))
-async def dead_letters(call: Call) -> Reply:
+async def dead_letters(call: RequestCall) -> Reply:
     """Show dead letters, oldest first, as they are stored; variables with their values."""
     limit = whole(call, "limit", 100, schemas.MAX_TASKS)
     found, behind = await (await call.backend()).dead_page(call.query.get("after", ""), limit)
@@ -83,8 +84,8 @@ def _raw(found: list[Peeked] | list[DeadLetter]) -> Iterator[dict[str, Any]]:
         yield shown
 
 
-@ENDPOINTS.add("POST", "/{queue}/clear", Scope.ADMIN, answers={202: answers.Cleared}, parameters=(_CURSOR,))
-async def clear(call: Call) -> Reply:
+@ENDPOINTS.add("POST", "/{queue}/clear", Scope.ADMIN, answers={202: answers.ClearAnswer}, parameters=(_CURSOR,))
+async def clear(call: RequestCall) -> Reply:
     """Delete every task that waits or is leased."""
     backend = await call.backend()
     cursor = call.query.get("cursor")
@@ -97,20 +98,20 @@ async def clear(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("POST", "/{queue}/redrive", Scope.OPERATE, **_IDS)
-async def redrive(call: Call) -> Reply:
+async def redrive(call: RequestCall) -> Reply:
     """Put dead letters back with fresh budgets."""
     return await _tend(call, "redrive")
 
 
 @ENDPOINTS.add("POST", "/{queue}/purge", Scope.ADMIN, **_IDS)
-async def purge(call: Call) -> Reply:
+async def purge(call: RequestCall) -> Reply:
     """Delete dead letters for good."""
     return await _tend(call, "purge_dead")
 
 
-async def _tend(call: Call, verb: str) -> Reply:
+async def _tend(call: RequestCall, verb: str) -> Reply:
     if any("\0" in each for each in call.body.ids):
-        raise Refused(400, "malformed_request", "ids: one holds a NUL")
+        raise RequestRefused(400, "malformed_request", "ids: one holds a NUL")
     found = await getattr(await call.backend(), verb)(call.body.ids)
     call.audited |= {"ids": found[:10], "count": len(found)}
     return 202, {"ids": found}

@@ -15,9 +15,9 @@ import uvicorn
 from jobq.errors import ConfigurationError
 from jobq.local_service import is_loopback, token_file
 from jobq.server.app import App, Limits
-from jobq.server.backend_pool import Places
+from jobq.server.backend_pool import BackendPool
 from jobq.server.load_generator import GeneratorLoop
-from jobq.server.slow_client_limits import MOST_CONNECTIONS, PatientProtocol
+from jobq.server.slow_client_limits import MOST_CONNECTIONS, SlowClientProtocol
 from jobq.server.tokens import TokenBook, write_owners_token
 from jobq.settings import Settings
 
@@ -29,7 +29,7 @@ _OTHER_DESCRIPTORS: Final = 100  # beside the connections of clients: to the dat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listening:
+class ListenOptions:
     """Where and how to listen.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Server(uvicorn.Server):
 async def serve(
     spec: str,
     settings: Settings,
-    listening: Listening,
+    listening: ListenOptions,
     stop: asyncio.Event,
     on_ready: Callable[[str, bool, Path | None], None],
 ) -> None:
@@ -75,7 +75,7 @@ async def serve(
         ConfigurationError: it may not listen there without tokens, cannot, or the backend cannot be served.
         JobqError: the store cannot be reached.
     """
-    places = Places(spec, settings)
+    places = BackendPool(spec, settings)
     try:
         await places.open()
         is_local = is_loopback(listening.host)
@@ -114,11 +114,11 @@ async def serve(
 
 
 async def _run(
-    app: App, listener: socket.socket, listening: Listening, stop: asyncio.Event, on_ready: Callable[[], None]
+    app: App, listener: socket.socket, listening: ListenOptions, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     config = uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=SlowClientProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -147,7 +147,7 @@ async def _run(
 
 
 @contextlib.contextmanager
-def _listener(listening: Listening) -> Iterator[socket.socket]:
+def _listener(listening: ListenOptions) -> Iterator[socket.socket]:
     try:
         found = socket.getaddrinfo(listening.host, listening.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

@@ -197,9 +197,10 @@ class CancelRequests:
 
 def request_of(row: Row) -> CancelRequest:
     """Return the cancel request in a row."""
+    etag, at, window = str(row.get("odata.etag", "")), math.inf, 0
     try:
+        birth = None if rows.is_former(row) and not row.get("Born") else rows.birth_in(row)
         at, window = float(row["At"]), int(row.get("Window") or 0)
     except (LookupError, ValueError, TypeError, OverflowError):  # who may write there may write anything
-        at, window = math.inf, 0
-    birth = None if rows.is_former(row) and not row.get("Born") else rows.birth_in(row)
-    return CancelRequest(row["RowKey"], at, birth, window, str(row.get("odata.etag", "")))
+        birth = -1
+    return CancelRequest(row["RowKey"], at, birth, window, etag)

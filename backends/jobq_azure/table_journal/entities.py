@@ -105,14 +105,14 @@ def birth(created: float | None) -> int:
     return int(f"{created or 0.0:.6f}".replace(".", ""))
 
 
-def life_key(kind: str, task_id: str, birth: int) -> str:
-    """Return the key of a kind of row of a life."""
-    return f"{kind}!{safe(task_id)}!{_END_OF_TIME - birth:0{_LIFE_DIGITS}d}"
+def life_key(part: str, birth: int, kind: str = "l") -> str:
+    """Return the key of where a life is, or of another kind of row of it; see `lives`."""
+    return f"{kind}!{part}!{_END_OF_TIME - birth:0{_LIFE_DIGITS}d}"
 
 
 def live(task_id: str, birth: int) -> str:
     """Return the key of where a life is."""
-    return life_key("l", task_id, birth)
+    return life_key(safe(task_id), birth)
 
 
 def lives(part: str, kind: str = "l") -> tuple[str, str]:
@@ -132,7 +132,7 @@ def id_part(row: Row) -> str:
 
 def attempt_key(task_id: str, birth: int, fencing: FencingNumber) -> str:
     """Return the key of what an attempt came to."""
-    return f"{life_key('a', task_id, birth)}!{order(fencing)}"
+    return f"{life_key(safe(task_id), birth, 'a')}!{order(fencing)}"
 
 
 def beside(kind: str, row: Row) -> str:
@@ -157,7 +157,7 @@ def checkpoint_key(task_id: str, life: str) -> str:
 
 def cancel_request_key(task_id: str, birth: int | None) -> str:
     """Return the key of a cancel request, in the partition of those; None = of whatever had the id then."""
-    return f"w!{safe(task_id)}" if birth is None else life_key("w", task_id, birth)
+    return f"w!{safe(task_id)}" if birth is None else life_key(safe(task_id), birth, "w")
 
 
 def cancel_requests_of(queue: str) -> str:

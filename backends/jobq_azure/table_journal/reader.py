@@ -15,11 +15,10 @@ from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, Ta
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests, meant
 from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
-from jobq_azure.table_journal.lives import last_of_each, life_meant, row_meant
-from jobq_azure.table_journal.lookup import Lookup, answered, for_each
+from jobq_azure.table_journal.lives import last_of_each, life_meant
+from jobq_azure.table_journal.lookup import Life, Lookup, answered, for_each
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
 
-_Life = tuple[str, int | None]  # an id, and the birth of the life that is meant; None = the newest
 _MOST_LIVE: Final = 1_000_000
 _MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
 
@@ -56,25 +55,25 @@ class TableJournal:
         found = await answered(self._find(ids))
         return [record for record in found.values() if record is not None]
 
-    async def _find(self, ids: Sequence[str]) -> dict[_Life, TaskRecord | None]:
+    async def _find(self, ids: Sequence[str]) -> dict[Life, TaskRecord | None]:
         """Return what is known of the life that each of these means."""
         lives = list(dict.fromkeys(map(self._meant, ids)))
-        each = list(dict.fromkeys(id_ for id_, _ in lives))
         # Before the look: the word of a push may be written meanwhile.
         known = {life for life in lives if (ours := self._pushed.get(*life)) is not None and ours.is_known}
-        found, requests = await asyncio.gather(self._lookup.lives_of(each), self._cancel_requests.among(each))
+        where, requests = await asyncio.gather(
+            self._lookup.meant(lives, self._apart()), self._cancel_requests.among(id_ for id_, _ in lives)
+        )
 
-        async def record(life: _Life) -> TaskRecord | None:
-            row = row_meant(found[life[0]], life[1], self._apart())
-            return await self._record(life, row, requests[life[0]], is_known=life in known)
+        async def record(life: Life) -> TaskRecord | None:
+            return await self._record(life, where[life], requests[life[0]], is_known=life in known)
 
         return dict(zip(lives, await for_each(lives, record), strict=True))
 
-    def _meant(self, id_: str) -> _Life:
+    def _meant(self, id_: str) -> Life:
         return str(id_), self._pushed.birth_of(id_)
 
     async def _record(
-        self, life: _Life, row: Row | None, requests: Sequence[CancelRequest], *, is_known: bool
+        self, life: Life, row: Row | None, requests: Sequence[CancelRequest], *, is_known: bool
     ) -> TaskRecord | None:
         ours = self._pushed.get(*life)
         if row is not None:
@@ -110,7 +109,7 @@ class TableJournal:
 
     async def _own_attempts(self, id_: str, birth: int | None, apart: int) -> list[Row]:
         """Return the attempts of the life that is meant; see `life_meant`."""
-        found = await self._lookup.attempts(id_)
+        found = await self._lookup.attempts(id_, None if apart else birth)
         life = life_meant(map(rows.birth_in, found), birth, apart)
         return [each for each in found if rows.birth_in(each) == life]
 
@@ -167,7 +166,7 @@ class TableJournal:
         async def looked(row: Row) -> TaskRecord | None:
             id_ = rows.id_of(row)
             if rows.is_former(row):  # of a version before: another may have written of this life since
-                row_now = await self._lookup.life(rows.id_part(row), id_.birth)
+                row_now = await self._lookup.life(rows.id_part(row), id_.birth, row)
                 if row_now is None or row_now["RowKey"] != row["RowKey"]:
                     return None
             record = self._live_record(row, requests[id_])
@@ -236,7 +235,7 @@ class TableJournal:
             await self._cancel_requests.record(requests[start : start + MOST_ROWS])
         return [_answer(found[self._meant(id_)]) for id_ in ids]
 
-    def _request(self, life: _Life, record: TaskRecord | None) -> CancelRequest:
+    def _request(self, life: Life, record: TaskRecord | None) -> CancelRequest:
         """Return the request that a life ends; of one that may be a repetition, also for what it repeats (S8)."""
         if record is None:
             return CancelRequest.of(*life, self._apart())

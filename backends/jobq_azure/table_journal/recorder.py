@@ -137,8 +137,8 @@ class Notebook:
 
     async def _lost_before(self, held: Held) -> list[Note]:
         """Return what to write of a former attempt that nobody could record: its worker died, or lost it."""
-        row = await self._lookup.life(rows.safe(held.id), held.birth)
         try:
+            row = await self._lookup.life(rows.safe(held.id), held.birth)
             return [] if row is None or row["State"] != "running" else self._lost(held, row)
         except (LookupError, ValueError, TypeError):  # who may write there may write anything
             return []

@@ -114,7 +114,7 @@ class Sweep:
         where = f"State ne '{rows.DONE}' and (Born ge '' or (State eq 'running' and At lt {old:.3f}))"
         for row in await self._next(self._queue, "l", where):
             # One of a version before may have a later word under the key of its life.
-            last = await self._lookup.life(rows.id_part(row), rows.birth_in(row)) if rows.is_former(row) else row
+            last = await self._lookup.life(rows.id_part(row), rows.birth_in(row), row) if rows.is_former(row) else row
             is_lost = row["State"] == "running" and rows.lease_left(row, self._wire.now()) <= -self._keep_seconds
             if is_lost or (last is not None and last["RowKey"] != row["RowKey"]):
                 found.append(row)
@@ -137,7 +137,7 @@ class Sweep:
         """Return the next rows of this kind; those that stay do not stand before others for ever."""
         first, end = rows.below(kind)
         found, self._behind[kind] = await self._wire.look(
-            partition, first, end, where=where, select="At,Born,State,Window,LeaseLeft", limit=_MOST_ROWS,
+            partition, first, end, where=where, select="At,Born,State,Fencing,Window,LeaseLeft", limit=_MOST_ROWS,
             after=self._behind.get(kind), etags=True,
         )  # fmt: skip
         return found

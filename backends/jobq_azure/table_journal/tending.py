@@ -9,7 +9,7 @@ from jobq.fencing import FencingNumber
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequests, meant
 from jobq_azure.table_journal.client import Row, TableWire
-from jobq_azure.table_journal.lives import row_meant
+from jobq_azure.table_journal.lives import last_of_each
 from jobq_azure.table_journal.lookup import Lookup, answered, for_each
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
 
@@ -91,11 +91,14 @@ class Tending:
     async def _dead_lives(self, id_: str) -> dict[int, tuple[Row | None, list[Row]]]:
         """Return of each life of an id that is a dead letter where it is, if a row says so, and its attempts."""
         found, attempts = await asyncio.gather(self._lookup.lives(rows.safe(id_)), self._lookup.attempts(id_))
-        lives: dict[int, tuple[Row | None, list[Row]]] = {}
-        for birth in set(map(rows.birth_in, [*found, *attempts])):
-            where = row_meant(found, birth, 0)
-            own = [row for row in attempts if rows.birth_in(row) == birth]
-            last = own[-1] if where is None else where
-            if last.get("State", rows.DONE) == rows.DONE and last["Then"] == "dead":
-                lives[birth] = where, own
-        return lives
+        lives: dict[int, tuple[Row | None, list[Row]]] = {
+            rows.birth_in(row): (row, []) for row in last_of_each(found, 0)
+        }
+        for row in attempts:
+            lives.setdefault(rows.birth_in(row), (None, []))[1].append(row)
+
+        def is_dead(where: Row | None, attempts: list[Row]) -> bool:
+            last = attempts[-1] if where is None else where
+            return bool(last.get("State", rows.DONE) == rows.DONE and last["Then"] == "dead")
+
+        return {birth: life for birth, life in lives.items() if is_dead(*life)}

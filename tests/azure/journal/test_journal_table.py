@@ -11,7 +11,7 @@ from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, Se
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskState
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Record, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Requeue
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
@@ -179,7 +179,7 @@ async def test_what_is_cleared_purged_and_put_back_is_known(stage: Stage) -> Non
     queue = await journaled(stage)
     one, two = await queue.push([Task.new(command="true") for _ in range(2)])
     for delivery in await queue.receive(2, LEASE, NOW):
-        await delivery.settle(DeadLetter("failed", "exit code 3"))
+        await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     assert await state(queue, one) == "dead"
     assert await queue.redrive([one]) == [one]
     assert await state(queue, one) == "ready"
@@ -196,7 +196,7 @@ async def _dead(queue: JournaledQueue, id_: str) -> Task:
     task = Task.new(command="true", id=id_)
     await queue.push([task])
     (delivery,) = await queue.receive(1, LEASE, NOW)
-    await delivery.settle(DeadLetter("failed", "exit code 3"))
+    await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     return task
 
 
@@ -219,6 +219,7 @@ async def test_s5_what_has_ended_again_before_its_redrive_is_told_shows_no_other
     monkeypatch.setattr(queue._inner, "redrive", slow)
     assert await queue.redrive([task.id]) == [task.id]
     assert await state(queue, task.id) == "succeeded"
+    assert (await queue.journal.stats(60)).states["ready"] == 0
 
 
 async def test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one(
@@ -234,7 +235,7 @@ async def test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one(
         (delivery,) = await cut_off.receive(1, LEASE, NOW)
         await written(cut_off)
         await stage.tables.refuse()
-        await delivery.settle(DeadLetter("failed", "exit code 3"))
+        await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
         assert await other.redrive([id_]) == [id_]
         (again,) = await other.receive(1, LEASE, NOW)
         await again.settle(Complete(GOOD))
@@ -265,7 +266,7 @@ async def test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_
         await write(partition, writes)
 
     monkeypatch.setattr(queue._wire, "write", behind_another)
-    await delivery.settle(DeadLetter("failed", "exit code 3"))
+    await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     await written(queue)
     row = await queue._wire.get(place.queue, key_of(task))
     assert met
@@ -311,7 +312,7 @@ async def test_what_is_put_back_is_known_though_others_stay(stage: Stage) -> Non
     queue = await journaled(stage)
     ids = await queue.push([Task.new(command="true") for _ in range(3)])
     for delivery in await queue.receive(3, LEASE, NOW):
-        await delivery.settle(DeadLetter("failed", "exit code 3"))
+        await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     await written(queue)
     failed = await stage.wire(f"{stage.queue}-failed")
     (held,) = await failed.get(1, 60)  # another reader
@@ -334,7 +335,7 @@ async def test_who_retries_a_task_wants_it_to_run(stage: Stage) -> None:
         if delivery.id == ids[0]:
             await written(queue)
             assert [*await queue.journal.cancel(ids)] == ["stopping"] * 2
-            await delivery.settle(DeadLetter("failed", "exit code 3"))
+            await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
         else:
             await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
     assert await state(queue, ids[0]) == "dead"
@@ -362,7 +363,8 @@ async def test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id(stage
 async def test_l4_an_odd_wish_ends_no_worker(stage: Stage) -> None:
     """Who may push may write to the table."""
     queue = await journaled(stage)
-    odd = [Write(Verb.REPLACE, rows.cancel_request_key("odd", None), {"At": "soon", "Born": 1.5})]
+    keys = (rows.cancel_request_key("odd", None), f"w!odd!{'x' * 19}", rows.cancel_request_key("odd", 5))
+    odd = [Write(Verb.REPLACE, key, {"At": "soon", "Born": 1.5, "Window": "no"}) for key in keys]
     await queue._wire.write(rows.cancel_requests_of(queue._wire.place.queue), odd)
     await queue.push([Task.new(command="true", id="odd")])
     (found,) = await queue.receive(1, LEASE, NOW)
@@ -514,7 +516,7 @@ async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: St
         await (
             delivery.settle(Complete(TaskResult(exit_code=0)))
             if outcome == "succeeded"
-            else delivery.settle(DeadLetter("failed", "exit code 7"))
+            else delivery.settle(MoveToDeadLetters("failed", "exit code 7"))
         )
         assert await state(queue, "nightly") == outcome
     queue.journal._apart = lambda: 60 * rows.MICROSECONDS  # a queue that deduplicates
