@@ -339,6 +339,13 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/azure/journal/test_journal_races.py::test_looks_that_are_refused_keep_no_others_from_being_written",
     ),
     Mutant(
+        name="what was given back stands over what came of it (table journal)",
+        file="backends/jobq_azure/table_journal/recorder.py",
+        text="after.fencing, values, is_last=False)",
+        wrong="after.fencing, values)",
+        test="tests/azure/journal/test_journal_races.py::test_what_was_given_back_is_recorded_as_it_is_by_then",
+    ),
+    Mutant(
         name="what was requeued counts as a lost lease (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
         text=" or rows.lease_left(row, self._wire.now()) > 0:",
@@ -447,7 +454,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the word of a redrive stands over a later one (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text="_waiting(None, time.time()), is_first=False)",
+        text="_waiting(None, time.time()), is_last=False)",
         wrong="_waiting(None, time.time()))",
         test="tests/azure/journal/test_journal_table.py::test_s5_what_has_ended_again_before_its_redrive_is_told_shows_no_other_end",
     ),

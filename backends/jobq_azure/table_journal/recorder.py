@@ -107,7 +107,7 @@ class Notebook:
             dead: the fencing number of its last attempt.
         """
         fencing = FencingNumber(dead.epoch + 1, 0, dead.delivery)
-        self._record_where(rows.live(task_id, birth), fencing, _waiting(None, time.time()), is_first=False)
+        self._record_where(rows.live(task_id, birth), fencing, _waiting(None, time.time()), is_last=False)
 
     def held(self, held: Held) -> None:
         """Record that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
@@ -197,9 +197,9 @@ class Notebook:
         values = _waiting(held.task, after.due) | _origin(held)
         if held.checkpoint is not None:
             rows.put(values, "Checkpoint", held.checkpoint.encode())
-        self._record_where(rows.live(held.id, held.birth), after.fencing, values)
+        self._record_where(rows.live(held.id, held.birth), after.fencing, values, is_last=False)
 
-    def _record_where(self, key: str, fencing: FencingNumber, values: dict[str, Any], *, is_first: bool = True) -> None:
+    def _record_where(self, key: str, fencing: FencingNumber, values: dict[str, Any], *, is_last: bool = True) -> None:
         """Record that a task waits or has ended: late not over the word of a later attempt (S3, S5).
 
         Who is cut off from the table alone, and not from the queue, writes of what another has long begun or ended.
@@ -208,7 +208,7 @@ class Notebook:
             key: of its row.
             fencing: of that.
             values: of the row, beside it.
-            is_first: whether nobody else can have recorded more by now.
+            is_last: whether nobody records more of this life at once, as a worker does that takes what is back.
         """
         values["Fencing"] = rows.order(fencing)
         note, is_stale, tries = fixed(self._queue, key, values, order=fencing), False, 0
@@ -217,7 +217,7 @@ class Notebook:
         async def look() -> None:
             nonlocal is_stale, tries
             tries, late = tries + 1, _CLOCK.boottime() - written
-            if is_first and tries == 1 and late < _AT_ONCE_SECONDS:
+            if is_last and tries == 1 and late < _AT_ONCE_SECONDS:
                 return
             row = await self._wire.get(self._queue, note.row)
             if row is None:  # an end is recorded by its attempt, too; but the note of its push may come yet

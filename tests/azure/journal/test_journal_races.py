@@ -282,6 +282,30 @@ async def test_what_was_given_back_and_has_ended_is_not_told_as_waiting(stage: S
         assert await other.journal.unfinished("", 5) == []
 
 
+async def test_what_was_given_back_is_recorded_as_it_is_by_then(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker was waiting for it, and had ended it before its give-back was written."""
+    queue = await journaled(stage)
+    async with another(stage) as other:
+        (id_,) = await queue.push([Task.new(command="true")])
+        (first,) = await queue.receive(1, LEASE, NOW)
+        await written(queue)
+        write, ended = queue._wire.write, asyncio.Event()
+
+        async def late(partition: str, writes: Sequence[Write]) -> None:
+            await ended.wait()
+            await write(partition, writes)
+
+        monkeypatch.setattr(queue._wire, "write", late)
+        await first.settle(Release())
+        (second,) = await other.receive(1, LEASE, NOW)
+        await second.settle(Complete(GOOD))
+        await written(other)
+        ended.set()
+        assert await state(queue, id_) == "succeeded"
+        assert (await other.journal.stats(60)).states["ready"] == 0
+        assert await other.journal.unfinished("", 5) == []
+
+
 async def test_looks_that_are_refused_keep_no_others_from_being_written(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
