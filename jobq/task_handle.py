@@ -22,14 +22,15 @@ class TaskHandle(str):
     All verbs raise ConfigurationError where the queue's service keeps no journal, and what its backend raises.
     """
 
-    __slots__ = ("_backend",)
+    __slots__ = ("_backend", "_pushed")
     _backend: "Backend"
+    _pushed: str
 
     @classmethod
     def of(cls, task_id: str, backend: "Backend") -> Self:
-        """Return the handle of a task on an entered backend."""
+        """Return the handle of a task on an entered backend: of that life of its id which a push has returned."""
         handle = cls(task_id)
-        handle._backend = backend
+        handle._backend, handle._pushed = backend, task_id
         return handle
 
     @property
@@ -54,7 +55,7 @@ class TaskHandle(str):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         journal = self._journal
         async with asyncio.timeout(seconds):
-            async for _, record in ended(journal, [self.id], lag=self._backend.capabilities.record_lag):
+            async for _, record in ended(journal, [self._pushed], lag=self._backend.capabilities.record_lag):
                 if record is None:
                     raise unknown(self.id)
                 return await result_of(journal, record)
@@ -62,14 +63,14 @@ class TaskHandle(str):
 
     async def status(self) -> TaskRecord:
         """Return where it is now; raises TaskNotFound."""
-        found = await self._journal.find([self.id])
+        found = await self._journal.find([self._pushed])
         if not found:
             raise unknown(self.id)
         return found[0]
 
     async def cancel(self) -> Canceled:
         """Cancel it: one that waits has ended, one that runs is stopped with its next heartbeat."""
-        return (await self._journal.cancel([self.id]))[0]
+        return (await self._journal.cancel([self._pushed]))[0]
 
     @property
     def _journal(self) -> Journal:

@@ -5,15 +5,18 @@ import logging
 import math
 import time
 from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
+from jobq.journal.records import TaskState
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.spec import resolve
-from jobq.task import Counters, Task, TaskResult
+from jobq.task import Counters, Task, TaskResult, new_id
 from jobq.testing.http_proxy import HttpProxy, Strike
 from jobq.testing.service_bus.faults import Fault, Operation
 from jobq.testing.service_bus.message import State
@@ -23,8 +26,8 @@ from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.client import Verb, Write
 from jobq_azure.table_journal.delivery import claim_of
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
-from tests.azure.journal.journal_stage import state, written
-from tests.sb.stage import NOW, SPEC, Stage
+from tests.azure.journal.journal_stage import key_of, state, written
+from tests.sb.stage import NOW, SPEC, Stage, staged
 
 GOOD = TaskResult(exit_code=0)
 PLACE = f"tables://{ACCOUNT}"
@@ -123,7 +126,9 @@ async def test_s9_the_checkpoint_of_what_has_not_ended_is_not_old(
     await second.settle(MoveToDeadLetters("failed", "exit code 3"))
     monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
     await swept()
-    assert await queue._wire.get(queue._wire.place.queue, f"l!{second.id}") is None, "it is no more known than others"
+    assert await queue._wire.get(queue._wire.place.queue, key_of(second.task)) is None, (
+        "it is no more known than others"
+    )
     assert await queue.redrive([second.id]) == [second.id]
     (third,) = await queue.receive(1, None, timedelta(seconds=2))
     assert third.checkpoint_value == "epoch 3"
@@ -161,11 +166,11 @@ async def test_l1_a_worker_ends_though_a_lease_shows_that_nobody_has(stage: Stag
     (held,) = await queue.receive(1, None, NOW)
     await written(queue)
     place = queue._wire.place.queue
-    row = await queue._wire.get(place, f"l!{task.id}")
+    row = await queue._wire.get(place, key_of(task))
     assert row is not None
-    kept = {name: row[name] for name in ("State", "Fencing", "At", "Holder", "Born")}
+    kept = {name: row[name] for name in ("State", "Fencing", "At", "Holder")}
     await queue._inner._wire.complete(held._inner._locked)  # type: ignore[attr-defined] # it has ended
-    await queue._wire.write(place, [Write(Verb.REPLACE, f"l!{task.id}", kept | {"LeaseLeft": -1.0})])
+    await queue._wire.write(place, [Write(Verb.REPLACE, key_of(task), kept | {"LeaseLeft": -1.0})])
     signed = connection_string(1, table_port=azurite.table_port)
     ended = await stage.run("worker", JOBQ_JOURNAL=PLACE, JOBQ_JOURNAL_CONNECTION_STRING=signed)
     assert ended.code == 0, ended.err
@@ -185,17 +190,62 @@ async def test_s1_what_is_given_back_without_a_copy_was_not_replaced(stage: Stag
     await written(queue)
 
 
-async def test_a_wish_reaches_what_a_repeated_push_tells_of_anew(stage: Stage, azurite: Azurite) -> None:
+async def test_a_wish_reaches_what_a_repeated_push_tells_of_anew(tmp_path: Path, azurite: Azurite) -> None:
     """The answer to the first push was lost; the broker drops the second, and the journal has its birth."""
-    queue, _ = await _journaled(stage, azurite)
-    await queue._inner.push([Task.new(command="true", id="train")])
-    queue._notebook.pushed([Task.new(command="true", id="train")])
-    await written(queue)
-    assert [*await queue.journal.cancel(["train"])] == ["canceled"]
-    (found,) = await queue.receive(1, None, NOW)
-    assert found.cancel_requested
-    await found.settle(Complete(GOOD))
-    await written(queue)
+    async with staged(tmp_path, dedup_window=600.0) as stage:
+        queue, _ = await _journaled(stage, azurite)
+        await queue._inner.push([Task.new(command="true", id="train")])
+        await queue.push([Task.new(command="true", id="train")])
+        await written(queue)
+        assert [*await queue.journal.cancel(["train"])] == ["canceled"]
+        (found,) = await queue.receive(1, None, NOW)
+        assert found.cancel_requested
+        await found.settle(Complete(GOOD))
+        await written(queue)
+
+
+async def test_s8_a_repetition_is_the_task_that_the_queue_has(
+    tmp_path: Path, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever pushed it second, before or after its end: it is listed once, and ends with it; nothing of it stays."""
+    name = f"nightly-{new_id()}"
+    async with staged(tmp_path, dedup_window=600.0, lock_duration=60.0) as stage:
+        pusher, _ = await _journaled(stage, azurite)
+        worker, _ = await _journaled(stage, azurite)
+
+        async def listed() -> list[str]:
+            return [record.state for record in await worker.journal.unfinished("", 1000) if record.id == name]
+
+        async def count() -> int:
+            states = (await worker.journal.stats(60)).states
+            return sum(states[state] for state in TaskState if not state.is_final)
+
+        async def repeated(state: str) -> None:
+            """Push it again: it is where it was."""
+            known = await count()
+            await pusher.push([Task.new(command="true", id=name)])
+            await written(pusher)
+            assert await listed() == ([] if state == "succeeded" else [state])
+            assert await count() == known
+            for queue in (pusher, worker):
+                assert [found.state for found in await queue.journal.find([name])] == [state]
+
+        await worker.push([Task.new(command="true", id=name)])
+        await written(worker)
+        await repeated("ready")
+        (held,) = await worker.receive(1, None, NOW)
+        await written(worker)
+        await repeated("running")
+        await held.settle(Complete(GOOD))
+        await written(worker)
+        await repeated("succeeded")
+        assert [*await pusher.journal.cancel([name])] == ["ended"]
+        later = SimpleNamespace(time=lambda: time.time() + 7200)
+        monkeypatch.setattr("jobq_azure.table_journal.retention.time", later)
+        await worker._sweep.once()
+        await written(worker)
+        assert await worker._wire.all(worker._wire.place.queue, *rows.lives(name), most=10) == []
+        assert await state(pusher, name) == "succeeded"
 
 
 async def test_s6_s7_a_receive_that_is_cancelled_gives_back_whole_and_tells_of_it(
@@ -218,7 +268,7 @@ async def test_s6_s7_a_receive_that_is_cancelled_gives_back_whole_and_tells_of_i
     (left,) = stage.queue.messages()
     assert str(left.content.message_id).startswith("~")
     await written(queue)
-    row = await queue._wire.get(queue._wire.place.queue, f"l!{task.id}")
+    row = await queue._wire.get(queue._wire.place.queue, key_of(task))
     assert row is not None
     assert rows.fencing_in(row["Fencing"]).generation == 1
 

@@ -31,6 +31,7 @@ from jobq_azure.table_journal.pushed_tasks import PushedTasks
 from jobq_azure.table_journal.reader import TableJournal
 from jobq_azure.table_journal.recorder import Notebook
 from jobq_azure.table_journal.retention import Sweep
+from jobq_azure.table_journal.tending import Tending
 
 _T = TypeVar("_T")
 _CLOCK: Final = SystemClock()
@@ -65,6 +66,7 @@ class JournaledQueue:
         self._cancel_requests: CancelRequests
         self._notebook: Notebook
         self._journal: TableJournal
+        self._tending: Tending
         self._sweep: Sweep
         self._checkpoints: Checkpoints | None = None
 
@@ -89,10 +91,11 @@ class JournaledQueue:
             await stack.enter_async_context(self._wire)
             self.writer = Writer(self._wire)
             self._cancel_requests = CancelRequests(self._wire)
-            self._notebook = Notebook(self._wire, self.writer, self._apart)
-            self._pushed = PushedTasks(self._apart)
-            self._journal = TableJournal(self._wire, self._cancel_requests, self._pushed, self._count_dead)
-            self._sweep = Sweep(self._wire, self._notebook, self._keep)
+            self._notebook = Notebook(self._wire, self.writer)
+            self._pushed = PushedTasks()
+            self._journal = TableJournal(self._wire, self._cancel_requests, self._pushed, self._apart, self._count_dead)
+            self._tending = Tending(self._wire, self._cancel_requests, self._pushed)
+            self._sweep = Sweep(self._wire, self._notebook, self._keep, self._apart)
             if self._keeps_checkpoints:
                 self._checkpoints = Checkpoints(self._wire, self._notebook.forget)
             stack.push_async_callback(self._leave)
@@ -111,11 +114,11 @@ class JournaledQueue:
         await self._sweep.aclose()
         await self.writer.aclose()
 
-    def _apart(self) -> float:
-        """Return by how many seconds two tasks of one id are apart: the queue takes nearer ones for one (S8)."""
+    def _apart(self) -> int:
+        """Return within how many microseconds the queue takes two tasks of one id for one (S8); 0 = never."""
         known = self._inner.capabilities
-        window = known.dedup_window.total_seconds() if known.deduplicates and known.dedup_window is not None else 0.0
-        return max(window, rows.GRAIN_SECONDS)
+        window = known.dedup_window if known.deduplicates else None
+        return 0 if window is None else int(window.total_seconds() * rows.MICROSECONDS)
 
     async def prepare(self) -> None:
         """As the queue does it."""
@@ -135,7 +138,7 @@ class JournaledQueue:
         await self.writer.room(_ROOM_SECONDS)  # before, for who is cancelled afterwards has pushed
         ids = await self._inner.push(tasks)
         try:
-            self._pushed.add(tasks)
+            ids = self._pushed.add(tasks)
             self._notebook.pushed(tasks, self._pushed.expect_row)
         except Exception:  # noqa: BLE001 - logged with its traceback; the tasks are queued, which must not look otherwise
             _log.exception("%s: internal error of the journal", self.name)
@@ -242,7 +245,7 @@ class JournaledQueue:
         return count
 
     async def _forget_cleared(self, began: float) -> None:
-        self._notebook.forget(await self._journal.cleared(began, running=self.capabilities.clears_leased))
+        self._notebook.forget(await self._tending.cleared(began, running=self.capabilities.clears_leased))
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Look at what jobq gave up on."""
@@ -250,16 +253,14 @@ class JournaledQueue:
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back, and record it."""
-        # Who retries a task wants it to run: a request that came too late for its last attempt does not end the next.
-        or_else = "what somebody wanted to end may end before it starts"
-        await self._tried(self._journal.forget_cancel_requests_of_dead(ids), or_else)
-        or_else = "what was put back still shows as dead until it starts"
         # Before: what was put back first may have ended again when the last one is.
-        dead = await self._tried(self._journal.dead(ids), or_else) or {}
+        or_else = "what was put back still shows as dead until it starts, and what was canceled may end before"
+        dead = await self._tried(self._tending.dead(ids), or_else) or {}
 
         async def record(done: Sequence[str]) -> None:
             for id_ in dead.keys() & set(done):
-                self._notebook.redriven(id_, *dead[id_])
+                for birth, fencing in dead[id_].items():
+                    self._notebook.redriven(id_, birth, fencing)
 
         return await self._tended(self._inner.redrive(ids), record, or_else)
 
@@ -268,7 +269,7 @@ class JournaledQueue:
         return await self._tended(self._inner.purge_dead(ids), self._forget_purged, "what was purged still shows")
 
     async def _forget_purged(self, ids: Sequence[str]) -> None:
-        self._notebook.forget(await self._journal.purged(ids))
+        self._notebook.forget(await self._tending.purged(ids))
 
     async def _tended(
         self, tending: Awaitable[list[str]], record: Callable[[Sequence[str]], Awaitable[None]], or_else: str

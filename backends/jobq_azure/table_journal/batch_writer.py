@@ -282,11 +282,9 @@ def _knows_more(waiting: Note, note: Note) -> bool:
     """Return whether a note that waits to be written stays, and another of that row is dropped."""
     if note.verb is Verb.DELETE:
         return bool(note.etag)  # what was read is older
-    if note.etag and note.look is None:  # likewise
-        return True
-    adds = note.verb is Verb.INSERT and waiting.verb is not Verb.DELETE
-    is_of_push = waiting.verb is Verb.INSERT and waiting.is_spare
-    return adds and not note.displaces(waiting) and not is_of_push
+    if note.verb is Verb.INSERT:
+        return waiting.verb is not Verb.DELETE
+    return waiting.order > note.order
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

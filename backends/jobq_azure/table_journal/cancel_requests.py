@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, Self
 
 from jobq.errors import JobqError
 from jobq_azure.common.errors import NoAnswer
@@ -35,8 +35,8 @@ class Stoppable(Protocol):
         ...
 
     @property
-    def born(self) -> str:
-        """What distinguishes the task from another of this id; "" = unknown."""
+    def birth(self) -> int:
+        """Which life of its id it is; 0 = the task does not say."""
         ...
 
     @property
@@ -48,7 +48,7 @@ class Stoppable(Protocol):
         """Whether it may still run."""
         ...
 
-    def cancel(self) -> None:
+    def cancel(self, request: "CancelRequest") -> None:
         """Take in that somebody wants the task to end: its next renewal says so."""
         ...
 
@@ -57,26 +57,34 @@ class CancelRequest(NamedTuple):
     """That a task ends.
 
     Attributes:
+        row: its key.
         at: when it was recorded, seconds since 1970.
-        born: what distinguishes the task from another that had its id before, or gets it later; "" = unknown.
+        birth: of the life that is meant; None = any that the id had then.
+        window: in microseconds; a life that is older by less is meant, too: this one may be a repetition of it (S8).
+        etag: of the row.
     """
 
+    row: str
     at: float
-    born: str
+    birth: int | None
+    window: int = 0
+    etag: str = ""
+
+    @classmethod
+    def of(cls, task_id: str, birth: int | None, window: int = 0) -> Self:
+        """Return one that is made now."""
+        return cls(rows.cancel_request_key(task_id, birth), time.time(), birth, window)
 
 
-def is_meant(request: CancelRequest | None, born: str) -> bool:
-    """Return whether a request (None = there is none) is about a task, not about one that got its id later (S11).
+def meant(requests: Iterable[CancelRequest], birth: int) -> CancelRequest | None:
+    """Return the request that is about a life, not about another that has the id, or gets it later (S11)."""
+    return next((each for each in requests if _is_meant(each, birth)), None)
 
-    A push that is repeated may name another birth than that of the task which the queue has: so all are meant that
-    there were.
-    """
-    if request is None or not request.born or not born or request.born == born:
-        return request is not None
-    try:
-        return float(born) <= request.at
-    except ValueError:  # who may write there may write anything
-        return True
+
+def _is_meant(request: CancelRequest, birth: int) -> bool:
+    if request.birth is None:
+        return birth <= request.at * rows.MICROSECONDS
+    return 0 <= request.birth - birth <= request.window
 
 
 class CancelRequests:
@@ -94,41 +102,44 @@ class CancelRequests:
         self._away_until = 0.0  # by the monotonic clock
         self._loop: asyncio.Task[None] | None = None
 
-    async def record(self, born: Mapping[str, str]) -> None:
-        """Record that tasks are to end, at most 100; repeating it is safe.
-
-        Args:
-            born: by id what distinguishes each task from one that had its id before, or gets it later; "" = unknown.
-        """
-        now = time.time()
+    async def record(self, requests: Iterable[CancelRequest]) -> None:
+        """Record that tasks are to end, at most 100; repeating it is safe."""
         writes = [
-            Write(Verb.REPLACE, rows.cancel_request_key(id_), {"At": now, "Born": each}) for id_, each in born.items()
+            Write(Verb.REPLACE, each.row, {"At": each.at, "Window": float(each.window)})
+            for each in {each.row: each for each in requests}.values()
         ]
         await self._wire.write(self._partition, writes)
 
-    async def forget(self, ids: Iterable[str]) -> None:
-        """Delete the cancel requests of some tasks, of an attempt that is over; repeating it is safe."""
-        for id_ in await self.among(ids):
+    async def forget(self, requests: Iterable[CancelRequest]) -> None:
+        """Delete cancel requests, of an attempt that is over; repeating it is safe."""
+        for each in requests:
             with suppress(WriteRefused):  # it has gone meanwhile
-                await self._wire.write(self._partition, [Write(Verb.DELETE, rows.cancel_request_key(id_), {})])
+                await self._wire.write(self._partition, [Write(Verb.DELETE, each.row, {}, each.etag)])
 
-    async def among(self, ids: Iterable[str]) -> dict[str, CancelRequest]:
+    async def among(self, ids: Iterable[str]) -> dict[str, list[CancelRequest]]:
         """Return the cancel requests by id; one request for up to a thousand."""
-        keys = {rows.cancel_request_key(id_): id_ for id_ in ids}
+        wanted = set(ids)
         first, end = rows.below("w")
-        found, more = await self._wire.look(self._partition, first, end, select="At,Born")
-        known = {row["RowKey"]: _request_of(row) for row in found}
+        found, more = await self._look(first, end)
+        known = {row["RowKey"]: row for row in found}
         if more is not None:
             last = found[-1]["RowKey"] if found else ""
             turn = asyncio.Semaphore(_ASKED_AT_ONCE)
 
-            async def ask(key: str) -> None:
+            async def ask(id_: str) -> None:
                 async with turn:
-                    if (row := await self._wire.get(self._partition, key)) is not None:
-                        known[key] = _request_of(row)
+                    known.update(
+                        {row["RowKey"]: row for row in (await self._look(*rows.lives(rows.safe(id_), "w")))[0]}
+                    )
 
-            await asyncio.gather(*(ask(key) for key in keys if key > last))
-        return {id_: known[key] for key, id_ in keys.items() if key in known}
+            await asyncio.gather(*(ask(id_) for id_ in wanted if rows.lives(rows.safe(id_), "w")[1] > last))
+        requests: dict[str, list[CancelRequest]] = {}
+        for key, row in known.items():
+            requests.setdefault(key.split("!")[1], []).append(request_of(row))
+        return {id_: requests.get(rows.safe(id_), []) for id_ in wanted}
+
+    async def _look(self, first: str, end: str) -> tuple[list[Row], Mapping[str, str] | None]:
+        return await self._wire.look(self._partition, first, end, select="At,Born,Window", etags=True)
 
     async def hear(self, deliveries: Sequence[Stoppable]) -> None:
         """Cancel those of the deliveries received just now that somebody wants to end; watch the others."""
@@ -169,8 +180,8 @@ class CancelRequests:
         open_ = list(deliveries)
         requests = await self.among({each.id for each in open_})
         for each in open_:  # of one id there may be several
-            if is_meant(requests.get(each.id), each.born):
-                each.cancel()
+            if (request := meant(requests[each.id], each.birth)) is not None:
+                each.cancel(request)
 
     def _is_away(self, error: Exception) -> None:
         if not self._away_until:
@@ -184,9 +195,12 @@ class CancelRequests:
             await asyncio.wait({self._loop})
 
 
-def _request_of(row: Row) -> CancelRequest:
+def request_of(row: Row) -> CancelRequest:
+    """Return the cancel request in a row."""
+    etag, at, window = str(row.get("odata.etag", "")), math.inf, 0
     try:
-        at = float(row["At"])
-    except (LookupError, ValueError, TypeError):  # who may write there may write anything
-        at = math.inf
-    return CancelRequest(at, str(row.get("Born") or ""))
+        birth = None if rows.is_former(row) and not row.get("Born") else rows.birth_in(row)
+        at, window = float(row["At"]), int(row.get("Window") or 0)
+    except (LookupError, ValueError, TypeError, OverflowError):  # who may write there may write anything
+        birth = -1
+    return CancelRequest(row["RowKey"], at, birth, window, etag)

@@ -15,8 +15,9 @@ from jobq.errors import LockLost, MalformedTask
 from jobq.journal.records import Attempt, Beat
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.task import OutcomeKind, Task
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.cancel_requests import CancelRequest
 from jobq_azure.table_journal.checkpoints import Checkpoints, Claim
-from jobq_azure.table_journal.entities import born
 from jobq_azure.table_journal.recorder import After, Held, Notebook, numbered
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class JournaledDelivery(BaseDelivery):
         self._seconds = inner.lease.total_seconds()
         self._leased = time.time()
         self._beat: Beat | None = None
+        self._request: CancelRequest | None = None
         self._is_settled = False
         self._is_replaced = False  # the queue has a copy, which is recorded: nothing of this one follows
         self._record_held()
@@ -82,17 +84,14 @@ class JournaledDelivery(BaseDelivery):
     def _decoded(self) -> Task:
         return self._inner.task
 
-    def cancel(self) -> None:
+    def cancel(self, request: CancelRequest) -> None:
         """Take in that somebody wants the task to end: its next renewal says so."""
-        self.cancel_requested = True
+        self.cancel_requested, self._request = True, request
 
     @property
-    def born(self) -> str:
-        """What distinguishes the task from another of this id; "" = unknown."""
-        try:
-            return born(self._inner.task)
-        except MalformedTask:
-            return ""
+    def birth(self) -> int:
+        """Which life of its id it is."""
+        return self._held().birth
 
     @property
     def lease_seconds(self) -> float:
@@ -154,7 +153,7 @@ class JournaledDelivery(BaseDelivery):
 
     def _record_copy(self, after: Callable[[], After]) -> None:
         self._is_replaced = True
-        self._safely(lambda: self._notebook.replaced(self._held(), after()))
+        self._safely(lambda: self._notebook.waits(self._held(), after()))
 
     def _record_held(self) -> None:
         if self._is_replaced:
@@ -195,7 +194,7 @@ class JournaledDelivery(BaseDelivery):
             after,
             reason=None if dead is None else dead.reason,
             description="" if dead is None else dead.description,
-            cancel_requested=self.cancel_requested and after is None,
+            request=self._request,
         )
         is_known = self.checkpoint_value is not None or has_been_delivered(self._inner)
         if self._checkpoints is not None and isinstance(settlement, Complete) and is_known:
@@ -214,7 +213,7 @@ def has_been_delivered(inner: Delivery) -> bool:
 
 def claim_of(inner: Delivery) -> Claim:
     """Return who holds a task, for its checkpoint."""
-    return Claim(id=inner.id, life=born(inner.task) or origin_of(inner), fencing=inner.fencing)
+    return Claim(id=inner.id, life=rows.moment(inner.task.created) or origin_of(inner), fencing=inner.fencing)
 
 
 def origin_of(inner: Delivery) -> str:

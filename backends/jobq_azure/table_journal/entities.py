@@ -2,22 +2,29 @@
 
 One table serves many queues, each in a partition of its own, so that what belongs together is written together:
 
-    l!TASK            where a task is now; `done` for an hour after its end, so that a late word of its push is refused
-    a!TASK!FENCING    what one attempt came to; written by nobody but who held that delivery, and so never overwritten
-    o!TASK!FENCING    the end of what it printed
-    i!TIME!TASK!FENCING  that it ended then: for counting, and for forgetting in time
-    c!TASK!LIFE       a checkpoint, of a queue that has no place for one (Service Bus)
+    l!TASK!LIFE               where a life of a task is; `done` for an hour after its end, so that a late word of its
+                              push is refused
+    a!TASK!LIFE!FENCING       what one attempt came to; written by who held that delivery, so it is never overwritten
+    o!TASK!LIFE!FENCING       the end of what it printed
+    i!TIME!TASK!LIFE!FENCING  that it ended then: for counting, and for forgetting in time
+    c!TASK!BORN               a checkpoint, of a queue that has no place for one (Service Bus)
 
-A partition beside it, QUEUE!wish, holds a row for each task that somebody wants to end. FENCING is the fencing number
-(S3) with zeros before it, so that the order of the keys is the order of the attempts.
+A partition beside it, QUEUE!wish, holds w!TASK!LIFE for each life that somebody wants to end, and w!TASK where the
+journal knows of none. LIFE is when the `Task` was made, counted backwards, so that the newest of an id comes first: it
+tells tasks of one id apart, and stays through requeues, copies, dead letters and redrives. FENCING is the fencing
+number (S3) with zeros before it, so that the order of the keys is the order of the attempts.
+
+Versions before wrote one row for all tasks of an id, without LIFE in the key, and when the last was made as `Born`.
+They are read as rows of that life, and of the oldest of all where they do not say.
 """
 
 import base64
+import hashlib
 import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Beat, TaskRecord, TaskState
@@ -26,13 +33,16 @@ from jobq.task import Task
 from jobq_azure.table_journal.client import Row
 
 DONE: Final = "done"
-GRAIN_SECONDS: Final = 1e-6  # of when a task was created, as a row has it
+MICROSECONDS: Final = 1_000_000
 _SAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _ESCAPED: Final = re.compile(rb"=([0-9A-F]{2})")
+_LONGEST: Final = 320  # of an id in a key, which has 512 characters at most; those of tasks have 300
 _CHUNK_BYTES: Final = 60 * 1024  # of one property, which the service limits to 64 KiB
 _MOST_CHUNKS: Final = 10  # of one text; a row is 1 MiB at most
 _MOST_BODY_BYTES: Final = 8 * 1024
 _NUMBER: Final = 10**10 - 1
+_END_OF_TIME: Final = 10**18  # in microseconds; no task is made so late
+_LIFE_DIGITS: Final = 19
 FINAL: Final = {
     "done": TaskState.SUCCEEDED,
     "dead": TaskState.DEAD,
@@ -41,9 +51,36 @@ FINAL: Final = {
 }
 
 
+class IdOfLife(str):
+    """A task's id that also knows which life of it is meant: that of a push, or of a record.
+
+    Attributes:
+        birth: see `birth`.
+    """
+
+    __slots__ = ("birth",)
+    birth: int
+
+    @classmethod
+    def of(cls, task_id: str, birth: int) -> Self:
+        """Return the id of a life."""
+        made = cls(task_id)
+        made.birth = birth
+        return made
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """A copy in another process is the id alone."""
+        return str, (str(self),)
+
+
 def safe(text: str) -> str:
     r"""Return an id as a part of a key: / \ # ? and control characters are not allowed in one, and % is trouble."""
-    return _SAFE.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode(errors="replace")), text)
+    part = _SAFE.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode(errors="replace")), text)
+    if len(part) <= _LONGEST:
+        return part
+    return (
+        f"{part[: _LONGEST - 33]}~{hashlib.blake2b(part.encode(), digest_size=16).hexdigest()}"  # of no task's making
+    )
 
 
 def unsafe(key: str) -> str:
@@ -63,24 +100,49 @@ def fencing_in(text: object) -> FencingNumber:
     return FencingNumber(epoch, generation, delivery)
 
 
-def live(task_id: str) -> str:
-    """Return the key of where a task is."""
-    return f"l!{safe(task_id)}"
+def birth(created: float | None) -> int:
+    """Return when a task was made, in microseconds since 1970; 0 for one that does not say."""
+    return int(f"{created or 0.0:.6f}".replace(".", ""))
 
 
-def attempt_key(task_id: str, fencing: FencingNumber) -> str:
+def life_key(part: str, birth: int, kind: str = "l") -> str:
+    """Return the key of where a life is, or of another kind of row of it; see `lives`."""
+    return f"{kind}!{part}!{_END_OF_TIME - birth:0{_LIFE_DIGITS}d}"
+
+
+def live(task_id: str, birth: int) -> str:
+    """Return the key of where a life is."""
+    return life_key(safe(task_id), birth)
+
+
+def lives(part: str, kind: str = "l") -> tuple[str, str]:
+    """Return the first key of where the lives of an id are, or of other rows of it, and the first behind all of those.
+
+    Args:
+        part: the id, as it stands in a key.
+        kind: of row.
+    """
+    return f"{kind}!{part}", f'{kind}!{part}"'  # `!` and `"` come before all that an id has
+
+
+def id_part(row: Row) -> str:
+    """Return the id in the key of a row, as it stands there; not of those that begin with a time."""
+    return str(row["RowKey"].split("!")[1])
+
+
+def attempt_key(task_id: str, birth: int, fencing: FencingNumber) -> str:
     """Return the key of what an attempt came to."""
-    return f"a!{safe(task_id)}!{order(fencing)}"
+    return f"{life_key(safe(task_id), birth, 'a')}!{order(fencing)}"
 
 
-def output_key(task_id: str, fencing: FencingNumber) -> str:
-    """Return the key of what an attempt printed."""
-    return f"o!{safe(task_id)}!{order(fencing)}"
+def beside(kind: str, row: Row) -> str:
+    """Return the key of another kind of row of what this one is of."""
+    return f"{kind}{row['RowKey'][1:]}"
 
 
-def ended_key(ended: float, task_id: str, fencing: FencingNumber) -> str:
-    """Return the key that says when an attempt ended."""
-    return f"{ended_from(ended)}!{safe(task_id)}!{order(fencing)}"
+def ended_key(ended: float, attempt: str) -> str:
+    """Return the key that says when an attempt ended, by the attempt's own."""
+    return f"{ended_from(ended)}{attempt[1:]}"
 
 
 def ended_from(moment: float) -> str:
@@ -93,9 +155,9 @@ def checkpoint_key(task_id: str, life: str) -> str:
     return f"c!{safe(task_id)}!{safe(life)}"
 
 
-def cancel_request_key(task_id: str) -> str:
-    """Return the key of a task's cancel request, in the partition of cancel requests."""
-    return f"w!{safe(task_id)}"
+def cancel_request_key(task_id: str, birth: int | None) -> str:
+    """Return the key of a cancel request, in the partition of those; None = of whatever had the id then."""
+    return f"w!{safe(task_id)}" if birth is None else life_key(safe(task_id), birth, "w")
 
 
 def cancel_requests_of(queue: str) -> str:
@@ -104,7 +166,7 @@ def cancel_requests_of(queue: str) -> str:
 
 
 def below(prefix: str) -> tuple[str, str]:
-    """Return the first key that begins so, and the first behind all of those; `!` comes before all that an id has."""
+    """Return the first key that begins so, and the first behind all of those."""
     return f"{prefix}!", f'{prefix}"'
 
 
@@ -122,23 +184,19 @@ def taken(row: Mapping[str, Any], name: str) -> bytes:
     return b"".join(base64.b64decode(row[key]) for n in range(_MOST_CHUNKS) if (key := f"{name}{n}") in row)
 
 
-def born_in(row: Mapping[str, Any]) -> float | None:
-    """Return when the task of a row was created; None where that is not known."""
-    return _number(row.get("Born"))
+def is_former(row: Row) -> bool:
+    """Return whether a version before wrote this row, whose key does not say which life it is of."""
+    return not any(len(part) == _LIFE_DIGITS for part in row["RowKey"].split("!")[2:3])
 
 
-def _number(value: Any) -> float | None:
+def birth_in(row: Row) -> int:
+    """Return the birth of the life that a row is of; raises ValueError."""
+    if not is_former(row):
+        return _END_OF_TIME - int(row["RowKey"].split("!")[2])
     try:
-        return float(value)
-    except (TypeError, ValueError):  # who may write there may write anything
-        return None
-
-
-def born_by(row: Mapping[str, Any]) -> float | None:
-    """Return the latest at which the task of a row can have been created; None where nothing says it."""
-    if (born := born_in(row)) is not None or row.get("State") != DONE:
-        return born
-    return _number(row.get("At"))
+        return birth(float(row.get("Born") or 0.0))
+    except (TypeError, ValueError, OverflowError):  # who may write there may write anything
+        return 0
 
 
 def shown_body(task: Task | None) -> bytes:
@@ -146,13 +204,8 @@ def shown_body(task: Task | None) -> bytes:
     return b"" if task is None else shown(task, _MOST_BODY_BYTES)  # a row of more would cost more than it is worth
 
 
-def born(task: Task | None) -> str:
-    """Return what distinguishes a task from another that had its id before."""
-    return "" if task is None else moment(task.created)
-
-
 def moment(created: float | None) -> str:
-    """Return when a task was created as it stands in a row; empty for one that does not say."""
+    """Return when a task was created as it stands in the key of a checkpoint; empty for one that does not say."""
     return f"{created:.6f}" if created else ""
 
 
@@ -172,9 +225,9 @@ def age(row: Mapping[str, Any], now: float) -> float:
         return 0.0
 
 
-def id_of(row: Row) -> str:
-    """Return whose row it is."""
-    return unsafe(row["RowKey"].split("!")[2 if row["RowKey"].startswith("i!") else 1])
+def id_of(row: Row) -> IdOfLife:
+    """Return whose row it is, one of where a life is or of an attempt."""
+    return IdOfLife.of(unsafe(id_part(row)), birth_in(row))
 
 
 def lease_left(row: Row, now: float) -> float:
@@ -213,17 +266,12 @@ def live_record(row: Row, now: float, *, cancel_requested: bool) -> TaskRecord:
     )
 
 
-def ended_record(task_id: str, row: Row) -> TaskRecord:
-    """Return where a task is whose last attempt is this.
-
-    Args:
-        task_id: whose.
-        row: of the key `attempt_key`.
-    """
+def ended_record(row: Row) -> TaskRecord:
+    """Return where a task is whose last attempt is this, a row of the key `attempt_key`."""
     attempt, then = decoded(row), str(row.get("Then", ""))
     description = taken(row, "Description").decode(errors="replace")
     return TaskRecord(
-        id=task_id,
+        id=id_of(row),
         state=FINAL.get(then, TaskState.READY),
         attempt=attempt.attempt,
         at=attempt.ended,
@@ -233,15 +281,20 @@ def ended_record(task_id: str, row: Row) -> TaskRecord:
     )
 
 
-def done_record(task_id: str, row: Row) -> TaskRecord:
+def done_record(row: Row) -> TaskRecord:
     """Return where a task is that has ended, and of whose last attempt nothing else is known."""
     state, number = FINAL[str(row["Then"])], fencing_in(row["Fencing"]).delivery
-    return TaskRecord(id=task_id, state=state, attempt=number, at=float(row["At"]))
+    return TaskRecord(id=id_of(row), state=state, attempt=number, at=float(row["At"]))
 
 
 def decoded(row: Row) -> Attempt:
     """Return the attempt in a row of the key `attempt_key`."""
     return Attempt.decode(taken(row, "Record").decode(), fencing_of(row).delivery)
+
+
+def was_received(row: Row) -> bool:
+    """Return whether a worker has ever held the life that is where this row says."""
+    return fencing_in(row["Fencing"]).delivery > 0
 
 
 def fencing_of(row: Row) -> FencingNumber:

@@ -23,8 +23,7 @@ class Note:
         look: made each time before it is written, and again where that is refused since the row has changed; it sets
             `verb` and `etag` from how the row is, and may make the note worthless.
         written: called when it has been written, or the row is known to say as much.
-        ended: of the end of a task, when that was created, in seconds of wall time.
-        displaces: whether this one, which would only add a row, goes before one of that row which waits.
+        order: the fencing number of what it says; none takes the place of a later one that waits.
     """
 
     partition: str
@@ -36,8 +35,7 @@ class Note:
     is_spare: bool = False
     look: Callable[[], Awaitable[None]] | None = None
     written: Callable[[], None] = lambda: None
-    ended: float | None = None
-    displaces: "Callable[[Note], bool]" = lambda _waiting: False
+    order: tuple[int, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -53,8 +51,11 @@ def fixed(
     *,
     etag: str = "",
     spare: bool = False,
+    order: tuple[int, ...] = (),
 ) -> Note:
     """Return a note whose values are known."""
     size = sum(len(value) if isinstance(value, str) else 16 for value in values.values())
     size += _ROW_BYTES
-    return Note(partition=partition, row=row, make=lambda: values, bytes=size, verb=verb, etag=etag, is_spare=spare)
+    return Note(
+        partition=partition, row=row, make=lambda: values, bytes=size, verb=verb, etag=etag, is_spare=spare, order=order
+    )

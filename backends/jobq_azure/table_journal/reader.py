@@ -6,29 +6,21 @@ worker that dies between a settle and its note leaves a task `expired`, which sa
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
-from jobq.errors import BackendUnavailable, StoreUnusable
-from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, TaskState
-from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests, is_meant
+from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests, meant
 from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
+from jobq_azure.table_journal.lives import last_of_each, life_meant
+from jobq_azure.table_journal.lookup import Life, Lookup, answered, for_each
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
 
-_S = TypeVar("_S")
-_T = TypeVar("_T")
-_ASKED_AT_ONCE: Final = 32
 _MOST_LIVE: Final = 1_000_000
 _MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
-_MOST_ATTEMPTS: Final = 10_000  # of one task
-_PAGES_OF_IDS: Final = 3  # ids of one push lie beside each other: some pages show them all, or else each is asked for
-_NOT_DONE: Final = f"State ne '{rows.DONE}'"
 
 
 class TableJournal:
@@ -38,6 +30,7 @@ class TableJournal:
         wire: to the table.
         cancel_requests: of the queue.
         pushed: to it, by this process.
+        apart: returns within how many microseconds the queue takes two tasks of one id for one (S8).
         dead: counts its dead letters; returns None where the service does not say.
     """
 
@@ -46,102 +39,83 @@ class TableJournal:
         wire: TableWire,
         cancel_requests: CancelRequests,
         pushed: PushedTasks,
+        apart: Callable[[], int],
         dead: Callable[[], Awaitable[int | None]],
     ) -> None:
         self._wire = wire
         self._queue = wire.place.queue
+        self._lookup = Lookup(wire)
         self._cancel_requests = cancel_requests
         self._pushed = pushed
+        self._apart = apart
         self._dead = dead
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
         """Look up by id."""
-        return await _answered(self._find(list(dict.fromkeys(ids))))
+        found = await answered(self._find(ids))
+        return [record for record in found.values() if record is not None]
 
-    async def _find(self, ids: list[str]) -> list[TaskRecord]:
-        expected = self._pushed.seen_in_table(ids)
-        live, requests = await asyncio.gather(self._live(ids), self._cancel_requests.among(ids))
-        return await self._records(ids, live, requests, expected)
+    async def _find(self, ids: Sequence[str]) -> dict[Life, TaskRecord | None]:
+        """Return what is known of the life that each of these means."""
+        lives = list(dict.fromkeys(map(self._meant, ids)))
+        # Before the look: the word of a push may be written meanwhile.
+        known = {life for life in lives if (ours := self._pushed.get(*life)) is not None and ours.is_known}
+        where, requests = await asyncio.gather(
+            self._lookup.meant(lives, self._apart()), self._cancel_requests.among(id_ for id_, _ in lives)
+        )
 
-    async def _records(
-        self, ids: list[str], live: dict[str, Row], requests: dict[str, CancelRequest], expected: set[str]
-    ) -> list[TaskRecord]:
-        async def record(id_: str) -> TaskRecord | None:
-            row = live.get(id_)
-            cancel_requested = is_meant(requests.get(id_), self._pushed.born_of(id_, row))
-            return await self._record(id_, row, cancel_requested=cancel_requested, is_expected=id_ in expected)
+        async def record(life: Life) -> TaskRecord | None:
+            return await self._record(life, where[life], requests[life[0]], is_known=life in known)
 
-        return [record for record in await self._each(ids, record) if record is not None]
+        return dict(zip(lives, await for_each(lives, record), strict=True))
 
-    async def _live(self, ids: list[str]) -> dict[str, Row]:
-        """Return the rows of tasks that are where they are."""
-        keys = sorted(rows.live(id_) for id_ in ids)
-        if len(keys) > _ASKED_AT_ONCE:
-            found, after = dict[str, Row](), None
-            for _ in range(_PAGES_OF_IDS):
-                page, after = await self._wire.look(self._queue, keys[0], f"{keys[-1]}!", after=after)
-                found |= {row["RowKey"]: row for row in page}
-                if after is None:
-                    return {id_: found[key] for id_ in ids if (key := rows.live(id_)) in found}
-        each = await self._each(ids, lambda id_: self._wire.get(self._queue, rows.live(id_)))
-        return {id_: row for id_, row in zip(ids, each, strict=True) if row is not None}
+    def _meant(self, id_: str) -> Life:
+        return str(id_), self._pushed.birth_of(id_)
 
     async def _record(
-        self, id_: str, row: Row | None, *, cancel_requested: bool, is_expected: bool = False
+        self, life: Life, row: Row | None, requests: Sequence[CancelRequest], *, is_known: bool
     ) -> TaskRecord | None:
-        ours = self._pushed.get(id_)
-        if row is not None and not self._pushed.is_anothers(id_, row):
-            record = await self._record_of_row(id_, row, cancel_requested=cancel_requested)
+        ours = self._pushed.get(*life)
+        if row is not None:
             if ours is not None:
-                ours.is_seen = ours.was_found = True
-                ours.has_ended = record.state.is_final
-            return record
-        own = await self._own_attempts(id_)
+                ours.is_known = ours.was_found = True
+            return await self._record_of_row(row, requests)
+        own = await self._own_attempts(*life, self._apart())
         if own and rows.is_final(str(own[-1].get("Then", ""))):
-            if ours is not None:
-                ours.has_ended = True
-            return rows.ended_record(id_, own[-1])
-        if ours is not None and row is not None:
-            ours.is_seen = False  # when that is forgotten, nothing stands there of ours
-        # Two tasks of one id share a row: the one that was recorded last stands there.
-        if ours is None or ours.has_ended or (row is None and ours.was_found and (is_expected or own)):
+            return rows.ended_record(own[-1])
+        if ours is None or (ours.was_found and (is_known or own)):
             return None
         ours.was_found = True
-        return replace(ours.record, cancel_requested=cancel_requested)
+        return replace(ours.record, cancel_requested=meant(requests, life[1] or 0) is not None)
 
-    async def _record_of_row(self, id_: str, row: Row, *, cancel_requested: bool) -> TaskRecord:
+    async def _record_of_row(self, row: Row, requests: Sequence[CancelRequest]) -> TaskRecord:
         fencing = rows.fencing_in(row["Fencing"])
         if row["State"] == rows.DONE:
-            ended = await self._wire.get(self._queue, rows.attempt_key(id_, fencing))
-            return rows.done_record(id_, row) if ended is None else rows.ended_record(id_, ended)
-        record = rows.live_record(row, self._wire.now(), cancel_requested=cancel_requested)
+            ended = await self._wire.get(self._queue, f"{rows.beside('a', row)}!{rows.order(fencing)}")
+            return rows.done_record(row) if ended is None else rows.ended_record(ended)
+        record = self._live_record(row, requests)
         has_ended = fencing.delivery - (record.state is TaskState.RUNNING)  # so many attempts, or fewer
-        last = await self._last(id_, str(row.get("Born") or "")) if has_ended > 0 else None
-        if last is None:
+        own = await self._own_attempts(record.id, rows.birth_in(row), 0) if has_ended > 0 else []
+        if not own:
             return record
-        is_over = record.state is TaskState.EXPIRED or rows.is_final(str(last.get("Then", "")))
-        if is_over and rows.fencing_of(last) >= fencing:
-            return rows.ended_record(id_, last)  # the row is a late word of an attempt that has ended
-        return replace(record, last=rows.decoded(last))
+        is_over = record.state is TaskState.EXPIRED or rows.is_final(str(own[-1].get("Then", "")))
+        if is_over and rows.fencing_of(own[-1]) >= fencing:
+            return rows.ended_record(own[-1])  # the row is a late word of an attempt that has ended
+        return replace(record, last=rows.decoded(own[-1]))
 
-    async def _last(self, id_: str, born: str = "") -> Row | None:
-        """Return the last attempt; of the task of this birth, where that is known."""
-        found = await self._attempt_rows(id_)
-        own = [each for each in found if not born or each.get("Born", "") in ("", born)]
-        return own[-1] if own else None
+    def _live_record(self, row: Row, requests: Sequence[CancelRequest]) -> TaskRecord:
+        is_meant = meant(requests, rows.birth_in(row)) is not None
+        return rows.live_record(row, self._wire.now(), cancel_requested=is_meant)
 
-    async def _own_attempts(self, id_: str) -> list[Row]:
-        """Return the attempts of the task of this id that we have pushed; of any, if we have pushed none."""
-        found = await self._attempt_rows(id_)
-        return [each for each in found if not self._pushed.is_anothers(id_, each, rows.decoded(each).ended)]
-
-    async def _attempt_rows(self, id_: str) -> list[Row]:
-        first, end = rows.below(f"a!{rows.safe(id_)}")
-        return await self._wire.all(self._queue, first, end, most=_MOST_ATTEMPTS)
+    async def _own_attempts(self, id_: str, birth: int | None, apart: int) -> list[Row]:
+        """Return the attempts of the life that is meant; see `life_meant`."""
+        found = await self._lookup.attempts(id_, None if apart else birth)
+        life = life_meant(map(rows.birth_in, found), birth, apart)
+        return [each for each in found if rows.birth_in(each) == life]
 
     async def running(self, limit: int) -> list[TaskRecord]:
         """List what is leased, or was."""
-        return await _answered(self._running(limit))
+        return await answered(self._running(limit))
 
     async def _running(self, limit: int) -> list[TaskRecord]:
         first, end = rows.below("l")
@@ -153,61 +127,76 @@ class TableJournal:
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
         """List what has not ended; in the order of the keys, which is that of the ids but for signs in them."""
-        return await _answered(self._unfinished(after, limit))
+        return await answered(self._unfinished(after, limit))
 
     async def _unfinished(self, after: str, limit: int) -> list[TaskRecord]:
-        first, end = rows.below("l")
-        start = f"{rows.live(after)}!" if after else first
+        start, (_, end) = rows.below("l")[0], rows.below("l")
+        if after:
+            start = (
+                f"{rows.live(after, after.birth)}!"
+                if isinstance(after, rows.IdOfLife)
+                else rows.lives(rows.safe(after))[1]
+            )
         while True:
-            found = await self._wire.all(self._queue, start, end, where=_NOT_DONE, most=limit)
-            records = [each for each in await self._verified(found) if not each.state.is_final]
-            if records or not found:
+            found = await self._wire.all(self._queue, start, end, where=self._unended, most=limit)
+            if not found:
+                return []
+            last = rows.id_part(found[-1])
+            if len(found) == limit and rows.id_part(found[0]) != last:  # there may be more lives of the last one
+                found = [row for row in found if rows.id_part(row) != last]
+            if records := [each for each in await self._verified(found) if not each.state.is_final]:
                 return records
             start = f"{found[-1]['RowKey']}!"
 
-    async def _verified(self, found: list[Row]) -> list[TaskRecord]:
+    @property
+    def _unended(self) -> str:
+        """A condition on what may not have ended; what has shows which others are repetitions of it."""
+        return "" if self._apart() else f"State ne '{rows.DONE}'"
+
+    async def _verified(self, found: Sequence[Row]) -> list[TaskRecord]:
         """Return where tasks are; of a lease that is over it is looked whether the attempt has ended after all."""
-        requests: dict[str, CancelRequest] = {}
-        if found:
-            requests = await self._cancel_requests.among([rows.id_of(row) for row in found])
-        now = self._wire.now()
-        records = [
-            rows.live_record(
-                row, now, cancel_requested=is_meant(requests.get(rows.id_of(row)), str(row.get("Born") or ""))
-            )
-            for row in found
+        by_id = dict[str, list[Row]]()
+        for row in found:
+            by_id.setdefault(rows.id_part(row), []).append(row)
+        last = [
+            row for each in by_id.values() for row in last_of_each(each, self._apart()) if row["State"] != rows.DONE
         ]
+        requests = await self._cancel_requests.among({rows.id_of(row) for row in last}) if last else {}
 
-        async def looked(record: TaskRecord, row: Row) -> TaskRecord:
-            if record.state is not TaskState.EXPIRED:
-                return record
-            return await self._record(record.id, row, cancel_requested=record.cancel_requested) or record
+        async def looked(row: Row) -> TaskRecord | None:
+            id_ = rows.id_of(row)
+            if rows.is_former(row):  # of a version before: another may have written of this life since
+                row_now = await self._lookup.life(rows.id_part(row), id_.birth, row)
+                if row_now is None or row_now["RowKey"] != row["RowKey"]:
+                    return None
+            record = self._live_record(row, requests[id_])
+            return record if record.state is not TaskState.EXPIRED else await self._record_of_row(row, requests[id_])
 
-        pairs = list(zip(records, found, strict=True))
-        return await self._each(pairs, lambda pair: looked(*pair))
+        return [record for record in await for_each(last, looked) if record is not None]
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return those that were recorded."""
-        return [rows.decoded(row) for row in await _answered(self._attempt_rows(task_id))]
+        return [rows.decoded(row) for row in await answered(self._lookup.attempts(task_id))]
 
     async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
         """Return the end of an attempt's output."""
-        found = await _answered(self._own_attempts(task_id))
-        numbers = [rows.fencing_of(row) for row in found]
-        wanted = [each for each in numbers if attempt in (None, each.delivery)]
+        birth = self._pushed.birth_of(task_id)
+        own = self._lookup.attempts(task_id) if birth is None else self._own_attempts(task_id, birth, self._apart())
+        wanted = [row for row in await answered(own) if attempt in (None, rows.fencing_of(row).delivery)]
         if not wanted:
             return None
-        row = await _answered(self._wire.get(self._queue, rows.output_key(task_id, wanted[-1])))
-        return wanted[-1].delivery, "" if row is None else rows.taken(row, "Output").decode(errors="replace")
+        row = await answered(self._wire.get(self._queue, rows.beside("o", wanted[-1])))
+        text = "" if row is None else rows.taken(row, "Output").decode(errors="replace")
+        return rows.fencing_of(wanted[-1]).delivery, text
 
     async def stats(self, window_seconds: float) -> JournalStats:
         """Count: the more has ended within JOBQ_KEEP, the longer it takes, a request for each thousand."""
-        return await _answered(self._stats(window_seconds))
+        return await answered(self._stats(window_seconds))
 
     async def _stats(self, window_seconds: float) -> JournalStats:
         first, end = rows.below("l")
-        select = "State,Fencing,At,Due,LeaseLeft"
-        live = await self._wire.all(self._queue, first, end, where=_NOT_DONE, select=select, most=_MOST_LIVE)
+        select = "State,Fencing,At,Due,LeaseLeft,Born"
+        live = await self._wire.all(self._queue, first, end, where=self._unended, select=select, most=_MOST_LIVE)
         records = await self._verified(live)
         states = dict.fromkeys(map(str, TaskState), 0)
         for record in records:
@@ -235,85 +224,22 @@ class TableJournal:
         `canceled` of one that waits says that no worker with a journal will start it: it ends when one receives it.
         The request is recorded, too, for a task that the journal has not heard of.
         """
-        return await _answered(self._cancel(list(ids)))
+        return await answered(self._cancel(list(ids)))
 
     async def _cancel(self, ids: list[str]) -> list[Canceled]:
-        each = list(dict.fromkeys(ids))
-        expected = self._pushed.seen_in_table(each)
-        live = await self._live(each)
-        found = {record.id: record for record in await self._records(each, live, {}, expected)}
-        wanted = [id_ for id_ in each if id_ not in found or not found[id_].state.is_final]
-        for start in range(0, len(wanted), MOST_ROWS):
-            batch = wanted[start : start + MOST_ROWS]
-            await self._cancel_requests.record({id_: self._pushed.born_of(id_, live.get(id_)) for id_ in batch})
-        return [_answer(found.get(id_)) for id_ in ids]
+        found = await self._find(ids)
+        requests = [
+            self._request(life, record) for life, record in found.items() if record is None or not record.state.is_final
+        ]
+        for start in range(0, len(requests), MOST_ROWS):
+            await self._cancel_requests.record(requests[start : start + MOST_ROWS])
+        return [_answer(found[self._meant(id_)]) for id_ in ids]
 
-    async def cleared(self, before: float, *, running: bool) -> list[Row]:
-        """Return the rows of what waited, and of what ran if that was cleared too; and forget what was pushed.
-
-        Args:
-            before: wall time in seconds, by the service's clock; what was made later is not of what was cleared.
-            running: whether what ran was cleared, too.
-        """
-        self._pushed.clear()
-        first, end = rows.below("l")
-        where = _NOT_DONE if running else "State eq 'ready'"
-        found = await _answered(
-            self._wire.all(self._queue, first, end, where=where, select="State,Born", most=_MOST_LIVE, etags=True)
-        )
-        now = self._wire.now()
-        # The word of a push comes later than the push: what was made before was pushed before, in most cases.
-        return [row for row in found if min(now - rows.age(row, now), rows.born_in(row) or math.inf) < before]
-
-    async def purged(self, ids: Sequence[str]) -> list[Row]:
-        """Return all rows of tasks that have ended, and not those of a later one that has an id of theirs."""
-
-        async def of(id_: str) -> list[Row]:
-            where, attempts = await self._wire.get(self._queue, rows.live(id_)), await self._attempt_rows(id_)
-            found = list[Row]()
-            if where is None or where["State"] == rows.DONE:
-                self._pushed.pop(id_, None)
-                found += [where] if where else []
-            else:
-                attempts = [each for each in attempts if each.get("Born") and each["Born"] != where.get("Born")]
-            for attempt in attempts:
-                ended, fencing = rows.decoded(attempt).ended, rows.fencing_of(attempt)
-                found += [attempt, {"RowKey": rows.ended_key(ended, id_, fencing)}]
-                if await self._wire.get(self._queue, rows.output_key(id_, fencing)) is not None:
-                    found.append({"RowKey": rows.output_key(id_, fencing)})
-            return found
-
-        return [row for found in await _answered(self._each(list(ids), of)) for row in found]
-
-    async def forget_cancel_requests_of_dead(self, ids: Sequence[str]) -> None:
-        """Delete the cancel requests of tasks that are dead letters, and no others: those may be queued still."""
-
-        async def forgotten() -> None:
-            dead = [record.id for record in await self._find(list(ids)) if record.state is TaskState.DEAD]
-            await self._cancel_requests.forget(dead)
-
-        await _answered(forgotten())
-
-    async def dead(self, ids: Sequence[str]) -> dict[str, tuple[FencingNumber, str]]:
-        """Return what dead letters have come to: the last fencing number of each, and the etag of where it is.
-
-        The etag is empty where no row says so; a dead letter of which no attempt is known is left out.
-        """
-
-        async def known(id_: str) -> tuple[str, tuple[FencingNumber, str]] | None:
-            last, where = await asyncio.gather(self._last(id_), self._wire.get(self._queue, rows.live(id_)))
-            return None if last is None else (id_, (rows.fencing_of(last), str((where or {}).get("odata.etag", ""))))
-
-        return dict(each for each in await _answered(self._each(list(ids), known)) if each is not None)
-
-    async def _each(self, items: Sequence[_S], ask: Callable[[_S], Awaitable[_T]]) -> list[_T]:
-        turn = asyncio.Semaphore(_ASKED_AT_ONCE)
-
-        async def one(item: _S) -> _T:
-            async with turn:
-                return await ask(item)
-
-        return list(await asyncio.gather(*map(one, items)))
+    def _request(self, life: Life, record: TaskRecord | None) -> CancelRequest:
+        """Return the request that a life ends; of one that may be a repetition, also for what it repeats (S8)."""
+        if record is None:
+            return CancelRequest.of(*life, self._apart())
+        return CancelRequest.of(*self._meant(record.id), 0 if record.attempt else self._apart())
 
 
 def _answer(record: TaskRecord | None) -> Canceled:
@@ -322,13 +248,3 @@ def _answer(record: TaskRecord | None) -> Canceled:
     if record.state.is_final:
         return Canceled.CANCELED if record.state is TaskState.CANCELED else Canceled.ENDED
     return Canceled.STOPPING if record.state is TaskState.RUNNING else Canceled.CANCELED
-
-
-async def _answered(call: Awaitable[_T]) -> _T:
-    """Return what a look returns; it is safe to repeat."""
-    try:
-        return await call
-    except NoAnswer as error:
-        raise BackendUnavailable(str(error)) from None
-    except (LookupError, ValueError, TypeError) as error:  # who may write there may write anything
-        raise StoreUnusable(f"the journal's table holds what this jobq cannot read ({error!r})") from error

@@ -1,6 +1,5 @@
 """Records in the journal of an Azure queue: that a task was pushed, is held, is held still, and what it came to."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +13,9 @@ from jobq.journal.records import Attempt, host_of, this_holder
 from jobq.task import OutcomeKind, Task
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.batch_writer import Writer
+from jobq_azure.table_journal.cancel_requests import CancelRequest
 from jobq_azure.table_journal.client import Row, TableWire, Verb
+from jobq_azure.table_journal.lookup import Lookup
 from jobq_azure.table_journal.note import Note, fixed
 
 _CLOCK: Final = SystemClock()
@@ -50,6 +51,11 @@ class Held:
     origin: str = ""
     beat: str | None = None
 
+    @property
+    def birth(self) -> int:
+        """Which life of its id it is."""
+        return 0 if self.task is None else rows.birth(self.task.created)
+
 
 @dataclass(frozen=True, kw_only=True)
 class After:
@@ -70,79 +76,50 @@ class Notebook:
     Args:
         wire: for what has to be looked up before.
         writer: writes them.
-        apart: see `PushedTasks`.
     """
 
-    def __init__(self, wire: TableWire, writer: Writer, apart: Callable[[], float]) -> None:
+    def __init__(self, wire: TableWire, writer: Writer) -> None:
         self._wire = wire
         self._writer = writer
-        self._apart = apart
+        self._lookup = Lookup(wire)
         self._queue = wire.place.queue
 
     def pushed(self, tasks: Sequence[Task], written: Callable[[Task], None] = lambda _task: None) -> None:
         """Record that tasks were acknowledged by the queue; `written` is called with each that the table then shows."""
-        now = time.time()
-        until = _CLOCK.boottime() + _LATE_SECONDS
+        now, until = time.time(), _CLOCK.boottime() + _LATE_SECONDS
         self._writer.add(self._pushed(task, now, until, written) for task in tasks)
 
     def _pushed(self, task: Task, now: float, until: float, written: Callable[[Task], None]) -> Note:
-        values = _waiting(task, FencingNumber(task.epoch, task.generation, 0), task.not_before or now)
-        note = fixed(self._queue, rows.live(task.id), values, Verb.INSERT, spare=True)
-        tries, is_known, is_own, ended = 0, False, True, math.nan
-
-        def age(created: float | None) -> float:
-            """Return by how much this task is younger; 0 = it is the same, or a repetition (S8), or nobody knows."""
-            seconds = 0.0 if created is None else (task.created or 0.0) - created
-            return seconds if abs(seconds) > self._apart() else 0.0
-
-        def displaces(waiting: Note) -> bool:
-            """Return whether what waits is the end of a former task of this id, which its attempt records, too."""
-            nonlocal ended
-            if waiting.ended is None or age(waiting.ended) <= 0:
-                return False
-            note.ended = ended = waiting.ended  # for one that is pushed before this is written
-            return True
-
-        async def look() -> None:
-            """Look whether the row that stands there is of a former task of this id, which has ended."""
-            nonlocal tries, is_known, is_own
-            tries += 1
-            if tries == 1 and math.isnan(ended):
-                return
-            row = await self._wire.get(self._queue, note.row)
-            if row is None:
-                note.verb, note.etag = Verb.INSERT, ""
-            else:
-                created = rows.born_by(row)
-                is_over = row.get("State") == rows.DONE or created == ended
-                note.verb, note.etag = Verb.REPLACE, str(row["odata.etag"])
-                is_known, is_own = not (is_over and age(created) > 0), not age(created)
-
-        def shown() -> None:
-            if is_own if is_known else _CLOCK.boottime() < until:
-                written(task)
-
-        note.make, note.look = lambda: None if is_known or _CLOCK.boottime() >= until else values, look
-        note.displaces, note.written = displaces, shown
+        order = FencingNumber(task.epoch, task.generation, 0)
+        values = _waiting(task, task.not_before or now) | {"Fencing": rows.order(order)}
+        key = rows.live(task.id, rows.birth(task.created))
+        note = fixed(self._queue, key, values, Verb.INSERT, spare=True, order=order)
+        note.make = lambda: values if _CLOCK.boottime() < until else None
+        note.written = lambda: written(task) if _CLOCK.boottime() < until else None
         return note
 
-    def redriven(self, task_id: str, dead: FencingNumber, etag: str) -> None:
+    def redriven(self, task_id: str, birth: int, dead: FencingNumber) -> None:
         """Record that a dead letter was put back, under the next epoch (S3), unless more was recorded since.
 
         Args:
             task_id: its id.
+            birth: of its life.
             dead: the fencing number of its last attempt.
-            etag: of the row that said where it was; empty = there was none.
         """
         fencing = FencingNumber(dead.epoch + 1, 0, dead.delivery)
-        values, verb = _waiting(None, fencing, time.time()), Verb.REPLACE if etag else Verb.INSERT
-        self._writer.add([fixed(self._queue, rows.live(task_id), values, verb, etag=etag)])
+        self._record_where(rows.live(task_id, birth), fencing, _waiting(None, time.time()), is_last=False)
 
     def held(self, held: Held) -> None:
         """Record that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
-        key = rows.live(held.id)
         size = len(rows.shown_body(held.task)) + len(held.checkpoint or "") + _BEAT_BYTES
-        note = Note(partition=self._queue, row=key, make=lambda: _running(held), bytes=2 * size, is_spare=True)
+        note = Note(
+            partition=self._queue,
+            row=rows.live(held.id, held.birth),
+            make=lambda: _running(held),
+            bytes=2 * size,
+            is_spare=True,
+            order=held.fencing,
+        )
         is_first = held.beat is not None or held.fencing[1:] == (0, 1)
         self._writer.add([note], None if is_first else lambda: self._lost_before(held))
 
@@ -151,20 +128,18 @@ class Notebook:
 
         Service Bus sends a copy of what goes back to the queue, and then completes the original; a crash between leaves
         both (S6). Who has sent or received the copy has recorded its generation: then the original is to be completed,
-        not run. Another task of this id, pushed since, is no copy, though it be the same `Task` (S1).
+        not run. The same `Task`, pushed again, has its life and is no copy (S1): its messages have another origin.
         """
-        row = await self._wire.get(self._queue, rows.live(inner.id))
+        row = await self._lookup.life(rows.safe(inner.id), rows.birth(inner.task.created))
         if row is None or not origin or row.get("Origin") != origin:
             return False
         return rows.fencing_in(row["Fencing"])[:2] > inner.fencing[:2]
 
     async def _lost_before(self, held: Held) -> list[Note]:
         """Return what to write of a former attempt that nobody could record: its worker died, or lost it."""
-        row = await self._wire.get(self._queue, rows.live(held.id))
-        if row is None or row.get("State") != "running":
-            return []
         try:
-            return self._lost(held, row)
+            row = await self._lookup.life(rows.safe(held.id), held.birth)
+            return [] if row is None or row["State"] != "running" else self._lost(held, row)
         except (LookupError, ValueError, TypeError):  # who may write there may write anything
             return []
 
@@ -184,7 +159,7 @@ class Notebook:
             detail="its lease ran out without a word: the worker died, or lost it",
         )
         # Inserted: its own worker may have recorded more, and late.
-        return self._attempt(held.id, fencing, attempt, "", Verb.INSERT, str(row.get("Born", "")))
+        return self._attempt(held, fencing, attempt, "", Verb.INSERT)
 
     def ended(
         self,
@@ -195,7 +170,7 @@ class Notebook:
         *,
         reason: str | None = None,
         description: str = "",
-        cancel_requested: bool = False,
+        request: CancelRequest | None = None,
     ) -> None:
         """Record what an attempt came to, once its settle has been confirmed (S5).
 
@@ -206,51 +181,43 @@ class Notebook:
             after: where the task is now; None = it has ended.
             reason: of a dead letter; None = it is none.
             description: likewise.
-            cancel_requested: whether there is a cancel request to take away; only where it has ended.
+            request: that it ends, which is met where it has ended.
         """
-        born = rows.born(held.task)
-        notes = self._attempt(held.id, held.fencing, attempt, output, Verb.REPLACE, born, reason, description)
+        self._writer.add(self._attempt(held, held.fencing, attempt, output, Verb.REPLACE, reason, description))
         if after is not None:
-            self._writer.add(notes)
-            self._waits(held, after)
+            self.waits(held, after)
             return
-        values: dict[str, Any] = {
-            "State": rows.DONE,
-            "Fencing": rows.order(held.fencing),
-            "At": attempt.ended,
-            "Then": attempt.then,
-            "Born": born,
-            **_origin(held),
-        }
-        self._writer.add(notes)
-        self._record_where(held.id, held.fencing, values)
-        if cancel_requested:
-            self._writer.add(
-                [fixed(rows.cancel_requests_of(self._queue), rows.cancel_request_key(held.id), {}, Verb.DELETE)]
-            )
+        values = {"State": rows.DONE, "At": attempt.ended, "Then": attempt.then, **_origin(held)}
+        self._record_where(rows.live(held.id, held.birth), held.fencing, values)
+        if request is not None and request.birth is not None:  # of what had the id others may be meant, too
+            self.forget([{"RowKey": request.row, "odata.etag": request.etag}], rows.cancel_requests_of(self._queue))
 
-    def replaced(self, held: Held, after: After) -> None:
-        """Record that the queue has a copy of a task; whether the original is gone is not known yet (S6)."""
-        self._waits(held, after)
-
-    def _waits(self, held: Held, after: After) -> None:
-        values = _waiting(held.task, after.fencing, after.due) | _origin(held)
+    def waits(self, held: Held, after: After) -> None:
+        """Record that a task is back in the queue, or a copy of it whose original is perhaps not gone yet (S6)."""
+        values = _waiting(held.task, after.due) | _origin(held)
         if held.checkpoint is not None:
             rows.put(values, "Checkpoint", held.checkpoint.encode())
-        self._record_where(held.id, after.fencing, values)
+        self._record_where(rows.live(held.id, held.birth), after.fencing, values, is_last=False)
 
-    def _record_where(self, task_id: str, fencing: FencingNumber, values: dict[str, Any]) -> None:
+    def _record_where(self, key: str, fencing: FencingNumber, values: dict[str, Any], *, is_last: bool = True) -> None:
         """Record that a task waits or has ended: late not over the word of a later attempt (S3, S5).
 
         Who is cut off from the table alone, and not from the queue, writes of what another has long begun or ended.
+
+        Args:
+            key: of its row.
+            fencing: of that.
+            values: of the row, beside it.
+            is_last: whether nobody records more of this life at once, as a worker does that takes what is back.
         """
-        note, is_stale, tries = fixed(self._queue, rows.live(task_id), values), False, 0
+        values["Fencing"] = rows.order(fencing)
+        note, is_stale, tries = fixed(self._queue, key, values, order=fencing), False, 0
         written = _CLOCK.boottime()
 
         async def look() -> None:
             nonlocal is_stale, tries
             tries, late = tries + 1, _CLOCK.boottime() - written
-            if tries == 1 and late < _AT_ONCE_SECONDS:
+            if is_last and tries == 1 and late < _AT_ONCE_SECONDS:
                 return
             row = await self._wire.get(self._queue, note.row)
             if row is None:  # an end is recorded by its attempt, too; but the note of its push may come yet
@@ -258,44 +225,34 @@ class Notebook:
                 is_stale = values["State"] == rows.DONE and late > _LATE_SECONDS
             else:
                 note.verb, note.etag = Verb.REPLACE, str(row["odata.etag"])
-                is_stale = self._is_later(row, fencing, str(values["Born"]))
+                is_stale = _is_later(row, fencing)
 
         note.make, note.look = lambda: None if is_stale else values, look
-        note.ended = rows.born_in(values) if values["State"] == rows.DONE else None
         self._writer.add([note])
-
-    def _is_later(self, row: Row, fencing: FencingNumber, born: str) -> bool:
-        """Return whether a row is the word of a later attempt, or of another task that was given the id since."""
-        with suppress(LookupError, ValueError, TypeError):  # who may write there may write anything
-            if rows.fencing_in(row["Fencing"]) > fencing:
-                return True
-            made = rows.born_in(row)
-            return bool(made and born and made - float(born) > self._apart())
-        return False
 
     def _attempt(
         self,
-        task_id: str,
+        held: Held,
         fencing: FencingNumber,
         attempt: Attempt,
         output: str,
         verb: Verb,
-        born: str,
         reason: str | None = None,
         description: str = "",
     ) -> list[Note]:
-        values: dict[str, Any] = {"Then": attempt.then, "Outcome": str(attempt.outcome), "Born": born}
+        values: dict[str, Any] = {"Then": attempt.then, "Outcome": str(attempt.outcome)}
         rows.put(values, "Record", attempt.encode().encode())
         if reason is not None:
             values["Reason"] = reason[:100]
             rows.put(values, "Description", description[:_MOST_DESCRIPTION].encode(errors="replace"))
-        notes = [fixed(self._queue, rows.attempt_key(task_id, fencing), values, verb)]
+        key = rows.attempt_key(held.id, held.birth, fencing)
+        notes = [fixed(self._queue, key, values, verb)]
         index = {"Outcome": str(attempt.outcome), "Then": attempt.then, "Printed": bool(output)}
-        notes.append(fixed(self._queue, rows.ended_key(attempt.ended, task_id, fencing), index))
+        notes.append(fixed(self._queue, rows.ended_key(attempt.ended, key), index))
         if output:
             printed: dict[str, Any] = {}
             rows.put(printed, "Output", output.encode(errors="replace"))
-            notes.append(fixed(self._queue, rows.output_key(task_id, fencing), printed, spare=True))
+            notes.append(fixed(self._queue, f"o{key[1:]}", printed, spare=True))
         return notes
 
     def forget(self, found: Sequence[Row], partition: str = "") -> None:
@@ -306,9 +263,15 @@ class Notebook:
         )
 
 
-def _waiting(task: Task | None, fencing: FencingNumber, due: float) -> dict[str, Any]:
-    values: dict[str, Any] = {"State": "ready", "Fencing": rows.order(fencing), "At": float(due), "Due": float(due)}
-    values["Born"] = rows.born(task)
+def _is_later(row: Row, fencing: FencingNumber) -> bool:
+    """Return whether a row is the word of a later attempt."""
+    with suppress(LookupError, ValueError, TypeError):  # who may write there may write anything
+        return rows.fencing_in(row["Fencing"]) > fencing
+    return False
+
+
+def _waiting(task: Task | None, due: float) -> dict[str, Any]:
+    values: dict[str, Any] = {"State": "ready", "At": float(due), "Due": float(due)}
     rows.put(values, "Body", rows.shown_body(task))
     return values
 
@@ -327,7 +290,6 @@ def _running(held: Held) -> dict[str, Any] | None:
         "At": held.leased,
         "LeaseLeft": float(left),
         "Holder": this_holder(),
-        "Born": rows.born(held.task),
         **_origin(held),
     }
     rows.put(values, "Body", rows.shown_body(held.task))

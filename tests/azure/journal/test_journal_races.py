@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -11,9 +10,7 @@ import pytest
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskRecord
 from jobq.journal.wait_for_end import ended
-from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
-from jobq.spec import resolve
 from jobq.task import Counters, OutcomeKind, Task, TaskResult
 from jobq.task_handle import TaskHandle
 from jobq.testing.http_proxy import Strike
@@ -23,20 +20,11 @@ from jobq_azure.table_journal import recorder
 from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.client import Row, Verb, Write
 from jobq_azure.table_journal.note import fixed
-from tests.azure.journal.journal_stage import journaled, state, written
+from tests.azure.journal.journal_stage import another, journaled, key_of, state, written
 from tests.azure.stage import LEASE, NOW, Stage
 
 GOOD = TaskResult(exit_code=0)
 FIRST = FencingNumber(1, 0, 1)
-
-
-@asynccontextmanager
-async def _another(stage: Stage) -> AsyncIterator[JournaledQueue]:
-    """Another process of that queue, whose way to the table nothing befalls."""
-    given = Settings(connection_string=stage.azurite.connection_string, journal="tables")
-    async with resolve(stage.spec, given) as found:
-        assert isinstance(found, JournaledQueue)
-        yield found
 
 
 class _Wait:
@@ -72,7 +60,7 @@ async def test_s5_the_end_of_a_former_task_of_that_id_is_not_told_as_this_ones(
 ) -> None:
     """Two pushes are two tasks on a Storage Queue; the former runs still when the next is pushed and started."""
     worker = await journaled(stage)
-    async with _another(stage) as pusher:
+    async with another(stage) as pusher:
         await worker.push([Task.new(command="true", id="train")])
         (former,) = await worker.receive(1, LEASE, NOW)
         await written(worker)
@@ -97,7 +85,7 @@ async def test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones(
 ) -> None:
     """Somebody pushes the id again and a worker starts that, while the former is waited for."""
     worker = await journaled(stage)
-    async with _another(stage) as pusher, _another(stage) as other:
+    async with another(stage) as pusher, another(stage) as other:
         await pusher.push([Task.new(command="true", id="train")])
         await written(pusher)
         waiting = _Wait(pusher, "train", monkeypatch)
@@ -122,7 +110,7 @@ async def test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones(
 async def test_s5_a_task_that_waits_again_is_not_told_as_ended_by_a_later_one_of_its_id(stage: Stage) -> None:
     """Its own row says that it waits; the last attempt of that id is the later one's."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         (ours,) = await queue.receive(1, LEASE, NOW)
         await written(queue)
@@ -163,10 +151,10 @@ async def test_s5_the_end_of_a_former_task_is_not_told_where_its_row_does_not_sa
     """Of an older jobq, or of a message that does not say: it ended before this one was pushed."""
     queue = await journaled(stage)
     former: dict[str, Any] = {"State": rows.DONE, "At": time.time() - 60, "Then": "done", "Fencing": rows.order(FIRST)}
-    await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, rows.live("train"), former)])
+    await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, "l!train", former)])
     await queue.push([Task.new(command="true", id="train")])
     assert await state(queue, "train") == "ready"
-    async with _another(stage) as other:
+    async with another(stage) as other:
         assert await state(other, "train") == "ready"
 
 
@@ -176,7 +164,7 @@ async def test_what_is_pushed_and_known_already_costs_few_requests(stage: Stage)
     tasks = [Task.new(command="true") for _ in range(100)]
     await queue.push(tasks)
     await written(queue)
-    async with _another(stage) as again:
+    async with another(stage) as again:
         requests, request = list[str](), again._wire._request
 
         async def counted(method: str, *words: Any, **more: Any) -> Any:
@@ -189,36 +177,23 @@ async def test_what_is_pushed_and_known_already_costs_few_requests(stage: Stage)
     assert requests.count("POST") <= 4
 
 
-@pytest.mark.parametrize("met", ["swept", "strange"])
-async def test_the_word_of_a_push_meets_a_row_that_goes_or_is_a_strangers(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, met: str
-) -> None:
-    """The row of a former task is swept between the look and the word; or is no row of ours at all."""
+async def test_the_word_of_a_push_meets_a_row_of_a_stranger(stage: Stage) -> None:
+    """It stays as it is, and what is pushed beside it is recorded."""
     queue = await journaled(stage)
-    place, get, looks = queue._wire.place, queue._wire.get, list[str]()
-    row: dict[str, Any] = {} if met == "strange" else {"State": rows.DONE, "Born": "1.000000", "Fencing": "0"}
-    await queue._wire.write(place.queue, [Write(Verb.REPLACE, rows.live("train"), row)])
-
-    async def looked(partition: str, key: str) -> Row | None:
-        found = await get(partition, key)
-        if key == rows.live("train") and not looks and met == "swept":
-            looks.append(key)
-            await queue._wire.write(place.queue, [Write(Verb.DELETE, key, {})])
-        return found
-
-    monkeypatch.setattr(queue._wire, "get", looked)
-    await queue.push([Task.new(command="true", id="train"), Task.new(command="true", id="other")])
+    place, tasks = queue._wire.place, [Task.new(command="true", id=id_) for id_ in ("train", "other")]
+    await queue._wire.write(place.queue, [Write(Verb.REPLACE, key_of(tasks[0]), {})])
+    await queue.push(tasks)
     await written(queue)
-    found = {key: await get(place.queue, rows.live(key)) for key in ("train", "other")}
-    assert found["other"] is not None
-    assert found["train"] is not None
-    assert found["train"].get("State") == (None if met == "strange" else "ready")
+    strange, other = [await queue._wire.get(place.queue, key_of(task)) for task in tasks]
+    assert other is not None
+    assert strange is not None
+    assert "State" not in strange
 
 
 async def test_an_id_that_is_pushed_again_soon_is_known_to_others_and_can_be_canceled(stage: Stage) -> None:
     """The row of the former task said that it has ended; the cancel was refused, and the task ran."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         (former,) = await queue.receive(1, LEASE, NOW)
         await former.settle(Complete(GOOD))
@@ -237,7 +212,7 @@ async def test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life(
 ) -> None:
     """By a worker that is cut off from the table alone: meanwhile the queue was cleared, and the id pushed again."""
     cut_off = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await other.push([Task.new(command="true", id="train")])
         await written(other)
         (former,) = await cut_off.receive(1, LEASE, NOW)
@@ -246,7 +221,8 @@ async def test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life(
         await former.settle(Complete(GOOD))
         await other.clear()
         await written(other)
-        await other.push([Task.new(command="true", id="train")])
+        later = Task.new(command="true", id="train")
+        await other.push([later])
         await written(other)
         waiting = _Wait(other, "train", monkeypatch)
         await waiting.look()
@@ -254,7 +230,7 @@ async def test_s5_an_end_that_is_written_late_is_not_told_of_a_later_life(
         await written(cut_off)
         await waiting.look()
         assert not waiting.found.done()
-        row = await other._wire.get(other._wire.place.queue, rows.live("train"))
+        row = await other._wire.get(other._wire.place.queue, key_of(later))
         assert row is not None
         assert row["State"] == "ready"
         waiting.found.cancel()
@@ -272,17 +248,17 @@ async def test_s5_a_final_word_is_not_dropped_as_told_already(stage: Stage, monk
     write, place, met = queue._wire.write, queue._wire.place, list[str]()
 
     async def behind_another(partition: str, writes: Sequence[Write]) -> None:
-        if not met and any(each.row == rows.live(task.id) for each in writes):
+        if not met and any(each.row == key_of(task) for each in writes):
             met.append(task.id)
-            pushed = recorder._waiting(task, FencingNumber(0, 0, 0), time.time())
-            await write(place.queue, [Write(Verb.INSERT, rows.live(task.id), pushed)])
+            pushed = recorder._waiting(task, time.time()) | {"Fencing": rows.order(FencingNumber(0, 0, 0))}
+            await write(place.queue, [Write(Verb.INSERT, key_of(task), pushed)])
         await write(partition, writes)
 
     monkeypatch.setattr(queue._wire, "write", behind_another)
     queue.writer.add([fixed(place.queue, "a!gone!0000000001.0000000000.0000000001", {}, Verb.DELETE, spare=True)])
     await delivery.settle(Complete(GOOD))
     await written(queue)
-    row = await queue._wire.get(place.queue, rows.live(task.id))
+    row = await queue._wire.get(place.queue, key_of(task))
     assert met
     assert row is not None
     assert row["State"] == rows.DONE
@@ -291,7 +267,7 @@ async def test_s5_a_final_word_is_not_dropped_as_told_already(stage: Stage, monk
 async def test_what_was_given_back_and_has_ended_is_not_told_as_waiting(stage: Stage) -> None:
     """The table refused the word of its give-back once; it was repeated over the end, and counted as ready for ever."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         (id_,) = await queue.push([Task.new(command="true")])
         (first,) = await queue.receive(1, LEASE, NOW)
         await written(queue)
@@ -302,6 +278,30 @@ async def test_what_was_given_back_and_has_ended_is_not_told_as_waiting(stage: S
         await written(other)
         await written(queue)
         assert await state(other, id_) == "succeeded"
+        assert (await other.journal.stats(60)).states["ready"] == 0
+        assert await other.journal.unfinished("", 5) == []
+
+
+async def test_what_was_given_back_is_recorded_as_it_is_by_then(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker was waiting for it, and had ended it before its give-back was written."""
+    queue = await journaled(stage)
+    async with another(stage) as other:
+        (id_,) = await queue.push([Task.new(command="true")])
+        (first,) = await queue.receive(1, LEASE, NOW)
+        await written(queue)
+        write, ended = queue._wire.write, asyncio.Event()
+
+        async def late(partition: str, writes: Sequence[Write]) -> None:
+            await ended.wait()
+            await write(partition, writes)
+
+        monkeypatch.setattr(queue._wire, "write", late)
+        await first.settle(Release())
+        (second,) = await other.receive(1, LEASE, NOW)
+        await second.settle(Complete(GOOD))
+        await written(other)
+        ended.set()
+        assert await state(queue, id_) == "succeeded"
         assert (await other.journal.stats(60)).states["ready"] == 0
         assert await other.journal.unfinished("", 5) == []
 
@@ -348,7 +348,7 @@ async def test_what_was_requeued_counts_as_no_lost_lease(stage: Stage) -> None:
 async def test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is_known(stage: Stage) -> None:
     """A program that runs `nightly` and pushes the next one: others saw it as succeeded, and could not cancel it."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="nightly")])
         (former,) = await queue.receive(1, LEASE, NOW)
         await written(queue)
@@ -363,7 +363,7 @@ async def test_s5_what_is_pushed_before_the_end_of_its_former_task_is_written_is
 async def test_s5_two_pushes_before_the_end_of_their_former_task_is_written_hide_no_end(stage: Stage) -> None:
     """The second took the place of the first, and of what that had displaced: others were told that it runs."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="nightly")])
         (former,) = await queue.receive(1, LEASE, NOW)
         await written(queue)
@@ -375,16 +375,17 @@ async def test_s5_two_pushes_before_the_end_of_their_former_task_is_written_hide
 
 
 async def test_s5_what_waits_behind_a_former_task_of_its_id_is_not_gone_with_that(stage: Stage) -> None:
-    """The table showed the former one alone, whose row goes: that says nothing of what its pusher has pushed."""
+    """The row of the former one goes: that says nothing of what its pusher has pushed."""
     worker = await journaled(stage)
-    async with _another(stage) as pusher:
-        await worker.push([Task.new(command="true", id="nightly")])
+    async with another(stage) as pusher:
+        former = Task.new(command="true", id="nightly")
+        await worker.push([former])
         await worker.receive(1, LEASE, NOW)
         await written(worker)
         await pusher.push([Task.new(command="true", id="nightly", not_before=time.time() + 3600)])
         await written(pusher)
         place = pusher._wire.place.queue
-        await pusher._wire.write(place, [Write(Verb.DELETE, rows.live("nightly"), {})])
+        await pusher._wire.write(place, [Write(Verb.DELETE, key_of(former), {})])
         assert [each.state for each in await pusher.journal.find(["nightly"])] == ["scheduled"]
 
 
@@ -392,7 +393,7 @@ async def test_s5_what_waits_behind_a_former_task_of_its_id_is_not_gone_with_tha
 async def test_what_was_cleared_after_an_attempt_is_gone(stage: Stage, settlement: Settlement) -> None:
     """It showed as ready for a month, and `result()` waited for ever."""
     queue = await journaled(stage)
-    async with _another(stage) as worker, _another(stage) as other:
+    async with another(stage) as worker, another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         (delivery,) = await worker.receive(1, LEASE, NOW)
         await delivery.settle(settlement)
@@ -406,7 +407,7 @@ async def test_what_was_cleared_after_an_attempt_is_gone(stage: Stage, settlemen
 
 async def test_what_was_cleared_before_its_pusher_looked_is_gone(stage: Stage) -> None:
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         await written(queue)
         await other.clear()
@@ -419,7 +420,7 @@ async def test_what_was_cleared_before_its_pusher_looked_is_gone(stage: Stage) -
 async def test_s5_a_result_has_the_output_of_its_own_task(stage: Stage, asks_before: bool) -> None:
     """And the outcome, also where that was asked for before."""
     queue = await journaled(stage)
-    async with _another(stage) as other:
+    async with another(stage) as other:
         await queue.push([Task.new(command="true", id="train")])
         await written(queue)
         handle = TaskHandle.of("train", queue)
@@ -447,7 +448,7 @@ async def test_a_row_that_is_none_keeps_no_other_from_being_written(stage: Stage
     """Its fault made all that waited be dropped."""
     queue = await journaled(stage)
     place = queue._wire.place
-    await queue._wire.write(place.queue, [Write(Verb.REPLACE, rows.live("bad"), {"State": rows.DONE})])
+    await queue._wire.write(place.queue, [Write(Verb.REPLACE, "l!bad", {"State": rows.DONE})])
     ids = await queue.push([Task.new(command="true", id="bad"), *(Task.new(command="true") for _ in range(150))])
     await written(queue)
     assert {each.id for each in await queue.journal.unfinished("", 1000)} >= set(ids[1:])

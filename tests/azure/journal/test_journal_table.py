@@ -18,8 +18,9 @@ from jobq.testing.http_proxy import Strike
 from jobq_azure.table_journal import client, recorder
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
+from jobq_azure.table_journal.cancel_requests import CancelRequest
 from jobq_azure.table_journal.client import MOST_ROWS, Verb, Write
-from tests.azure.journal.journal_stage import journaled, record, state, written
+from tests.azure.journal.journal_stage import journaled, key_of, record, state, written
 from tests.azure.stage import LEASE, NOW, Stage, eventually
 
 GOOD = TaskResult(exit_code=0)
@@ -43,7 +44,7 @@ async def test_late_words_change_nothing(stage: Stage) -> None:
     assert await state(queue, task.id) == "succeeded", "a push that is recorded late"
     place = queue._wire.place
     stale = {"State": "running", "Fencing": rows.order(FencingNumber(0, 0, 1)), "At": 1.0, "LeaseLeft": -1.0}
-    await queue._wire.write(place.queue, [Write(Verb.REPLACE, rows.live(task.id), stale | {"Holder": "elsewhere:1"})])
+    await queue._wire.write(place.queue, [Write(Verb.REPLACE, key_of(task), stale | {"Holder": "elsewhere:1"})])
     assert await state(queue, task.id) == "succeeded", "a heartbeat that lands after the end"
     assert await queue.journal.running(10) == await queue.journal.unfinished("", 10) == []
     states = (await queue.journal.stats(60)).states
@@ -167,7 +168,7 @@ async def test_a_thousand_wishes_hide_none(stage: Stage) -> None:
     queue = await journaled(stage)
     ids = [f"task-{number:04}" for number in range(1010)]
     for start in range(0, len(ids), MOST_ROWS):
-        await queue._cancel_requests.record(dict.fromkeys(ids[start : start + MOST_ROWS], ""))
+        await queue._cancel_requests.record(CancelRequest.of(id_, None) for id_ in ids[start : start + MOST_ROWS])
     (id_,) = await queue.push([Task.new(command="true", id="task-zzzz")])
     assert await queue.journal.cancel([id_, "nobody-s"]) == ["canceled", "unknown"]
     (delivery,) = await queue.receive(1, LEASE, NOW)
@@ -218,6 +219,7 @@ async def test_s5_what_has_ended_again_before_its_redrive_is_told_shows_no_other
     monkeypatch.setattr(queue._inner, "redrive", slow)
     assert await queue.redrive([task.id]) == [task.id]
     assert await state(queue, task.id) == "succeeded"
+    assert (await queue.journal.stats(60)).states["ready"] == 0
 
 
 async def test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one(
@@ -248,24 +250,25 @@ async def test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_
     """It is looked up again, and not written over it."""
     monkeypatch.setattr(recorder, "_AT_ONCE_SECONDS", -1.0)
     queue = await journaled(stage)
-    (id_,) = await queue.push([Task.new(command="true")])
+    task = Task.new(command="true")
+    await queue.push([task])
     (delivery,) = await queue.receive(1, LEASE, NOW)
     await written(queue)
     write, place = queue._wire.write, queue._wire.place
     after = rows.order(delivery.fencing._replace(epoch=delivery.fencing.epoch + 1))
-    later = {"State": rows.DONE, "Fencing": after, "At": 2.0, "Then": "done", "Born": ""}
+    later = {"State": rows.DONE, "Fencing": after, "At": 2.0, "Then": "done"}
     met = list[str]()
 
     async def behind_another(partition: str, writes: Sequence[Write]) -> None:
-        if not met and any(each.row == rows.live(id_) for each in writes):
-            met.append(id_)
-            await write(place.queue, [Write(Verb.REPLACE, rows.live(id_), later)])
+        if not met and any(each.row == key_of(task) for each in writes):
+            met.append(task.id)
+            await write(place.queue, [Write(Verb.REPLACE, key_of(task), later)])
         await write(partition, writes)
 
     monkeypatch.setattr(queue._wire, "write", behind_another)
     await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     await written(queue)
-    row = await queue._wire.get(place.queue, rows.live(id_))
+    row = await queue._wire.get(place.queue, key_of(task))
     assert met
     assert row is not None
     assert row["Then"] == "done"
@@ -360,7 +363,8 @@ async def test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id(stage
 async def test_l4_an_odd_wish_ends_no_worker(stage: Stage) -> None:
     """Who may push may write to the table."""
     queue = await journaled(stage)
-    odd = [Write(Verb.REPLACE, rows.cancel_request_key("odd"), {"At": "soon", "Born": 1.5})]
+    keys = (rows.cancel_request_key("odd", None), f"w!odd!{'x' * 19}", rows.cancel_request_key("odd", 5))
+    odd = [Write(Verb.REPLACE, key, {"At": "soon", "Born": 1.5, "Window": "no"}) for key in keys]
     await queue._wire.write(rows.cancel_requests_of(queue._wire.place.queue), odd)
     await queue.push([Task.new(command="true", id="odd")])
     (found,) = await queue.receive(1, LEASE, NOW)
@@ -390,26 +394,31 @@ async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.Monkey
     assert await state(queue, task.id) == "succeeded", "known for an hour, against a late word of its push"
     monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
     monkeypatch.setattr("jobq_azure.table_journal.retention._CANCEL_REQUEST_SECONDS", -1.0)
-    await queue._cancel_requests.record({task.id: "", "nobody-s": ""})
+    ours = CancelRequest.of(task.id, rows.birth(task.created))
+    await queue._cancel_requests.record([ours, CancelRequest.of("nobody-s", None)])
     await queue._sweep.once()
     await written(queue)
     assert await queue.journal.find([task.id]) == []
-    assert [*await queue._cancel_requests.among([task.id, "nobody-s"])] == ["nobody-s"], "it waits a day"
+    assert await _requested(queue, task.id, "nobody-s") == ["nobody-s"], "it waits a day"
 
 
 async def test_what_stays_is_not_before_what_is_to_be_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = await journaled(stage)
     monkeypatch.setattr("jobq_azure.table_journal.retention._MOST_ROWS", 1)
     monkeypatch.setattr("jobq_azure.table_journal.retention._CANCEL_REQUEST_SECONDS", -1.0)
-    await queue._cancel_requests.record({"a": "", "b": ""})  # of "a" nobody has heard yet: it waits a day
-    row = rows.cancel_request_key("b")
-    await queue._wire.write(
-        rows.cancel_requests_of(queue._wire.place.queue), [Write(Verb.REPLACE, row, {"At": 1.0, "Born": ""})]
-    )
+    old = CancelRequest.of("b", None)._replace(at=1.0)
+    await queue._cancel_requests.record(
+        [CancelRequest.of("a", None), old]
+    )  # of "a" nobody has heard yet: it waits a day
     for _ in range(2):
         await queue._sweep.once()
     await written(queue)
-    assert [*await queue._cancel_requests.among(["a", "b"])] == ["a"]
+    assert await _requested(queue, "a", "b") == ["a"]
+
+
+async def _requested(queue: JournaledQueue, *ids: str) -> list[str]:
+    """Return which of these ids somebody wants to end."""
+    return [id_ for id_, found in (await queue._cancel_requests.among(ids)).items() if found]
 
 
 async def test_rights_and_a_missing_table_are_told_plainly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,7 +494,7 @@ async def test_rows_of_a_stranger_are_said_to_be_unreadable(stage: Stage) -> Non
     queue = await journaled(stage)
     task = Task.new(command="true")
     for values in ({"State": "running", "Fencing": "x"}, {"Fencing": 7}, {}):
-        await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, rows.live(task.id), values)])
+        await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, key_of(task), values)])
         with pytest.raises(StoreUnusable, match="cannot read"):
             await queue.journal.find([task.id])
     await queue.push([task])
@@ -510,7 +519,7 @@ async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: St
             else delivery.settle(MoveToDeadLetters("failed", "exit code 7"))
         )
         assert await state(queue, "nightly") == outcome
-    queue._pushed._apart = queue._notebook._apart = lambda: 60.0  # a queue that deduplicates
+    queue.journal._apart = lambda: 60 * rows.MICROSECONDS  # a queue that deduplicates
     await queue.push([Task.new(command="true", id="nightly")])
     assert await state(queue, "nightly") == "dead", "a repetition, of which the first one's outcome is reported (S8)"
 
@@ -530,14 +539,14 @@ async def test_whose_an_outcome_is_is_known_an_hour_later(stage: Stage, monkeypa
 
     now = time.time()
     await pushed_and_done(now - 7200)
-    queue._pushed._apart = queue._notebook._apart = lambda: 3600.0  # a queue that deduplicates
-    await queue.push([Task.new(command="true", id="nightly")])
-    await written(queue)
-    await queue._wire.write(queue._wire.place.queue, [Write(Verb.DELETE, rows.live("nightly"), {})])
-    queue.journal._pushed["nightly"].is_seen = False  # as while the word of the push is on its way
+    queue.journal._apart = lambda: 3600 * rows.MICROSECONDS  # a queue that deduplicates
+    again = Task.new(command="true", id="nightly")
+    queue._notebook.pushed, pushed = lambda *_: None, queue._notebook.pushed  # type: ignore[method-assign] # on its way
+    await queue.push([again])
     assert await state(queue, "nightly") == "ready", "the former one ended within the window, and was pushed before it"
+    queue._notebook.pushed = pushed  # type: ignore[method-assign]
     (delivery,) = await queue.receive(1, LEASE, NOW)
     await delivery.settle(Complete(GOOD))
-    queue._pushed._apart = queue._notebook._apart = lambda: rows.GRAIN_SECONDS
+    queue.journal._apart = lambda: 0
     await pushed_and_done(now + 60)
     assert await state(queue, "nightly") == "succeeded", "its pusher's clock is ahead"
