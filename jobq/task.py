@@ -227,9 +227,13 @@ class Task(_Frozen):
         if task.kwargs is not None:
             # Refuses what `decode` would: what JSON cannot hold, numbers too long, depth beyond the task's own.
             strict_json.loads(strict_json.dumps(task.kwargs), strict_json.MAX_DEPTH - 1)
-        if (size := len(task.encode())) > MAX_NEW_BYTES:
+        return task.checked()
+
+    def checked(self) -> Self:
+        """Return the task itself; raises MalformedTask when it is too large to be pushed."""
+        if (size := len(self.encode())) > MAX_NEW_BYTES:
             raise MalformedTask(f"{size} bytes, at most {MAX_NEW_BYTES} fit")
-        return task
+        return self
 
     @classmethod
     def decode(cls, body: bytes) -> "Task":

@@ -22,6 +22,7 @@ from jobq.server.error_responses import RequestRefused
 from jobq.server.request import RequestCall, ServiceState
 from jobq.server.tokens import Scope
 from jobq.settings import Settings
+from jobq.signing.signer import signer_of
 from jobq.task import Task
 
 _log: Final = logging.getLogger("jobq.server")
@@ -200,6 +201,7 @@ class GeneratorLoop:
 
     async def _generate(self, backend: Any, lease: NamedLease) -> None:
         due = 0.0
+        signer = signer_of(backend)
         run, pushed = _progress(lease.cursor)
         while not lease.is_lost:
             wanted, _ = await _wanted(self._service.places.root, self._queue)
@@ -212,7 +214,8 @@ class GeneratorLoop:
             if wanted.total is not None:
                 count = min(count, wanted.total - pushed)
             if count:
-                await backend.push([wanted.task(run, number) for number in range(pushed, pushed + count)])
+                tasks = [wanted.task(run, number) for number in range(pushed, pushed + count)]
+                await backend.push(tasks if signer is None else await asyncio.to_thread(signer.sign, tasks))
                 due -= count
                 pushed += count
                 await lease.save(f"{run} {pushed}")

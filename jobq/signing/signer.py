@@ -50,12 +50,17 @@ class Signer:
             raise ConfigurationError(f"JOBQ_SIGN_COMMAND: {what}")
 
     def sign(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return the tasks with their work signed; raises ConfigurationError where the program does not do it."""
+        """Return the tasks with their work signed.
+
+        Raises:
+            ConfigurationError: the program does not do it.
+            MalformedTask: one is too large with its signature.
+        """
         texts = [self._text(task) for task in tasks if task.work is None]
         values = self._signatures([pre_authentication_encoding(text) for text in texts])
         id_ = self._key.id if self._key is not None else self._settings.sign_key_id or ""
         works = (work_in(text, (Signature(id_, value),))[0] for text, value in zip(texts, values, strict=True))
-        return [task if task.work else task.model_copy(update={"work": next(works)}) for task in tasks]
+        return [task if task.work else task.model_copy(update={"work": next(works)}).checked() for task in tasks]
 
     def _text(self, task: Task) -> str:
         work = json.loads(task.__pydantic_serializer__.to_json(task, exclude=set(STATE), exclude_none=True))

@@ -112,6 +112,7 @@ class Pusher:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Queue all tasks or none, and return their ids; raises what `Backend.push` raises."""
+        self._begun = False
         if self._signer is not None:  # once: a repetition is of the same bytes
             tasks = await asyncio.to_thread(self._signer.sign, tasks)
         try:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,14 @@ class HttpServer:
     """
 
     def __init__(
-        self, spec: str, folder: Path, *options: str, port: int = 0, files: int = 0, is_open: bool = True
+        self,
+        spec: str,
+        folder: Path,
+        *options: str,
+        port: int = 0,
+        files: int = 0,
+        is_open: bool = True,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = spec
         self.port = port
@@ -37,7 +44,7 @@ class HttpServer:
         self._options = (*options, "--no-token") if is_open else options
         self._limited = ["prlimit", f"--nofile={files}:4096", "--"] if files else []
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
-        self._environment |= {"JOBQ_HOME": str(folder), "JOBQ_ALLOW_SHORT_LEASE": "1"}
+        self._environment |= {"JOBQ_HOME": str(folder), "JOBQ_ALLOW_SHORT_LEASE": "1", **(env or {})}
         self.process: subprocess.Popen[str] | None = None
         self.token_file: Path | None = None  # of its owner's token, once it runs
 
@@ -104,9 +111,16 @@ class HttpServer:
 
 
 @contextlib.contextmanager
-def running(spec: str, folder: Path, *options: str, files: int = 0, is_open: bool = True) -> Iterator[HttpServer]:
+def running(
+    spec: str,
+    folder: Path,
+    *options: str,
+    files: int = 0,
+    is_open: bool = True,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[HttpServer]:
     """A service while the context is entered."""
-    server = HttpServer(spec, folder, *options, files=files, is_open=is_open)
+    server = HttpServer(spec, folder, *options, files=files, is_open=is_open, env=env)
     server.start()
     try:
         yield server

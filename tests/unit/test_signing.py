@@ -180,6 +180,24 @@ def test_a_key_is_replaced_while_two_sign(tmp_path: Path) -> None:
         assert found.key.id == key.id
 
 
+def test_warn_names_what_is_wrong_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = trusted_file(tmp_path, key_named("ed25519", ED25519_ID).trusted())
+    check = check_of(path, "warn")
+    body = golden(TEXT.replace("echo", "evil"))
+    for _ in range(2):
+        found = check.verify("golden", body, NOW)
+        assert found is None
+        assert check.compare(Task.decode(body), found) is None
+    (record,) = caplog.records
+    assert "on would make it a dead letter (bad_signature)" in record.getMessage()
+
+
+def test_a_task_that_is_too_large_with_its_signature_is_not_pushed(tmp_path: Path) -> None:
+    task = Task.new(command='"' * 400_000)
+    with pytest.raises(MalformedTask, match="bytes, at most"):
+        _signed(task, tmp_path)
+
+
 def test_the_file_is_read_again_when_it_changes_and_trusts_nobody_when_it_cannot_be(
     tmp_path: Path, check: SignatureCheck
 ) -> None:
