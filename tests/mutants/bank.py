@@ -637,7 +637,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="who may settle may change what runs",
-        file="jobq/server/tasks.py",
+        file="jobq/server/deliveries.py",
         text="        settlement = Requeue(_counted(",
         wrong="        delivery.task = given\n        settlement = Requeue(_counted(",
         test="tests/service/test_api.py::test_a_requeue_raises_counts_and_changes_nothing_else",
@@ -707,7 +707,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a clock that is set back empties a task",
-        file="jobq/server/tasks.py",
+        file="jobq/server/deliveries.py",
         text="return await _held(call, record.body), record",
         wrong='return await _held(call, b""), record',
         test="tests/service/test_settle_races.py::test_no_body_is_lost_to_a_clock",
