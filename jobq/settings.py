@@ -30,6 +30,8 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_WORKER_ID",
     }
 )
+_STORAGE: Final = "JOBQ_STORAGE"  # this and the next as ai4s-jobq has them
+_STORAGE_QUEUE: Final = "JOBQ_STORAGE_QUEUE"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
 _LEAST_LIMIT_BYTES: Final = 1024 * 1024  # less is a unit left out: no program runs in it
@@ -455,6 +457,8 @@ class Settings(BaseModel):
             text = source.get(variable_of(name))
             if text:  # an empty variable is as good as none: compose files leave them
                 values[name] = text
+        if spec := _spec_of_ai4s(source):
+            values["queue"] = spec
         values.update({name: value for name, value in overrides.items() if value is not None})
         try:
             return cls.model_validate(values)
@@ -464,6 +468,14 @@ class Settings(BaseModel):
             message = first["msg"].removeprefix("Value error, ")
             shown = f"--{name.replace('_', '-')}" if overrides.get(name) is not None else variable_of(name)
             raise ConfigurationError(f"{shown}: {message}") from None
+
+
+def _spec_of_ai4s(source: Mapping[str, str]) -> str | None:
+    """Return the queue as ai4s-jobq's variables name it: a bare name in JOBQ_QUEUE is no queue of this machine then."""
+    storage, queue = source.get(_STORAGE), source.get(variable_of("queue"))
+    if storage and queue and "/" not in queue:
+        return f"{storage.rstrip('/')}/{queue}"
+    return None if queue else source.get(_STORAGE_QUEUE)
 
 
 def user_home(settings: Settings) -> Path:
@@ -482,7 +494,7 @@ def variable_of(name: str) -> str:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the names in an environment that look like ours and are not: a typo would be silent otherwise."""
-    known = {variable_of(name) for name in Settings.model_fields} | TASK_VARIABLES
+    known = {variable_of(name) for name in Settings.model_fields} | TASK_VARIABLES | {_STORAGE, _STORAGE_QUEUE}
     return sorted(name for name in environment if is_ours(name) and name not in known)
 
 

@@ -21,6 +21,9 @@ _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _EXTRA_OF: Final = {"postgresql": "postgres", "postgres": "postgres"}
 
 _OWN_JOURNAL: Final = frozenset({EMBEDDED, "sqlite", "postgresql", "postgres", "memory", "http", "https"})
+_ENDINGS: Final = (".db", ".sqlite", ".sqlite3")
+_FILE: Final = re.compile(r"\.(?:db|sqlite3?)(?:/|$)")
+_FILES: Final = frozenset({"sqlite", "file"})
 _origins: Final[MutableMapping[Backend, tuple["QueueSpec", Settings]]] = WeakKeyDictionary()
 
 
@@ -60,6 +63,8 @@ def parse(text: str) -> QueueSpec:
     Raises:
         InvalidSpec: it has no queue, a queue name that services refuse, or a password in it.
     """
+    if (meant := _meant(text)) is not None:
+        raise InvalidSpec(f"{_shown(text)} is no queue spec; {meant}")
     if "://" not in text:
         location, _, queue = text.rpartition("/")
         return _checked(text, QueueSpec(scheme=STORAGE_QUEUE if location else EMBEDDED, location=location, queue=queue))
@@ -85,6 +90,29 @@ def _checked(text: str, spec: QueueSpec) -> QueueSpec:
             " underscores, as in `demo`, `myaccount/myqueue` or `sqlite:///data/jobs.db/myqueue`"
         )
     return spec
+
+
+def _meant(text: str) -> str | None:
+    """Return what a text was probably meant to be that would be taken for something else; None = nothing else."""
+    scheme, colon, rest = text.partition(":")
+    folder, _, name = rest.rpartition("/")
+    if "://" in text:
+        is_file = scheme.lower() == "sqlite" and name.endswith(_ENDINGS) and not folder.endswith(_ENDINGS)
+        return f"its last part is the queue, as in {text}/demo" if is_file else None
+    if colon and scheme.lower() in _FILES:
+        return f"did you mean sqlite://{rest}?"
+    return _meant_as_path(text) if text.startswith(("/", "~", ".")) or _FILE.search(text) else None
+
+
+def _meant_as_path(text: str) -> str | None:
+    folder, _, name = text.rpartition("/")
+    if not _QUEUE_NAME.fullmatch(name):
+        return None  # what a queue may be called is said then
+    if name.endswith(_ENDINGS):
+        return f"a queue in that file is sqlite://{text}/demo"
+    if folder.endswith(_ENDINGS):
+        return f"did you mean sqlite://{folder.removeprefix('./')}/{name}?"
+    return f"did you mean {name} (a queue of this machine), or sqlite://{folder}/jobs.db/{name} (one in a file)?"
 
 
 def _shown(text: str) -> str:

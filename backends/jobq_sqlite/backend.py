@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import compress
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
@@ -389,12 +390,12 @@ class SqliteBackend:
 
     async def _linked(self) -> _Link:
         """Connect and look up the queue, on first use: a worker may be built before its queue exists."""
-        connection = await self._opened()
         # Read by itself, not in the transaction of a verb: a queue that is then not committed would be remembered.
         try:
+            connection = await self._opened()
             queue = await connection.submit(lambda database, _: task_sql.queue_id(database, self.name), writes=False)
-        except QueueNotFound as error:
-            raise QueueNotFound(f"{error} (looked in {self._file.path})") from None
+        except QueueNotFound:
+            raise _missing(self.name, self._file.path) from None
         self._link = _Link(connection, queue)
         return self._link
 
@@ -418,3 +419,11 @@ class SqliteBackend:
                 await reader.start()
                 self._reader = reader
             return self._reader
+
+
+def _missing(name: str, path: Path) -> QueueNotFound:
+    near = Path(path.name)
+    is_near = path.parent == Path("/") and near.is_file() and not path.exists()
+    hint = f"; {near} in this folder is sqlite://{near}/{name}" if is_near else ""
+    ways = "the first push makes it, or `jobq QUEUE create`"
+    return QueueNotFound(f"queue {name!r} does not exist; {ways} (looked in {path}){hint}")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PROGRAM: Final = "jobq.program"
+_SHOWN: Final = 60  # characters of what was given
 WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
 
 # Other queues' words for what jobq has under another name.
@@ -82,7 +83,15 @@ class ProgramCommand(ExampleCommand):
             position = args.index("--")
             ctx.meta[_PROGRAM] = tuple(args[position + 1 :])
             args = args[:position]
-        return super().parse_args(ctx, args)
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            is_of_a_program = isinstance(error, click.NoSuchOption) or "unexpected extra" in error.message
+            if not is_of_a_program or given[0].startswith("-"):
+                raise
+            hint = f"a program and its arguments stand behind --, as in: -- {' '.join(given)[:_SHOWN]}"
+            raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from None
 
 
 def program_of(ctx: click.Context) -> tuple[str, ...] | None:

@@ -53,6 +53,7 @@ _COMMANDS: Final = {
     },
 }
 _MODULE_OF: Final = {name: module for group in _COMMANDS.values() for name, (module, _) in group.items()}
+_OF_ALL: Final = frozenset({"-h", "--help", "-q", "--quiet", "-v", "--verbose", "--version"})
 _PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._/-]+")  # a name or ACCOUNT/QUEUE
 _INTERRUPTED: Final = 130
 _USAGE: Final = 2
@@ -83,11 +84,16 @@ class Commands(SuggestingGroup):
         """Take the queue out of the arguments, which click has no notion of."""
         invocation = ctx.ensure_object(Invocation)
         ctx.info_name = "jobq [QUEUE]"
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
         first = next((index for index, word in enumerate(args) if not word.startswith("-")), None)
         if first is not None and args[first] not in _MODULE_OF:
             invocation.spec = args[first]
             ctx.info_name = f"jobq {_shown(args[first])}"
             args = [*args[:first], *args[first + 1 :]]
+            is_odd = args and args[0] not in _MODULE_OF and args[0].startswith("-") and args[0] not in _OF_ALL
+            if is_odd and (meant := self.suggestion(ctx, invocation.spec)):
+                raise click.UsageError(f"no such command {_shown(invocation.spec)!r}{meant}", ctx)
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             _explain_missing_command(invocation.spec)

@@ -126,7 +126,7 @@ async def test_missing_folder(tmp_path: Path) -> None:
     """A worker is told that nothing is there; creating makes the folder, for this user alone."""
     file = virtual_file(tmp_path / "a" / "b")
     async with backend(file) as queue:
-        with pytest.raises(QueueNotFound, match=f"{file.path} does not exist"):
+        with pytest.raises(QueueNotFound, match=rf"queue 'q' does not exist; .*\(looked in {file.path}\)$"):
             await queue.receive(1, LEASE, NOW)
         assert not file.path.parent.exists()
         await queue.create()

@@ -6,7 +6,7 @@ import pytest
 
 from jobq.errors import ConfigurationError
 from jobq.formats import durations
-from jobq.settings import Settings
+from jobq.settings import Settings, unknown_variables
 
 
 def test_flag_beats_variable_beats_default() -> None:
@@ -67,3 +67,21 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 )
 def test_durations_are_shown(seconds: float, text: str) -> None:
     assert durations.show(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("environment", "spec"),
+    [
+        ({"JOBQ_STORAGE": "acct", "JOBQ_QUEUE": "q"}, "acct/q"),
+        ({"JOBQ_STORAGE": "sb://ns/", "JOBQ_QUEUE": "q"}, "sb://ns/q"),
+        ({"JOBQ_STORAGE": "acct", "JOBQ_QUEUE": "other/q"}, "other/q"),
+        ({"JOBQ_STORAGE_QUEUE": "acct/q"}, "acct/q"),
+        ({"JOBQ_STORAGE_QUEUE": "acct/q", "JOBQ_QUEUE": "demo"}, "demo"),
+        ({"JOBQ_STORAGE": "acct"}, None),
+        ({"JOBQ_QUEUE": "demo"}, "demo"),
+    ],
+)
+def test_the_queue_as_ai4s_jobq_names_it(environment: dict[str, str], spec: str | None) -> None:
+    """Its documented variables never mean a queue of this machine."""
+    assert Settings.from_environment(environment).queue == spec
+    assert unknown_variables(environment) == []

@@ -38,6 +38,39 @@ def test_refuses_what_is_no_spec(text: str) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("./rel.db/demo", "did you mean sqlite://rel.db/demo?"),
+        ("rel.db/demo", "did you mean sqlite://rel.db/demo?"),
+        ("../rel.db/demo", "did you mean sqlite://../rel.db/demo?"),
+        ("/abs/jobs.db/demo", "did you mean sqlite:///abs/jobs.db/demo?"),
+        ("sqlite:rel.db/demo", "did you mean sqlite://rel.db/demo?"),
+        ("sqlite:/abs.db/demo", "did you mean sqlite:///abs.db/demo?"),
+        ("~/q", "did you mean q (a queue of this machine), or sqlite://~/jobs.db/q (one in a file)?"),
+        ("/root/q", "did you mean q (a queue of this machine), or sqlite:///root/jobs.db/q (one in a file)?"),
+        ("/demo", "did you mean demo (a queue of this machine), or sqlite:///jobs.db/demo (one in a file)?"),
+        ("jobs.db", "a queue in that file is sqlite://jobs.db/demo"),
+        ("./data/jobs.sqlite3", "a queue in that file is sqlite://./data/jobs.sqlite3/demo"),
+        ("sqlite:///jobs.db", "its last part is the queue, as in sqlite:///jobs.db/demo"),
+        ("sqlite://jobs.db", "its last part is the queue, as in sqlite://jobs.db/demo"),
+        ("sqlite://data/jobs.db", "its last part is the queue, as in sqlite://data/jobs.db/demo"),
+    ],
+)
+def test_what_was_probably_meant(text: str, meant: str) -> None:
+    """A spec that looks like something else is never a queue elsewhere."""
+    with pytest.raises(InvalidSpec) as caught:
+        parse(text)
+    assert str(caught.value).endswith(meant)
+    if meant.startswith("did you mean sqlite://"):
+        parse(meant.removeprefix("did you mean ").removesuffix("?"))
+
+
+@pytest.mark.parametrize("text", ["demo", "demo.v2", "acct/q", "sqlite://jobs.db/q", "sqlite:///data/q.db/x.db"])
+def test_nothing_else_was_meant(text: str) -> None:
+    assert str(parse(text)) == text
+
+
 def test_a_password_is_refused_and_never_shown() -> None:
     for scheme in ("postgresql", "Postgres"):
         with pytest.raises(InvalidSpec, match=r"~/.pgpass, or into a file named by PGPASSFILE$") as caught:

@@ -19,6 +19,7 @@ from jobq.cli.common import (
 )
 from jobq.cli.display import terminal
 from jobq.cli.submit.push_options import call_of, check_rules, check_sources, kwargs_of, variables_of
+from jobq.errors import JobqError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from jobq.backend import Backend
     from jobq.cli.submit.push_chunks import Echo
     from jobq.settings import Settings
-    from jobq.submit.input_lines import TaskOptions
+    from jobq.submit.input_lines import Input, TaskOptions
 
 _HELP: Final = """Queue commands, which workers will run.
 
@@ -141,7 +142,7 @@ def push(
     """Queue commands; see _HELP."""
     from jobq.cli.submit.push_chunks import Echo, LinePush, push_given, pusher_to  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
-    from jobq.submit.input_lines import Input, TaskOptions, budgets_of  # noqa: PLC0415 - as above
+    from jobq.submit.input_lines import TaskOptions, budgets_of  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
 
     settings = read_settings(
@@ -201,7 +202,7 @@ def push(
     if dry_run:
         raise click.UsageError("--dry-run goes with --spec")
     if file is not None or not (commands or argv or call):
-        with Input(file or "-") as source:
+        with _opened(file or "-") as source:
             code = with_queue(
                 ctx,
                 lambda backend: _awaited(
@@ -229,6 +230,19 @@ def push(
     code = with_queue(ctx, push_them, settings, interruptible=True)
     echo.check()
     return code
+
+
+def _opened(path: str) -> "Input":
+    from jobq.submit.input_lines import Input  # noqa: PLC0415 - as above
+
+    try:
+        return Input(path)
+    except JobqError as error:
+        if not Path(path).exists():
+            error.add_note(
+                f"it was taken for a file of commands; a command is given with -c: push -c {shlex.quote(path)}"
+            )
+        raise
 
 
 def _check_wait(wait: bool, wait_timeout: timedelta | None) -> None:
