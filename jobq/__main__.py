@@ -20,6 +20,10 @@ def main() -> None:
         if stream is not None:  # closed by the caller
             stream.write(text.encode("ascii", "backslashreplace").decode() + "\n")
         sys.exit(code)
+    import signal  # noqa: PLC0415 - see above
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `jobq.cli.main.run`: Ctrl-C in an import would print that
     if "JOBQ_WITHHELD_FD" in os.environ:  # a worker that its guardian starts again
         from jobq.run.withheld import restore  # noqa: PLC0415 - see above
 

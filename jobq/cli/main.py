@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 import traceback
 from importlib import import_module
@@ -155,6 +156,8 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors are printed, never raised."""
     terminal.prepare_streams()
     terminal.set_verbosity(terminal.Verbosity.NORMAL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     as_json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
     try:
         code = _run(arguments, as_json)

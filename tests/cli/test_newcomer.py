@@ -1,6 +1,9 @@
 """What somebody types in the first hour, slip of the finger included: what is said, and the exit code."""
 
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +87,27 @@ def test_a_file_of_this_folder_that_was_looked_for_at_the_root(jobq: Jobq) -> No
     jobq("sqlite://jobs-here.db/demo", "push", "-c", "true")
     result = jobq("sqlite:///jobs-here.db/demo", "size", code=4)
     assert "(looked in /jobs-here.db); jobs-here.db in this folder is sqlite://jobs-here.db/demo" in result.err
+
+
+@pytest.mark.parametrize(("imported", "code"), [("click", -signal.SIGINT), ("pydantic", 130)])
+def test_ctrl_c_while_it_starts(jobq: Jobq, imported: str, code: int) -> None:
+    """It printed the import that it was in."""
+    program = f"""
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+
+class Interrupting(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "{imported}":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["jobq", "demo", "size"]
+from jobq.__main__ import main
+main()
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=jobq.environment, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert result.returncode == code, result
+    assert result.stderr == ("" if code < 0 else "jobq: interrupted\n")
