@@ -28,14 +28,15 @@ from jobq.servable import (
     unpacked,
 )
 from jobq.task import Task
-from jobq_sqlite import queue_admin, task_listing, task_sql
+from jobq_sqlite import push_sql, queue_admin, task_listing, task_sql
 from jobq_sqlite.bulk import some
 from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
 from jobq_sqlite.journal import SqliteJournal
 from jobq_sqlite.leases import SqliteLeases
 from jobq_sqlite.open_file import OpenFile, StoreFile
-from jobq_sqlite.task_sql import ClaimedRow, NewRow, NothingReady, Now
+from jobq_sqlite.push_sql import NewRow
+from jobq_sqlite.task_sql import ClaimedRow, NothingReady, Now
 
 T = TypeVar("T")
 _FORGET_SECONDS: Final = 0.25  # a worker forgets faster than it can complete
@@ -130,7 +131,7 @@ class SqliteBackend:
         if rows:
             connection, queue = self._link or await self._linked()
             self._epoch = await connection.submit(
-                lambda database, now: task_sql.push(database, queue, rows, now, self._keep),
+                lambda database, now: push_sql.push(database, queue, rows, now, self._keep),
                 may_undo=True,
                 unknown=lambda text: PushUnknown(text, ids),
             )

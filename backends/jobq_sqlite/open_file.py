@@ -4,6 +4,8 @@ import errno
 import sqlite3
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -80,14 +82,8 @@ class StoreFile:
             )
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
-        try:
+        with _closed_by_errors(database, self.path):
             self._prepare_patiently(database, create=create)
-        except sqlite3.Error as error:
-            database.close()
-            raise translate(error, self.path) from error
-        except BaseException:
-            database.close()
-            raise
         return database
 
     def _make_folder(self) -> None:
@@ -193,19 +189,13 @@ class OpenFile:
         if self._reads_beside is not None:
             self._reads_beside.confirm()
         database = self._file.open(create=self._create)
-        try:
+        with _closed_by_errors(database, self.path):
             self._same.remember(database)
             private_file.warn_of_others(self.path)
             self._clock.now(database)
             if self._reads_beside is not None:
                 self._same.compare(self._reads_beside._same)  # noqa: SLF001 - another of this class
                 database.execute("PRAGMA query_only = ON")
-        except sqlite3.Error as error:
-            database.close()
-            raise translate(error, self.path) from error
-        except BaseException:
-            database.close()
-            raise
         return database
 
     def now(self, database: sqlite3.Connection) -> Now:
@@ -261,3 +251,16 @@ def _statements_of(file: str) -> list[str]:
             found.append(begun)
             begun = ""
     return found
+
+
+@contextmanager
+def _closed_by_errors(database: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """Close a connection that cannot be used, and say why in jobq's errors."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        database.close()
+        raise translate(error, path) from error
+    except BaseException:
+        database.close()
+        raise

@@ -1,4 +1,4 @@
-"""The life of a task as SQL: push, claim, settle. Functions that run on the connection's thread, in its transaction.
+"""The life of a task as SQL, once `push_sql` has added it: claim, settle. Runs on the connection's thread, transacted.
 
 Each settle is one UPDATE that compares the receipt and its expiry (S4); `_fenced` is the only place that does so.
 """
@@ -6,25 +6,19 @@ Each settle is one UPDATE that compares the receipt and its expiry (S4); `_fence
 import math
 import secrets
 import sqlite3
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from jobq.errors import DuplicateTask, LockLost, QueueNotFound
+from jobq.errors import LockLost, QueueNotFound
 from jobq.journal.retention import JournalCap
-from jobq.servable import IDS_KEPT, result_json
+from jobq.servable import result_json
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
-from jobq.task import Task
 from jobq_sqlite import journal_writer
-from jobq_sqlite.bulk import some
 
-_IDS_KEPT_SECONDS: Final = IDS_KEPT.total_seconds()
 PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
-_FORGET_AT_ONCE: Final = 200
 _NO_DELAY: Final = timedelta(0)
-_FORGETTING: Final = 4.0  # times what a push of many took to add them
 
 # What may change only while the lease is ours: the one compare of S4.
 _WHERE_OURS: Final = "WHERE seq = ? AND state = 'leased' AND receipt = ? AND expires_at > ?"
@@ -44,8 +38,6 @@ _BACK: Final = f"{_SETTLE} state = ?, available_at = coalesce(?, available_at), 
 _DEAD_LETTER: Final = (
     f"{_SETTLE} state = 'dead', cancel_requested = 0, finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
 )
-# Explicit numbers: SQLite's own begin again where rows are gone.
-_NEWEST: Final = "SELECT epoch, max(newest_gone, coalesce((SELECT max(seq) FROM task), 0)) FROM host"
 LOOK: Final = (
     "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'ready'),"
     " (SELECT min(available_at) FROM task WHERE queue_id = :queue AND state = 'scheduled'),"
@@ -63,8 +55,6 @@ PROMOTE_EXPIRED: Final = (
     "UPDATE task SET state = 'ready', available_at = ?, receipt = NULL, expires_at = NULL, holder = NULL,"
     " beat = NULL WHERE seq = ?"
 )
-OLD: Final = "SELECT seq FROM task WHERE queue_id = ? AND state = 'done' AND finished_at < ? LIMIT ?"
-_FORGET: Final = "DELETE FROM task WHERE seq = ?"
 CLAIM: Final = (
     "SELECT seq, id, body, deliveries, checkpoint, cancel_requested FROM task WHERE queue_id = ? AND state = 'ready'"
     " ORDER BY priority DESC, available_at, seq LIMIT ?"
@@ -100,14 +90,6 @@ class Now(NamedTuple):
     bulk_until: float = math.inf
 
 
-class NewRow(NamedTuple):
-    """A task to add, with what takes long to make of it."""
-
-    task: Task
-    body: bytes
-    fingerprint: bytes
-
-
 class ClaimedRow(NamedTuple):
     """A leased task."""
 
@@ -140,59 +122,6 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
     if row is None:
         raise QueueNotFound(f"queue {name!r} does not exist; the first push makes it, or `jobq QUEUE create`")
     return int(row[0])
-
-
-def push(
-    database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: Now, keep: float | None = _IDS_KEPT_SECONDS
-) -> int:
-    """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8).
-
-    Args:
-        database: in a transaction.
-        queue: the queue's number.
-        rows: what to add.
-        now: the time.
-        keep: for how many seconds the journal keeps what has ended; None = there is none.
-
-    Returns:
-        The epoch that they were pushed in, which the next ones had best be encoded with.
-    """
-    epoch, newest = database.execute(_NEWEST).fetchone()
-    began, before = time.monotonic(), database.total_changes
-    database.executemany(
-        "INSERT INTO task (seq, queue_id, id, priority, fingerprint, epoch, body, state, available_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
-        [(seq, *_columns(queue, row, epoch, now)) for seq, row in enumerate(rows, newest + 1)],
-    )
-    if database.total_changes - before != len(rows):
-        _refuse_other_payloads(database, queue, rows)
-    most = max(_FORGET_AT_ONCE, 2 * len(rows))  # more than is added, so that the file does not grow without end
-    old = database.execute(OLD, (queue, now.wall - max(_IDS_KEPT_SECONDS, keep or 0.0), most)).fetchall()
-    until = max(now.bulk_until, time.monotonic() + _FORGETTING * (time.monotonic() - began))
-    some(old, lambda row: database.execute(_FORGET, row), until)
-    if keep is not None:
-        journal_writer.forget(database, queue, now.wall - keep, until, 2 * most)
-    return int(epoch)
-
-
-def _columns(queue: int, row: NewRow, epoch: int, now: Now) -> tuple[Any, ...]:
-    task = row.task
-    body = row.body if task.epoch == epoch else task.in_epoch(epoch).encode()
-    waits = task.not_before is not None and task.not_before > now.wall
-    where = ("scheduled", task.not_before) if waits else ("ready", now.wall)
-    return queue, task.id, task.priority, row.fingerprint, epoch, body, *where
-
-
-def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> None:
-    for row in rows:
-        found = database.execute(
-            "SELECT fingerprint, state FROM task WHERE queue_id = ? AND id = ?", (queue, row.task.id)
-        ).fetchone()
-        if found is not None and found[0] != row.fingerprint:
-            raise DuplicateTask(
-                f"task id {row.task.id!r} is taken by a task with another payload ({found[1]}); none of this push was"
-                " added. Give the new task another id"
-            )
 
 
 def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> NothingReady | None:

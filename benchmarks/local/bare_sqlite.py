@@ -21,7 +21,8 @@ from jobq.task import Task, TaskResult
 from jobq_sqlite import task_sql
 from jobq_sqlite.host import this_host
 from jobq_sqlite.open_file import StoreFile
-from jobq_sqlite.task_sql import NewRow, Now
+from jobq_sqlite.push_sql import NewRow
+from jobq_sqlite.task_sql import Now
 
 TASKS = 3000
 GROUPS = (1, 32, 100)

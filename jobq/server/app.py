@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from jobq.errors import JobqError
-from jobq.server import health, journal, leases, load_generator, openapi, queues, schemas, tasks
+from jobq.server import deliveries, health, journal, leases, load_generator, openapi, queues, schemas, tasks
 from jobq.server.backend_pool import BackendPool
 from jobq.server.endpoint import QUEUE, Endpoint, Routes
 from jobq.server.error_responses import RequestRefused, refused_for
@@ -104,7 +104,7 @@ class App:
         self._many_valued = FairShare(_MANY_VALUED, 1)
         self._book = tokens or TokenBook(places.root)
         self._waiting: set[asyncio.Event] = set()
-        parts = tasks, leases, queues, journal, load_generator, health
+        parts = tasks, deliveries, leases, queues, journal, load_generator, health
         endpoints = [each for part in parts for each in part.ENDPOINTS]
         self._routes = Routes(endpoints)
         document = openapi.document(endpoints, default_queue=places.default)

@@ -190,7 +190,7 @@ async def test_what_was_not_deleted_is_not_told_as_purged(stage: Stage, monkeypa
         raise LockLost("another reader has it")
 
     with monkeypatch.context() as patched:
-        patched.setattr("jobq_azure.storage.queue_client.Wire.delete", taken)
+        patched.setattr("jobq_azure.storage.queue_client.StorageQueueClient.delete", taken)
         with pytest.raises(BackendUnavailable, match="the service counts 1 more"):
             await stage.backend.purge_dead([task.id])
 

@@ -1,5 +1,6 @@
 """A pseudo-terminal with a program in it and somebody who looks at the screen: what a user sees, not what was sent."""
 
+import contextlib
 import fcntl
 import os
 import select
@@ -162,3 +163,12 @@ class Terminal:
             with self._lock:
                 self.raw += data
                 self._stream.feed(data)
+
+
+def read_to_end(descriptor: int) -> bytes:
+    """Return all that is written to the other side of a terminal, once that is closed."""
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the other side is closed
+        while chunk := os.read(descriptor, 65_536):
+            shown += chunk
+    return shown

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from jobq.task import Task
 from tests.cli.conftest import Jobq
+from tests.cli.terminals import read_to_end
 
 CANARY = "canary-3f9a"
 
@@ -83,21 +84,12 @@ def test_terminal_gets_colours_but_no_other_controls(jobq: Jobq) -> None:
     try:
         process = jobq.start("demo", "worker", stdout=theirs, stderr=theirs, env={"TERM": "xterm"})
         os.close(theirs)
-        shown = b""
-        while chunk := _read_terminal(ours):
-            shown += chunk
+        shown = read_to_end(ours)
         assert process.wait(10) == 0
     finally:
         os.close(ours)
     assert b"| a\x1b[31mred\\x1b[2J\\x1b]0;title\\x07\x1b[0m\r\n" in shown
     assert b"worker started" in shown  # text, on a terminal
-
-
-def _read_terminal(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65_536)
-    except OSError:  # EIO: the other side is closed
-        return b""
 
 
 def test_reader_that_stopped_reading_stops_no_worker(jobq: Jobq) -> None:

@@ -7,6 +7,7 @@ is gone, `tests/unit/test_mutants.py` fails: a mutant follows the code that it w
 from typing import Final
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.running import RUNNING
 from tests.mutants.signing import SIGNING
 from tests.mutants.simulated import SIMULATED
 from tests.mutants.simulated_bus import SIMULATED_BUS
@@ -14,6 +15,7 @@ from tests.mutants.simulated_bus import SIMULATED_BUS
 _MODELS: Final = "tests/models/test_models.py::test_each_model_holds_or_breaks_as_it_must"
 
 BANK: Final[tuple[Mutant, ...]] = (
+    *RUNNING,
     *SIMULATED,
     *SIGNING,
     *SIMULATED_BUS,
@@ -28,27 +30,6 @@ BANK: Final[tuple[Mutant, ...]] = (
             "        now = now"
         ),
         test="tests/sqlite/test_group_commit.py::test_a_lease_that_runs_out_while_the_lock_is_waited_for_is_lost",
-    ),
-    Mutant(
-        name="an offer is confirmed by a renewal that is old again",
-        file="jobq/lease/keeper.py",
-        text="await self._renew_once() and not self._is_stale() and",
-        wrong="await self._renew_once() and",
-        test="tests/unit/test_keeper.py::test_an_offer_whose_renewal_succeeds_and_is_old_again_by_then_is_let_go",
-    ),
-    Mutant(
-        name="an envelope may record the end of the delivery that begins",
-        file="jobq/run/attempt/retry.py",
-        text="task.counters.ends > deliveries - 1",
-        wrong="task.counters.ends > deliveries",
-        test="tests/unit/run/test_retry.py::test_an_envelope_cannot_record_the_end_of_the_delivery_that_begins",
-    ),
-    Mutant(
-        name="a settle pauses past the end of its lease",
-        file="jobq/run/attempt/settle.py",
-        text="first_of(end, keeper.lock_lost_event.wait(), *",
-        wrong="first_of(end, *",
-        test="tests/unit/run/test_settlement.py::test_a_pause_ends_with_the_lease",
     ),
     Mutant(
         name="what expired keeps its place",
@@ -72,13 +53,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sqlite/test_group_commit.py::test_receive_cancelled_with_its_answer_in_hand_gives_back",
     ),
     Mutant(
-        name="a worker drops what a receive brought as it was cancelled",
-        file="jobq/run/worker/receive.py",
-        text="return None if not receiving.done() or receiving.cancelled() else receiving.result()",
-        wrong="return receiving.result() if receiving.done() and not receiving.cancelling() else None",
-        test="tests/unit/run/test_receiving.py::test_s1_a_receive_that_is_answered_as_it_is_cancelled_hands_its_tasks_over",
-    ),
-    Mutant(
         name="a repeated claim takes over a lease that is over (SQLite)",
         file="backends/jobq_sqlite/task_sql.py",
         text="AND expires_at > ? AND instr(",
@@ -100,41 +74,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/postgres/test_late.py::test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row",
     ),
     Mutant(
-        name="strays are killed oldest first",
-        file="jobq/run/guardian/tasks.py",
-        text="for pid in reversed(self._strays())",
-        wrong="for pid in self._strays()",
-        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[newest_first]",
-    ),
-    Mutant(
-        name="a leader is reaped before its group is killed",
-        file="jobq/run/guardian/tasks.py",
-        text="            self.signal(leader, signal.SIGKILL)\n        status, usage",
-        wrong="        status, usage",
-        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[group_before_reap]",
-    ),
-    Mutant(
-        name="the group of a stray lives on",
-        file="jobq/run/process/kernel.py",
-        text="            system.killpg(group, signal.SIGKILL)",
-        wrong="            pass",
-        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[group_of_a_stray]",
-    ),
-    Mutant(
-        name="a task waits for strays of its neighbours",
-        file="jobq/run/guardian/tasks.py",
-        text="if self._killed.get(pid, math.inf) > leader.foreign]",
-        wrong="if self._killed.get(pid, math.inf) > 0]",
-        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[strays_of_a_neighbour]",
-    ),
-    Mutant(
-        name="what cannot be killed is never forgotten",
-        file="jobq/run/guardian/tasks.py",
-        text=("        self._hopeless.pop(pid, None)\n"),
-        wrong="",
-        test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[hopeless_until_reaped]",
-    ),
-    Mutant(
         name="the generator knows no total",
         file="jobq/server/load_generator.py",
         text=("            if wanted.total is not None:\n                count = min(count, wanted.total - pushed)\n"),
@@ -149,62 +88,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/service/test_hostile.py::test_others_are_answered_meanwhile",
     ),
     Mutant(
-        name="a killer's last attempt has neighbours",
-        file="jobq/run/attempt/retry.py",
-        text="return crashes > 0 and crashes == task.budgets.crashes",
-        wrong="return False",
-        test="tests/simulation/test_neighbours.py::test_s11_a_killer_takes_none_of_its_neighbours_with_it",
-    ),
-    Mutant(
-        name="every task that has crashed runs alone",
-        file="jobq/run/attempt/retry.py",
-        text="return crashes > 0 and crashes == task.budgets.crashes",
-        wrong="return crashes > 0",
-        test="tests/simulation/test_neighbours.py::test_throughput_where_machines_vanish_each_minute",
-    ),
-    Mutant(
-        name="what waits for room is charged",
-        file="jobq/run/attempt/supervisor.py",
-        text="verdict = Release(delay)",
-        wrong="verdict = Requeue(self._delivery.task.counters.raised(ends=0), delay)",
-        test="tests/simulation/test_neighbours.py::test_s11_a_killer_takes_none_of_its_neighbours_with_it",
-    ),
-    Mutant(
-        name="room is made all the time",
-        file="jobq/run/attempt/neighbours.py",
-        text="if times < PATIENT or now < self._next_turn:",
-        wrong="if times < PATIENT:",
-        test="tests/simulation/test_neighbours.py::test_room_has_its_share_of_a_workers_time",
-    ),
-    Mutant(
-        name="no room is ever made",
-        file="jobq/run/attempt/neighbours.py",
-        text="if times < PATIENT or now < self._next_turn:",
-        wrong="if True:",
-        test="tests/simulation/test_neighbours.py::test_l1_room_is_made_in_a_queue_that_is_never_empty",
-    ),
-    Mutant(
-        name="something is taken beside what runs alone",
-        file="jobq/run/worker/worker.py",
-        text="elif self._alone is not None:",
-        wrong="elif False:",
-        test="tests/simulation/test_neighbours.py::test_l1_room_is_made_in_a_queue_that_is_never_empty",
-    ),
-    Mutant(
-        name="a worker without its guardian takes more tasks",
-        file="jobq/run/spawn/guardian_spawner.py",
-        text="            self.lost.set()",
-        wrong="            pass",
-        test="tests/process/test_neighbours.py::test_s11_a_worker_whose_guardian_is_gone_takes_nothing_more",
-    ),
-    Mutant(
-        name="a start that is given up frees its slot at once",
-        file="jobq/run/spawn/guardian_spawner.py",
-        text="await asyncio.wait({process.ended}, timeout=ENDING_SECONDS)",
-        wrong="pass",
-        test="tests/timing/test_lifetime.py::test_s11_a_start_that_was_given_up_has_ended_when_its_slot_is_free",
-    ),
-    Mutant(
         name="of a copy on Service Bus the journal hears only when its original is gone",
         file="backends/jobq_azure/service_bus/delivery.py",
         text="            self.on_requeued()",
@@ -217,13 +100,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         text="            task = self.task.requeued()",
         wrong="            task = self.task.released()",
         test="tests/sb/test_requeues.py::test_s3_s7_a_crash_between_the_steps_of_a_give_back_makes_no_second_task",
-    ),
-    Mutant(
-        name="a give-back in doubt is repeated where nothing drops a second copy",
-        file="jobq/run/attempt/settle.py",
-        text="repeats_doubt=capabilities.idempotent_settle)\n    except MalformedTask as fault:  # it has no",
-        wrong="repeats_doubt=True)\n    except MalformedTask as fault:  # it has no",
-        test="tests/unit/run/test_giving_back.py::test_s7_a_give_back_in_doubt_makes_no_second_copy",
     ),
     Mutant(
         name="a letter that is put back has a name of what goes back (Service Bus)",
@@ -360,13 +236,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sb/test_put_off.py::test_s6_what_is_put_off_leaves_no_original_beside_its_copy",
     ),
     Mutant(
-        name="a receive all of which was put back is an outage",
-        file="jobq/run/worker/receive.py",
-        text="self._was_served, denied_since = True, None",
-        wrong="raise",
-        test="tests/sb/test_put_off.py::test_l4_a_fresh_worker_comes_to_what_waits_behind_what_is_put_off",
-    ),
-    Mutant(
         name="a later task's word is told as that of a former one of its id (table journal)",
         file="backends/jobq_azure/table_journal/lives.py",
         text="life = life_meant(last, birth, apart)",
@@ -473,32 +342,11 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/azure/journal/test_journal_races.py::test_what_was_cleared_after_an_attempt_is_gone",
     ),
     Mutant(
-        name="a neighbour speaks for a task whose token it has read",
-        file="jobq/run/attempt/task_socket.py",
-        text="if above is not None and attempt.leader not in above:",
-        wrong="if False:",
-        test="tests/journal/test_inside.py::test_a6_a_neighbour_that_has_read_the_token_cannot_speak_for_a_task",
-    ),
-    Mutant(
-        name="what is not allowed stops what is",
-        file="jobq/run/worker/worker.py",
-        text="self._stopping.drain(  # what runs",
-        wrong="self._stopping.stop(  # what runs",
-        test="tests/cli/security/test_allowed.py::test_s11_what_is_not_allowed_kills_nothing_that_is",
-    ),
-    Mutant(
         name="a chain of links leads out of a checkpoint's folder",
         file="jobq/files/archive.py",
         text="if not Path(os.path.realpath(folder / link.name)).is_relative_to(root):",
         wrong="if False:",
         test="tests/journal/test_checkpoint_files.py::test_a_chain_of_links_does_not_lead_out",
-    ),
-    Mutant(
-        name="arguments that cannot be removed lose an outcome",
-        file="jobq/run/attempt/runner.py",
-        text="    with suppress(OSError):\n        arguments.unlink()",
-        wrong="    arguments.unlink(missing_ok=True)",
-        test="tests/cli/test_calls.py::test_s11_what_a_function_makes_of_the_workers_folder_is_no_fault_of_its_own",
     ),
     Mutant(
         name="each push that is known already costs a request (table journal)",
@@ -564,25 +412,11 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sqlite/test_fair_lock.py::test_who_writes_without_a_pause_leaves_gaps",
     ),
     Mutant(
-        name="a lease that is over is waited for again and again",
-        file="jobq/run/worker/leftovers.py",
-        text="for task_id, due in dues.items() if due > 0 and task_id",
-        wrong="for task_id, due in dues.items() if task_id",
-        test="tests/sb/test_journal.py::test_l1_a_worker_ends_though_a_lease_shows_that_nobody_has",
-    ),
-    Mutant(
         name="what was given back without a copy counts as replaced (Service Bus)",
         file="backends/jobq_azure/table_journal/delivery.py",
         text="raised = int(is_requeue or self._is_replaced)",
         wrong="raised = 1",
         test="tests/sb/test_journal.py::test_s1_what_is_given_back_without_a_copy_was_not_replaced",
-    ),
-    Mutant(
-        name="what could not be buried starts again",
-        file="jobq/run/attempt/retry.py",
-        text="    if _is_given_up(task):",
-        wrong="    if False:",
-        test="tests/unit/run/test_retry.py::test_what_is_given_up_never_starts_again_though_nobody_can_bury_it",
     ),
     Mutant(
         name="a missing dead-letter place is not made when it is needed",
@@ -606,53 +440,11 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sb/test_many_dead_letters.py::test_the_last_is_reached_under_a_short_lock_and_the_others_are_let_go",
     ),
     Mutant(
-        name="who leaves without a guardian does not wait for the kill",
-        file="jobq/run/spawn/guardian_handle.py",
-        text="await finished(self._lifeline.join)",
-        wrong="pass",
-        test="tests/guardian/test_trees.py::test_p2_who_leaves_when_the_guardian_was_killed_leaves_nothing_behind",
-    ),
-    Mutant(
-        name="one dead guard is taken for the death of all three",
-        file="jobq/run/spawn/dead_workers.py",
-        text="len(ended) > 1 and all(ended)",
-        wrong="len(ended) > 1 and any(ended)",
-        test="tests/containment/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
-    ),
-    Mutant(
-        name="a worker of which something lives on is taken for dead",
-        file="jobq/run/spawn/dead_workers.py",
-        text="if worker_id not in carried",
-        wrong="if worker_id",
-        test="tests/containment/test_dead_workers.py::test_l6_only_a_worker_of_which_surely_nothing_lives_is_taken_for_dead",
-    ),
-    Mutant(
-        name="leases are ended of who may have left what no look finds",
-        file="jobq/run/spawn/guardian_spawner.py",
-        text='return "" if self.contained_by == containment.NONE else holder_of(self.worker_id)',
-        wrong="return holder_of(self.worker_id)",
-        test="tests/containment/test_leases_of_the_dead.py::test_s3_what_may_live_on_keeps_its_lease",
-    ),
-    Mutant(
-        name="who sees other mounts judges whether something is left",
-        file="jobq/run/spawn/dead_workers.py",
-        text="if holder_of(worker_id) == each and",
-        wrong="if worker_id != each and",
-        test="tests/containment/test_dead_workers.py::test_s3_who_sees_other_mounts_cannot_tell_that_nothing_is_left",
-    ),
-    Mutant(
         name="the mark of a former lease counts for the one that an older jobq took",
         file="backends/jobq_sqlite/task_sql.py",
         text="AND expires_at > ? AND worker = receipt || ' ' || ?",
         wrong="AND expires_at > ? AND worker LIKE '%' || ' ' || ?",
         test="tests/sqlite/test_store.py::test_s3_a_lease_that_an_older_jobq_took_is_not_the_dead_workers",
-    ),
-    Mutant(
-        name="who may push to one queue has workers push to all",
-        file="jobq/run/attempt/forward.py",
-        text="if verdict.queue not in onward.names:",
-        wrong="if not verdict.queue:",
-        test="tests/journal/test_sending_on.py::test_a_worker_sends_only_where_its_own_list_says[sqlite]",
     ),
     Mutant(
         name="a service on loopback answers every user of the machine",
@@ -685,7 +477,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="who may settle may change what runs",
-        file="jobq/server/tasks.py",
+        file="jobq/server/deliveries.py",
         text="        settlement = Requeue(_counted(",
         wrong="        delivery.task = given\n        settlement = Requeue(_counted(",
         test="tests/service/test_api.py::test_a_requeue_raises_counts_and_changes_nothing_else",
@@ -755,17 +547,10 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a clock that is set back empties a task",
-        file="jobq/server/tasks.py",
+        file="jobq/server/deliveries.py",
         text="return await _held(call, record.body), record",
         wrong='return await _held(call, b""), record',
         test="tests/service/test_settle_races.py::test_no_body_is_lost_to_a_clock",
-    ),
-    Mutant(
-        name="an older version's checkpoint files stay for ever",
-        file="jobq/run/attempt/checkpoints.py",
-        text="(self._fencing, 0) if name == former else ",
-        wrong="",
-        test="tests/journal/test_checkpoint_files.py::test_files_that_an_older_version_has_saved_are_found_and_removed",
     ),
     Mutant(
         name="copies of two messages have one name (Service Bus)",
@@ -773,20 +558,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         text='":".join(map(str, (original.number, *parts)))',
         wrong='":".join(map(str, parts))',
         test=f"{_MODELS}[copies, beside an id that looks like one]",
-    ),
-    Mutant(
-        name="a late save undoes a newer cursor",
-        file="jobq/lease/rules.py",
-        text="    if version <= row.version:",
-        wrong="    if version < 0:",
-        test=f"{_MODELS}[named lease, two cursors]",
-    ),
-    Mutant(
-        name="a stale token changes a named lease",
-        file="jobq/lease/rules.py",
-        text="    if row is None or row.token != token or row.state != HELD or now >= row.expires_at:",
-        wrong="    if row is None or row.state != HELD or now >= row.expires_at:",
-        test=f"{_MODELS}[named lease]",
     ),
     Mutant(
         name="SQLite syncs its log at checkpoints only",

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -15,20 +14,9 @@ import pytest
 
 from jobq.run.process.spawner import StartFailed, StatusLost
 from jobq.run.spawn import asyncio_spawner
-from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 from tests.process.spawning import ENV, Starter, is_dead, open_descriptors, watched, zombies_and_children
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and watches with pidfds")
-
-
-@pytest.fixture(params=["pidfd", "thread"])
-async def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Starter]:
-    if request.param == "thread":
-        monkeypatch.setattr(asyncio_spawner, "_pidfd_open", lambda _pid: None)
-    async with AsyncioSpawner() as spawner:
-        starter = Starter(spawner)
-        yield starter
-        starter.close()
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 255])

@@ -5,7 +5,6 @@ import ctypes
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -20,16 +19,6 @@ from tests.process.spawning import ENV, Starter, is_dead, open_descriptors, watc
 PR_SET_CHILD_SUBREAPER = 36
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and watches with pidfds")
-
-
-@pytest.fixture(params=["pidfd", "thread"])
-async def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Starter]:
-    if request.param == "thread":
-        monkeypatch.setattr(asyncio_spawner, "_pidfd_open", lambda _pid: None)
-    async with AsyncioSpawner() as spawner:
-        starter = Starter(spawner)
-        yield starter
-        starter.close()
 
 
 async def test_p5_many_spawns_leave_no_descriptor_and_no_zombie(start: Starter) -> None:

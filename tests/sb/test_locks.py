@@ -30,23 +30,9 @@ from jobq_azure.service_bus.namespace import Namespace, QueueAddress
 from jobq_azure.service_bus.options import Options
 from tests.azure.stage import eventually
 from tests.sb.stage import LOCK_SECONDS, NOW, QUEUE, Stage, ended, staged
+from tests.ticking import TICKS, is_alive, last_tick
 
 LEASE = timedelta(seconds=4)
-# Its first start ticks for ever, by the clock that no suspend stops; any other ends well.
-_TICKS = """
-echo start >> starts
-if [ "$(wc -l < starts)" -gt 1 ]; then exit 0; fi
-echo $$ > leader
-while :; do cut -d' ' -f1 /proc/uptime >> ticks; sleep 0.05; done
-"""
-
-
-def _alive(leader: Path) -> bool:
-    return Path(f"/proc/{leader.read_text().strip()}").exists()
-
-
-def _last_tick(folder: Path) -> float:
-    return max(float(line) for line in (folder / "ticks").read_text().split("\n") if line)
 
 
 async def _renewed(stage: Stage, times: int = 1) -> None:
@@ -186,16 +172,16 @@ async def test_a_checkpoint_is_refused_in_plain_words(stage: Stage) -> None:
 
 async def test_a_renewal_that_answers_404_kills_the_tree(stage: Stage) -> None:
     # The lock is gone in the middle of the task: its tree dies, and the message is left to others.
-    await stage.backend.push([Task.new(command=_TICKS)])
+    await stage.backend.push([Task.new(command=TICKS)])
     worker = await stage.start("worker")
     await _renewed(stage)
     await eventually((stage.folder / "leader").exists)
     stage.emulator.faults.plan(Fault(404), Operation.RENEW)
     refused = time.clock_gettime(time.CLOCK_BOOTTIME)
     leader = stage.folder / "leader"
-    await eventually(lambda: not _alive(leader))
+    await eventually(lambda: not is_alive(leader))
     assert len(stage.requests(Operation.COMPLETE)) == 0
-    assert _last_tick(stage.folder) < refused + LOCK_SECONDS
+    assert last_tick(stage.folder) < refused + LOCK_SECONDS
     result = await ended(worker)
     assert result.code == 0, result.err
     assert (stage.folder / "starts").read_text() == "start\nstart\n"
@@ -204,13 +190,13 @@ async def test_a_renewal_that_answers_404_kills_the_tree(stage: Stage) -> None:
 
 
 async def test_a_black_hole_kills_the_task_before_its_lock_ends(stage: Stage) -> None:
-    await stage.backend.push([Task.new(command=_TICKS)])
+    await stage.backend.push([Task.new(command=TICKS)])
     worker = await stage.start("worker")
     leader = stage.folder / "leader"
     await eventually(leader.exists)
     await _renewed(stage)
     stage.proxy.strike(Strike.HANG, count=math.inf)
-    await eventually(lambda: not _alive(leader))
+    await eventually(lambda: not is_alive(leader))
     (message,) = stage.queue.messages()
     assert message.state is State.LOCKED, "the task outlived its lock"
     left = message.locked_until - time.time()

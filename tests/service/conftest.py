@@ -1,11 +1,13 @@
 """One service on SQLite for a module's tests, each on a queue of its own."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from jobq.testing.tcp_proxy import TcpProxy
+from jobq_http import HttpBackend, HttpConnection
 from tests.service.server import HttpServer, running
 
 
@@ -22,3 +24,15 @@ def queue(server: HttpServer) -> str:
     name = f"q-{uuid.uuid4().hex[:12]}"
     assert server.ask("PUT", f"/api/queues/{name}")[0] == 202
     return name
+
+
+@pytest.fixture
+async def proxy(server: HttpServer) -> AsyncIterator[TcpProxy]:
+    async with TcpProxy(server.port) as made:
+        yield made
+
+
+@pytest.fixture
+async def near(server: HttpServer, queue: str) -> AsyncIterator[HttpBackend]:
+    async with HttpBackend(HttpConnection(server.url), queue) as made:
+        yield made

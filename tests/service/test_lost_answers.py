@@ -16,23 +16,10 @@ from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_http import HttpBackend, HttpConnection
-from tests.service.server import HttpServer
 
 NOW = timedelta(0)
 LEASE = timedelta(seconds=30)
 LOST = [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK]
-
-
-@pytest.fixture
-async def proxy(server: HttpServer) -> AsyncIterator[TcpProxy]:
-    async with TcpProxy(server.port) as made:
-        yield made
-
-
-@pytest.fixture
-async def near(server: HttpServer, queue: str) -> AsyncIterator[HttpBackend]:
-    async with HttpBackend(HttpConnection(server.url), queue) as made:
-        yield made
 
 
 @pytest.fixture

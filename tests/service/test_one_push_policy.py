@@ -10,25 +10,13 @@ import pytest
 import jobq
 from jobq.errors import JobqError
 from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
-from jobq_http import HttpBackend, HttpConnection
+from jobq_http import HttpBackend
 from tests.cli.conftest import Jobq
 from tests.service.server import HttpServer
 
 Ending = tuple[int, str]  # the exit code, and the error
 LINES = ("echo 1", "echo 2")
 LISTED = f"async def tasks():\n    for line in {LINES!r}:\n        yield line\n"
-
-
-@pytest.fixture
-async def proxy(server: HttpServer) -> AsyncIterator[TcpProxy]:
-    async with TcpProxy(server.port) as made:
-        yield made
-
-
-@pytest.fixture
-async def near(server: HttpServer, queue: str) -> AsyncIterator[HttpBackend]:
-    async with HttpBackend(HttpConnection(server.url), queue) as made:
-        yield made
 
 
 def of_library(push: Callable[[jobq.Queue], Awaitable[object]]) -> Callable[[Path, str], Awaitable[Ending]]:

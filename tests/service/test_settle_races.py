@@ -11,7 +11,7 @@ import pytest
 
 from jobq.clock import SystemClock
 from jobq.servable import ListedTask
-from jobq.server import schemas, tasks
+from jobq.server import deliveries, schemas
 from jobq.task import Task
 from jobq_sqlite import SqliteBackend, StoreFile
 from jobq_sqlite.host import this_host
@@ -29,11 +29,11 @@ class Doubtful(SqliteBackend):
 
 REQUESTS: list[Callable[[str, Task], tuple[Any, Any]]] = [
     lambda receipt, task: (
-        tasks.requeue,
+        deliveries.requeue,
         schemas.RequeueRequest(receipt=receipt, task=task.model_dump(mode="json", exclude_none=True)),
     ),
-    lambda receipt, _: (tasks.release, schemas.ReleaseRequest(receipt=receipt)),
-    lambda receipt, _: (tasks.fail, schemas.FailRequest(receipt=receipt, detail="exit code 1")),
+    lambda receipt, _: (deliveries.release, schemas.ReleaseRequest(receipt=receipt)),
+    lambda receipt, _: (deliveries.fail, schemas.FailRequest(receipt=receipt, detail="exit code 1")),
 ]
 
 

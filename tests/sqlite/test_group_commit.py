@@ -16,7 +16,7 @@ from jobq.settlement import Complete, Release
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import crashes
-from jobq_sqlite import SqliteBackend, task_sql
+from jobq_sqlite import SqliteBackend, push_sql
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, states, tasks, virtual_file
 
 
@@ -261,7 +261,7 @@ async def _given_back(queue: SqliteBackend) -> None:
 
 async def test_what_is_old_is_forgotten_faster_than_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A push forgets more than it adds, so the file does not grow without end."""
-    monkeypatch.setattr(task_sql, "_FORGETTING", 1e6)  # in as much time as a busy machine takes for it
+    monkeypatch.setattr(push_sql, "_FORGETTING", 1e6)  # in as much time as a busy machine takes for it
     async with SqliteBackend(virtual_file(tmp_path), "q", keep=timedelta(0)) as queue:
         await queue.create()
         await queue.push(tasks(1))

@@ -148,7 +148,7 @@ async def test_a_commit_to_a_file_that_has_gone_meanwhile_is_not_acknowledged(
             del arguments
             path.unlink()
 
-        monkeypatch.setattr("jobq_sqlite.task_sql.push", push_and_delete)
+        monkeypatch.setattr("jobq_sqlite.push_sql.push", push_and_delete)
         with pytest.raises(StoreUnusable, match="has lost"):
             await queue.push(tasks(1, "late"))
 

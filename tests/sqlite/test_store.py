@@ -15,7 +15,7 @@ from jobq.servable import served
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
-from jobq_sqlite import queue_admin, task_sql
+from jobq_sqlite import push_sql, queue_admin, task_sql
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, states, tasks, virtual_file
 
 MONTH = 30 * 86400
@@ -200,7 +200,7 @@ async def test_peek_shows_what_a_claim_takes(tmp_path: Path) -> None:
         (task_sql.LOOK, {"queue": 0}, ["task_leased", "task_ready", "task_scheduled"]),
         (task_sql.PROMOTE_DUE, [0] * 3, ["task_scheduled"]),
         (task_sql.EXPIRED, [0] * 3, ["task_leased"]),
-        (task_sql.OLD, [0] * 3, ["task_done"]),
+        (push_sql.OLD, [0] * 3, ["task_done"]),
     ],
     ids=["claim", "look", "due", "expired", "forget"],
 )

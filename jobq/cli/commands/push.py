@@ -1,8 +1,6 @@
 """`jobq QUEUE push`: tasks from options, a file, a pipe or an argument vector into the queue, in bounded memory."""
 
-import os
 import shlex
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,10 +18,12 @@ from jobq.cli.common import (
     with_queue,
 )
 from jobq.cli.display import terminal
-from jobq.errors import JobqError, MalformedTask
-from jobq.formats import strict_json
+from jobq.cli.submit.push_options import call_of, check_rules, check_sources, kwargs_of, variables_of
+from jobq.errors import JobqError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from jobq.backend import Backend
     from jobq.cli.submit.push_chunks import Echo
     from jobq.settings import Settings
@@ -62,39 +62,16 @@ class _PushCommand(ProgramCommand):
         return ["[OPTIONS]", "[-c COMMAND ... | FILE | --call MODULE:FUNCTION | -- PROGRAM [ARGS]...]"]
 
 
-def _function(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
-    if text is not None:
-        from jobq.task import Task  # noqa: PLC0415 - `jobq push --help` must not pay for pydantic
-
-        try:
-            Task.new(call=text)
-        except MalformedTask as error:
-            raise click.BadParameter(f"{text!r} {error.what}") from None
-    return text
-
-
-def _object(_context: click.Context, _parameter: click.Parameter, text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        value = strict_json.loads(os.fsencode(text))
-    except MalformedTask as error:
-        raise click.BadParameter(str(error)) from None
-    if not isinstance(value, dict):
-        raise click.BadParameter("""must be a JSON object, such as '{"n": 1}'""")
-    return value
-
-
 @click.command(cls=_PushCommand, help=_HELP, examples=_EXAMPLES)
 @click.argument("file", required=False)
 @click.option("-c", "--command", "commands", multiple=True, metavar="COMMAND", help="A shell command; may be repeated.")
 @click.option(
     "--call",
     metavar="MODULE:FUNCTION",
-    callback=_function,
+    callback=call_of,
     help="A Python function, imported and called in a process of its own; what it returns is the task's result.",
 )
-@click.option("--kwargs", metavar="JSON", callback=_object, help="Its arguments by name, as a JSON object.")
+@click.option("--kwargs", metavar="JSON", callback=kwargs_of, help="Its arguments by name, as a JSON object.")
 @click.option(
     "--env",
     "variables",
@@ -171,10 +148,10 @@ def push(
     settings = read_settings(
         num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions, on_exit=on_exit or None
     )
-    _check_rules(settings.on_exit, spec_of(ctx, settings), settings)
+    check_rules(settings.on_exit, spec_of(ctx, settings), settings)
     queue = parse(spec_of(ctx, settings))  # before anything is read
     template = TaskOptions(
-        env=_variables(variables),
+        env=variables_of(variables),
         cwd=None if cwd is None else str(Path.cwd() / cwd) if cwd else cwd,
         timeout=timeout.total_seconds() if timeout is not None else None,
         priority=priority,
@@ -184,7 +161,7 @@ def push(
         budgets=budgets_of(settings),
     )
     argv: tuple[str, ...] | None = program_of(ctx)
-    _check_sources(file, commands, argv, call, spec, id_)
+    check_sources(file, commands, argv, call, spec, id_)
     if kwargs is not None and call is None:
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     _check_wait(wait, wait_timeout)
@@ -268,30 +245,6 @@ def _opened(path: str) -> "Input":
         raise
 
 
-def _check_rules(rules: Sequence[str], text: str, settings: "Settings") -> None:
-    from dataclasses import replace  # noqa: PLC0415 - --help must not pay for it
-
-    from jobq.errors import InvalidSpec  # noqa: PLC0415 - as above
-    from jobq.formats.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
-    from jobq.spec import parse as parse_spec  # noqa: PLC0415 - as above
-    from jobq.spec import resolve  # noqa: PLC0415 - as above
-
-    for rule in rules:
-        try:
-            _, action = parse(rule)
-        except ValueError as error:
-            raise click.UsageError(f"--on-exit: {error}") from None
-        if not action.queue:
-            continue
-        spec = parse_spec(text)
-        if action.queue == spec.queue:
-            raise click.UsageError(f"--on-exit: {rule} names the queue itself; to run it again there write retry")
-        try:
-            resolve(str(replace(spec, queue=action.queue)), settings)  # what the service takes as a name
-        except InvalidSpec as error:
-            raise click.UsageError(f"--on-exit: {error}") from None
-
-
 def _check_wait(wait: bool, wait_timeout: timedelta | None) -> None:
     if wait_timeout is not None and not wait:
         raise click.UsageError("--wait-timeout goes with --wait")
@@ -365,43 +318,6 @@ def _push_resumably(
         return await wait_for(backend, await resumable.ids(), as_json=echo.as_json, timeout=echo.wait_timeout)
 
     return with_queue(ctx, work, settings, interruptible=echo.kept is not None)
-
-
-def _check_sources(
-    file: str | None,
-    commands: tuple[str, ...],
-    argv: tuple[str, ...] | None,
-    call: str | None,
-    spec: str | None,
-    id_: str | None,
-) -> None:
-    if argv == ():
-        raise click.UsageError("no program after `--`")
-    places = (file is not None) + bool(commands) + (argv is not None) + (call is not None) + (spec is not None)
-    if places > 1:
-        raise click.UsageError(
-            "tasks come from one place: -c, a FILE, --call, --spec, or a program after `--`; push twice for two"
-        )
-    if id_ is not None and (len(commands) != 1 and argv is None and call is None):
-        raise click.UsageError(
-            "--id names one task: give it with one -c, --call or a program; JSON lines have ids of their own"
-        )
-    if not places and terminal.has_terminal_input():
-        raise click.UsageError(
-            "nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, --call FUNCTION, or -- PROGRAM"
-        )
-
-
-def _variables(pairs: Sequence[str]) -> Mapping[str, str]:
-    values = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            if name not in os.environ:
-                raise click.UsageError(f"--env {name}: there is no such variable here; write {name}=VALUE")
-            value = os.environ[name]
-        values[name] = value
-    return values
 
 
 def _again(ctx: click.Context) -> str:

@@ -41,12 +41,9 @@ class CallbackRunner:
 
     async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:  # noqa: ARG002 - nobody else can stop it: the keeper's event is all there is
         """Schedule the callback."""
-        try:
-            arguments = self._convention.arguments(task)
-        except ArgumentsRefused as refused:
-            return Ended(Outcome(kind=OutcomeKind.FAILED, detail=str(refused)))
-        if self._convention.takes_context:
-            arguments[CONTEXT] = TaskContext(task, delivery, keeper)
+        arguments = _arguments(self._convention, task, lambda: TaskContext(task, delivery, keeper))
+        if isinstance(arguments, Ended):
+            return arguments
         calling = asyncio.create_task(self._call(arguments), name=f"callback of {task.id}")
         return FutureRunning(calling, task.id, stop=calling.cancel, patience=self._patience)
 
@@ -71,12 +68,9 @@ class ThreadRunner:
 
     async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:  # noqa: ARG002 - nobody else can stop it: the keeper's event is all there is
         """Start the thread; raises StartFailed."""
-        try:
-            arguments = self._convention.arguments(task)
-        except ArgumentsRefused as refused:
-            return Ended(Outcome(kind=OutcomeKind.FAILED, detail=str(refused)))
-        if self._convention.takes_context:
-            arguments[CONTEXT] = thread_context(task, delivery, keeper)
+        arguments = _arguments(self._convention, task, lambda: thread_context(task, delivery, keeper))
+        if isinstance(arguments, Ended):
+            return arguments
         try:
             future = _in_thread(lambda: self._convention.callback(**arguments), f"jobq {task.id}")
         except RuntimeError as error:
@@ -191,6 +185,15 @@ class FutureRunning:
         """Leave it, if it runs still."""
         self.kill()
         await self.ended()
+
+
+def _arguments(convention: CallbackSignature, task: Task, context: Callable[[], object]) -> "dict[str, Any] | Ended":
+    """Return what the callback is called with, or that it cannot be called with the task's arguments."""
+    try:
+        arguments = convention.arguments(task)
+    except ArgumentsRefused as refused:
+        return Ended(Outcome(kind=OutcomeKind.FAILED, detail=str(refused)))
+    return arguments | {CONTEXT: context()} if convention.takes_context else arguments
 
 
 def _cannot() -> None:

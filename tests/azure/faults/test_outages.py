@@ -1,35 +1,20 @@
 """A real worker through a service that goes silent, away or busy: P1, L4, S4; the leases are the service's own."""
 
 import math
-from pathlib import Path
 
 import pytest
 
 from jobq.task import Task
 from jobq.testing.http_proxy import Strike
 from tests.azure.stage import SHORT, Stage, ended, eventually, is_update
+from tests.ticking import TICKS, is_alive, last_tick
 
 _LEASE_SECONDS = 4.0
-# Its first start ticks for ever, by the clock that no suspend stops; any other ends well.
-_TICKS = """
-echo start >> starts
-if [ "$(wc -l < starts)" -gt 1 ]; then exit 0; fi
-echo $$ > leader
-while :; do cut -d' ' -f1 /proc/uptime >> ticks; sleep 0.05; done
-"""
-
-
-def _alive(leader: Path) -> bool:
-    return Path(f"/proc/{leader.read_text().strip()}").exists()
-
-
-def _last_tick(folder: Path) -> float:
-    return max(float(line) for line in (folder / "ticks").read_text().split("\n") if line)
 
 
 @pytest.mark.parametrize("outage", ["black hole", "refusal"])
 async def test_task_is_dead_before_its_lease_ends(stage: Stage, outage: str) -> None:
-    await stage.backend.push([Task.new(command=_TICKS)])
+    await stage.backend.push([Task.new(command=TICKS)])
     worker = await stage.start("worker", **SHORT)
     await stage.proxy.until(lambda: any(each.status == 204 for each in stage.proxy.requests if is_update(each)))
     if outage == "black hole":
@@ -37,10 +22,10 @@ async def test_task_is_dead_before_its_lease_ends(stage: Stage, outage: str) -> 
     else:
         await stage.proxy.refuse()
     leader = stage.folder / "leader"
-    await eventually(lambda: not _alive(leader))
+    await eventually(lambda: not is_alive(leader))
     # The lease was counted by the service from some moment after this one.
     granted = max(each.began for each in stage.proxy.requests if is_update(each) and each.status == 204)
-    assert _last_tick(stage.folder) < granted + _LEASE_SECONDS - 0.5, "the task lived into the margin of its lease"
+    assert last_tick(stage.folder) < granted + _LEASE_SECONDS - 0.5, "the task lived into the margin of its lease"
     assert (stage.folder / "starts").read_text() == "start\n"
     await stage.proxy.heal()
     result = await ended(worker)

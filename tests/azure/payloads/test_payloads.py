@@ -21,7 +21,7 @@ from jobq_azure.storage import large_payloads
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.large_payloads import CONTAINER
 from tests.azure.emulator import ACCOUNT
-from tests.azure.payloads.payload_stage import LARGE, blobs_of, delete_blobs, large_task, no_blobs, push_as_cli
+from tests.azure.payloads.payload_stage import blobs_of, delete_blobs, large_task, no_blobs, push_as_cli
 from tests.azure.stage import LEASE, NOW, Stage, make_container
 
 

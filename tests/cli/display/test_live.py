@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Callable
 
 import pytest
 from rich.cells import cell_len
@@ -14,24 +13,8 @@ from jobq.events import Event
 from jobq.run.process.usage import UsageReading
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
+from tests.cli.display.conftest import WAIT, Opened, release
 from tests.cli.terminals import Terminal
-
-Opened = Callable[..., Terminal]
-WAIT = "until test -e enough; do sleep 0.05; done"
-
-
-@pytest.fixture
-def opened(jobq: Jobq) -> Opened:
-    """Return what opens a terminal with a jobq command line in it."""
-
-    def open_(*arguments: str, env: dict[str, str] | None = None, **more: int) -> Terminal:
-        return Terminal(jobq.argv(*arguments), jobq.environment | (env or {}), jobq.folder, **more)
-
-    return open_
-
-
-def release(jobq: Jobq) -> None:
-    (jobq.folder / "enough").touch()
 
 
 def test_slots_and_counts_below_the_lines(jobq: Jobq, opened: Opened) -> None:

@@ -2,33 +2,15 @@
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
+from tests.cli.display.conftest import WAIT, Opened, release
 from tests.cli.terminals import Terminal
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
-Opened = Callable[..., Terminal]
-
-
-@pytest.fixture
-def opened(jobq: Jobq) -> Opened:
-    """Return what opens a terminal with a jobq command line in it."""
-
-    def open_(*arguments: str, env: dict[str, str] | None = None, **more: int) -> Terminal:
-        return Terminal(jobq.argv(*arguments), jobq.environment | (env or {}), jobq.folder, **more)
-
-    return open_
-
-
-def release(jobq: Jobq) -> None:
-    (jobq.folder / "enough").touch()
-
-
-WAIT = "until test -e enough; do sleep 0.05; done"
 
 
 def test_terminal_that_takes_nothing_delays_no_task(jobq: Jobq, opened: Opened) -> None:

@@ -138,13 +138,13 @@ def test_retry_all_leaves_those_that_die_again(jobq: Jobq) -> None:
     jobq.kill_tasks(*(Task.new(command="true") for _ in range(700)))
     program = """
 from datetime import timedelta
-from jobq.settlement import DeadLetter
+from jobq.settlement import MoveToDeadLetters
 from jobq_sqlite.backend import SqliteBackend
 redrive = SqliteBackend.redrive
 async def deadly(self, ids):
     found = await redrive(self, ids)
     for delivery in await self.receive(1000, timedelta(seconds=60), timedelta(0)):
-        await delivery.settle(DeadLetter("failed", "again"))
+        await delivery.settle(MoveToDeadLetters("failed", "again"))
     return found
 SqliteBackend.redrive = deadly
 from jobq.cli.main import main

@@ -11,6 +11,7 @@ import pytest
 
 from jobq.cli.localrun.input_feed import id_for, line_of
 from tests.cli.conftest import Jobq, eventually, read_job_log
+from tests.cli.terminals import read_to_end
 from tests.guardian.stage import worker_below
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -168,22 +169,13 @@ def test_progress_on_a_terminal(jobq: Jobq) -> None:
     try:
         process = jobq.start("run", "--view", "live", "commands", stderr=theirs, env={"TERM": "xterm"})
         os.close(theirs)
-        shown = b""
-        while chunk := _read(ours):
-            shown += chunk
+        shown = read_to_end(ours)
         assert process.wait(10) == 0
     finally:
         os.close(ours)
     assert b"1 of 2" in shown
     assert process.stdout is not None
     assert process.stdout.read() == b"1\n"
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65_536)
-    except OSError:  # EIO: the other side is closed
-        return b""
 
 
 def test_sigkill_of_a_temporary_run_leaves_nothing(jobq: Jobq) -> None:

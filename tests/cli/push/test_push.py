@@ -15,6 +15,7 @@ from jobq.errors import MalformedTask
 from jobq.submit.input_lines import LineCutter, TaskOptions
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
+from tests.cli.terminals import read_to_end
 
 
 def test_commands_are_acknowledged_in_order(jobq: Jobq) -> None:
@@ -252,21 +253,12 @@ def test_progress_only_on_a_terminal(jobq: Jobq) -> None:
         assert process.stdin is not None
         process.stdin.write(b"".join(b"echo %d %b\n" % (n, b"x" * 200) for n in range(5000)))
         process.stdin.close()
-        shown = b""
-        while chunk := _read_terminal(ours):
-            shown += chunk
+        shown = read_to_end(ours)
         assert process.wait(10) == 0
     finally:
         os.close(ours)
     assert b"queueing" in shown
     assert b"queued 5000 tasks on demo" in shown
-
-
-def _read_terminal(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65_536)
-    except OSError:  # EIO: the other side is closed
-        return b""
 
 
 def test_two_pushers_at_once_make_the_queue_once(jobq: Jobq) -> None:

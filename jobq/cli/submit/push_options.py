@@ -1,0 +1,103 @@
+"""What the options of `push` mean, which values they take, and which go together."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobq.cli.display import terminal
+from jobq.errors import MalformedTask
+from jobq.formats import strict_json
+
+if TYPE_CHECKING:
+    from jobq.settings import Settings
+
+
+def call_of(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    """Return the function that is named, as click asks."""
+    if text is not None:
+        from jobq.task import Task  # noqa: PLC0415 - `jobq push --help` must not pay for pydantic
+
+        try:
+            Task.new(call=text)
+        except MalformedTask as error:
+            raise click.BadParameter(f"{text!r} {error.what}") from None
+    return text
+
+
+def kwargs_of(_context: click.Context, _parameter: click.Parameter, text: str | None) -> dict[str, Any] | None:
+    """Return a JSON object, as click asks."""
+    if text is None:
+        return None
+    try:
+        value = strict_json.loads(os.fsencode(text))
+    except MalformedTask as error:
+        raise click.BadParameter(str(error)) from None
+    if not isinstance(value, dict):
+        raise click.BadParameter("""must be a JSON object, such as '{"n": 1}'""")
+    return value
+
+
+def check_sources(
+    file: str | None,
+    commands: tuple[str, ...],
+    argv: tuple[str, ...] | None,
+    call: str | None,
+    spec: str | None,
+    id_: str | None,
+) -> None:
+    """Raise UsageError unless tasks come from exactly one place."""
+    if argv == ():
+        raise click.UsageError("no program after `--`")
+    places = (file is not None) + bool(commands) + (argv is not None) + (call is not None) + (spec is not None)
+    if places > 1:
+        raise click.UsageError(
+            "tasks come from one place: -c, a FILE, --call, --spec, or a program after `--`; push twice for two"
+        )
+    if id_ is not None and (len(commands) != 1 and argv is None and call is None):
+        raise click.UsageError(
+            "--id names one task: give it with one -c, --call or a program; JSON lines have ids of their own"
+        )
+    if not places and terminal.has_terminal_input():
+        raise click.UsageError(
+            "nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, --call FUNCTION, or -- PROGRAM"
+        )
+
+
+def check_rules(rules: Sequence[str], text: str, settings: "Settings") -> None:
+    """Raise UsageError for an exit rule that cannot hold on this queue."""
+    from dataclasses import replace  # noqa: PLC0415 - --help must not pay for it
+
+    from jobq.errors import InvalidSpec  # noqa: PLC0415 - as above
+    from jobq.formats.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.spec import parse as parse_spec  # noqa: PLC0415 - as above
+    from jobq.spec import resolve  # noqa: PLC0415 - as above
+
+    for rule in rules:
+        try:
+            _, action = parse(rule)
+        except ValueError as error:
+            raise click.UsageError(f"--on-exit: {error}") from None
+        if not action.queue:
+            continue
+        spec = parse_spec(text)
+        if action.queue == spec.queue:
+            raise click.UsageError(f"--on-exit: {rule} names the queue itself; to run it again there write retry")
+        try:
+            resolve(str(replace(spec, queue=action.queue)), settings)  # what the service takes as a name
+        except InvalidSpec as error:
+            raise click.UsageError(f"--on-exit: {error}") from None
+
+
+def variables_of(pairs: Sequence[str]) -> Mapping[str, str]:
+    """Return the variables that are given, or named to be taken from here; raises UsageError."""
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise click.UsageError(f"--env {name}: there is no such variable here; write {name}=VALUE")
+            value = os.environ[name]
+        values[name] = value
+    return values
