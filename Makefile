@@ -29,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs lock licences image-digests bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos soak clean
+.PHONY: help install demo test check versions format lint types docs lock licences image-digests bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -175,6 +175,9 @@ report: $(STAMP) ## write docs/reliability.md from the records of the last night
 
 chaos: $(STAMP) $(AZURITE_STAMP) ## strike real workers on each store for half a minute; not part of check
 	@$(BIN)/python -m tests.chaos $(CHAOS)
+
+fuzz-http: $(STAMP) ## five minutes of requests to the service that its OpenAPI allows, and of such that it does not
+	@nice $(BIN)/python -m pytest -q -s -m soak tests/service/test_openapi.py
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

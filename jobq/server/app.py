@@ -98,7 +98,7 @@ class App:
         parts = tasks, leases, queues, journal, load_generator, health
         endpoints = [each for part in parts for each in part.ENDPOINTS]
         self._routes = Routes(endpoints)
-        document = openapi.document(endpoints, default_queue=places.default)
+        document = openapi.document(endpoints, default_queue=places.default, needs_tokens=needs_tokens)
         # Written once: anybody may ask for it, as often as he likes.
         self.service = Service(places, openapi=json.dumps(document, indent=1).encode())
 
@@ -187,6 +187,10 @@ class App:
         queue = path.get("queue", self.service.places.default if named is None else named)
         if not QUEUE.fullmatch(queue):
             raise Refused(400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores")
+        if endpoint.is_of_default and queue != self.service.places.default:
+            raise Refused(400, "malformed_request", f"queue: this is about {self.service.places.default!r} alone")
+        for parameter in endpoint.parameters if query else ():
+            parameter.read(query)
         return Call(
             self.service, queue, path, query, None, _ANYONE, address, asyncio.Event(), lambda _scope, _queue: True
         )

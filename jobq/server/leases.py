@@ -9,16 +9,14 @@ from typing import Any, Final
 from jobq.errors import LockLost
 from jobq.lease.store import Busy, Grant, LeaseRecord, LeaseState, LeaseStore, Request, checked_name, store_of
 from jobq.server import answers, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Parameter, Reply, whole
+from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Parameter, Reply
 from jobq.server.error_responses import Refused
 from jobq.server.tokens import Scope
 
 _ACCEPTED: Final = {"accepted": True}
 _OURS: Final = "jobq."  # names of the service itself
 _DONE: Final = {202: answers.Accepted}
-_RESOURCE: Final = Parameter(
-    name="resource", schema={"type": "string", "maxLength": 128}, text="Only the lease of this name."
-)
+_RESOURCE: Final = Parameter(name="resource", schema=schemas.RESOURCE, text="Only the lease of this name.")
 _TOKEN: Final = Parameter(
     name="token",
     schema={"type": "integer", "minimum": 1, "maximum": schemas.MAX_TOKEN},
@@ -133,7 +131,7 @@ def _list(path: str, summary: str, wanted: Callable[[LeaseRecord], bool]) -> Non
         summary=summary,
     )
     async def handler(call: Call) -> Reply:
-        limit, after = whole(call, "limit", 100, schemas.MAX_PAGE), call.query.get("after", "")
+        limit, after = LIMIT.read(call.query), AFTER.read(call.query) or ""
         name = call.query.get("resource")
         store = await _store(call)
         if name is None:
@@ -162,7 +160,7 @@ _list("/released", "Show those that were given back.", _in_state(LeaseState.RELE
 _list("/confirmed", "Show those that were taken for good.", _in_state(LeaseState.CONFIRMED))
 
 
-@ENDPOINTS.add("GET", "/{id}", Scope.VIEW, answers={200: answers.LeaseShown})
+@ENDPOINTS.add("GET", "/{id}", Scope.VIEW, answers={200: answers.LeaseShown}, id_schema=schemas.RESOURCE)
 async def show(call: Call) -> Reply:
     """Show a lease. One that is named like a list is found by ?resource=."""
     name = checked_name(call.path["id"])
@@ -206,15 +204,16 @@ def _audit(call: Call) -> None:
     call.audited |= {"lease": call.body.resource, "token": call.body.token}
 
 
-@ENDPOINTS.add("DELETE", "/{id}", None, answers={200: answers.LeaseShown}, parameters=(_TOKEN,))
+@ENDPOINTS.add(
+    "DELETE", "/{id}", None, answers={200: answers.LeaseShown}, parameters=(_TOKEN,), id_schema=schemas.RESOURCE
+)
 async def release_by_id(call: Call) -> Reply:
     """Give a name back under its token; without one, and as admin, keep its holder from renewing."""
-    text = call.query.get("token")
-    if text is None:
+    token = _TOKEN.read(call.query)
+    if token is None:
         call.needs(Scope.ADMIN)
         return await _revoke(call)
     call.needs(Scope.ADMIN if call.path["id"].startswith(_OURS) else Scope.LEASE)
-    token = whole(call, "token", 0, schemas.MAX_TOKEN)
     name = checked_name(call.path["id"])
     call.audited |= {"lease": name, "token": token}
     store = await _store(call)

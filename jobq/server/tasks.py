@@ -18,7 +18,7 @@ from jobq.journal.wire import body_fields
 from jobq.run.attempt import retry
 from jobq.servable import HeldDelivery, Kind, TaskRecord
 from jobq.server import answers, journal_records, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Handler, Parameter, Reply, malformed, whole
+from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Handler, Parameter, Reply, malformed
 from jobq.server.error_responses import Refused, refused_for
 from jobq.server.request_parsing import aside
 from jobq.server.tokens import Scope
@@ -357,10 +357,7 @@ def _refusal(refused: Refused) -> dict[str, Any]:
 @ENDPOINTS.add("GET", "", Scope.VIEW, **_PAGES | {"parameters": (AFTER, LIMIT, _STATE)})
 async def page(call: Call) -> Reply:
     """Show tasks, by id."""
-    kind = Kind(call.query.get("state", Kind.ALL)) if call.query.get("state", "all") in set(Kind) else None
-    if kind is None:
-        raise Refused(400, "malformed_request", f"state must be one of {', '.join(Kind)}")
-    return await _page(call, kind)
+    return await _page(call, Kind(_STATE.read(call.query) or Kind.ALL))
 
 
 @ENDPOINTS.add("GET", "/started", Scope.VIEW, **_PAGES)
@@ -382,10 +379,7 @@ async def dead(call: Call) -> Reply:
 
 
 async def _page(call: Call, kind: Kind) -> Reply:
-    limit = whole(call, "limit", 100, schemas.MAX_PAGE)
-    after = call.query.get("after", "")
-    if "\0" in after:
-        raise Refused(400, "malformed_request", "after: holds a NUL")
+    limit, after = LIMIT.read(call.query), AFTER.read(call.query) or ""
     backend = await call.backend()
     found = await backend.page(kind, after, limit + 1)
     shown = [_shown(record) for record in found[:limit]]
