@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from jobq.errors import JobqError
-from jobq.server import health, journal, leases, load_generator, openapi, queues, schemas, tasks
+from jobq.server import health, journal, leases, load_generator, openapi, queues, refusals, schemas, tasks
 from jobq.server.backend_pool import Places
 from jobq.server.endpoint import QUEUE, Call, Endpoint, Service, validated
 from jobq.server.error_responses import Refused, refused_for
@@ -35,8 +35,6 @@ _SEND_SECONDS: Final = 60.0
 _MANY_VALUED: Final = 2  # bodies of many values that are in memory at once
 _ROOM_SECONDS: Final = 20.0  # that a large body waits for others
 _TOO_MANY: Final = 429
-_NOT_LET_IN: Final = frozenset({401, 403})
-_NOTED_PER_SECOND: Final = 1.0
 _SERVICE: Final = (schemas.SERVICE_HEADER.lower().encode(), schemas.API_VERSION.encode())
 _JSON: Final = (b"content-type", b"application/json")
 _COMMON_HEADERS: Final = [_SERVICE, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
@@ -90,7 +88,7 @@ class App:
         self._limits = limits or Limits()
         self._rate = Rate(self._limits.rate, self._limits.burst)
         self._bad = Rate(self._limits.bad_tokens, 4 * self._limits.bad_tokens)
-        self._noted = Rate(_NOTED_PER_SECOND, _NOTED_PER_SECOND)
+        self._refusals = refusals.Refusals()
         self._room = BodyRoom(self._limits.all_bodies_bytes, self._limits.bodies_of_one_bytes)
         self._turns = BodyRoom(_MANY_VALUED, 1)  # a body each
         self._book = tokens or TokenBook(places.root)
@@ -107,6 +105,7 @@ class App:
         self.service.is_stopping = True
         for gone in self._waiting:
             gone.set()
+        self._refusals.end()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -162,7 +161,9 @@ class App:
         finally:
             if call is not None:
                 call.end()
-                if (endpoint.changes and has_begun) or self._is_noted(call, status):
+                if status in refusals.STATUSES:
+                    self._refusals.note(call, endpoint.name, status)
+                elif endpoint.changes and has_begun:
                     call.audit(endpoint.name, status)
         return status, value
 
@@ -230,10 +231,6 @@ class App:
             turn=partial(wait_for, self._turns),
         )
         call.body = await aside(call.size, lambda: validated(model, fields))
-
-    def _is_noted(self, call: Call, status: int) -> bool:
-        """Return whether this is a refusal for the audit; of one who asks too often it has one each second."""
-        return status in _NOT_LET_IN or (status == _TOO_MANY and not self._noted.wait(_who(call)))
 
     async def _holder(self, headers: Mapping[bytes, bytes], address: str) -> TokenRecord | None:
         """Return whose token this is; None = no token is needed here."""
