@@ -9,6 +9,7 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -33,13 +34,14 @@ class Unfit(ConfigurationError):
     """A folder that cannot be saved, or an archive that cannot be restored; says why."""
 
 
-def pack(folder: Path, target: Path, most_bytes: int) -> str:
+def pack(folder: Path, target: Path, most_bytes: int, rights: AbstractContextManager[None] | None = None) -> str:
     """Write an archive of what lies in a folder; return the first half of its SHA-256, in hexadecimal.
 
     Args:
         folder: what to save.
         target: the file to make, for this user alone.
         most_bytes: how much all of it may be.
+        rights: entered to read it; the target is this process's own.
 
     Raises:
         Unfit: it is more, or holds what cannot be kept: a pipe, a socket, a device, a link that leads out.
@@ -47,7 +49,7 @@ def pack(folder: Path, target: Path, most_bytes: int) -> str:
     """
     descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w+b") as stream:
-        with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        with rights or nullcontext(), tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
             left = most_bytes
             for path in _below(folder, _MOST_DEEP):
                 left -= _add(archive, folder, path, left) + _MEMBER_BYTES
