@@ -129,7 +129,7 @@ types: $(STAMP) ## types only
 	@$(BIN)/mypy
 
 docs: $(STAMP) ## write what is made from the code: docs/configuration.md
-	@$(BIN)/python -m jobq.configuration > docs/configuration.md
+	@$(BIN)/python -m jobq.cli.configuration > docs/configuration.md
 
 lock: $(STAMP) ## resolve uv.lock anew, newest of all, from the public index; then the licences
 	@$(BIN)/uv lock --quiet --upgrade --default-index https://pypi.org/simple

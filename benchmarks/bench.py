@@ -1,7 +1,7 @@
 """`make bench`: jobq beside the bare thing it stands on, in one run; medians of several rounds, ratios above all.
 
 python -m benchmarks.bench [sqlite] [claim] [spawn] [call] [memory] [start] [worker] [run] [journal] [telemetry]
-    [--rounds N] [--scale SHARE] [--json]
+    [signing] [--rounds N] [--scale SHARE] [--json]
 """
 
 import tempfile
@@ -18,6 +18,7 @@ from benchmarks.local import (
     journal,
     memory,
     run_rate,
+    signing,
     spawn_rate,
     startup,
     telemetry,
@@ -37,6 +38,7 @@ SECTIONS: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
     "run": run_rate.measure,
     "journal": journal.measure,
     "telemetry": telemetry.measure,
+    "signing": signing.measure,
 }
 
 

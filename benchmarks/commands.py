@@ -9,7 +9,7 @@ from typing import IO
 import psutil
 
 from benchmarks.measure import Meter
-from jobq.run.guardian import kernel
+from jobq.run.process import kernel
 
 _LIMIT_SECONDS = 900.0
 _ORPHANS_SECONDS = 10.0  # for what a command leaves behind to end by itself

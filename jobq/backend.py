@@ -83,6 +83,15 @@ class Capabilities:
     counts: frozenset[Literal["visible", "leased", "scheduled", "dead", "total"]] = frozenset()
     finds_at_once: bool = True
 
+    @property
+    def record_lag(self) -> float:
+        """For how many seconds a record may be missing of a task that goes on: two leases, for one is the worker's.
+
+        A journal beside its queue (`journal_lags`) is written later: a `clear` may take a task for one that waits, and
+        delete its record, though a worker has it already and has not written so yet.
+        """
+        return 2 * self.default_lease.total_seconds() if self.journal_lags else 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueueStats:

@@ -16,6 +16,7 @@ SHOWS_LISTENERS: Final = _TABLES[0].exists()  # who listens
 _LISTENS: Final = "0A"
 _ANY: Final = ("0.0.0.0", "::", "::ffff:0.0.0.0")  # noqa: S104 - looked for, not listened on
 _NAMED: Final = ("127.0.0.1", "::1")  # what `localhost` may lead to
+LOOPBACK: Final = frozenset({"localhost", *_NAMED})  # how this machine is called on itself
 
 
 def is_loopback(host: str) -> bool:

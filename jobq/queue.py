@@ -15,7 +15,7 @@ from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import Confirmation, LeaseRecord, LeaseStore, checked_name, store_of
 from jobq.lease.traversal import BATCH_SIZE, Fetch, Traversal
 from jobq.run.attempt.runner import OnLine
-from jobq.run.attempt.supervisor import Report
+from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.run.callbacks.callback import Callback
 from jobq.run.stopping import Stopping
 from jobq.run.worker.pull_one import pull_and_execute, way_of
@@ -117,7 +117,7 @@ class Queue:
         thread: bool = False,
         stopping: Stopping | None = None,
         on_line: OnLine = lambda _task, _stream, _line: None,
-    ) -> Report | None:
+    ) -> DeliveryReport | None:
         """Receive one task and run it, or a callback on it, under its lease; None when there was no task.
 
         The callback gets the task's arguments by name (`command=` of a command), and, if it has a parameter

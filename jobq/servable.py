@@ -16,14 +16,17 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery
 from jobq.errors import ConfigurationError, LockLost
+from jobq.journal.records import MAX_OUTPUT_BYTES
 from jobq.settlement import Settlement
 from jobq.task import TaskResult
 
+IDS_KEPT: Final = timedelta(days=30)  # how long the id of a task that has ended is remembered
 # Of each store in which a task is a record that one step changes.
 DATABASE: Final = Capabilities(
     default_lease=timedelta(seconds=60),
     min_lease=timedelta(seconds=1),
     deduplicates=True,
+    dedup_window=IDS_KEPT,
     idempotent_push=True,
     idempotent_settle=True,
     atomic_requeue=True,
@@ -40,7 +43,6 @@ MOST_CLAIMED: Final = 100  # tasks of one keyed claim
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of dead letters, beyond which a page ends: it has to arrive within some seconds
 _PREFIX_CHARACTERS: Final = 16  # of a receipt of 32, by which a lost claim is found; the stores' TAKE_OVER knows it
 _RECEIPT_PARTS: Final = 3
-_MOST_OUTPUT: Final = 64 * 1024  # characters of output that are kept (architecture 11)
 Pages = Callable[[str, int], Awaitable[tuple[list[DeadLetter], str | None]]]  # as `Servable.dead_page`
 
 
@@ -55,7 +57,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecord:
+class ListedTask:
     """A task as it stands, for people. Times are wall times of the server, in seconds since the epoch.
 
     Attributes:
@@ -142,11 +144,11 @@ class Servable(Backend, Protocol):
         """
         ...
 
-    async def find(self, task_id: str) -> TaskRecord | None:
+    async def find(self, task_id: str) -> ListedTask | None:
         """Return one task; None = there is none, or it is forgotten."""
         ...
 
-    async def page(self, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
+    async def page(self, kind: Kind, after: str, limit: int) -> list[ListedTask]:
         """Return up to `limit` tasks in the order of their ids, from behind the id `after` ("" = the first)."""
         ...
 
@@ -250,7 +252,7 @@ def result_json(result: TaskResult) -> bytes:
         "exit_code": result.exit_code,
         "value": result.value,
         "duration": result.duration,
-        "output": result.output_tail[-_MOST_OUTPUT:],
+        "output": result.output_tail[-MAX_OUTPUT_BYTES:],
     }
     return json.dumps(fields, separators=(",", ":")).encode()
 

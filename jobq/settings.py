@@ -1,4 +1,4 @@
-"""The only reader of JOBQ_* variables (architecture 11: one table of defaults, nothing else decides)."""
+"""All settings with their defaults, read from JOBQ_* variables (architecture 11 names what else is read, and where)."""
 
 import os
 from collections.abc import Mapping
@@ -225,6 +225,53 @@ class Settings(BaseModel):
             "The variables that a task may bring to a worker with a list of commands or functions.",
             unset="none",
             accepts="names or patterns such as FANOUT_*, separated by commas",
+        ),
+    ] = ()
+    require_signed: Annotated[
+        Literal["off", "warn", "on"],
+        About(
+            "Whether a worker runs only tasks that a key of JOBQ_TRUSTED_KEYS has signed for its queue; warn = it runs"
+            " others too, and says what `on` would do."
+        ),
+    ] = "off"
+    trusted_keys: Annotated[
+        Path | None,
+        About(
+            "The file with the keys that a worker trusts, as `jobq keys trust` writes it; read again when it changes.",
+            unset="none",
+            accepts="a path",
+        ),
+    ] = None
+    sign_key_file: Annotated[
+        Path | None,
+        About(
+            "The key with which `push` signs, as `jobq keys new` writes it: readable by its owner alone.",
+            unset="tasks are not signed",
+            accepts="a path",
+        ),
+    ] = None
+    sign_command: Annotated[
+        str | None,
+        About(
+            "A program that signs instead: given lines of base64, what is to be signed, it writes a line with the"
+            " signature for each.",
+            unset="none",
+            accepts="a program with arguments",
+        ),
+    ] = None
+    sign_key_id: Annotated[
+        str | None, About("The id of the key that this program has.", unset="none", accepts="an id")
+    ] = None
+    sign_for: Annotated[
+        Duration, About("For how long what `push` signs may be run, from when it is pushed or due.")
+    ] = timedelta(days=30)
+    audience: Annotated[
+        Words,
+        About(
+            "What the place of the queues is called in signed tasks, where pushing and working name it otherwise; the"
+            " first one is signed for.",
+            unset="as the queue spec has it",
+            accepts="names, separated by commas",
         ),
     ] = ()
     guardian: Annotated[

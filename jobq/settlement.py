@@ -15,6 +15,7 @@ from jobq.task import Counters, TaskResult
 if TYPE_CHECKING:
     from jobq.journal.records import Attempt
 
+TAIL_CHARACTERS: Final = 4096  # of an output, where only its end is kept: beside a result, or in a dead letter
 _NO_DELAY: Final = timedelta(0)
 
 
@@ -54,7 +55,7 @@ class Complete:
     @property
     def key(self) -> str:
         """What distinguishes this settlement from another one of the same delivery (S5)."""
-        return _key(self.verb, self.result, *([] if self.final is None else [self.final]))
+        return key_of(self.verb, self.result, *([] if self.final is None else [self.final]))
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Requeue:
     @property
     def key(self) -> str:
         """As of `Complete`."""
-        return _key(self.verb, self.counters, self.delay)
+        return key_of(self.verb, self.counters, self.delay)
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,11 @@ class Release:
     @property
     def key(self) -> str:
         """As of `Complete`."""
-        return _key(self.verb, self.delay) if self.delay else self.verb
+        return key_of(self.verb, self.delay) if self.delay else self.verb
 
 
 @dataclass(frozen=True)
-class DeadLetter:
+class MoveToDeadLetters:
     """Move the task to the dead-letter place, with its original bytes (S6).
 
     Attributes:
@@ -116,11 +117,12 @@ class DeadLetter:
     @property
     def key(self) -> str:
         """As of `Complete`."""
-        return _key("dead", str(self.reason), self.description)
+        return key_of("dead", str(self.reason), self.description)
 
 
-Settlement = Complete | Requeue | Release | DeadLetter
+Settlement = Complete | Requeue | Release | MoveToDeadLetters
 
 
-def _key(verb: str, *values: object) -> str:
+def key_of(verb: str, *values: object) -> str:
+    """Return what distinguishes a verb with these values from one with others."""
     return f"{verb} {hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()}"

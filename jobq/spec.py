@@ -128,15 +128,21 @@ def resolve(text: str, settings: Settings) -> Backend:
     return backend
 
 
+def origin_of(backend: Backend) -> tuple[QueueSpec, Settings] | None:
+    """Return by which spec and with which settings a queue was opened; None = by none."""
+    return _origins.get(backend)
+
+
 def sibling(backend: Backend, queue: str) -> Backend:
     """Return the backend of another queue of the same location, not yet connected.
 
     Raises:
         ConfigurationError: nobody knows where this one is, since no spec led to it; or there can be no such queue.
     """
-    if backend not in _origins:
+    origin = origin_of(backend)
+    if origin is None:
         raise ConfigurationError(f"queue {backend.name!r} was not opened by a spec, so no other is known beside it")
-    spec, settings = _origins[backend]
+    spec, settings = origin
     return resolve(str(replace(spec, queue=queue)), settings)
 
 

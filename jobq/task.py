@@ -1,31 +1,37 @@
 """What a user submits, how an attempt ends, and the JSON of both on the wire.
 
 Wire format, version 2: one JSON object, UTF-8. Fields that are None are left out; an unknown field is refused, so a
-newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.formats.wire_v1`.
+newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.formats.wire_v1`; version 3
+holds work that was signed, `jobq.formats.wire_v3`.
 """
 
 import hashlib
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
 
-from jobq import exit_rules
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json, wire_v1
+from jobq.formats import exit_rules, strict_json, task_ids, wire_v1, wire_v3
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
-_SENT_ON: Final = re.compile(r"(.+)\+([0-9]{1,3})(?:\.[0-9a-f]{12})?")
 _WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
 _FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 
@@ -52,12 +58,8 @@ def _variable_name(text: str) -> str:
     return _no_nul(text)
 
 
-def _digest(text: str, size: int) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
-
-
 def _identifier(text: str) -> str:
-    if not _ID.fullmatch(text):
+    if not task_ids.VALID.fullmatch(text):
         raise ValueError("must be 1 to 100 letters, digits or ._:@+=- and begin with a letter or digit")
     return text
 
@@ -137,6 +139,15 @@ class Counters(_Frozen):
         return _validated(Counters, raised)
 
 
+class _State(_Frozen):
+    """What changes of a task while its work stays as it is."""
+
+    epoch: _Epoch = 0
+    generation: _Count = 0
+    counters: Counters = Counters()
+    not_before: _Moment | None = None
+
+
 class Task(_Frozen):
     """One unit of work; immutable, `requeued` and `redriven` return new ones.
 
@@ -156,11 +167,12 @@ class Task(_Frozen):
         not_before: wall time in seconds since the epoch before which it is not delivered.
         created: wall time in seconds since the epoch; None = unknown.
         budgets, counters: see there.
-        on_exit: rules for certain ends, see `jobq.exit_rules`; None = the budgets alone decide.
+        on_exit: rules for certain ends, see `jobq.formats.exit_rules`; None = the budgets alone decide.
         epoch: raised by each redrive from the dead-letter place (S3). A store where an id can be pushed again begins it
             above all that it has forgotten.
         generation: raised by each requeue (S3).
         trace_context: W3C `traceparent`, `tracestate`, `baggage` of the submitter.
+        work: its text as a producer has signed it, which all else but the counters comes from; None = nobody has.
 
     Raises:
         MalformedTask: from `new` and `decode`; says what is wrong and where.
@@ -183,6 +195,7 @@ class Task(_Frozen):
     epoch: _Epoch = 0
     generation: _Count = 0
     trace_context: dict[_Name, _Text] = Field(default_factory=dict)
+    work: InstanceOf[wire_v3.Work] | None = Field(default=None, exclude=True, repr=False)
 
     @model_validator(mode="after")
     def _one_says_what_runs(self) -> Self:
@@ -233,8 +246,11 @@ class Task(_Frozen):
         version = fields.pop("version", None)
         if type(version) is int and version in (0, 1):
             return cls.new(**wire_v1.read(version, fields))
+        if type(version) is int and version == wire_v3.VERSION:
+            work, own, state = wire_v3.read(fields)
+            return _validated(cls, {**own, "work": work}).with_state(state)
         if type(version) is not int or version != WIRE_VERSION:
-            known = f"this jobq reads 0, 1 and {WIRE_VERSION}"
+            known = f"this jobq reads 0 to {wire_v3.VERSION}"
             raise MalformedTask(f"unknown version {ascii(version)[:40]}; {known}", "version")
         if "id" not in fields:
             raise MalformedTask("is missing", "id")  # a default would give it another name at each delivery
@@ -244,7 +260,11 @@ class Task(_Frozen):
         """Return the task as it goes on the wire; raises MalformedTask when it is too large."""
         # Written by pydantic's serialiser, which is five times as fast as `json`; `new` and `decode` have refused what
         # it would write otherwise than it was given (NaN).
-        body = b'{"version":%d,' % WIRE_VERSION + self.__pydantic_serializer__.to_json(self, exclude_none=True)[1:]
+        write = self.__pydantic_serializer__.to_json
+        if self.work is None:
+            body = b'{"version":%d,' % WIRE_VERSION + write(self, exclude_none=True)[1:]
+        else:
+            body = wire_v3.write(self.work, self.id, write(self, include=set(wire_v3.STATE), exclude_none=True))
         if len(body) > MAX_BODY_BYTES:
             raise MalformedTask(f"{len(body)} bytes, at most {MAX_BODY_BYTES} fit")
         return body
@@ -257,7 +277,17 @@ class Task(_Frozen):
         work = self.__pydantic_serializer__.to_json(self, include=_WORK, exclude_none=True)
         if self.env or self.kwargs:  # the order of their names says nothing
             work += json.dumps([self.env, self.kwargs], sort_keys=True).encode()
+        if self.work is not None:  # unsigned, or signed by another, it might be refused where this is run
+            work += json.dumps([signature.key_id for signature in self.work.signatures]).encode()
         return hashlib.blake2b(work, digest_size=16).digest()
+
+    def with_state(self, fields: Mapping[str, Any]) -> "Task":
+        """Return the same work with other counters, epoch, generation and date, as JSON holds them.
+
+        Raises:
+            MalformedTask: one is unknown, of a wrong type or out of range.
+        """
+        return self.model_copy(update=dict(_validated(_State, fields)))
 
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
         """Return the next generation, with its counters raised by this much; see `Counters.raised`."""
@@ -283,14 +313,10 @@ class Task(_Frozen):
             queue: where it goes on.
             origin: the queue that it comes from.
         """
-        base, count = found.groups() if (found := _SENT_ON.fullmatch(self.id)) else (self.id, "0")
-        life = _digest(f"{origin} {self.epoch} {self.created} {self.id}", 6)
-        id_ = f"{base}+{int(count) + 1}.{life}"
-        if not _ID.fullmatch(id_):
-            id_ = f"{_digest(self.id, 16)}+1.{life}"
+        id_ = task_ids.sent_on(self.id, f"{origin} {self.epoch} {self.created} {self.id}")
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
-        fresh = {"id": id_, "epoch": 0, "generation": 0, "counters": Counters(), "not_before": None}
-        return self.model_copy(update={**fresh, "on_exit": rules or None})
+        work = self.work and replace(self.work, hops=(*self.work.hops, queue))
+        return self.model_copy(update={**dict(_State()), "id": id_, "on_exit": rules or None, "work": work})
 
     def in_epoch(self, epoch: int) -> "Task":
         """Return the task as it is pushed in an epoch, or is found to have been (S3)."""
@@ -307,7 +333,7 @@ class Task(_Frozen):
 
 
 class OutcomeKind(StrEnum):
-    """How one attempt ended (architecture 1)."""
+    """How one attempt ended."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

@@ -12,6 +12,8 @@ from typing import Any, Final
 from jobq import errors
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
 
+# A command gets its checkpoint as an environment variable, and the kernel takes 128 KiB for one.
+MAX_CHECKPOINT_BYTES: Final = 64 * 1024
 SOCKET_VARIABLE: Final = "JOBQ_TASK_SOCKET"
 MAX_LINE_BYTES: Final = 1024 * 1024
 ANSWER_SECONDS: Final = 60.0  # a checkpoint waits for its turn behind a renewal
@@ -74,3 +76,20 @@ def _ask(*, seconds: float = ANSWER_SECONDS, **question: Any) -> None:
     if "error" in answer:
         kind = getattr(errors, str(answer["error"]), JobqError)
         raise kind(str(answer["text"]))
+
+
+def checked_checkpoint(value: str) -> str:
+    """Return the value; raises TypeError or ValueError for one that the next attempt could not be given."""
+    if not isinstance(value, str):
+        raise TypeError(f"a checkpoint is text, not {type(value).__name__}; json.dumps makes text of most things")
+    if value.startswith("\x1d"):
+        raise ValueError("a checkpoint does not begin with the control character U+001D, which jobq uses itself")
+    if "\0" in value:
+        raise ValueError("a checkpoint holds no NUL: an environment variable could not")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError("a checkpoint holds no lone surrogates: UTF-8 could not") from None
+    if size > MAX_CHECKPOINT_BYTES:
+        raise ValueError(f"a checkpoint of {size} bytes, at most {MAX_CHECKPOINT_BYTES} fit; save where the data is")
+    return value

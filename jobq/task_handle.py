@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 from jobq.errors import TaskNotFound
 from jobq.journal.records import Canceled, TaskRecord
 from jobq.journal.store import Journal, journal_of
+from jobq.journal.wait_for_end import ended
 from jobq.task import TaskResult
-from jobq.wait_for_end import ended, lag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -54,7 +54,7 @@ class TaskHandle(str):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         journal = self._journal
         async with asyncio.timeout(seconds):
-            async for _, record in ended(journal, [self.id], lag=lag_of(self._backend)):
+            async for _, record in ended(journal, [self.id], lag=self._backend.capabilities.record_lag):
                 if record is None:
                     raise unknown(self.id)
                 return await result_of(journal, record)

@@ -12,9 +12,9 @@ from jobq.local_service import is_loopback, token_file
 from jobq.settings import Settings
 from jobq.spec import QueueSpec
 from jobq_http.backend import HttpBackend
-from jobq_http.connection import PORTS, Connection
+from jobq_http.connection import PORTS, HttpConnection
 
-__all__ = ["Connection", "HttpBackend", "connect"]
+__all__ = ["HttpBackend", "HttpConnection", "connect"]
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
@@ -44,4 +44,4 @@ def connect(spec: QueueSpec, settings: Settings) -> HttpBackend:
         raise ConfigurationError("JOBQ_HTTP_TOKEN holds what no token has: a space, a quote or the like")
     url = f"{spec.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     file = token_file(settings, port) if token is None and is_loopback(host) else None
-    return HttpBackend(Connection(url, token=token, token_file=file), spec.queue)
+    return HttpBackend(HttpConnection(url, token=token, token_file=file), spec.queue)

@@ -14,13 +14,13 @@ from jobq.errors import ConfigurationError, MalformedTask, PushUnknown
 from jobq.journal.wire import body_of
 from jobq.servable import DATABASE, all_pages
 from jobq.task import Task
-from jobq_http.connection import Connection, NoAnswer, unavailable
-from jobq_http.delivery import Claimed, HttpDelivery
+from jobq_http.connection import HttpConnection, NoAnswer, unavailable
+from jobq_http.delivery import ClaimedTask, HttpDelivery
 from jobq_http.journal import HttpJournal
 from jobq_http.leases import HttpLeases
-from jobq_http.settle_batcher import Settles
+from jobq_http.settle_batcher import SettleBatcher
 
-_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7), dedup_window=timedelta(days=30))
+_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7))
 _SECONDS: Final = 30.0
 _CLEAR_SECONDS: Final = 60.0
 _PUSH_SECONDS_PER_TASK: Final = 0.002
@@ -41,10 +41,10 @@ class HttpBackend:
         name: the queue's name.
     """
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: HttpConnection, name: str) -> None:
         self.name = name
         self._connection = connection
-        self._settles = Settles(connection, name)
+        self._settles = SettleBatcher(connection, name)
         self._query = {"queue": name}
         self._former: dict[str, float] = {}  # keys of claims without an answer, until when their leases may last
         self._most = _MOST_CLAIMED  # fewer once no answer has come: it may be too large to come in time
@@ -209,8 +209,8 @@ class HttpBackend:
             raise unavailable(error) from None
 
 
-def _claimed(fields: dict[str, Any]) -> Claimed:
-    return Claimed(
+def _claimed(fields: dict[str, Any]) -> ClaimedTask:
+    return ClaimedTask(
         id=fields["id"],
         body=body_of(fields),
         deliveries=fields["deliveries"],

@@ -52,7 +52,7 @@ class Busy409(Exception):
     error: dict[str, Any]
 
 
-class Connection:
+class HttpConnection:
     """A pool of connections to one service.
 
     Args:

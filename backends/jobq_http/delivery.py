@@ -11,10 +11,10 @@ from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import SettlementUnknown
 from jobq.journal.records import Attempt, Beat
-from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.task import Counters
-from jobq_http.connection import Connection, NoAnswer
-from jobq_http.settle_batcher import Settles
+from jobq_http.connection import HttpConnection, NoAnswer
+from jobq_http.settle_batcher import SettleBatcher
 
 _LONGEST_SECONDS: Final = 5.0
 _SHORTEST_SECONDS: Final = 2.0
@@ -22,7 +22,7 @@ _MOST_OUTPUT: Final = 256 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claimed:
+class ClaimedTask:
     """A claimed task as the service has answered it."""
 
     id: str
@@ -44,7 +44,7 @@ class HttpDelivery(BaseDelivery):
     """
 
     def __init__(
-        self, connection: Connection, settles: Settles, queue: str, claimed: Claimed, lease: timedelta
+        self, connection: HttpConnection, settles: SettleBatcher, queue: str, claimed: ClaimedTask, lease: timedelta
     ) -> None:
         super().__init__(
             id=claimed.id,
@@ -80,7 +80,7 @@ class HttpDelivery(BaseDelivery):
                 await self._requeue(self.task.counters.raised(), delay, Record(attempt))
             case Requeue(counters, delay):
                 await self._requeue(counters, delay, settlement.record)
-            case DeadLetter(reason, description):
+            case MoveToDeadLetters(reason, description):
                 fields = {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])}
                 await self._send("dead-letter", fields, settlement.record)
             case Complete(result):

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from jobq.errors import LockLost, SettlementUnknown
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, LeaseState, Request
-from jobq_http.connection import Busy409, Connection, NoAnswer, unavailable
+from jobq_http.connection import Busy409, HttpConnection, NoAnswer, unavailable
 
 _LIMITS: Final = LeaseLimits(
     default_ttl=timedelta(seconds=60),
@@ -29,7 +29,7 @@ class HttpLeases:
         queue: the queue's name.
     """
 
-    def __init__(self, connection: Connection, queue: str) -> None:
+    def __init__(self, connection: HttpConnection, queue: str) -> None:
         self._connection = connection
         self._query = {"queue": queue}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jobq.errors import ConfigurationError, JobqError, MalformedTask, SettlementUnknown
-from jobq_http.connection import Connection, NoAnswer, check
+from jobq_http.connection import HttpConnection, NoAnswer, check
 
 _MOST: Final = 200
 _MOST_BYTES: Final = 4 * 1024 * 1024
@@ -22,7 +22,7 @@ class _Settle:
     answer: "asyncio.Future[None]"
 
 
-class Settles:
+class SettleBatcher:
     """The settles of one queue.
 
     Args:
@@ -30,7 +30,7 @@ class Settles:
         queue: the queue's name.
     """
 
-    def __init__(self, connection: Connection, queue: str) -> None:
+    def __init__(self, connection: HttpConnection, queue: str) -> None:
         self._connection = connection
         self._query = {"queue": queue}
         self._waiting: list[_Settle] = []

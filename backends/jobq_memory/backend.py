@@ -12,7 +12,7 @@ from jobq.settlement import Settlement
 from jobq.task import Task
 from jobq_memory.journal import MemoryJournal
 from jobq_memory.leases import MemoryLeases
-from jobq_memory.queue_state import Grant
+from jobq_memory.queue_state import DeliveryGrant
 from jobq_memory.router import Router, Waiter
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class MemoryDelivery(BaseDelivery):
         grant: what was leased, with the receipt.
     """
 
-    def __init__(self, router: Router, queue: str, grant: Grant) -> None:
+    def __init__(self, router: Router, queue: str, grant: DeliveryGrant) -> None:
         super().__init__(
             id=grant.id,
             body=grant.body,

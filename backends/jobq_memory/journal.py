@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
 from jobq_memory.entry import Entry, State
-from jobq_memory.queue_state import Store
+from jobq_memory.queue_state import QueueState
 from jobq_memory.router import Router
 
 _STATES = {
@@ -111,7 +111,7 @@ class MemoryJournal:
         )
 
 
-def _cancel(store: Store, task_id: str) -> Canceled:
+def _cancel(store: QueueState, task_id: str) -> Canceled:
     entry = store.cancel(task_id)
     if entry is None:
         return Canceled.UNKNOWN

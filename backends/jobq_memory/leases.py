@@ -8,7 +8,7 @@ from typing import Final
 from jobq.clock import Clock
 from jobq.errors import LockLost
 from jobq.lease import rules
-from jobq.lease.rules import Row
+from jobq.lease.rules import LeaseRow
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, Request
 
 _LIMITS: Final = LeaseLimits(
@@ -25,7 +25,7 @@ class LeaseBook:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.rows: dict[tuple[str, str], Row] = {}
+        self.rows: dict[tuple[str, str], LeaseRow] = {}
         self.lock = threading.Lock()
 
 
@@ -96,18 +96,18 @@ class MemoryLeases:
         found = [await self.read(name) for name in names]
         return [record for record in found if record is not None]
 
-    def _row(self, name: str) -> Row | None:
+    def _row(self, name: str) -> LeaseRow | None:
         return self._book.rows.get((self._queue, name))
 
     def _now(self) -> float:
         return self._book.clock.boottime()
 
-    def _change(self, name: str, rule: Callable[[Row | None, float], Row]) -> None:
+    def _change(self, name: str, rule: Callable[[LeaseRow | None, float], LeaseRow]) -> None:
         with self._book.lock:
             self._book.rows[self._queue, name] = rule(self._row(name), self._now())
 
 
-def _known(name: str, row: Row | None) -> Row:
+def _known(name: str, row: LeaseRow | None) -> LeaseRow:
     if row is None:
         raise LockLost(f"there is no lease {name}")
     return row

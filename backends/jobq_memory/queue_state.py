@@ -11,19 +11,17 @@ from jobq.backend import DeadLetter, FencingNumber, Peeked, QueueStats
 from jobq.clock import Clock
 from jobq.errors import DuplicateTask, LockLost, MalformedTask
 from jobq.journal.records import Attempt, this_holder
-from jobq.settlement import Complete, Release, Requeue, Settlement
-from jobq.settlement import DeadLetter as Bury
+from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_memory.entry import Entry, State
 from jobq_memory.schedule import Schedule
 
-MOST_OUTPUT_CHARACTERS: Final = 256 * 1024 * 1024  # of a queue; what ended first loses its output
-_OUTPUT_CHARACTERS: Final = 4096  # of each attempt, for as long as the process lives
+_MOST_OUTPUT_CHARACTERS: Final = 256 * 1024 * 1024  # of a queue; what ended first loses its output
 _RECEIPTS_REMEMBERED: Final = 8  # per task, for repeats of a settle (S5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grant:
+class DeliveryGrant:
     """What one delivery was given.
 
     Attributes:
@@ -43,7 +41,7 @@ class Grant:
     cancel_requested: bool
 
 
-class Store:
+class QueueState:
     """The tasks of one queue.
 
     Args:
@@ -93,10 +91,10 @@ class Store:
         self._add(entry)
         return entry.id
 
-    def take(self, count: int, lease: timedelta) -> list[Grant]:
+    def take(self, count: int, lease: timedelta) -> list[DeliveryGrant]:
         """Lease at most `count` ready tasks."""
         self._ripen()
-        grants: list[Grant] = []
+        grants: list[DeliveryGrant] = []
         while len(grants) < count and (entry := self._schedule.pop()) is not None:
             entry.deliveries += 1
             entry.receipt = secrets.token_hex(16)
@@ -105,7 +103,7 @@ class Store:
             self._schedule.lease(entry)
             self._note("leased", entry)
             grants.append(
-                Grant(
+                DeliveryGrant(
                     entry=entry,
                     id=entry.id,
                     body=entry.body,
@@ -123,7 +121,7 @@ class Store:
         """Return the boottime at which a task can next become ready by itself; infinity for never."""
         return self._schedule.next_due(self._clock.boottime(), self._clock.wall())
 
-    def renew(self, grant: Grant, lease: timedelta, beat: str | None = None) -> bool:
+    def renew(self, grant: DeliveryGrant, lease: timedelta, beat: str | None = None) -> bool:
         """Let the lease end this long from now (S4); return whether the task is to be canceled."""
         self._fence(grant, "renew")
         grant.entry.expires = self._clock.boottime() + lease.total_seconds()
@@ -132,7 +130,7 @@ class Store:
         grant.entry.beat = beat or grant.entry.beat
         return grant.entry.cancel_requested
 
-    def checkpoint(self, grant: Grant, value: str, number: int) -> None:
+    def checkpoint(self, grant: DeliveryGrant, value: str, number: int) -> None:
         """Save the progress beside the task, unless a newer one was saved (S9)."""
         self._fence(grant, "checkpoint")
         order = grant.entry.deliveries, number
@@ -141,7 +139,7 @@ class Store:
         grant.entry.checkpoint, grant.entry.checkpoint_order = value, order
         self._note("checkpointed", grant.entry)
 
-    def settle(self, grant: Grant, settlement: Settlement) -> None:
+    def settle(self, grant: DeliveryGrant, settlement: Settlement) -> None:
         """Apply a settlement once; an equal one under the same receipt answers again, without effect (S5)."""
         entry = grant.entry
         if entry.settled.get(grant.receipt) == settlement.key:
@@ -152,7 +150,7 @@ class Store:
         if isinstance(settlement, Release):
             self._remember(entry, Attempt.released(entry.deliveries, self._clock.wall()), "")
         elif settlement.record is not None:
-            self._remember(entry, settlement.record.attempt, settlement.record.output[-_OUTPUT_CHARACTERS:])
+            self._remember(entry, settlement.record.attempt, settlement.record.output[-TAIL_CHARACTERS:])
         if entry.cancel_requested and entry.state in (State.READY, State.SCHEDULED):
             self._cancel(entry)
         entry.settled[grant.receipt] = settlement.key
@@ -164,7 +162,7 @@ class Store:
         entry.attempts.append((attempt, output))
         self._outputs.append((entry, len(entry.attempts) - 1, len(output)))
         self._output_characters += len(output)
-        while self._output_characters > MOST_OUTPUT_CHARACTERS:
+        while self._output_characters > _MOST_OUTPUT_CHARACTERS:
             oldest, number, length = self._outputs.popleft()
             oldest.attempts[number] = oldest.attempts[number][0], ""
             self._output_characters -= length
@@ -260,7 +258,7 @@ class Store:
                 self._note("requeued", entry)
             case Release(delay):
                 self._release(entry, delay)
-            case Bury(reason, description):
+            case MoveToDeadLetters(reason, description):
                 entry.reason, entry.description, entry.died = reason, description, self._clock.wall()
                 self._schedule.remove(entry, State.DEAD)
                 entry.cancel_requested = False
@@ -316,7 +314,7 @@ class Store:
             if entry.cancel_requested and entry.state in (State.READY, State.SCHEDULED):
                 self._cancel(entry)
 
-    def _fence(self, grant: Grant, verb: str) -> None:
+    def _fence(self, grant: DeliveryGrant, verb: str) -> None:
         entry = grant.entry
         held = entry.state is State.LEASED and secrets.compare_digest(entry.receipt, grant.receipt)
         if held and entry.expires > self._clock.boottime():

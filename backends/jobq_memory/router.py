@@ -18,7 +18,7 @@ from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.servable import DATABASE
 from jobq_memory.entry import Entry, State
 from jobq_memory.leases import LeaseBook
-from jobq_memory.queue_state import Store
+from jobq_memory.queue_state import QueueState
 
 _SETTLE_VERBS: Final = frozenset({"complete", "requeue", "release", "dead_letter"})
 
@@ -109,26 +109,27 @@ class Router:
         self.counters: Counter[str] = Counter()
         self.capabilities = replace(
             DATABASE,
+            dedup_window=None,
             min_lease=min_lease,
             max_message_bytes=max_message_bytes,
             redelivers_at="front",  # by age: an expired or released task keeps its place
         )
         self.leases = LeaseBook(self.clock)
         self._lock = threading.Lock()
-        self._stores: dict[str, Store] = {}
+        self._stores: dict[str, QueueState] = {}
         self._waiters: dict[str, dict[Waiter, None]] = {}  # first come, first woken
 
     def create(self, queue: str, *, exist_ok: bool = True) -> None:
         """Make a queue; raises ConfigurationError when it exists and may not."""
         with self._lock:
             if queue not in self._stores:
-                self._stores[queue] = Store(self.clock, self._note, self.capabilities.max_message_bytes)
+                self._stores[queue] = QueueState(self.clock, self._note, self.capabilities.max_message_bytes)
                 self._waiters[queue] = {}
             elif not exist_ok:
                 raise ConfigurationError(f"queue {queue!a} exists already")
 
     @contextmanager
-    def opened(self, queue: str) -> Iterator[Store]:
+    def opened(self, queue: str) -> Iterator[QueueState]:
         """Lend a queue's store, alone, for one step; raises QueueNotFound."""
         with self._lock:
             if queue not in self._stores:

@@ -5,7 +5,6 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Self
@@ -17,10 +16,11 @@ from jobq.clock import SystemClock
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
 from jobq.servable import (
     DATABASE,
+    IDS_KEPT,
     MOST_CLAIMED,
     Document,
     Kind,
-    TaskRecord,
+    ListedTask,
     all_pages,
     dead_cursor,
     prefix_of,
@@ -30,23 +30,20 @@ from jobq.servable import (
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_postgres import errors, migrations, queue_admin, task_listing
-from jobq_postgres.claim import RETENTION
-from jobq_postgres.connections import Links, queue_number
+from jobq_postgres.connections import Connections, queue_number
 from jobq_postgres.delivery import PostgresDelivery
 from jobq_postgres.errors import NoAnswer
 from jobq_postgres.journal import PostgresJournal
 from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.leases import PostgresLeases
 from jobq_postgres.push import NewTask, call_of
-from jobq_postgres.settle import Change, Leased
+from jobq_postgres.settle import Change, LeasedRow
 
 _log: Final = logging.getLogger(__name__)
 _CREATE_SECONDS: Final = 600.0  # a migration may build an index
 _PUSH_SECONDS: Final = 30.0
 _PUSH_SECONDS_PER_TASK: Final = 0.001
 _POLL_SECONDS: Final = 1.0  # without a notification: for expired leases, and for a notification that was lost
-
-_CAPABILITIES: Final = replace(DATABASE, dedup_window=RETENTION)
 
 
 class PostgresBackend:
@@ -60,14 +57,14 @@ class PostgresBackend:
     """
 
     def __init__(
-        self, server: Server, name: str, *, keep: timedelta | None = RETENTION, most_bytes: int = 1024**3
+        self, server: Server, name: str, *, keep: timedelta | None = IDS_KEPT, most_bytes: int = 1024**3
     ) -> None:
         self.name = name
         self._keep = keep
         self._most_bytes = most_bytes
         self._server = server
         self._clock = SystemClock()
-        self._links: Links | None = None
+        self._links: Connections | None = None
         self._lane: Lane | None = None  # of the named leases
         self._opening = asyncio.Lock()
         self._closed = False
@@ -77,7 +74,7 @@ class PostgresBackend:
     @property
     def capabilities(self) -> Capabilities:
         """What PostgreSQL can do: everything."""
-        return _CAPABILITIES
+        return DATABASE
 
     @property
     def leases(self) -> PostgresLeases:
@@ -90,7 +87,7 @@ class PostgresBackend:
         """The journal of this queue, in the same database; None = it is off."""
         return None if self._keep is None else PostgresJournal(self._journal_links)
 
-    async def _journal_links(self) -> Links:
+    async def _journal_links(self) -> Connections:
         return self._links or await self._linked()
 
     async def __aenter__(self) -> Self:
@@ -152,7 +149,7 @@ class PostgresBackend:
         receipts = [UUID(receipt) for receipt in receipts_of(key, min(max_tasks, MOST_CLAIMED))]
         if former:
             links = self._links or await self._linked()
-            length = lease or _CAPABILITIES.default_lease
+            length = lease or DATABASE.default_lease
             try:
                 rows = await links.take_over(len(receipts), length, receipts, [prefix_of(each) for each in former])
             except NoAnswer as error:
@@ -161,7 +158,7 @@ class PostgresBackend:
                 return [self._delivery(links, row, length, served=True) for row in rows]
         return await self._receive(len(receipts), lease, wait, receipts)
 
-    def _delivery(self, links: Links, row: Leased, lease: timedelta, *, served: bool) -> PostgresDelivery:
+    def _delivery(self, links: Connections, row: LeasedRow, lease: timedelta, *, served: bool) -> PostgresDelivery:
         journaled = self._keep is not None
         return PostgresDelivery(
             links, row, lease, self._wake, queue=self.name, keeps_result=served, journaled=journaled
@@ -171,19 +168,19 @@ class PostgresBackend:
         """Return a delivery by its receipt."""
         seq, number = unpacked(self.name, task_id, receipt)
         links = self._links or await self._linked()
-        row = Leased(seq, links.queue, task_id, body, 0, None, UUID(number))
-        return self._delivery(links, row, _CAPABILITIES.default_lease, served=True)
+        row = LeasedRow(seq, links.queue, task_id, body, 0, None, UUID(number))
+        return self._delivery(links, row, DATABASE.default_lease, served=True)
 
-    async def find(self, task_id: str) -> TaskRecord | None:
+    async def find(self, task_id: str) -> ListedTask | None:
         """Look at one task."""
         links = self._links or await self._linked()
         found = await links.look(lambda connection: task_listing.show(connection, links.queue, [task_id]))
         return found[0] if found else None
 
-    async def page(self, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
+    async def page(self, kind: Kind, after: str, limit: int) -> list[ListedTask]:
         """Look at tasks, by id."""
         links = self._links or await self._linked()
-        found: list[TaskRecord] = await links.look(
+        found: list[ListedTask] = await links.look(
             lambda connection: task_listing.page(connection, links.queue, kind, after, limit)
         )
         return found
@@ -216,7 +213,7 @@ class PostgresBackend:
     ) -> list[PostgresDelivery]:
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
-        length = lease or _CAPABILITIES.default_lease
+        length = lease or DATABASE.default_lease
         end = self._clock.boottime() + wait.total_seconds()
         links = self._links or await self._linked()
         while True:
@@ -235,7 +232,7 @@ class PostgresBackend:
             poll = _POLL_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311 - so that many workers do not look in step
             await self._until(changed, min(left, links.claimer.next_due, poll))
 
-    async def _ended_canceled(self, links: Links, row: Leased) -> bool:
+    async def _ended_canceled(self, links: Connections, row: LeasedRow) -> bool:
         """End a claimed task that is to be canceled, whose worker would not know; return whether it was one (S1)."""
         if not row.cancel_requested:
             return False
@@ -245,8 +242,8 @@ class PostgresBackend:
         return True
 
     async def _claim(
-        self, links: Links, max_tasks: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID]
-    ) -> list[Leased]:
+        self, links: Connections, max_tasks: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID]
+    ) -> list[LeasedRow]:
         claiming = links.claim(max_tasks, lease, thorough=thorough, receipts=receipts)
         try:
             return await asyncio.shield(claiming)
@@ -257,10 +254,10 @@ class PostgresBackend:
             self._spawn(self._give_back(links, claiming))
             raise
 
-    async def _give_back(self, links: Links, claiming: "asyncio.Future[list[Leased]]") -> None:
+    async def _give_back(self, links: Connections, claiming: "asyncio.Future[list[LeasedRow]]") -> None:
         """Return what was claimed for a call that was cancelled: at once, and at no cost to its budgets."""
         try:
-            found = [self._delivery(links, row, _CAPABILITIES.default_lease, served=False) for row in await claiming]
+            found = [self._delivery(links, row, DATABASE.default_lease, served=False) for row in await claiming]
             await asyncio.gather(*(delivery.settle(Release()) for delivery in found))
         except (JobqError, NoAnswer) as error:
             _log.warning("a cancelled receive of %s could not give back its tasks: %s", self.name, error)
@@ -336,7 +333,7 @@ class PostgresBackend:
             found += await links.look(partial(queue_admin.purge_dead, queue=links.queue, ids=some))
         return found
 
-    async def _linked(self) -> Links:
+    async def _linked(self) -> Connections:
         """Look up the queue, on first use: a worker may be built before its queue exists."""
         async with self._opening:
             if self._closed:
@@ -352,5 +349,5 @@ class PostgresBackend:
                     raise errors.translate(error, self._server.place) from None
                 finally:
                     connection.terminate()
-                self._links = Links(self._server, number, self._wake, self._keep, self._most_bytes)
+                self._links = Connections(self._server, number, self._wake, self._keep, self._most_bytes)
             return self._links

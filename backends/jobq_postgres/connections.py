@@ -12,12 +12,12 @@ from uuid import UUID
 
 from jobq.errors import AnswerLost, JobqError, QueueNotFound, SettlementUnknown
 from jobq_postgres import settle
-from jobq_postgres.claim import Claimer
+from jobq_postgres.claimer import Claimer
 from jobq_postgres.errors import NoAnswer
 from jobq_postgres.group_commit import Group
 from jobq_postgres.lane import Lane, Server, Work
-from jobq_postgres.push import Call, Pusher
-from jobq_postgres.settle import Change, Leased, Ready
+from jobq_postgres.push import GroupPush, PushCall
+from jobq_postgres.settle import Change, LeasedRow, Ready
 
 _log: Final = logging.getLogger(__name__)
 _NOTIFY_SECONDS: Final = 5.0
@@ -33,7 +33,7 @@ _STATEMENTS: Final = {
 _ENDS: Final = frozenset({"complete", "requeue", "dead_letter"})
 
 
-class Links:
+class Connections:
     """The lanes of one queue, and the groups that share them.
 
     Args:
@@ -60,8 +60,8 @@ class Links:
         self._leases = Lane(server, "lease")
         self._to_notify: dict[int, int] = {}
         self._notifying = False  # a job that notifies waits for its turn
-        self.pusher = Pusher()
-        self._push = Group[Call](self._pushes, self.pusher.push)
+        self.pusher = GroupPush()
+        self._push = Group[PushCall](self._pushes, self.pusher.push)
         self._verbs = {verb: self._group(verb) for verb in _STATEMENTS}
 
     @property
@@ -73,7 +73,7 @@ class Links:
         """Finish what was handed in, and close all connections."""
         await asyncio.gather(self._pushes.close(), self._claims.close(), self._leases.close())
 
-    async def push(self, call: Call, seconds: float, unknown: Callable[[str], JobqError]) -> None:
+    async def push(self, call: PushCall, seconds: float, unknown: Callable[[str], JobqError]) -> None:
         """Add the tasks of one call; raises what `unknown` makes where the answer was lost."""
         self.claimer.note(await self._push.submit(call, seconds=seconds, unknown=unknown))  # the others hear of it
         self._changed()
@@ -91,10 +91,10 @@ class Links:
 
     def claim(
         self, limit: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID] = ()
-    ) -> "asyncio.Future[list[Leased]]":
+    ) -> "asyncio.Future[list[LeasedRow]]":
         """Claim up to `limit` tasks, see `Claimer.claim`; the future may have NoAnswer."""
 
-        async def work(connection: Any) -> list[Leased]:
+        async def work(connection: Any) -> list[LeasedRow]:
             found, moved = await self.claimer.claim(
                 connection, self.queue, limit, lease, thorough=thorough, receipts=receipts
             )
@@ -106,7 +106,7 @@ class Links:
 
     def take_over(
         self, limit: int, lease: timedelta, receipts: Sequence[UUID], former: Sequence[str]
-    ) -> "asyncio.Future[list[Leased]]":
+    ) -> "asyncio.Future[list[LeasedRow]]":
         """Claim what former claims still hold, see `Claimer.take_over`; the future may have NoAnswer."""
         return self._claims.submit(
             lambda connection: self.claimer.take_over(connection, self.queue, limit, lease, receipts, former),

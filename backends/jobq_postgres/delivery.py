@@ -9,7 +9,7 @@ from jobq.delivery import BaseDelivery
 from jobq.servable import packed
 from jobq.settlement import Settlement
 from jobq_postgres.queue_admin import bytes_of, text_of
-from jobq_postgres.settle import Change, Leased, settling
+from jobq_postgres.settle import Change, LeasedRow, settling
 
 if TYPE_CHECKING:
     from jobq.journal.records import Beat
@@ -41,7 +41,7 @@ class PostgresDelivery(BaseDelivery):
     def __init__(
         self,
         verbs: Verbs,
-        row: Leased,
+        row: LeasedRow,
         lease: timedelta,
         changed: Callable[[], None],
         *,

@@ -1,4 +1,4 @@
-"""The journal of one queue, read; the settles write it (settle.py), and the sweep (claim.py)."""
+"""The journal of one queue, read; the settles write it (settle.py), and the sweep (claimer.py)."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 from jobq.errors import MalformedTask
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
 from jobq.task import Task
-from jobq_postgres import claim, settle
-from jobq_postgres.connections import Links
+from jobq_postgres import claimer, settle
+from jobq_postgres.connections import Connections
 from jobq_postgres.queue_admin import text_of
 
 _TASK: Final = """
@@ -62,7 +62,7 @@ HOLD: Final = """
 """
 END_EXPIRED: Final = f"""
     WITH expired AS (SELECT * FROM jobq.task WHERE seq = ANY ($1::bigint[]) AND expires_at <= clock_timestamp()),
-    lost AS ({claim.LOST} FROM expired WHERE holder IS NOT NULL ON CONFLICT DO NOTHING)
+    lost AS ({claimer.LOST} FROM expired WHERE holder IS NOT NULL ON CONFLICT DO NOTHING)
     UPDATE jobq.task SET due = clock_timestamp(), expires_at = NULL, receipt = NULL, holder = NULL,
         beat = NULL FROM expired WHERE task.seq = expired.seq
 """  # noqa: S608 - constants of ours
@@ -79,7 +79,7 @@ class PostgresJournal:
         links: gives the connections.
     """
 
-    def __init__(self, links: Callable[[], Awaitable[Links]]) -> None:
+    def __init__(self, links: Callable[[], Awaitable[Connections]]) -> None:
         self._links = links
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, SettlementUnknown
 from jobq.lease import rules
-from jobq.lease.rules import Row
+from jobq.lease.rules import LeaseRow
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, Request
 from jobq_postgres.errors import NoAnswer
 from jobq_postgres.lane import Lane, Work
@@ -180,7 +180,7 @@ class PostgresLeases:
         name: str,
         statement: str,
         values: tuple[Any, ...],
-        rule: Callable[[Row | None, float], Row],
+        rule: Callable[[LeaseRow | None, float], LeaseRow],
         *,
         early: bool = False,
     ) -> None:
@@ -197,7 +197,7 @@ class PostgresLeases:
 
         await self._do(work, early=early)
 
-    async def _row(self, connection: Any, name: str) -> tuple[Row | None, float]:
+    async def _row(self, connection: Any, name: str) -> tuple[LeaseRow | None, float]:
         found = await connection.fetchrow(_READ_ONE, self._queue, name)
         return (None, 0.0) if found is None else (_row_of(found), found["now"])
 
@@ -216,8 +216,8 @@ class PostgresLeases:
             raise BackendUnavailable(str(error)) from None
 
 
-def _row_of(found: Any) -> Row:
-    return Row(
+def _row_of(found: Any) -> LeaseRow:
+    return LeaseRow(
         token=found["token"],
         key=found["request"],
         holder=found["holder"],

@@ -106,7 +106,7 @@ class NewTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PushCall:
     """One call of push: its tasks, each id once."""
 
     tasks: tuple[NewTask, ...]
@@ -119,17 +119,17 @@ class _Taken(Exception):
         self.refused = refused
 
 
-def call_of(tasks: Sequence[NewTask]) -> Call:
+def call_of(tasks: Sequence[NewTask]) -> PushCall:
     """Return the call; a task that is given twice is one; raises DuplicateTask for two payloads of one id."""
     by_id: dict[str, NewTask] = {}
     for task in tasks:
         first = by_id.setdefault(task.id, task)
         if first.fingerprint != task.fingerprint:
             raise _duplicate(task.id)
-    return Call(tuple(by_id.values()))
+    return PushCall(tuple(by_id.values()))
 
 
-class Pusher:
+class GroupPush:
     """Adds tasks for one process.
 
     Attributes:
@@ -140,7 +140,7 @@ class Pusher:
         self.epoch = 0
         self._has_looked = False
 
-    async def push(self, connection: Any, calls: Sequence[Call]) -> list[object]:
+    async def push(self, connection: Any, calls: Sequence[PushCall]) -> list[object]:
         """Add the tasks of all calls; for each what became ready, by rank, or DuplicateTask.
 
         Each call is added whole, or not at all; as many as possible in one transaction.
@@ -172,7 +172,7 @@ class Pusher:
         self._has_looked = True
 
 
-def _agreeing(calls: Sequence[Call], answered: Mapping[int, object]) -> list[tuple[int, NewTask]]:
+def _agreeing(calls: Sequence[PushCall], answered: Mapping[int, object]) -> list[tuple[int, NewTask]]:
     """Return the tasks, with the number of their call, of all calls that do not name one id with two payloads.
 
     A call that does waits for the next turn: only then is it known whether the first one was added.
@@ -236,7 +236,7 @@ async def _refuse_other_payloads(connection: Any, tasks: list[tuple[int, NewTask
 
 async def _copy(connection: Any, tasks: list[NewTask]) -> dict[int, int]:
     async with connection.transaction():
-        # Before any position of theirs is taken: the floors of all who claim are lowered to here (claim.py).
+        # Before any position of theirs is taken: the floors of all who claim are lowered to here (claimer.py).
         floor = await connection.fetchval("SELECT nextval('jobq.position')")
         await connection.copy_records_to_table(
             "submission",

@@ -1,4 +1,4 @@
-"""Looking at a queue and tending its dead letters, as SQL; `settle` and `claim` have the life of a task."""
+"""Looking at a queue and tending its dead letters, as SQL; `settle` and `claimer` have the life of a task."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

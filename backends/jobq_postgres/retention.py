@@ -33,7 +33,7 @@ STRIP: Final = f"UPDATE jobq.attempt SET output = ''::bytea WHERE {_FOUND.format
 DROP: Final = f"DELETE FROM jobq.attempt WHERE {_FOUND.format('')}"  # noqa: S608 - as above
 
 
-class Trimming:
+class JournalRetention:
     """One process's looks at one queue's journal.
 
     Args:

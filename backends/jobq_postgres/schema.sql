@@ -12,7 +12,7 @@
 --     └──────due────── scheduled ◀────────────┘
 --
 -- ready, scheduled and leased tasks are rows of jobq.task, the only hot table; one that has ended leaves it. Who claims
--- reads `position` upwards and remembers how far it has come (claim.py), so what is dead below, and cannot be
+-- reads `position` upwards and remembers how far it has come (claimer.py), so what is dead below, and cannot be
 -- vacuumed while someone holds an old snapshot, is not walked over again.
 --
 -- No foreign keys to jobq.queue: each would lock its row with every task, and queues are never deleted.

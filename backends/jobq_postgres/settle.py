@@ -14,7 +14,7 @@ from uuid import UUID
 from jobq.errors import LockLost
 from jobq.journal.records import Attempt
 from jobq.servable import result_json
-from jobq.settlement import Complete, DeadLetter, Record, Release, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Settlement
 from jobq_postgres.queue_admin import bytes_of
 
 _OURS: Final = "task.seq = u.seq AND task.receipt = u.receipt AND task.expires_at > clock_timestamp()"
@@ -102,7 +102,7 @@ CANCEL_IDLE: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class LeasedRow:
     """A claimed row."""
 
     seq: int
@@ -119,7 +119,7 @@ class Leased:
 class Change:
     """What a verb does to a row: the values of its statement after seq and receipt; the first of a settle is `said`."""
 
-    row: Leased
+    row: LeasedRow
     values: tuple[Any, ...]
 
 
@@ -152,7 +152,7 @@ def settling(
     match settlement:
         case Complete(result):
             return "complete", said, result_json(result) if keeps_result else None, settlement.final, *noted
-        case DeadLetter(reason, description):
+        case MoveToDeadLetters(reason, description):
             return "dead_letter", said, str(reason), bytes_of(description), *noted
     return "requeue", said, body, max(settlement.delay, timedelta(0)), *noted
 
@@ -209,7 +209,7 @@ async def _rows(connection: Any, statement: str, changes: Sequence[Change]) -> l
     return found
 
 
-def _lost(row: Leased) -> LockLost:
+def _lost(row: LeasedRow) -> LockLost:
     return LockLost(
         f"the lease on task {row.id} is no longer ours: it expired, the task was settled or cleared,"
         " or a newer checkpoint was saved"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from jobq.servable import Document, Kind, TaskRecord
+from jobq.servable import Document, Kind, ListedTask
 from jobq_postgres.queue_admin import text_of
 
 _NOW: Final = "statement_timestamp()"
@@ -35,14 +35,14 @@ _ADD: Final = "INSERT INTO jobq.document (name, version, value) VALUES ($1, 1, $
 _REPLACE: Final = "UPDATE jobq.document SET value = $2, version = version + 1 WHERE name = $1 AND version = $3"
 
 
-async def page(connection: Any, queue: int, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
+async def page(connection: Any, queue: int, kind: Kind, after: str, limit: int) -> list[ListedTask]:
     """Return a page of tasks."""
     statement = f"SELECT id FROM {_IDS[kind]} AND queue_id = $1 AND id > $2 ORDER BY id LIMIT $3"  # noqa: S608
     ids = [row[0] for row in await connection.fetch(statement, queue, after, limit)]
     return await show(connection, queue, ids)
 
 
-async def show(connection: Any, queue: int, ids: Sequence[str]) -> list[TaskRecord]:
+async def show(connection: Any, queue: int, ids: Sequence[str]) -> list[ListedTask]:
     """Return these tasks, as far as they are there."""
     rows = await connection.fetch(_SHOW, queue, list(ids))
     return [_record(row) for row in rows if row["is_there"] or row["is_dead"] or row["is_done"]]
@@ -67,9 +67,9 @@ async def write_document(connection: Any, name: str, value: bytes, version: int)
     return str(done).endswith(" 1")
 
 
-def _record(row: Any) -> TaskRecord:
+def _record(row: Any) -> ListedTask:
     is_leased = bool(row["is_leased"])
-    return TaskRecord(
+    return ListedTask(
         id=row["id"],
         state=_state(row),
         deliveries=row["deliveries"],

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from itertools import compress
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -13,13 +12,14 @@ from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
 from jobq.journal.records import this_holder
-from jobq.journal.retention import Trimming
+from jobq.journal.retention import JournalCap
 from jobq.servable import (
     DATABASE,
+    IDS_KEPT,
     MOST_CLAIMED,
     Document,
     Kind,
-    TaskRecord,
+    ListedTask,
     all_pages,
     dead_cursor,
     prefix_of,
@@ -29,7 +29,7 @@ from jobq.servable import (
 from jobq.task import Task
 from jobq_sqlite import queue_admin, task_listing, task_sql
 from jobq_sqlite.bulk import some
-from jobq_sqlite.connection import Connection
+from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
 from jobq_sqlite.journal import SqliteJournal
 from jobq_sqlite.leases import SqliteLeases
@@ -40,13 +40,11 @@ T = TypeVar("T")
 _FORGET_SECONDS: Final = 0.25  # a worker forgets faster than it can complete
 _log: Final = logging.getLogger(__name__)
 
-_CAPABILITIES: Final = replace(DATABASE, dedup_window=timedelta(seconds=task_sql.RETENTION_SECONDS))
-
 
 class _Link(NamedTuple):
     """An open connection, and the queue's number in the file."""
 
-    connection: Connection
+    connection: SqliteConnection
     queue: int
 
 
@@ -66,19 +64,19 @@ class SqliteBackend:
         file: StoreFile,
         name: str,
         *,
-        keep: timedelta | None = timedelta(seconds=task_sql.RETENTION_SECONDS),
+        keep: timedelta | None = IDS_KEPT,
         most_bytes: int = 1024**3,
-        connect: type[Connection] = Connection,
+        connect: type[SqliteConnection] = SqliteConnection,
     ) -> None:
         self.name = name
         self._keep = None if keep is None else keep.total_seconds()
         self._file = file
         self._connect = connect
-        self._trimming = Trimming(most_bytes)
+        self._trimming = JournalCap(most_bytes)
         self._forget_at = 0.0  # boottime in seconds
         self._epoch = 0  # of the last push: that of the next, as a rule
-        self._connection: Connection | None = None
-        self._reader: Connection | None = None
+        self._connection: SqliteConnection | None = None
+        self._reader: SqliteConnection | None = None
         self._link: _Link | None = None
         self._closed = False
         self._abandoned = False
@@ -88,7 +86,7 @@ class SqliteBackend:
     @property
     def capabilities(self) -> Capabilities:
         """What SQLite can do: everything but serve several machines."""
-        return _CAPABILITIES
+        return DATABASE
 
     @property
     def leases(self) -> SqliteLeases:
@@ -100,7 +98,7 @@ class SqliteBackend:
         """The journal of this queue, in the same file; None = it is off."""
         return None if self._keep is None else SqliteJournal(self._journal_link, self._read, self._wake)
 
-    async def _journal_link(self) -> tuple[Connection, int]:
+    async def _journal_link(self) -> tuple[SqliteConnection, int]:
         return self._link or await self._linked()
 
     async def __aenter__(self) -> Self:
@@ -155,7 +153,7 @@ class SqliteBackend:
         receipts = receipts_of(key, min(max_tasks, MOST_CLAIMED))
         if former:
             link = self._link or await self._linked()
-            length = lease or _CAPABILITIES.default_lease
+            length = lease or DATABASE.default_lease
             seconds, prefixes = length.total_seconds(), [prefix_of(each) for each in former]
             rows = await link.connection.submit(
                 lambda database, now: task_sql.take_over(
@@ -171,13 +169,13 @@ class SqliteBackend:
         seq, number = unpacked(self.name, task_id, receipt)
         link = self._link or await self._linked()
         row = ClaimedRow(seq, task_id, body, 0, None, number)
-        return self._deliveries(link, [row], _CAPABILITIES.default_lease, served=True)[0]
+        return self._deliveries(link, [row], DATABASE.default_lease, served=True)[0]
 
-    async def find(self, task_id: str) -> TaskRecord | None:
+    async def find(self, task_id: str) -> ListedTask | None:
         """Look at one task."""
         return await self._read(lambda database, queue, now: task_listing.find(database, queue, task_id, now))
 
-    async def page(self, kind: Kind, after: str, limit: int) -> list[TaskRecord]:
+    async def page(self, kind: Kind, after: str, limit: int) -> list[ListedTask]:
         """Look at tasks, by id."""
         return await self._read(
             lambda database, queue, now: task_listing.page(database, queue, kind, after, limit, now)
@@ -208,7 +206,7 @@ class SqliteBackend:
     ) -> list[SqliteDelivery]:
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
-        length = lease or _CAPABILITIES.default_lease
+        length = lease or DATABASE.default_lease
         clock = self._file.clock
         end = clock.boottime() + wait.total_seconds()
         link = self._link or await self._linked()
@@ -296,7 +294,7 @@ class SqliteBackend:
         self._forget_at = now + _FORGET_SECONDS
         return self._keep
 
-    def _give_back(self, connection: Connection, rows: list[ClaimedRow]) -> None:
+    def _give_back(self, connection: SqliteConnection, rows: list[ClaimedRow]) -> None:
         """Return what was claimed for a call that was cancelled: at once, and at no cost to its budgets."""
         try:
             released = connection.submit(lambda database, now: release_all(database, rows, now))
@@ -399,7 +397,7 @@ class SqliteBackend:
         self._link = _Link(connection, queue)
         return self._link
 
-    async def _opened(self, *, create: bool = False) -> Connection:
+    async def _opened(self, *, create: bool = False) -> SqliteConnection:
         async with self._opening:
             if self._closed:
                 raise BackendUnavailable(f"{self._file.path} is closed: queue {self.name!r} was left before this call")
@@ -409,7 +407,7 @@ class SqliteBackend:
                 self._connection = connection
             return self._connection
 
-    async def _opened_to_read(self) -> Connection:
+    async def _opened_to_read(self) -> SqliteConnection:
         writer = await self._opened()  # first, for it may have to bring the file up to date
         async with self._opening:
             if self._closed:

@@ -32,7 +32,7 @@ _MAX_BATCH: Final = 1000  # bounds how long one transaction holds the write lock
 _log = logging.getLogger(__name__)
 
 
-class Connection:
+class SqliteConnection:
     """Runs functions on an SQLite connection that a thread of its own owns.
 
     Args:

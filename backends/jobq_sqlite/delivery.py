@@ -12,7 +12,7 @@ from jobq.errors import LockLost, SettlementUnknown
 from jobq.servable import packed
 from jobq.settlement import Release, Requeue, Settlement
 from jobq_sqlite import task_sql
-from jobq_sqlite.connection import Connection
+from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.errors import StoreReplaced
 from jobq_sqlite.task_sql import ClaimedRow, Now
 from jobq_sqlite.transaction import Work
@@ -38,7 +38,7 @@ class SqliteDelivery(BaseDelivery):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: SqliteConnection,
         row: ClaimedRow,
         lease: timedelta,
         changed: Callable[[], None],

@@ -14,7 +14,7 @@ from jobq.clock import Clock
 from jobq.errors import StoreUnusable
 from jobq_sqlite import journal_writer
 from jobq_sqlite.errors import StoreReplaced
-from jobq_sqlite.host import Host
+from jobq_sqlite.host import BootedHost
 from jobq_sqlite.task_sql import Now
 
 _WALL_STEP_SECONDS: Final = 0.5  # how far the wall clock may be stepped before that is noted for other boots
@@ -39,7 +39,7 @@ class FileClock:
         adopt: take over a file of another machine.
     """
 
-    def __init__(self, path: Path, clock: Clock, host: Host, *, adopt: bool) -> None:
+    def __init__(self, path: Path, clock: Clock, host: BootedHost, *, adopt: bool) -> None:
         self._path = path
         self._clock = clock
         self._host = host

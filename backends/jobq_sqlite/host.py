@@ -14,7 +14,7 @@ _BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
 
 
 @dataclass(frozen=True)
-class Host:
+class BootedHost:
     """A machine and its current boot.
 
     Attributes:
@@ -27,15 +27,15 @@ class Host:
 
 
 @cache
-def this_host() -> Host:
+def this_host() -> BootedHost:
     """Return the host this process runs on. Raises ConfigurationError where the kernel has no boot id."""
     if sys.platform == "darwin":
-        return Host(_sysctl("kern.uuid"), _sysctl("kern.bootsessionuuid"))
+        return BootedHost(_sysctl("kern.uuid"), _sysctl("kern.bootsessionuuid"))
     boot_id = _first_line(_BOOT_ID_FILE)
     if not boot_id:
         raise ConfigurationError(f"{_BOOT_ID_FILE} cannot be read; without a boot id no lease in a file can be trusted")
     machine_id = next((line for line in map(_first_line, _MACHINE_ID_FILES) if line), "")
-    return Host(machine_id, boot_id)
+    return BootedHost(machine_id, boot_id)
 
 
 def _first_line(path: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
 from jobq_sqlite import journal_writer
-from jobq_sqlite.connection import Connection
+from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.task_sql import Now
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class SqliteJournal:
     """
 
     def __init__(
-        self, link: Callable[[], Awaitable[tuple[Connection, int]]], read: _Read, changed: Callable[[], None]
+        self, link: Callable[[], Awaitable[tuple[SqliteConnection, int]]], read: _Read, changed: Callable[[], None]
     ) -> None:
         self._link = link
         self._read = read

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from jobq.journal.records import Attempt, host_of
-from jobq.journal.retention import BYTES_AT_ONCE, Trimming
+from jobq.journal.retention import BYTES_AT_ONCE, JournalCap
 from jobq.settlement import Record, Release, Settlement
 from jobq.task import OutcomeKind
 from jobq_sqlite.bulk import ROWS_AT_ONCE, some
@@ -76,7 +76,7 @@ def note_lost(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], boo
         database.execute(_NOTE, (deliveries, record.outcome, record.ended, record.encode(), "", seq))
 
 
-def trim(database: sqlite3.Connection, queue: int, trimming: Trimming, now: float) -> None:
+def trim(database: sqlite3.Connection, queue: int, trimming: JournalCap, now: float) -> None:
     """Take one bounded step of keeping the journal within its size.
 
     A transaction that is rolled back after it is made up for by the next walk.

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar
 
 from jobq.errors import LockLost, QueueNotFound, SettlementUnknown
 from jobq.lease import rules
-from jobq.lease.rules import Row
+from jobq.lease.rules import LeaseRow
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, Request
-from jobq_sqlite.connection import Connection
+from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.errors import StoreReplaced
 from jobq_sqlite.task_sql import Now
 from jobq_sqlite.transaction import Work
@@ -25,7 +25,7 @@ _LIMITS: Final = LeaseLimits(
 )
 _COLUMNS: Final = (
     "token, request, holder, state, expires_at, lock_delay, acquired_at, renewals, is_revoked, cursor, version,"
-    " confirmation, ends, ttl"  # in the order of Row
+    " confirmation, ends, ttl"  # in the order of LeaseRow
 )
 _READ: Final = f"SELECT {_COLUMNS} FROM lease WHERE queue = ? AND name = ?"  # noqa: S608 - a constant of ours
 _LIST: Final = f"SELECT {_COLUMNS}, name FROM lease WHERE queue = ? ORDER BY name"  # noqa: S608 - as above
@@ -44,8 +44,8 @@ class SqliteLeases:
     def __init__(
         self,
         queue: str,
-        opened: Callable[[bool], Awaitable[Connection]],
-        opened_to_read: Callable[[], Awaitable[Connection]],
+        opened: Callable[[bool], Awaitable[SqliteConnection]],
+        opened_to_read: Callable[[], Awaitable[SqliteConnection]],
     ) -> None:
         self._queue = queue
         self._opened = opened
@@ -127,7 +127,7 @@ class SqliteLeases:
 
         return await self._submit(work, writes=False)
 
-    async def _change(self, name: str, rule: Callable[[Row | None, float], Row | None]) -> None:
+    async def _change(self, name: str, rule: Callable[[LeaseRow | None, float], LeaseRow | None]) -> None:
         def work(database: sqlite3.Connection, now: Now) -> None:
             before = self._row(database, name)
             self._write(database, name, before, rule(before, now.boottime))
@@ -144,15 +144,15 @@ class SqliteLeases:
             raise QueueNotFound(f"{error}; or `jobq QUEUE lease run`") from None
         return await connection.submit(work, writes=writes, unknown=SettlementUnknown)
 
-    def _row(self, database: sqlite3.Connection, name: str) -> Row | None:
+    def _row(self, database: sqlite3.Connection, name: str) -> LeaseRow | None:
         found = database.execute(_READ, (self._queue, name)).fetchone()
         return None if found is None else _row_of(found)
 
-    def _write(self, database: sqlite3.Connection, name: str, before: Row | None, after: Row | None) -> None:
+    def _write(self, database: sqlite3.Connection, name: str, before: LeaseRow | None, after: LeaseRow | None) -> None:
         if after is not None and after != before and after.token:
             database.execute(_WRITE, (self._queue, name, *astuple(after)))
 
 
-def _row_of(columns: Iterable[Any]) -> Row:
-    row = Row(*columns)  # the columns stand in the order of its fields
+def _row_of(columns: Iterable[Any]) -> LeaseRow:
+    row = LeaseRow(*columns)  # the columns stand in the order of its fields
     return replace(row, is_revoked=bool(row.is_revoked))

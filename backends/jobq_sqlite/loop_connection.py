@@ -4,11 +4,11 @@ import asyncio
 import sqlite3
 
 from jobq_sqlite import transaction
-from jobq_sqlite.connection import Connection, deliver
+from jobq_sqlite.connection import SqliteConnection, deliver
 from jobq_sqlite.errors import translate
 
 
-class LoopConnection(Connection):
+class LoopConnection(SqliteConnection):
     """Runs what is handed in on the event loop itself, in its next turn, all of it in one transaction as ever.
 
     It sees no writes of other processes.

@@ -14,7 +14,7 @@ from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, Jo
 from jobq_sqlite import private_file
 from jobq_sqlite.errors import StoreReplaced, translate
 from jobq_sqlite.file_clock import FileClock
-from jobq_sqlite.host import Host
+from jobq_sqlite.host import BootedHost
 from jobq_sqlite.same_file import SameFile
 from jobq_sqlite.task_sql import Now
 
@@ -51,7 +51,7 @@ class StoreFile:
 
     path: Path
     clock: Clock
-    host: Host
+    host: BootedHost
     adopt: bool = False
     busy_timeout: float = 5.0
     connection_class: type[sqlite3.Connection] = sqlite3.Connection

@@ -3,7 +3,7 @@
 import sqlite3
 from typing import Any, Final
 
-from jobq.servable import Document, Kind, TaskRecord
+from jobq.servable import Document, Kind, ListedTask
 from jobq_sqlite.task_sql import Now
 
 _WHICH: Final = {
@@ -19,7 +19,7 @@ _SHOW: Final = (
 )
 
 
-def page(database: sqlite3.Connection, queue: int, kind: Kind, after: str, limit: int, now: Now) -> list[TaskRecord]:
+def page(database: sqlite3.Connection, queue: int, kind: Kind, after: str, limit: int, now: Now) -> list[ListedTask]:
     """Return a page of tasks."""
     found = database.execute(
         f"{_SHOW} AND {_WHICH[kind]} AND id > :after ORDER BY id LIMIT :limit",
@@ -28,7 +28,7 @@ def page(database: sqlite3.Connection, queue: int, kind: Kind, after: str, limit
     return [_record(row, now) for row in found]
 
 
-def find(database: sqlite3.Connection, queue: int, task_id: str, now: Now) -> TaskRecord | None:
+def find(database: sqlite3.Connection, queue: int, task_id: str, now: Now) -> ListedTask | None:
     """Return one task."""
     row = database.execute(f"{_SHOW} AND id = :id", {"queue": queue, "id": task_id}).fetchone()
     return None if row is None else _record(row, now)
@@ -54,12 +54,12 @@ def write_document(database: sqlite3.Connection, name: str, value: bytes, versio
     return database.execute(statement, (name, value)).rowcount == 1
 
 
-def _record(row: Any, now: Now) -> TaskRecord:
+def _record(row: Any, now: Now) -> ListedTask:
     id_, state, deliveries, body, started, heartbeat, expires, available, finished, result, reason, text = row
     is_leased = state == "leased" and expires > now.boottime
     if (state == "leased" and not is_leased) or (state == "scheduled" and available <= now.wall):
         state = "ready"
-    return TaskRecord(
+    return ListedTask(
         id=id_,
         state=state,
         deliveries=deliveries,

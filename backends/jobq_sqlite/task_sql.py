@@ -13,14 +13,14 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from jobq.errors import DuplicateTask, LockLost, QueueNotFound
-from jobq.journal.retention import Trimming
-from jobq.servable import result_json
-from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
+from jobq.journal.retention import JournalCap
+from jobq.servable import IDS_KEPT, result_json
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_sqlite import journal_writer
 from jobq_sqlite.bulk import some
 
-RETENTION_SECONDS: Final = 30 * 86400.0  # how long a done task's id is remembered
+_IDS_KEPT_SECONDS: Final = IDS_KEPT.total_seconds()
 PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
 _FORGET_AT_ONCE: Final = 200
 _NO_DELAY: Final = timedelta(0)
@@ -143,7 +143,7 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
 
 
 def push(
-    database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: Now, keep: float | None = RETENTION_SECONDS
+    database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: Now, keep: float | None = _IDS_KEPT_SECONDS
 ) -> int:
     """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8).
 
@@ -167,7 +167,7 @@ def push(
     if database.total_changes - before != len(rows):
         _refuse_other_payloads(database, queue, rows)
     most = max(_FORGET_AT_ONCE, 2 * len(rows))  # more than is added, so that the file does not grow without end
-    old = database.execute(OLD, (queue, now.wall - max(RETENTION_SECONDS, keep or 0.0), most)).fetchall()
+    old = database.execute(OLD, (queue, now.wall - max(_IDS_KEPT_SECONDS, keep or 0.0), most)).fetchall()
     until = max(now.bulk_until, time.monotonic() + _FORGETTING * (time.monotonic() - began))
     some(old, lambda row: database.execute(_FORGET, row), until)
     if keep is not None:
@@ -218,7 +218,7 @@ def claim(
     holder: str | None = None,
     worker: str | None = None,
     forget: float | None = None,
-    trimming: Trimming | None = None,
+    trimming: JournalCap | None = None,
 ) -> list[ClaimedRow] | NothingReady:
     """Lease up to `limit` ready tasks, after those that are due or whose lease expired have become ready.
 
@@ -345,10 +345,10 @@ def settle(
     """
     try:
         match settlement:
-            case Complete(result):  # its id stays known for RETENTION_SECONDS
+            case Complete(result):  # its id stays known for _IDS_KEPT_SECONDS
                 kept = result_json(result) if keeps_result else None
                 _fenced(database, row, now, _COMPLETE, (said, now.wall, kept, settlement.final))
-            case DeadLetter(reason, description):  # the body stays as it is
+            case MoveToDeadLetters(reason, description):  # the body stays as it is
                 text = journal_writer.text_of(description)
                 _fenced(database, row, now, _DEAD_LETTER, (said, now.wall, str(reason), text))
             case Requeue() | Release():

@@ -217,7 +217,7 @@ def with_queue(
         interruptible: whether SIGTERM cancels the work, as Ctrl-C does, so that it can report what it has done; raises
             `Interrupted` then, which the work may raise itself with what there is to report.
     """
-    from jobq.cli.display.logging_handler import Records  # noqa: PLC0415 - `jobq --help` must not pay for it
+    from jobq.cli.display.logging_handler import LogRecords  # noqa: PLC0415 - `jobq --help` must not pay for it
     from jobq.spec import resolve  # noqa: PLC0415 - as above, for pydantic
 
     settings = settings or read_settings()
@@ -241,5 +241,5 @@ def with_queue(
                 nothing_to_say.exit_code = end.exit_code
                 raise nothing_to_say from None
 
-    with Records(terminal.say_record):
+    with LogRecords(terminal.say_record):
         return run_async(until_interrupted() if interruptible else connected())

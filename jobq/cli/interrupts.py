@@ -28,7 +28,7 @@ class Interrupted(Exception):
         self.exit_code = 128 + signal.SIGINT
 
 
-class Heard:
+class InterruptHeard:
     """The first signal that asked for the end; None = none did."""
 
     def __init__(self) -> None:
@@ -42,9 +42,9 @@ class Heard:
 
 
 @contextmanager
-def heard() -> Iterator[Heard]:
+def heard() -> Iterator[InterruptHeard]:
     """Cancel the task that enters this at SIGINT and SIGTERM; what is ignored stays ignored, as in `nohup`."""
-    found = Heard()
+    found = InterruptHeard()
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None

@@ -45,6 +45,7 @@ _COMMANDS: Final = {
         "cancel": ("jobq.cli.commands.cancel", "End tasks that wait, stop those that run."),
         "clear": ("jobq.cli.commands.queue", "Delete all tasks but dead letters."),
         "serve": ("jobq.cli.commands.serve", "Serve queues over HTTP; make tokens for it."),
+        "keys": ("jobq.cli.commands.keys", "Make keys that sign tasks; list, trust and revoke them."),
         "completion": ("jobq.cli.commands.completion", "Print the completion script of a shell."),
         "emulator": ("jobq.cli.commands.emulator", "Serve an emulated Azure Service Bus here."),
         "healthcheck": ("jobq.cli.commands.healthcheck", "Check whether this container's worker is alive."),

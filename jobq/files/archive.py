@@ -30,7 +30,7 @@ _EXTENDED_BYTES: Final = 64 * 1024  # of one
 _ALL_EXTENDED_BYTES: Final = 64 * 1024 * 1024
 
 
-class Unfit(ConfigurationError):
+class ArchiveRefused(ConfigurationError):
     """A folder that cannot be saved, or an archive that cannot be restored; says why."""
 
 
@@ -44,7 +44,7 @@ def pack(folder: Path, target: Path, most_bytes: int, rights: AbstractContextMan
         rights: entered to read it; the target is this process's own.
 
     Raises:
-        Unfit: it is more, or holds what cannot be kept: a pipe, a socket, a device, a link that leads out.
+        ArchiveRefused: it is more, or holds what cannot be kept: a pipe, a socket, a device, a link that leads out.
         OSError: the disk is full, or the folder changed meanwhile.
     """
     descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -54,7 +54,7 @@ def pack(folder: Path, target: Path, most_bytes: int, rights: AbstractContextMan
             for path in _below(folder, _MOST_DEEP):
                 left -= _add(archive, folder, path, left) + _MEMBER_BYTES
                 if left < 0:
-                    raise Unfit(
+                    raise ArchiveRefused(
                         f"the checkpoint folder holds more than {sizes.show(most_bytes)} (JOBQ_CHECKPOINT_MAX);"
                         " nothing was saved"
                     )
@@ -66,9 +66,11 @@ def pack(folder: Path, target: Path, most_bytes: int, rights: AbstractContextMan
 def _below(folder: Path, depth: int) -> Iterator[Path]:
     """Yield all that is in a folder, links to folders as links; what cannot be read is no empty folder."""
     if folder.is_symlink():  # put into the place of the folder itself: what is behind it was never the task's to keep
-        raise Unfit("a link stands where the checkpoint folder was; nothing was saved")
+        raise ArchiveRefused("a link stands where the checkpoint folder was; nothing was saved")
     if not depth:
-        raise Unfit(f"the checkpoint folder has folders more than {_MOST_DEEP} deep in each other; nothing was saved")
+        raise ArchiveRefused(
+            f"the checkpoint folder has folders more than {_MOST_DEEP} deep in each other; nothing was saved"
+        )
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
         yield path
@@ -83,7 +85,7 @@ def _add(archive: tarfile.TarFile, folder: Path, path: Path, left: int) -> int:
     if not stat.S_ISREG(kind):
         info = archive.gettarinfo(path, arcname=name)
         if info is None:
-            raise Unfit(f"{name!a} in the checkpoint folder is no file that can be kept; nothing was saved")
+            raise ArchiveRefused(f"{name!a} in the checkpoint folder is no file that can be kept; nothing was saved")
         _check(info, folder)
         archive.addfile(info)
         return 0
@@ -101,11 +103,11 @@ def _add(archive: tarfile.TarFile, folder: Path, path: Path, left: int) -> int:
 
 def _check(info: tarfile.TarInfo, folder: Path) -> None:
     if not (info.isreg() or info.isdir() or info.issym()) or info.issparse() or info.size < 0:
-        raise Unfit(f"{info.name!a} is neither a file, a folder nor a link; it cannot be kept in a checkpoint")
+        raise ArchiveRefused(f"{info.name!a} is neither a file, a folder nor a link; it cannot be kept in a checkpoint")
     try:
         tarfile.data_filter(info, str(folder))
     except tarfile.FilterError as error:
-        raise Unfit(f"{info.name!a} cannot be kept in a checkpoint: {error}") from None
+        raise ArchiveRefused(f"{info.name!a} cannot be kept in a checkpoint: {error}") from None
 
 
 def unpack(source: Path, folder: Path, most_bytes: int, digest: str) -> None:
@@ -118,17 +120,17 @@ def unpack(source: Path, folder: Path, most_bytes: int, digest: str) -> None:
         digest: what `pack` returned.
 
     Raises:
-        Unfit: it is not the archive that was saved, or would write elsewhere.
+        ArchiveRefused: it is not the archive that was saved, or would write elsewhere.
         OSError: the disk is full.
     """
     with source.open("rb") as stream:
         if _digest(stream) != digest:
-            raise Unfit("the archive of the checkpoint is not what was saved: its hash differs")
+            raise ArchiveRefused("the archive of the checkpoint is not what was saved: its hash differs")
         stream.seek(0)
         try:
             _unpack(stream, folder, most_bytes)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # as tarfile reads what is none
-            raise Unfit(f"the archive of the checkpoint cannot be restored: {error}") from None
+            raise ArchiveRefused(f"the archive of the checkpoint cannot be restored: {error}") from None
 
 
 def _unpack(stream: IO[bytes], folder: Path, most_bytes: int) -> None:
@@ -139,7 +141,7 @@ def _unpack(stream: IO[bytes], folder: Path, most_bytes: int) -> None:
             _check(member, folder)
             left -= member.size + _MEMBER_BYTES
             if left < 0:
-                raise Unfit(f"the archive of the checkpoint holds more than {sizes.show(most_bytes)}")
+                raise ArchiveRefused(f"the archive of the checkpoint holds more than {sizes.show(most_bytes)}")
             if member.issym():
                 links.append(member)
             else:
@@ -148,13 +150,13 @@ def _unpack(stream: IO[bytes], folder: Path, most_bytes: int) -> None:
     for link in links:
         parts = Path(link.name).parts
         if made & {"/".join(parts[:depth]) for depth in range(1, len(parts))}:
-            raise Unfit(f"{link.name!a} in the archive of the checkpoint lies behind a link")
+            raise ArchiveRefused(f"{link.name!a} in the archive of the checkpoint lies behind a link")
         (folder / link.name).symlink_to(link.linkname)
         made.add("/".join(parts))
     root = folder.resolve()
     for link in links:  # each alone stays inside, but the way through another may lead out: `a/..` is where a leads
         if not Path(os.path.realpath(folder / link.name)).is_relative_to(root):
-            raise Unfit(f"{link.name!a} in the archive of the checkpoint leads out of its folder")
+            raise ArchiveRefused(f"{link.name!a} in the archive of the checkpoint leads out of its folder")
 
 
 def _bounded_headers() -> type[tarfile.TarInfo]:
@@ -169,7 +171,7 @@ def _bounded_headers() -> type[tarfile.TarInfo]:
             if info.type in _EXTENDED:
                 left -= max(0, info.size)
                 if not 0 <= info.size <= _EXTENDED_BYTES or left < 0:
-                    raise Unfit("the archive of the checkpoint has a header that is too long")
+                    raise ArchiveRefused("the archive of the checkpoint has a header that is too long")
             return info
 
     return Header

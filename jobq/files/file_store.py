@@ -15,7 +15,7 @@ from jobq.settings import Settings
 ENTRY_POINT_GROUP: Final = "jobq.places"
 
 
-class Place(Protocol):
+class FileStore(Protocol):
     """An asynchronous context manager; names are parts with slashes between them, none of which begins with a dot.
 
     Every verb may raise BackendUnavailable (it was not done as far as is known; repeating is safe) and AccessDenied.
@@ -55,7 +55,7 @@ class Place(Protocol):
         ...
 
 
-def place_at(text: str, settings: Settings) -> Place:
+def place_at(text: str, settings: Settings) -> FileStore:
     """Return the place, not yet entered.
 
     Args:
@@ -70,13 +70,13 @@ def place_at(text: str, settings: Settings) -> Place:
     except ValueError as error:
         raise ConfigurationError(f"this place for files {error}") from None
     if not is_container(text):
-        from jobq.files.folder_store import FolderPlace  # noqa: PLC0415 - the other way round it is no import of ours
+        from jobq.files.folder_store import FolderStore  # noqa: PLC0415 - the other way round it is no import of ours
 
-        return FolderPlace(Path(text).expanduser())
+        return FolderStore(Path(text).expanduser())
     container_of = registered(ENTRY_POINT_GROUP, "az")
     if container_of is None:
         raise BackendMissing("no package here serves containers of blobs; run: pip install --force-reinstall jobq")
     connect: Any = container_of.load()
     account, suffix, container, prefix = container_in(text)
-    place: Place = connect(account, container, prefix, suffix, settings)
+    place: FileStore = connect(account, container, prefix, suffix, settings)
     return place

@@ -18,7 +18,7 @@ _STALE_SECONDS: Final = 86400.0  # what lies in the scratch folder for so long i
 PATIENCE_SECONDS: Final = 600.0  # for one file; a share that hangs answers never
 
 
-class FolderPlace:
+class FolderStore:
     """Files below one folder, for this user alone.
 
     Args:

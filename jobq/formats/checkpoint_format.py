@@ -10,7 +10,7 @@ MARK: Final = "\x1djobq files "  # begins no value: `checked_checkpoint` refuses
 
 
 @dataclass(frozen=True)
-class Saved:
+class StoredCheckpoint:
     """A checkpoint.
 
     Attributes:
@@ -22,7 +22,7 @@ class Saved:
     archive: str | None = None
 
     @classmethod
-    def decode(cls, stored: str | None) -> "Saved":
+    def decode(cls, stored: str | None) -> "StoredCheckpoint":
         """Return what was stored."""
         if stored is None or not stored.startswith(MARK):
             return cls(stored)

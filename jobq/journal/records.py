@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from jobq.task import OutcomeKind, TaskResult, Usage
 
-MAX_OUTPUT_BYTES: Final = 64 * 1024  # of one attempt (architecture 11)
+MAX_OUTPUT_BYTES: Final = 64 * 1024  # of one attempt
 MAX_VALUE_BYTES: Final = 64 * 1024
 MAX_DETAIL_CHARACTERS: Final = 2000
 MAX_TEXT_CHARACTERS: Final = 200  # what `jobq progress` says

@@ -13,7 +13,7 @@ _ROW_BYTES: Final = 100  # of a row beside its texts
 _QUARTER: Final = 4
 
 
-class Trimming:
+class JournalCap:
     """One process's walks over one queue's attempts.
 
     Args:

@@ -38,7 +38,7 @@ def shown(task: Task, most_bytes: int) -> bytes:
         task: as it is.
         most_bytes: of what is shown.
     """
-    brief = task.model_copy(update={"env": {}, "trace_context": {}, "not_before": None})
+    brief = task.model_copy(update={"env": {}, "trace_context": {}, "not_before": None, "work": None})
     body = brief.encode()
     if len(body) <= most_bytes:
         return body

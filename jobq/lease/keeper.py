@@ -26,7 +26,7 @@ FREEZE_SECONDS: Final = 1.0  # rule 8: how far the wall clock may get ahead of C
 FREEZE_RATE: Final = 0.01  # and for each second between them
 
 
-class Leased(Protocol):
+class Renewable(Protocol):
     """What the keeper keeps: a `jobq.backend.Delivery`, or the grant of a named lease; all verbs are fenced (S4)."""
 
     @property
@@ -75,7 +75,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        leased: Leased,
+        leased: Renewable,
         *,
         since: Moment,
         timing: LeaseTiming,

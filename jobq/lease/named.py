@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
 from jobq.formats import durations
-from jobq.lease.acquire import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, Acquirer
+from jobq.lease.acquirer import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, Acquirer
 from jobq.lease.keeper import LeaseKeeper, Loss
 from jobq.lease.store import Confirmation, Grant, LeaseStore, checked_name
 from jobq.lease.timing import LeaseTiming, timing_for

@@ -17,7 +17,7 @@ _ENDS_REMEMBERED: Final = 16  # grants; for repeats of a release whose answer wa
 
 
 @dataclass(frozen=True)
-class Row:
+class LeaseRow:
     """A named lease as it is stored.
 
     Attributes:
@@ -50,13 +50,13 @@ class Row:
     ttl: float = 0.0
 
 
-def acquire(row: Row | None, request: Request, now: float, wall: float) -> tuple[Row, Grant | Busy]:
+def acquire(row: LeaseRow | None, request: Request, now: float, wall: float) -> tuple[LeaseRow, Grant | Busy]:
     """Return the record after a request, and the answer; a record that is returned as it was need not be written.
 
     Raises:
         LockLost: this very request was granted, and given back since.
     """
-    row = row or Row()
+    row = row or LeaseRow()
     ttl = request.ttl.total_seconds()
     if row.token and row.key == request.key:
         if row.state == HELD and now < row.expires_at and not row.is_revoked:
@@ -67,7 +67,7 @@ def acquire(row: Row | None, request: Request, now: float, wall: float) -> tuple
     if (busy := _busy(row, now)) is not None:
         return row, busy
     ended = f"{row.token} {RELEASED if row.state == RELEASED else 'expired'}" if row.token else ""
-    row = Row(
+    row = LeaseRow(
         token=row.token + 1,
         key=request.key,
         holder=request.holder,
@@ -83,12 +83,12 @@ def acquire(row: Row | None, request: Request, now: float, wall: float) -> tuple
     return row, _grant(row, request)
 
 
-def withdraw(row: Row, key: str, now: float) -> Row:
+def withdraw(row: LeaseRow, key: str, now: float) -> LeaseRow:
     """Release what a request was granted, if it has it still."""
     return replace(row, state=RELEASED, expires_at=now) if row.key == key and row.state == HELD else row
 
 
-def renew(name: str, row: Row | None, token: int, ttl: float, now: float) -> Row:
+def renew(name: str, row: LeaseRow | None, token: int, ttl: float, now: float) -> LeaseRow:
     """Extend it."""
     row = _ours(name, row, token, now)
     if row.is_revoked:
@@ -96,7 +96,7 @@ def renew(name: str, row: Row | None, token: int, ttl: float, now: float) -> Row
     return replace(row, expires_at=now + ttl, renewals=row.renewals + 1, ttl=ttl)
 
 
-def release(name: str, row: Row | None, token: int, now: float) -> Row:
+def release(name: str, row: LeaseRow | None, token: int, now: float) -> LeaseRow:
     """Give it back; the same again changes nothing (S5)."""
     if row is not None and row.token == token:
         if row.state == RELEASED:
@@ -108,7 +108,7 @@ def release(name: str, row: Row | None, token: int, now: float) -> Row:
     raise _stale(name, row, token)
 
 
-def confirm(name: str, row: Row | None, token: int, value: str, now: float) -> tuple[Row, Confirmation]:
+def confirm(name: str, row: LeaseRow | None, token: int, value: str, now: float) -> tuple[LeaseRow, Confirmation]:
     """Take it for good; the same again is answered alike, another value is refused."""
     if row is not None and row.token == token and row.state == CONFIRMED:
         if row.confirmation != value:
@@ -118,7 +118,7 @@ def confirm(name: str, row: Row | None, token: int, value: str, now: float) -> t
     return replace(row, state=CONFIRMED, confirmation=value), Confirmation(token=token, value=value)
 
 
-def save(name: str, row: Row | None, token: int, cursor: str, version: int, now: float) -> Row:
+def save(name: str, row: LeaseRow | None, token: int, cursor: str, version: int, now: float) -> LeaseRow:
     """Save the cursor; the same again changes nothing, an older one is refused (S9)."""
     row = _ours(name, row, token, now)
     if row.version == version and row.cursor == cursor:
@@ -128,14 +128,14 @@ def save(name: str, row: Row | None, token: int, cursor: str, version: int, now:
     return replace(row, cursor=cursor, version=version)
 
 
-def revoke(row: Row, now: float) -> Row:
+def revoke(row: LeaseRow, now: float) -> LeaseRow:
     """Keep its holder from renewing; a confirmed one is released."""
     if row.state == CONFIRMED:
         return replace(row, state=RELEASED, expires_at=now, confirmation=None)
     return replace(row, is_revoked=True) if row.state == HELD and now < row.expires_at else row
 
 
-def record(name: str, row: Row, now: float) -> LeaseRecord:
+def record(name: str, row: LeaseRow, now: float) -> LeaseRecord:
     """Return it for people."""
     state = {RELEASED: LeaseState.RELEASED, CONFIRMED: LeaseState.CONFIRMED}.get(row.state)
     if state is None:
@@ -168,20 +168,20 @@ def was_released(ends: str, token: int) -> bool:
     return f"{token} {RELEASED}" in ends.split(";")
 
 
-def _ours(name: str, row: Row | None, token: int, now: float) -> Row:
+def _ours(name: str, row: LeaseRow | None, token: int, now: float) -> LeaseRow:
     if row is None or row.token != token or row.state != HELD or now >= row.expires_at:
         raise _stale(name, row, token)
     return row
 
 
-def _stale(name: str, row: Row | None, token: int) -> LockLost:
+def _stale(name: str, row: LeaseRow | None, token: int) -> LockLost:
     if row is None:
         return LockLost(f"there is no lease {name}")
     why = f"token {row.token} was granted since" if row.token != token else "it expired, or was released or confirmed"
     return LockLost(f"lease {name} is no longer held under token {token}: {why}")
 
 
-def _busy(row: Row, now: float) -> Busy | None:
+def _busy(row: LeaseRow, now: float) -> Busy | None:
     if row.state == CONFIRMED:
         return Busy(holder=row.holder, token=row.token, remaining=None, why="confirmed")
     free = row.expires_at + row.lock_delay
@@ -191,5 +191,5 @@ def _busy(row: Row, now: float) -> Busy | None:
     return Busy(holder=row.holder, token=row.token, remaining=free - now, why=why)
 
 
-def _grant(row: Row, request: Request) -> Grant:
+def _grant(row: LeaseRow, request: Request) -> Grant:
     return Grant(name=request.name, token=row.token, key=row.key, cursor=row.cursor, version=row.version)

@@ -1,4 +1,4 @@
-"""The breaker: failures of different tasks in a row blame the machine, not the tasks (architecture 11).
+"""The breaker: failures of different tasks in a row blame the machine, not the tasks (architecture 6).
 
 It judges first failures alone: a task that has failed before, or was given back too often, pays for itself, so that one
 that always fails ends as a dead letter on whatever machines (S7, L1). What succeeded lately speaks for the machine.

@@ -1,6 +1,9 @@
 """The two levels of stopping: stop receiving, stop working (architecture 6); and the pause of a preemption notice."""
 
 import asyncio
+from typing import Final
+
+GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end
 
 
 class Stopping:

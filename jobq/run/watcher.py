@@ -24,9 +24,9 @@ import signal
 import sys
 import time
 
-from jobq.run.guardian import kernel
 from jobq.run.guardian.control_group import ControlGroup
-from jobq.run.guardian.kernel import Signals
+from jobq.run.process import kernel
+from jobq.run.process.kernel import SignalPipe
 
 TITLE = "watcher"
 TICK_SECONDS = 2.0
@@ -49,7 +49,7 @@ class Watcher:
     """
 
     def __init__(
-        self, signals: Signals, pulse: int, guardian: int, strangers: set[int], tick: float, group: ControlGroup
+        self, signals: SignalPipe, pulse: int, guardian: int, strangers: set[int], tick: float, group: ControlGroup
     ) -> None:
         self._signals = signals
         self._tick = tick
@@ -173,7 +173,7 @@ def main(arguments: list[str]) -> int:
     pulse, guardian, *strangers = map(int, arguments[1:])
     os.set_inheritable(pulse, False)
     group = ControlGroup(options["--group"])
-    return Watcher(Signals(), pulse, guardian, set(strangers), float(options["--tick"]), group).run()
+    return Watcher(SignalPipe(), pulse, guardian, set(strangers), float(options["--tick"]), group).run()
 
 
 if __name__ == "__main__":

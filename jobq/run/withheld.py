@@ -41,7 +41,7 @@ def restore() -> None:
     descriptor = os.environ.pop(VARIABLE, None)
     if descriptor is None:
         return
-    from jobq.run.guardian.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
+    from jobq.run.process.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
 
     hide_from_same_user()
     file = receive_file(int(descriptor))

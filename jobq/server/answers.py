@@ -11,7 +11,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class Fault(Answer):
+class ErrorBody(Answer):
     """What was wrong, in one word for programs and a sentence for people."""
 
     code: str
@@ -21,7 +21,7 @@ class Fault(Answer):
 class Problem(Answer):
     """An error."""
 
-    error: Fault
+    error: ErrorBody
 
 
 class Accepted(Answer):
@@ -36,13 +36,13 @@ class Kept(Accepted):
     cancel: Annotated[bool, Field(description="Somebody wants the task to end: stop it, and settle.")] = False
 
 
-class Pushed(Answer):
+class PushAnswer(Answer):
     """The tasks' ids, in order."""
 
     ids: list[str]
 
 
-class ClaimedTask(Answer):
+class LeasedTask(Answer):
     """A task under a lease, which began before the answer was sent: count it from before the request."""
 
     id: str
@@ -56,17 +56,17 @@ class ClaimedTask(Answer):
     body_base64: Annotated[str | None, Field(description="Instead of body where that is not UTF-8.")] = None
 
 
-class Claimed(Answer):
+class ClaimAnswer(Answer):
     """What was claimed; empty when nothing was there."""
 
-    tasks: list[ClaimedTask]
+    tasks: list[LeasedTask]
 
 
 class SettleAnswer(Answer):
     """How one settle was answered."""
 
     status: Annotated[int, Field(description="As it would have been alone.")]
-    error: Fault | None = None
+    error: ErrorBody | None = None
 
 
 class SettleAnswers(Answer):
@@ -140,14 +140,14 @@ class LeasePage(Answer):
     next: str | None = None
 
 
-class Confirmation(Answer):
+class ConfirmAnswer(Answer):
     """What was confirmed."""
 
     token: int
     value: str
 
 
-class Counts(Answer):
+class QueueCounts(Answer):
     """How many tasks are where."""
 
     visible: int | None
@@ -156,7 +156,7 @@ class Counts(Answer):
     dead: int | None
 
 
-class Cleared(Answer):
+class ClearAnswer(Answer):
     """How many were deleted; `cursor` for the next request, if that was not all."""
 
     cleared: int
@@ -267,10 +267,10 @@ class Generator(Answer):
     min_seconds: float = 0.0
     max_seconds: float | None = None
     pushed: Annotated[int, Field(description="Tasks that this run has added, certainly.")] = 0
-    run: Annotated[int, Field(description="Counts the starts.")] = 0
+    run: Annotated[int, Field(description="QueueCounts the starts.")] = 0
 
 
-class Health(Answer):
+class HealthAnswer(Answer):
     """Whether it works."""
 
     status: str

@@ -19,12 +19,21 @@ from pydantic import BaseModel
 
 from jobq.errors import JobqError
 from jobq.server import health, journal, leases, load_generator, openapi, queues, refusals, schemas, tasks
-from jobq.server.backend_pool import Places
-from jobq.server.endpoint import QUEUE, Call, Endpoint, Service, validated
-from jobq.server.error_responses import Refused, refused_for
-from jobq.server.request_parsing import Message, Receive, aside, body_of, headers_of, query_of, refuse_other_sites
-from jobq.server.routes import Routes
-from jobq.server.shares import BodyRoom, Rate
+from jobq.server.backend_pool import BackendPool
+from jobq.server.endpoint import QUEUE, Endpoint, Routes
+from jobq.server.error_responses import RequestRefused, refused_for
+from jobq.server.request import RequestCall, ServiceState
+from jobq.server.request_parsing import (
+    Message,
+    Receive,
+    aside,
+    body_of,
+    headers_of,
+    query_of,
+    refuse_other_sites,
+    validated,
+)
+from jobq.server.shares import FairShare, RateShare
 from jobq.server.tokens import TokenBook, TokenRecord
 
 Send = Callable[[Message], Awaitable[None]]
@@ -78,7 +87,7 @@ class App:
 
     def __init__(
         self,
-        places: Places,
+        places: BackendPool,
         *,
         needs_tokens: bool = False,
         tokens: TokenBook | None = None,
@@ -86,11 +95,11 @@ class App:
     ) -> None:
         self._needs_tokens = needs_tokens
         self._limits = limits or Limits()
-        self._rate = Rate(self._limits.rate, self._limits.burst)
-        self._bad = Rate(self._limits.bad_tokens, 4 * self._limits.bad_tokens)
+        self._rate = RateShare(self._limits.rate, self._limits.burst)
+        self._bad = RateShare(self._limits.bad_tokens, 4 * self._limits.bad_tokens)
         self._refusals = refusals.Refusals()
-        self._room = BodyRoom(self._limits.all_bodies_bytes, self._limits.bodies_of_one_bytes)
-        self._turns = BodyRoom(_MANY_VALUED, 1)  # a body each
+        self._room = FairShare(self._limits.all_bodies_bytes, self._limits.bodies_of_one_bytes)
+        self._many_valued = FairShare(_MANY_VALUED, 1)
         self._book = tokens or TokenBook(places.root)
         self._waiting: set[asyncio.Event] = set()
         parts = tasks, leases, queues, journal, load_generator, health
@@ -98,7 +107,7 @@ class App:
         self._routes = Routes(endpoints)
         document = openapi.document(endpoints, default_queue=places.default, needs_tokens=needs_tokens)
         # Written once: anybody may ask for it, as often as he likes.
-        self.service = Service(places, openapi=json.dumps(document, indent=1).encode())
+        self.service = ServiceState(places, openapi=json.dumps(document, indent=1).encode())
 
     def stop(self) -> None:
         """Let everything that waits be answered at once, with what there is."""
@@ -119,7 +128,7 @@ class App:
             name = endpoint.name
             status, value = await self._answer(endpoint, path, scope, receive)
             headers: tuple[tuple[str, str], ...] = ()
-        except Refused as refused:
+        except RequestRefused as refused:
             status, value, headers = refused.status, _problem(refused), refused.headers
         finally:
             metrics.waiting.dec()
@@ -130,7 +139,7 @@ class App:
     async def _answer(
         self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any], receive: Receive
     ) -> tuple[int, Any]:
-        call: Call | None = None
+        call: RequestCall | None = None
         status, has_begun = 500, False
         try:
             headers = headers_of(scope)
@@ -142,12 +151,12 @@ class App:
                 has_begun = True
                 async with asyncio.timeout(self._limits.seconds + getattr(call.body, "wait_seconds", 0.0)):
                     status, value = await self._handled(endpoint, call, receive)
-        except Refused as refused:
+        except RequestRefused as refused:
             status = refused.status
             raise
         except TimeoutError:
             status = 504
-            raise Refused(504, "unknown", "it took too long; it may or may not have been done") from None
+            raise RequestRefused(504, "unknown", "it took too long; it may or may not have been done") from None
         except JobqError as error:
             answer = refused_for(error)
             status = answer.status
@@ -157,7 +166,7 @@ class App:
         except Exception:  # noqa: BLE001 - the last resort: no stack trace leaves the service
             incident = uuid.uuid4().hex[:8]
             _log.exception("incident %s in %s", incident, endpoint.name)
-            raise Refused(500, "internal", f"the service failed; its log says more under {incident}") from None
+            raise RequestRefused(500, "internal", f"the service failed; its log says more under {incident}") from None
         finally:
             if call is not None:
                 call.end()
@@ -167,7 +176,7 @@ class App:
                     call.audit(endpoint.name, status)
         return status, value
 
-    async def _handled(self, endpoint: Endpoint, call: Call, receive: Receive) -> tuple[int, Any]:
+    async def _handled(self, endpoint: Endpoint, call: RequestCall, receive: Receive) -> tuple[int, Any]:
         if not getattr(call.body, "wait_seconds", 0.0):
             return await endpoint.handler(call)
         watching = asyncio.create_task(_watch(receive, call.gone), name="client hangs up")
@@ -180,23 +189,27 @@ class App:
             self._waiting.discard(call.gone)
             watching.cancel()
 
-    def _call(self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any]) -> Call:
+    def _call(self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any]) -> RequestCall:
         address = str((scope.get("client") or ("unknown",))[0])
         query = query_of(scope["query_string"])
         # What is about no queue is about the default one: so it wants a token of that one, whatever the query says.
         named = query.get("queue") if endpoint.has_queue else None
         queue = path.get("queue", self.service.places.default if named is None else named)
         if not QUEUE.fullmatch(queue):
-            raise Refused(400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores")
+            raise RequestRefused(
+                400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores"
+            )
         if endpoint.is_of_default and queue != self.service.places.default:
-            raise Refused(400, "malformed_request", f"queue: this is about {self.service.places.default!r} alone")
+            raise RequestRefused(
+                400, "malformed_request", f"queue: this is about {self.service.places.default!r} alone"
+            )
         for parameter in endpoint.parameters if query else ():
             parameter.read(query)
-        return Call(
+        return RequestCall(
             self.service, queue, path, query, None, _ANYONE, address, asyncio.Event(), lambda _scope, _queue: True
         )
 
-    async def _let_in(self, endpoint: Endpoint, call: Call, headers: Mapping[bytes, bytes]) -> None:
+    async def _let_in(self, endpoint: Endpoint, call: RequestCall, headers: Mapping[bytes, bytes]) -> None:
         """Say of the call who makes it, if he may."""
         if endpoint.is_open:
             return
@@ -210,12 +223,12 @@ class App:
     async def _read_body(
         self,
         model: type[BaseModel],
-        call: Call,
+        call: RequestCall,
         headers: Mapping[bytes, bytes],
         receive: Receive,
         held: contextlib.AsyncExitStack,
     ) -> None:
-        async def wait_for(room: BodyRoom, size: int) -> None:
+        async def wait_for(room: FairShare, size: int) -> None:
             try:
                 async with asyncio.timeout(_ROOM_SECONDS):
                     await held.enter_async_context(room.taken(_who(call), size))
@@ -228,7 +241,7 @@ class App:
             limit=self._limits.body_bytes,
             seconds=self._limits.body_seconds,
             room=partial(wait_for, self._room),
-            turn=partial(wait_for, self._turns),
+            turn=partial(wait_for, self._many_valued),
         )
         call.body = await aside(call.size, lambda: validated(model, fields))
 
@@ -246,7 +259,7 @@ class App:
         if record is None:
             if waits := self._bad.wait(address):
                 raise _too_many("slower", waits)
-            raise Refused(
+            raise RequestRefused(
                 401,
                 "no_token",
                 "a good token is needed: Authorization: Bearer ...",
@@ -255,13 +268,17 @@ class App:
         return record
 
 
-def _who(call: Call) -> str:
+def _who(call: RequestCall) -> str:
     """Return whose share a call uses: its token's, or its address's where none is needed."""
     return call.address if call.caller == _ANYONE else call.caller
 
 
-def _too_many(message: str, waits: float) -> Refused:
-    return Refused(_TOO_MANY, "too_many_requests", message, headers=(("Retry-After", str(int(waits) + 1)),))
+def _malformed(message: str) -> RequestRefused:
+    return RequestRefused(400, "malformed_request", message)
+
+
+def _too_many(message: str, waits: float) -> RequestRefused:
+    return RequestRefused(_TOO_MANY, "too_many_requests", message, headers=(("Retry-After", str(int(waits) + 1)),))
 
 
 async def _watch(receive: Receive, gone: asyncio.Event) -> None:
@@ -271,12 +288,12 @@ async def _watch(receive: Receive, gone: asyncio.Event) -> None:
         gone.set()
 
 
-def _problem(refused: Refused) -> dict[str, Any]:
+def _problem(refused: RequestRefused) -> dict[str, Any]:
     return {"error": {"code": refused.code, "message": refused.message, **refused.more}}
 
 
 async def _send(send: Send, status: int, value: Any, more: tuple[tuple[str, str], ...], *, is_head: bool) -> None:
-    if isinstance(value, health.Text):
+    if isinstance(value, health.TextAnswer):
         body, kind = value.body, (b"content-type", value.kind)
     else:
         body, kind = json.dumps(value, separators=(",", ":")).encode(), _JSON

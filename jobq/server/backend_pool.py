@@ -10,7 +10,7 @@ from typing import Any, Final
 from jobq.backend import Backend
 from jobq.errors import JobqError
 from jobq.servable import Servable, served
-from jobq.server.error_responses import Refused
+from jobq.server.error_responses import RequestRefused
 from jobq.settings import Settings
 from jobq.spec import parse, resolve
 
@@ -26,7 +26,7 @@ class _Open:
     users: int = 0
 
 
-class Places:
+class BackendPool:
     """Opens backends for the queues beside the one of a spec.
 
     Args:
@@ -66,7 +66,7 @@ class Places:
             await asyncio.wait(self._leaving)
 
     async def take(self, name: str) -> Any:
-        """Return the backend of a queue, for use until `give`; raises Refused (404) for one that does not exist."""
+        """Return the backend of a queue, for use until `give`; raises RequestRefused (404) where there is none."""
         if name not in self._known:
             await self._look(name)
         return await self._use(name)
@@ -83,7 +83,9 @@ class Places:
     async def make(self, name: str, *, exist_ok: bool) -> None:
         """Make a queue."""
         if name not in self._known and len(self._known) >= _MOST_QUEUES:
-            raise Refused(409, "too_many_queues", f"there are {len(self._known)} queues already; no more are made here")
+            raise RequestRefused(
+                409, "too_many_queues", f"there are {len(self._known)} queues already; no more are made here"
+            )
         backend = await self._use(name)
         try:
             await backend.create(exist_ok=exist_ok)
@@ -103,7 +105,9 @@ class Places:
             self._looked_at = time.monotonic()
             await self.names()
         if name not in self._known:
-            raise Refused(404, "queue_not_found", f"queue {name!r} does not exist; make it with PUT /api/queues/{name}")
+            raise RequestRefused(
+                404, "queue_not_found", f"queue {name!r} does not exist; make it with PUT /api/queues/{name}"
+            )
 
     async def _use(self, name: str) -> Backend:
         found = self._open.get(name)

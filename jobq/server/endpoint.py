@@ -1,19 +1,16 @@
-"""What an endpoint is: the one table from which requests are routed and the OpenAPI is made."""
+"""The one table of endpoints, from which requests are routed and the OpenAPI is made."""
 
-import asyncio
 import inspect
 import re
-import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from jobq.server.backend_pool import Places
-from jobq.server.error_responses import Refused
-from jobq.server.metrics import Metrics
-from jobq.server.tokens import Scope, audit
+from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall
+from jobq.server.tokens import Scope
 
 NO_NUL: Final = r"^[^\x00]*$"  # what PostgreSQL takes as text
 _NUMBERS: Final = {
@@ -24,86 +21,8 @@ _KINDS: Final = {"integer": "a whole number", "number": "a number"}
 QUEUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
-@dataclass(eq=False)
-class Service:
-    """What all requests share.
-
-    Attributes:
-        places: the queues; open while requests come.
-        metrics: of this process.
-        replica: names this process.
-        is_stopping: no request is to wait any longer.
-        openapi: the document, as JSON.
-    """
-
-    places: Places
-    metrics: Metrics = field(default_factory=Metrics)
-    replica: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    is_stopping: bool = False
-    openapi: bytes = b""
-
-
-@dataclass(slots=True)
-class Call:
-    """One request, with what is known of it.
-
-    Attributes:
-        service: the whole.
-        queue: the queue that it is about.
-        path: the variable parts of its path.
-        query: its parameters.
-        body: the request's model; None for endpoints without one.
-        caller: the id of its token; "-" = anyone, where no tokens are needed.
-        address: of the client.
-        gone: set when the client has hung up, or the service stops.
-        audited: what the audit is to say of it.
-        size: of its body, in bytes.
-        may: returns whether the caller may do this to a queue.
-    """
-
-    service: Service
-    queue: str
-    path: Mapping[str, str]
-    query: Mapping[str, str]
-    body: Any
-    caller: str
-    address: str
-    gone: asyncio.Event
-    may: Callable[[Scope, str], bool]
-    audited: dict[str, Any] = field(default_factory=dict)
-    size: int = 0
-    _backend: Any = None
-
-    def needs(self, scope: Scope) -> None:
-        """Raise Refused (403) unless the caller may do this to the queue."""
-        if not self.may(scope, self.queue):
-            raise Refused(403, "forbidden", f"this token does not permit {scope} on queue {self.queue!r}")
-
-    async def backend(self) -> Any:
-        """Return the queue's backend, for as long as the request lasts; raises Refused (404)."""
-        if self._backend is None:
-            self._backend = await self.service.places.take(self.queue)
-        return self._backend
-
-    def about(self, backend: Any, item: Any) -> "Call":
-        """Return the call of one of several things that this one asks for; the backend stays this one's."""
-        call = Call(self.service, self.queue, {"id": item.id}, {}, item, self.caller, self.address, self.gone, self.may)
-        call._backend = backend
-        return call
-
-    def audit(self, did: str, status: int) -> None:
-        """Write down that this was done, and how it ended."""
-        audit(did, caller=self.caller, address=self.address, queue=self.queue, **self.audited, status=status)
-
-    def end(self) -> None:
-        """Let the backend go."""
-        if self._backend is not None:
-            self._backend = None
-            self.service.places.give(self.queue)
-
-
 Reply = tuple[int, Any]  # the status, and what is sent as JSON
-Handler = Callable[[Call], Awaitable[Reply]]
+Handler = Callable[[RequestCall], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +41,7 @@ class Parameter:
     text: str
 
     def read(self, query: Mapping[str, str]) -> Any:
-        """Return its value, None = it is not given and has no default; raises Refused for what its schema forbids."""
+        """Return its value, None = there is none and no default; raises RequestRefused for what its schema forbids."""
         given = query.get(self.name)
         if given is None:
             return self.schema.get("default")
@@ -146,8 +65,8 @@ class Parameter:
             raise self._malformed("is not of the form that is described")
         return given
 
-    def _malformed(self, why: str) -> Refused:
-        return Refused(400, "malformed_request", f"{self.name}: {why}")
+    def _malformed(self, why: str) -> RequestRefused:
+        return RequestRefused(400, "malformed_request", f"{self.name}: {why}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +76,7 @@ class Endpoint:
     Attributes:
         method: of HTTP.
         path: with {variable} parts.
-        scope: what a token must permit; None = the handler says it (`Call.needs`).
+        scope: what a token must permit; None = the handler says it (`RequestCall.needs`).
         is_open: whether no token is needed at all.
         handler: answers.
         summary: one line.
@@ -227,16 +146,42 @@ AFTER: Final = Parameter(
 )
 
 
-def validated(model: type[BaseModel], fields: Any) -> BaseModel:
-    """Return the request; raises Refused which says what is wrong, and where."""
-    try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        raise malformed(error) from None
+class Routes:
+    """Finds the endpoint of a path."""
 
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._fixed: dict[str, dict[str, Endpoint]] = {}
+        self._variable: list[tuple[tuple[str, ...], dict[str, Endpoint]]] = []
+        for endpoint in endpoints:
+            if "{" not in endpoint.path:
+                self._fixed.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+                continue
+            parts = tuple(endpoint.path.split("/"))
+            methods = next((known for each, known in self._variable if each == parts), None)
+            if methods is None:
+                methods = {}
+                self._variable.append((parts, methods))
+            methods[endpoint.method] = endpoint
 
-def malformed(error: ValidationError) -> Refused:
-    """Return the answer to what is no such request."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return Refused(400, "malformed_request", f"{where}: {first['msg']}" if where else first["msg"])
+    def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
+        """Return the endpoint, and the variable parts of the path; raises RequestRefused."""
+        variables: dict[str, str] = {}
+        methods = self._fixed.get(path)
+        if methods is None or method not in methods:
+            given = path.split("/")
+            for parts, known in self._variable:
+                if len(parts) == len(given) and all(
+                    part[:1] == "{" or part == word for part, word in zip(parts, given, strict=True)
+                ):
+                    variables = {part[1:-1]: word for part, word in zip(parts, given, strict=True) if part[:1] == "{"}
+                    if methods is None or method in known:
+                        methods = known
+                    break
+        if methods is None or any(not word for word in variables.values()):
+            raise RequestRefused(404, "no_such_path", "there is nothing here; /openapi.json has what there is")
+        endpoint = methods.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
+            raise RequestRefused(
+                405, "no_such_method", f"not with {method[:20]!a}", headers=(("Allow", ", ".join(sorted(methods))),)
+            )
+        return endpoint, variables

@@ -19,7 +19,7 @@ from jobq.errors import (
 )
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request is answered with this problem, and changes nothing.
 
     Args:
@@ -65,10 +65,10 @@ _ABOUT_THE_STORE: Final = {
 }
 
 
-def refused_for(error: JobqError) -> Refused:
+def refused_for(error: JobqError) -> RequestRefused:
     """Return the answer to an error; what it says of the store's place stays in the log (A5)."""
     for kind, status, code in _OF_ERRORS:
         if isinstance(error, kind):
             headers = _RETRY if code == "unavailable" else ()
-            return Refused(status, code, _ABOUT_THE_STORE.get(code, str(error)), headers=headers)
-    return Refused(500, "internal", "the service failed; its log says how")
+            return RequestRefused(status, code, _ABOUT_THE_STORE.get(code, str(error)), headers=headers)
+    return RequestRefused(500, "internal", "the service failed; its log says how")

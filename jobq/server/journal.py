@@ -7,7 +7,8 @@ from jobq.journal.records import TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.journal.wire import attempt_fields, record_fields
 from jobq.server import answers, schemas
-from jobq.server.endpoint import AFTER, LIMIT, NO_NUL, Call, Endpoints, Parameter, Reply
+from jobq.server.endpoint import AFTER, LIMIT, NO_NUL, Endpoints, Parameter, Reply
+from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 
 _MOST_ATTEMPT: Final = 2**31 - 1
@@ -29,43 +30,43 @@ _RECORDS: Final = {
 ENDPOINTS: Final = Endpoints("/api/queues/{queue}/journal")
 
 
-async def _journal(call: Call) -> Journal:
+async def _journal(call: RequestCall) -> Journal:
     return journal_of(await call.backend())
 
 
-def _shown(call: Call, found: Sequence[TaskRecord]) -> dict[str, Any]:
+def _shown(call: RequestCall, found: Sequence[TaskRecord]) -> dict[str, Any]:
     is_whole = call.may(Scope.READ, call.queue)
     return {"records": [record_fields(each, is_whole=is_whole) for each in found]}
 
 
 @ENDPOINTS.add("POST", "/find", Scope.VIEW, body=schemas.JournalIds, changes=False, **_RECORDS)
-async def find(call: Call) -> Reply:
+async def find(call: RequestCall) -> Reply:
     """Show where these tasks are."""
     return 200, _shown(call, await (await _journal(call)).find(call.body.ids))
 
 
 @ENDPOINTS.add("GET", "/running", Scope.VIEW, parameters=(LIMIT,), **_RECORDS)
-async def running(call: Call) -> Reply:
+async def running(call: RequestCall) -> Reply:
     """Show what is leased, the longest first."""
     return 200, _shown(call, await (await _journal(call)).running(LIMIT.read(call.query)))
 
 
 @ENDPOINTS.add("GET", "/unfinished", Scope.VIEW, parameters=(LIMIT, AFTER), **_RECORDS)
-async def unfinished(call: Call) -> Reply:
+async def unfinished(call: RequestCall) -> Reply:
     """Show what has not ended, by id."""
     limit = LIMIT.read(call.query)
     return 200, _shown(call, await (await _journal(call)).unfinished(AFTER.read(call.query) or "", limit))
 
 
 @ENDPOINTS.add("GET", "/attempts", Scope.VIEW, answers={200: answers.JournalAttempts}, parameters=(_ID,))
-async def attempts(call: Call) -> Reply:
+async def attempts(call: RequestCall) -> Reply:
     """Show the attempts of a task."""
     found = await (await _journal(call)).attempts(_ID.read(call.query) or "")
     return 200, {"attempts": [attempt_fields(each) for each in found]}
 
 
 @ENDPOINTS.add("GET", "/output", Scope.VIEW, answers={200: answers.JournalOutput}, parameters=(_ID, _ATTEMPT))
-async def output(call: Call) -> Reply:
+async def output(call: RequestCall) -> Reply:
     """Show the end of what an attempt has printed."""
     attempt = _ATTEMPT.read(call.query)
     found = await (await _journal(call)).output(_ID.read(call.query) or "", attempt)
@@ -73,7 +74,7 @@ async def output(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("GET", "/stats", Scope.WATCH, answers={200: answers.JournalCounts}, parameters=(_WINDOW,))
-async def stats(call: Call) -> Reply:
+async def stats(call: RequestCall) -> Reply:
     """Count tasks by state, and what ended lately."""
     found = await (await _journal(call)).stats(_WINDOW.read(call.query))
     return 200, {
@@ -85,7 +86,7 @@ async def stats(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("POST", "/cancel", Scope.OPERATE, body=schemas.JournalIds, answers={202: answers.JournalCanceled})
-async def cancel(call: Call) -> Reply:
+async def cancel(call: RequestCall) -> Reply:
     """Cancel tasks: one that waits has ended with the answer, one that runs is stopped by its worker."""
     ids: list[str] = call.body.ids
     found = await (await _journal(call)).cancel(ids)

@@ -9,9 +9,9 @@ from pydantic import JsonValue
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json
 from jobq.journal.records import MAX_DETAIL_CHARACTERS, MAX_OUTPUT_BYTES, MAX_VALUE_BYTES, Attempt, Beat, end_of
-from jobq.servable import TaskRecord
+from jobq.servable import ListedTask
 from jobq.server import schemas
-from jobq.server.error_responses import Refused
+from jobq.server.error_responses import RequestRefused
 from jobq.settlement import Record
 from jobq.task import OutcomeKind, Task, Usage
 
@@ -22,7 +22,7 @@ def record_of(
     outcome: str,
     then: str,
     *,
-    task: TaskRecord | None = None,
+    task: ListedTask | None = None,
     duration: float = 0.0,
     detail: str = "",
     exit_code: int | None = None,
@@ -58,15 +58,15 @@ def record_of(
     return Record(attempt, end_of(output, MAX_OUTPUT_BYTES))
 
 
-def record_of_report(sent: schemas.AttemptTold, *then: str) -> Record:
+def record_of_report(sent: schemas.AttemptBody, *then: str) -> Record:
     """Return what a worker of jobq reports of an attempt; times are this clock's.
 
     Args:
         sent: the worker's report.
-        then: what can become of the task by this settle; raises Refused for anything else.
+        then: what can become of the task by this settle; raises RequestRefused for anything else.
     """
     if sent.then not in then:
-        raise Refused(400, "malformed_request", f"attempt.then: {sent.then} does not go with this settle")
+        raise RequestRefused(400, "malformed_request", f"attempt.then: {sent.then} does not go with this settle")
     record = record_of(
         sent.outcome, sent.then, detail=sent.detail, exit_code=sent.exit_code, value=sent.value, output=sent.output
     )
@@ -82,7 +82,7 @@ def record_of_report(sent: schemas.AttemptTold, *then: str) -> Record:
     return replace(record, attempt=attempt)
 
 
-def beat_of(sent: schemas.Told | None) -> Beat | None:
+def beat_of(sent: schemas.BeatBody | None) -> Beat | None:
     """Return the beat that a running attempt sent with a renewal."""
     if sent is None:
         return None
@@ -91,7 +91,7 @@ def beat_of(sent: schemas.Told | None) -> Beat | None:
     return Beat(at=now, started=None if sent.running_seconds is None else now - sent.running_seconds, **fields)
 
 
-def record_of_requeue(record: TaskRecord, task: Task) -> Record | None:
+def record_of_requeue(record: ListedTask, task: Task) -> Record | None:
     """Return it of a caller who counts by itself: the counter that it has raised says how the attempt ended."""
     try:
         before = Task.decode(record.body or b"")

@@ -9,8 +9,9 @@ from typing import Any, Final
 from jobq.errors import LockLost
 from jobq.lease.store import Busy, Grant, LeaseRecord, LeaseState, LeaseStore, Request, checked_name, store_of
 from jobq.server import answers, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Parameter, Reply
-from jobq.server.error_responses import Refused
+from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
+from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 
 _ACCEPTED: Final = {"accepted": True}
@@ -25,7 +26,7 @@ _TOKEN: Final = Parameter(
 ENDPOINTS: Final = Endpoints("/api/leases")
 
 
-async def _store(call: Call) -> LeaseStore:
+async def _store(call: RequestCall) -> LeaseStore:
     name = getattr(call.body, "resource", None)
     if name is not None and name.startswith(_OURS):  # else all who may lease tasks could stop the generator
         call.needs(Scope.ADMIN)
@@ -33,7 +34,7 @@ async def _store(call: Call) -> LeaseStore:
 
 
 @ENDPOINTS.add("POST", "", Scope.LEASE, body=schemas.NewLease, answers={201: answers.LeaseGranted})
-async def acquire(call: Call) -> Reply:
+async def acquire(call: RequestCall) -> Reply:
     """Take a name, unless it is held (409)."""
     body: schemas.NewLease = call.body
     call.audited["lease"] = body.resource
@@ -46,7 +47,7 @@ async def acquire(call: Call) -> Reply:
     )
     answer = await (await _store(call)).acquire(request)
     if isinstance(answer, Busy):
-        raise Refused(
+        raise RequestRefused(
             409,
             "held",
             f"lease {body.resource} is not to be had: it is {answer.why}, token {answer.token}",
@@ -61,7 +62,7 @@ async def acquire(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("PUT", "/renew", Scope.LEASE, body=schemas.Renewal, answers=_DONE)
-async def renew(call: Call) -> Reply:
+async def renew(call: RequestCall) -> Reply:
     """Extend a lease, from now."""
     body: schemas.Renewal = call.body
     _audit(call)
@@ -79,25 +80,25 @@ async def renew(call: Call) -> Reply:
     summary="The same, for clients whose DELETE has no body.",
 )
 @ENDPOINTS.add("DELETE", "/release", Scope.LEASE, body=schemas.LeaseToken, answers=_DONE)
-async def release(call: Call) -> Reply:
+async def release(call: RequestCall) -> Reply:
     """Give a name back."""
     _audit(call)
     await (await _store(call)).release(call.body.resource, call.body.token)
     return 202, _ACCEPTED
 
 
-@ENDPOINTS.add("PUT", "/cursor", Scope.LEASE, body=schemas.Cursor, answers=_DONE)
-async def save(call: Call) -> Reply:
+@ENDPOINTS.add("PUT", "/cursor", Scope.LEASE, body=schemas.CursorRequest, answers=_DONE)
+async def save(call: RequestCall) -> Reply:
     """Save how far the work has come."""
-    body: schemas.Cursor = call.body
+    body: schemas.CursorRequest = call.body
     _audit(call)
     grant = Grant(name=body.resource, token=body.token, key="", cursor=None, version=0)
     await (await _store(call)).save(grant, body.cursor, body.version)
     return 202, _ACCEPTED
 
 
-@ENDPOINTS.add("PUT", "/confirm", Scope.LEASE, body=schemas.Confirmed, answers={202: answers.Confirmation})
-async def confirm(call: Call) -> Reply:
+@ENDPOINTS.add("PUT", "/confirm", Scope.LEASE, body=schemas.ConfirmRequest, answers={202: answers.ConfirmAnswer})
+async def confirm(call: RequestCall) -> Reply:
     """Take a name for good."""
     _audit(call)
     made = await (await _store(call)).confirm(call.body.resource, call.body.token, call.body.value)
@@ -105,14 +106,14 @@ async def confirm(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("POST", "/withdraw", Scope.LEASE, body=schemas.Withdrawal, answers=_DONE)
-async def withdraw(call: Call) -> Reply:
+async def withdraw(call: RequestCall) -> Reply:
     """Give back what a request was granted."""
     call.audited["lease"] = call.body.resource
     await (await _store(call)).withdraw(call.body.resource, call.body.key)
     return 202, _ACCEPTED
 
 
-async def _revoke(call: Call) -> Reply:
+async def _revoke(call: RequestCall) -> Reply:
     name = checked_name(call.path["id"])
     call.audited["lease"] = name
     record = await (await _store(call)).revoke(name)
@@ -130,7 +131,7 @@ def _list(path: str, summary: str, wanted: Callable[[LeaseRecord], bool]) -> Non
         parameters=(AFTER, LIMIT, _RESOURCE),
         summary=summary,
     )
-    async def handler(call: Call) -> Reply:
+    async def handler(call: RequestCall) -> Reply:
         limit, after = LIMIT.read(call.query), AFTER.read(call.query) or ""
         name = call.query.get("resource")
         store = await _store(call)
@@ -161,7 +162,7 @@ _list("/confirmed", "Show those that were taken for good.", _in_state(LeaseState
 
 
 @ENDPOINTS.add("GET", "/{id}", Scope.VIEW, answers={200: answers.LeaseShown}, id_schema=schemas.RESOURCE)
-async def show(call: Call) -> Reply:
+async def show(call: RequestCall) -> Reply:
     """Show a lease. One that is named like a list is found by ?resource=."""
     name = checked_name(call.path["id"])
     record = await (await _store(call)).read(name)
@@ -170,8 +171,8 @@ async def show(call: Call) -> Reply:
     return 200, shown(record)
 
 
-def _no_lease(name: str) -> Refused:
-    return Refused(404, "lease_not_found", f"nobody ever held a lease {name} here")
+def _no_lease(name: str) -> RequestRefused:
+    return RequestRefused(404, "lease_not_found", f"nobody ever held a lease {name} here")
 
 
 def shown(record: LeaseRecord) -> dict[str, Any]:
@@ -200,14 +201,14 @@ def shown(record: LeaseRecord) -> dict[str, Any]:
     }
 
 
-def _audit(call: Call) -> None:
+def _audit(call: RequestCall) -> None:
     call.audited |= {"lease": call.body.resource, "token": call.body.token}
 
 
 @ENDPOINTS.add(
     "DELETE", "/{id}", None, answers={200: answers.LeaseShown}, parameters=(_TOKEN,), id_schema=schemas.RESOURCE
 )
-async def release_by_id(call: Call) -> Reply:
+async def release_by_id(call: RequestCall) -> Reply:
     """Give a name back under its token; without one, and as admin, keep its holder from renewing."""
     token = _TOKEN.read(call.query)
     if token is None:

@@ -17,8 +17,9 @@ from jobq.errors import BackendUnavailable, JobqError, LeaseHeld, LockLost
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import LeaseState, store_of
 from jobq.server import answers, schemas
-from jobq.server.endpoint import Call, Endpoints, Reply, Service
-from jobq.server.error_responses import Refused
+from jobq.server.endpoint import Endpoints, Reply
+from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall, ServiceState
 from jobq.server.tokens import Scope
 from jobq.settings import Settings
 from jobq.task import Task
@@ -95,7 +96,7 @@ def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
 
 
-async def _state(call: Call) -> dict[str, Any]:
+async def _state(call: RequestCall) -> dict[str, Any]:
     wanted, _ = await _wanted(call.service.places.root, call.queue)
     record = await store_of(await call.backend()).read(LEASE)
     is_held = record is not None and record.state is LeaseState.ACTIVE
@@ -120,7 +121,7 @@ async def _state(call: Call) -> dict[str, Any]:
 
 
 @ENDPOINTS.add("GET", "", Scope.VIEW, answers={200: answers.Generator}, is_of_default=True)
-async def look(call: Call) -> Reply:
+async def look(call: RequestCall) -> Reply:
     """How the load generator stands; the same from every replica."""
     return 200, await _state(call)
 
@@ -133,12 +134,12 @@ async def look(call: Call) -> Reply:
     answers={202: answers.Generator},
     is_of_default=True,
 )
-async def start(call: Call) -> Reply:
+async def start(call: RequestCall) -> Reply:
     """Let the load generator run, on one replica."""
     body: schemas.GeneratorStart = call.body
 
     if body.max_seconds is not None and body.max_seconds < body.min_seconds:
-        raise Refused(400, "refused", "max_seconds is less than min_seconds")
+        raise RequestRefused(400, "refused", "max_seconds is less than min_seconds")
 
     def change(known: Wanted) -> Wanted:
         asked = Wanted(is_running=True, run=known.run, **body.model_dump())
@@ -151,7 +152,7 @@ async def start(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("POST", "/stop", Scope.ADMIN, answers={202: answers.Generator}, is_of_default=True)
-async def stop(call: Call) -> Reply:
+async def stop(call: RequestCall) -> Reply:
     """Let it stop, wherever it runs."""
     await _want(call.service.places.root, call.queue, lambda known: replace(known, is_running=False))
     return 202, await _state(call)
@@ -165,7 +166,7 @@ class GeneratorLoop:
         settings: for the lease.
     """
 
-    def __init__(self, service: Service, settings: Settings) -> None:
+    def __init__(self, service: ServiceState, settings: Settings) -> None:
         self._service = service
         self._settings = settings
         self._queue = service.places.default

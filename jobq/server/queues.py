@@ -8,8 +8,9 @@ from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
 from jobq.journal.wire import body_fields
 from jobq.server import answers, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Call, Endpoints, Parameter, Reply
-from jobq.server.error_responses import Refused
+from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
+from jobq.server.error_responses import RequestRefused
+from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 
 _LIMIT: Final = Parameter(
@@ -36,13 +37,13 @@ ENDPOINTS: Final = Endpoints("/api/queues")
 
 
 @ENDPOINTS.add("GET", "", None, answers={200: answers.QueueNames}, has_queue=False)
-async def names(call: Call) -> Reply:
+async def names(call: RequestCall) -> Reply:
     """Name the queues."""
     return 200, {"queues": [name for name in await call.service.places.names() if call.may(Scope.WATCH, name)]}
 
 
 @ENDPOINTS.add("PUT", "/{queue}", Scope.ENQUEUE, answers={202: answers.QueueMade}, parameters=(_EXIST_OK,))
-async def make(call: Call) -> Reply:
+async def make(call: RequestCall) -> Reply:
     """Make a queue."""
     exist_ok = _EXIST_OK.read(call.query) != "false"
     try:
@@ -50,12 +51,12 @@ async def make(call: Call) -> Reply:
     except ConfigurationError:
         if exist_ok:
             raise
-        raise Refused(409, "exists", f"queue {call.queue!r} exists already") from None
+        raise RequestRefused(409, "exists", f"queue {call.queue!r} exists already") from None
     return 202, {"queue": call.queue}
 
 
-@ENDPOINTS.add("GET", "/{queue}", Scope.WATCH, answers={200: answers.Counts})
-async def stats(call: Call) -> Reply:
+@ENDPOINTS.add("GET", "/{queue}", Scope.WATCH, answers={200: answers.QueueCounts})
+async def stats(call: RequestCall) -> Reply:
     """Count its tasks."""
     found = await (await call.backend()).stats()
     counts = {name: getattr(found, name) for name in ("visible", "leased", "scheduled", "dead")}
@@ -63,14 +64,14 @@ async def stats(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("GET", "/{queue}/peek", Scope.READ, answers={200: answers.RawTasks}, parameters=(_LIMIT,))
-async def peek(call: Call) -> Reply:
+async def peek(call: RequestCall) -> Reply:
     """Show what could be claimed, as it is stored; variables with their values."""
     found = await (await call.backend()).peek(_LIMIT.read(call.query))
     return 200, {"tasks": list(_raw(found))}
 
 
 @ENDPOINTS.add("GET", "/{queue}/dead-letters", Scope.READ, answers={200: answers.RawPage}, parameters=(_LIMIT, _BEHIND))
-async def dead_letters(call: Call) -> Reply:
+async def dead_letters(call: RequestCall) -> Reply:
     """Show dead letters, oldest first, as they are stored; variables with their values."""
     limit = _LIMIT.read(call.query)
     found, behind = await (await call.backend()).dead_page(_BEHIND.read(call.query) or "", limit)
@@ -85,8 +86,8 @@ def _raw(found: list[Peeked] | list[DeadLetter]) -> Iterator[dict[str, Any]]:
         yield shown
 
 
-@ENDPOINTS.add("POST", "/{queue}/clear", Scope.ADMIN, answers={202: answers.Cleared}, parameters=(_CURSOR,))
-async def clear(call: Call) -> Reply:
+@ENDPOINTS.add("POST", "/{queue}/clear", Scope.ADMIN, answers={202: answers.ClearAnswer}, parameters=(_CURSOR,))
+async def clear(call: RequestCall) -> Reply:
     """Delete every task that waits or is leased."""
     backend = await call.backend()
     cursor = _CURSOR.read(call.query)
@@ -99,18 +100,18 @@ async def clear(call: Call) -> Reply:
 
 
 @ENDPOINTS.add("POST", "/{queue}/redrive", Scope.OPERATE, **_IDS)
-async def redrive(call: Call) -> Reply:
+async def redrive(call: RequestCall) -> Reply:
     """Put dead letters back with fresh budgets."""
     return await _tend(call, "redrive")
 
 
 @ENDPOINTS.add("POST", "/{queue}/purge", Scope.ADMIN, **_IDS)
-async def purge(call: Call) -> Reply:
+async def purge(call: RequestCall) -> Reply:
     """Delete dead letters for good."""
     return await _tend(call, "purge_dead")
 
 
-async def _tend(call: Call, verb: str) -> Reply:
+async def _tend(call: RequestCall, verb: str) -> Reply:
     found = await getattr(await call.backend(), verb)(call.body.ids)
     call.audited |= {"ids": found[:10], "count": len(found)}
     return 202, {"ids": found}

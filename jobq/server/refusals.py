@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from jobq.server.endpoint import Call
+from jobq.server.request import RequestCall
 from jobq.server.tokens import audit
 
 STATUSES: Final = frozenset({401, 403, 429})
@@ -35,7 +35,7 @@ class Refusals:
         self._seconds = seconds
         self._seen: dict[_Kind, _Seen] = {}
 
-    def note(self, call: Call, did: str, status: int) -> None:
+    def note(self, call: RequestCall, did: str, status: int) -> None:
         """Write a refusal, or count it if there was such a one within the minute."""
         kind = (call.caller, call.address, did, status)
         seen = self._seen.get(kind)

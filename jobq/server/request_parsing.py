@@ -6,17 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from pydantic import BaseModel, ValidationError
+
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json
+from jobq.local_service import LOOPBACK
 from jobq.server import schemas
-from jobq.server.error_responses import Refused
+from jobq.server.error_responses import RequestRefused
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Room = Callable[[int], Awaitable[None]]
 Result = TypeVar("Result")
 
-_LOOPBACK: Final = {"127.0.0.1", "localhost", "::1", "[::1]"}
 _MOST_QUERY: Final = 4096
 _MOST_PARAMETERS: Final = 20
 _DRAINED: Final = 4  # times the largest body: what is read of a larger one before it is refused
@@ -29,11 +31,11 @@ _parser: Final = ThreadPoolExecutor(1, thread_name_prefix="large bodies")
 
 
 def headers_of(scope: MutableMapping[str, Any]) -> dict[bytes, bytes]:
-    """Return the headers by their names; raises Refused where one that decides stands twice."""
+    """Return the headers by their names; raises RequestRefused where one that decides stands twice."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in _ONLY_ONCE and name in found:
-            raise Refused(400, "malformed_request", f"the header {name.decode('latin-1')} stands twice")
+            raise RequestRefused(400, "malformed_request", f"the header {name.decode('latin-1')} stands twice")
         found[name] = value
     return found
 
@@ -43,16 +45,16 @@ def query_of(given: bytes) -> dict[str, str]:
     if not given:
         return {}
     if len(given) > _MOST_QUERY:
-        raise Refused(400, "malformed_request", "the query is too long")
+        raise RequestRefused(400, "malformed_request", "the query is too long")
     try:
         pairs = parse_qsl(
             given.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS
         )
     except ValueError:
-        raise Refused(400, "malformed_request", "the query is no list of parameters in UTF-8") from None
+        raise RequestRefused(400, "malformed_request", "the query is no list of parameters in UTF-8") from None
     found = dict(pairs)
     if len(found) != len(pairs):  # as with headers
-        raise Refused(400, "malformed_request", "a parameter of the query stands twice")
+        raise RequestRefused(400, "malformed_request", "a parameter of the query stands twice")
     return found
 
 
@@ -64,12 +66,12 @@ def refuse_other_sites(headers: Mapping[bytes, bytes]) -> None:
     """
     host = headers.get(b"host", b"localhost").decode("latin-1").lower()
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    if name not in _LOOPBACK:
-        raise Refused(403, "forbidden", "without tokens this service answers to localhost alone")
+    if name not in LOOPBACK | {"[::1]"}:
+        raise RequestRefused(403, "forbidden", "without tokens this service answers to localhost alone")
     origin = headers.get(b"origin")
     is_other = origin is not None and _place_of(origin.decode("latin-1").lower()) != host
     if is_other or headers.get(b"sec-fetch-site", b"").lower() not in _OURS:
-        raise Refused(403, "forbidden", "without tokens this service answers no page of another site")
+        raise RequestRefused(403, "forbidden", "without tokens this service answers no page of another site")
 
 
 def _place_of(origin: str) -> str | None:
@@ -100,14 +102,14 @@ async def body_of(
         turn: waits until it is the caller's turn to have one body of many values read.
 
     Raises:
-        Refused: it is too large, too slow or no JSON.
+        RequestRefused: it is too large, too slow or no JSON.
     """
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         # Any other type a browser would send for a page of someone else, without asking us first.
-        raise Refused(415, "not_json", "send Content-Type: application/json")
+        raise RequestRefused(415, "not_json", "send Content-Type: application/json")
     length = headers.get(b"content-length", b"0")
-    too_large = Refused(
+    too_large = RequestRefused(
         413, "too_large", f"at most {limit} bytes; send it in parts", headers=(("Connection", "close"),)
     )
     if not length.isdigit() or int(length[:20]) > _DRAINED * limit:
@@ -122,7 +124,9 @@ async def body_of(
 
             body = await _read(receive, limit, wait_for_room)
     except TimeoutError:
-        raise Refused(408, "too_slow", "the body did not arrive in time", headers=(("Connection", "close"),)) from None
+        raise RequestRefused(
+            408, "too_slow", "the body did not arrive in time", headers=(("Connection", "close"),)
+        ) from None
     if body is None:
         raise too_large
     try:
@@ -130,15 +134,15 @@ async def body_of(
             await turn(1)
         return await aside(len(body), lambda: strict_json.loads(body, schemas.MAX_DEPTH)), len(body)
     except MalformedTask as error:
-        raise Refused(400, "malformed_request", str(error)) from None
+        raise RequestRefused(400, "malformed_request", str(error)) from None
     except RecursionError:
-        raise Refused(400, "malformed_request", "nested too deep") from None
+        raise RequestRefused(400, "malformed_request", "nested too deep") from None
 
 
 def _is_of_many_values(body: bytes) -> bool:
     count = strict_json.count_values(body, few=schemas.MANY_VALUES, most=schemas.MAX_VALUES)
     if count > schemas.MAX_VALUES:
-        raise Refused(413, "too_large", f"at most {schemas.MAX_VALUES} values; send it in parts")
+        raise RequestRefused(413, "too_large", f"at most {schemas.MAX_VALUES} values; send it in parts")
     return count > schemas.MANY_VALUES
 
 
@@ -149,7 +153,7 @@ async def _read(receive: Receive, limit: int, wait_for_room: Callable[[], Awaita
     while not is_last and size <= _DRAINED * limit:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Refused(400, "malformed_request", "the request ended in the midst of its body")
+            raise RequestRefused(400, "malformed_request", "the request ended in the midst of its body")
         part = message.get("body", b"")
         size += len(part)
         if size > LARGE_BYTES and not has_room:
@@ -159,3 +163,18 @@ async def _read(receive: Receive, limit: int, wait_for_room: Callable[[], Awaita
             parts.append(part)
         is_last = not message.get("more_body")
     return b"".join(parts) if size <= limit else None
+
+
+def validated(model: type[BaseModel], fields: Any) -> BaseModel:
+    """Return the request; raises RequestRefused which says what is wrong, and where."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise malformed(error) from None
+
+
+def malformed(error: ValidationError) -> RequestRefused:
+    """Return the answer to what is no such request."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return RequestRefused(400, "malformed_request", f"{where}: {first['msg']}" if where else first["msg"])

@@ -15,9 +15,9 @@ import uvicorn
 from jobq.errors import ConfigurationError
 from jobq.local_service import is_loopback, token_file
 from jobq.server.app import App, Limits
-from jobq.server.backend_pool import Places
+from jobq.server.backend_pool import BackendPool
 from jobq.server.load_generator import GeneratorLoop
-from jobq.server.slow_client_limits import MOST_CONNECTIONS, PatientProtocol
+from jobq.server.slow_client_limits import MOST_CONNECTIONS, SlowClientProtocol
 from jobq.server.tokens import TokenBook, alone_in, write_owners_token
 from jobq.settings import Settings
 
@@ -29,7 +29,7 @@ _OTHER_DESCRIPTORS: Final = 100  # beside the connections of clients: to the dat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listening:
+class ListenOptions:
     """Where and how to listen.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Server(uvicorn.Server):
 async def serve(
     spec: str,
     settings: Settings,
-    listening: Listening,
+    listening: ListenOptions,
     stop: asyncio.Event,
     on_ready: Callable[[str, bool, Path | None], None],
 ) -> None:
@@ -75,7 +75,7 @@ async def serve(
         ConfigurationError: it may not listen there without tokens, cannot, or the backend cannot be served.
         JobqError: the store cannot be reached.
     """
-    places = Places(spec, settings)
+    places = BackendPool(spec, settings)
     try:
         await places.open()
         is_local = is_loopback(listening.host)
@@ -118,11 +118,11 @@ async def serve(
 
 
 async def _run(
-    app: App, listener: socket.socket, listening: Listening, stop: asyncio.Event, on_ready: Callable[[], None]
+    app: App, listener: socket.socket, listening: ListenOptions, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> None:
     config = uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=SlowClientProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -150,7 +150,7 @@ async def _run(
         await serving
 
 
-def _bound(listening: Listening) -> socket.socket:
+def _bound(listening: ListenOptions) -> socket.socket:
     try:
         found = socket.getaddrinfo(listening.host, listening.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -167,7 +167,7 @@ def _bound(listening: Listening) -> socket.socket:
     return listener
 
 
-def _listen(listener: socket.socket, listening: Listening) -> None:
+def _listen(listener: socket.socket, listening: ListenOptions) -> None:
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -175,7 +175,7 @@ def _listen(listener: socket.socket, listening: Listening) -> None:
         raise _cannot_listen(listening, error) from None
 
 
-def _cannot_listen(listening: Listening, error: OSError) -> ConfigurationError:
+def _cannot_listen(listening: ListenOptions, error: OSError) -> ConfigurationError:
     why = error.strerror or error
     return ConfigurationError(f"cannot listen on {listening.host} port {listening.port}: {why}; name another --port")
 

@@ -96,7 +96,7 @@ class NewTasks(Body):
     key: Annotated[Key | None, Field(description="Names tasks without an id: the same call again adds nothing.")] = None
 
 
-class Claim(Body):
+class ClaimRequest(Body):
     """A request for tasks."""
 
     max_tasks: Annotated[int, Field(ge=1, le=MAX_CLAIM), WHOLE] = 1
@@ -110,7 +110,7 @@ class Claim(Body):
     raw: Annotated[bool, Field(description="Give bodies as they are stored instead of tasks.")] = False
 
 
-class Told(Body):
+class BeatBody(Body):
     """How a running attempt is, for those who look on; all by its own word."""
 
     running_seconds: Annotated[Seconds | None, Field(description="For how long it has run.")] = None
@@ -123,15 +123,15 @@ class Told(Body):
     output: Annotated[str, Field(max_length=MAX_BEAT_OUTPUT_BYTES, description="The end of what it has printed.")] = ""
 
 
-class Heartbeat(Body):
+class RenewRequest(Body):
     """A renewal."""
 
     receipt: Receipt
     lease_seconds: LeaseSeconds | None = None
-    told: Told | None = None
+    told: BeatBody | None = None
 
 
-class UsageTold(Body):
+class UsageBody(Body):
     """What an attempt's processes used."""
 
     cpu_seconds: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
@@ -139,7 +139,7 @@ class UsageTold(Body):
     processes: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 1
 
 
-class AttemptTold(Body):
+class AttemptBody(Body):
     """What an attempt came to, for the journal, by the word of the worker."""
 
     outcome: Annotated[Shown, Field(min_length=1, max_length=40, description="Such as succeeded, failed, canceled.")]
@@ -153,13 +153,13 @@ class AttemptTold(Body):
     detail: Annotated[str, Field(max_length=MAX_DETAIL_CHARACTERS)] = ""
     exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1), WHOLE] = None
     signal: Annotated[int | None, Field(ge=0, le=1000), WHOLE] = None
-    usage: UsageTold | None = None
+    usage: UsageBody | None = None
     value: Any = None
     program: Annotated[str, Field(max_length=100)] = ""
     output: Annotated[str, Field(max_length=MAX_OUTPUT_BYTES)] = ""
 
 
-class Completion(Body):
+class CompleteRequest(Body):
     """The task is done."""
 
     receipt: Receipt
@@ -167,10 +167,10 @@ class Completion(Body):
     value: Any = None
     duration_seconds: Seconds = 0.0
     output: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
-    attempt: AttemptTold | None = None
+    attempt: AttemptBody | None = None
 
 
-class Failure(Body):
+class FailRequest(Body):
     """The attempt failed: the service counts it, and tries again or gives the task up, by the task's budgets."""
 
     receipt: Receipt
@@ -180,31 +180,31 @@ class Failure(Body):
     exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1), WHOLE] = None
 
 
-class Release(Body):
+class ReleaseRequest(Body):
     """The task was never started."""
 
     receipt: Receipt
 
 
-class Requeue(Body):
+class RequeueRequest(Body):
     """Put it back, by a caller who counts by itself."""
 
     receipt: Receipt
     task: Annotated[dict[str, Any], Field(description="The task with its counters and generation raised.")]
     delay_seconds: Seconds = 0.0
-    attempt: AttemptTold | None = None
+    attempt: AttemptBody | None = None
 
 
-class Burial(Body):
+class DeadLetterRequest(Body):
     """Give it up, by a caller who counts by itself."""
 
     receipt: Receipt
     reason: Annotated[Shown, Field(min_length=1, max_length=100)]
     description: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
-    attempt: AttemptTold | None = None
+    attempt: AttemptBody | None = None
 
 
-class Checkpoint(Body):
+class CheckpointRequest(Body):
     """How far the task has come."""
 
     receipt: Receipt
@@ -222,38 +222,38 @@ class _Item(Body):
     id: Id
 
 
-class CompletionOf(_Item, Completion):
+class CompleteItem(_Item, CompleteRequest):
     """Complete this one."""
 
     verb: Literal["complete"]
 
 
-class FailureOf(_Item, Failure):
+class FailItem(_Item, FailRequest):
     """This one has failed."""
 
     verb: Literal["fail"]
 
 
-class ReleaseOf(_Item, Release):
+class ReleaseItem(_Item, ReleaseRequest):
     """Release this one."""
 
     verb: Literal["release"]
 
 
-class RequeueOf(_Item, Requeue):
+class RequeueItem(_Item, RequeueRequest):
     """Requeue this one."""
 
     verb: Literal["requeue"]
 
 
-class BurialOf(_Item, Burial):
+class DeadLetterItem(_Item, DeadLetterRequest):
     """Give this one up."""
 
     verb: Literal["dead-letter"]
 
 
 @dataclass(frozen=True)
-class Malformed:
+class MalformedItem:
     """One of several that is malformed, and why; the others are as good as without it."""
 
     error: ValidationError
@@ -263,13 +263,13 @@ def _one_of_several(item: Any, read: ValidatorFunctionWrapHandler) -> Any:
     try:
         return read(item)
     except ValidationError as error:
-        return Malformed(error)
+        return MalformedItem(error)
 
 
-SettleOf = Annotated[CompletionOf | FailureOf | ReleaseOf | RequeueOf | BurialOf, Field(discriminator="verb")]
+SettleOf = Annotated[CompleteItem | FailItem | ReleaseItem | RequeueItem | DeadLetterItem, Field(discriminator="verb")]
 
 
-class Settles(Body):
+class SettleRequest(Body):
     """Several settles; each is answered by itself."""
 
     settles: Annotated[
@@ -306,14 +306,14 @@ class Renewal(LeaseToken):
     ttl: LeaseSeconds = 60.0
 
 
-class Cursor(LeaseToken):
+class CursorRequest(LeaseToken):
     """How far the work under a lease has come."""
 
     cursor: Text
     version: Annotated[int, Field(ge=1, le=MAX_TOKEN), WHOLE]
 
 
-class Confirmed(LeaseToken):
+class ConfirmRequest(LeaseToken):
     """A name taken for good."""
 
     value: Text = ""
@@ -326,7 +326,7 @@ class Withdrawal(Body):
     key: Key
 
 
-class Named(Body):
+class LeaseByName(Body):
     """A lease by its name alone."""
 
     resource: Resource

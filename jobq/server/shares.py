@@ -11,7 +11,7 @@ from typing import Final
 _MOST_CALLERS: Final = 10_000
 
 
-class Rate:
+class RateShare:
     """A bucket of tokens for each caller.
 
     Args:
@@ -44,14 +44,14 @@ class _Waiter:
     turn: asyncio.Future[None]
 
 
-class BodyRoom:
-    """Room for large bodies: so many bytes in all, and so many of each caller, from a body's arrival to its answer.
+class FairShare:
+    """What callers have at once, such as bytes of bodies: so many in all, and so many of each.
 
     Who wants more waits; a caller who holds his share waits for himself, and nobody waits behind him.
 
     Args:
-        total: bytes in all.
-        each: bytes of one caller; at least as many as the largest body.
+        total: in all.
+        each: of one caller; at least as many as are ever asked for at once.
     """
 
     def __init__(self, total: int, each: int) -> None:
@@ -62,7 +62,7 @@ class BodyRoom:
 
     @asynccontextmanager
     async def taken(self, caller: str, size: int) -> AsyncIterator[None]:
-        """Hold so many bytes while the context is entered; waits until there is room."""
+        """Hold so many while the context is entered; waits until they are free."""
         waiter = _Waiter(caller, size, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         self._admit()

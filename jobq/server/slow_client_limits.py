@@ -18,7 +18,7 @@ _MOST_HEADERS: Final = 100
 MOST_CONNECTIONS: Final = 4_000
 
 
-class PatientProtocol(HttpToolsProtocol):
+class SlowClientProtocol(HttpToolsProtocol):
     """One connection: HTTP/1.1 with limits on the head of a request."""
 
     _deadline: asyncio.TimerHandle | None = None

@@ -42,7 +42,7 @@ class InputUnreadable(JobqError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Template:
+class TaskOptions:
     """What the options of one `push` say about all its tasks; a JSON line may say otherwise of its own.
 
     Attributes:

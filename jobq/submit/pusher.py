@@ -13,6 +13,7 @@ from typing import Any, Final
 from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.errors import AccessDenied, JobqError, PushUnknown, QueueNotFound
+from jobq.signing.signer import signer_of
 from jobq.task import Task
 
 BATCH_TASKS: Final = 500
@@ -79,10 +80,13 @@ class Pusher:
     """Pushes to one queue, and knows at any time what is queued and what is in doubt.
 
     Args:
-        backend: an entered backend.
+        backend: an entered backend; its tasks are signed where the settings that it was opened with name a key.
         creates: whether to make a missing queue, for which a mere sender has no right.
         on_created: called when it was made.
         on_acknowledged: given the ids of each push.
+
+    Raises:
+        ConfigurationError: the key that signs cannot be had.
 
     Attributes:
         count: how many tasks were acknowledged.
@@ -100,6 +104,7 @@ class Pusher:
         self.count = 0
         self.doubtful: tuple[str, ...] = ()
         self._backend = backend
+        self._signer = signer_of(backend)
         self._creates = creates
         self._on_created = on_created
         self._on_acknowledged = on_acknowledged
@@ -107,6 +112,8 @@ class Pusher:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Queue all tasks or none, and return their ids; raises what `Backend.push` raises."""
+        if self._signer is not None:  # once: a repetition is of the same bytes
+            tasks = await asyncio.to_thread(self._signer.sign, tasks)
         try:
             ids = await self._push(tasks)
         except QueueNotFound as missing:

@@ -20,7 +20,7 @@ ROWS: Final = (
 
 
 @dataclass(frozen=True)
-class Record:
+class InputRecord:
     """One record.
 
     Attributes:
@@ -37,7 +37,7 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Records:
+class RecordSource:
     """A data set.
 
     Attributes:
@@ -48,25 +48,25 @@ class Records:
         file: what the lines are of, and by which its pages are marked.
     """
 
-    fetch: Fetch[Record]
+    fetch: Fetch[InputRecord]
     source: str
     fields: frozenset[str] | None = None
     total: int | None = None
     file: WalkedFile | None = None
 
 
-def line_records(path: Path) -> Records:
+def line_records(path: Path) -> RecordSource:
     """Return the lines of a file; raises ConfigurationError when it cannot be read."""
     if not path.is_file():
         raise ConfigurationError(f"{path} is no file that can be read again from its middle")
     file = WalkedFile(path)
     lines = file.lines()
 
-    async def fetch(after: Any, limit: int) -> Page[Record]:
+    async def fetch(after: Any, limit: int) -> Page[InputRecord]:
         page = await lines(after, limit)
         return Page([_line(path, line) for line in page.items], page.after, page.is_last, mark=page.mark)
 
-    return Records(
+    return RecordSource(
         fetch=fetch,
         source=f"lines {path.absolute()}",
         fields=frozenset({"line", "number", "offset"}),
@@ -75,24 +75,24 @@ def line_records(path: Path) -> Records:
     )
 
 
-def _line(path: Path, line: Line) -> Record:
+def _line(path: Path, line: Line) -> InputRecord:
     where = f"{path}, line {line.number}"
     try:
         text = line.content.decode()
     except UnicodeDecodeError as error:
-        return Record("", {}, where, refused=f"byte {error.start + 1}: not UTF-8")
-    return Record(text, {"line": text, "number": str(line.number), "offset": str(line.offset)}, where)
+        return InputRecord("", {}, where, refused=f"byte {error.start + 1}: not UTF-8")
+    return InputRecord(text, {"line": text, "number": str(line.number), "offset": str(line.offset)}, where)
 
 
-def row_records(database: str, query: str, key: str) -> Records:
+def row_records(database: str, query: str, key: str) -> RecordSource:
     """Return the rows of a query; raises ConfigurationError for a database that cannot be asked."""
     rows, place = _rows_of(database, query, key)
 
-    async def fetch(after: Any, limit: int) -> Page[Record]:
+    async def fetch(after: Any, limit: int) -> Page[InputRecord]:
         page = await rows(after, limit)
         return Page([_row(row, key) for row in page.items], page.after, page.is_last)
 
-    return Records(fetch=fetch, source=f"rows {place} {key} {query}")
+    return RecordSource(fetch=fetch, source=f"rows {place} {key} {query}")
 
 
 def _rows_of(database: str, query: str, key: str) -> tuple[Fetch[Row], str]:
@@ -118,23 +118,25 @@ def _rows_of(database: str, query: str, key: str) -> tuple[Fetch[Row], str]:
     return connect(database, query, key)
 
 
-def _row(row: Mapping[str, Any], key: str) -> Record:
+def _row(row: Mapping[str, Any], key: str) -> InputRecord:
     where = f"the row with {key} {row[key]!a}"
     texts = {name: "" if value is None else str(value) for name, value in row.items()}
     held = [name for name, value in row.items() if isinstance(value, bytes)]
     refused = f"{held[0]}: bytes cannot stand in a command; select hex(...) of them" if held else ""
-    return Record(texts[key], texts, where, refused=refused)
+    return InputRecord(texts[key], texts, where, refused=refused)
 
 
-def blob_records(place: str, settings: Settings) -> Records:
+def blob_records(place: str, settings: Settings) -> RecordSource:
     """Return the blobs of ACCOUNT/CONTAINER[/PREFIX]; raises BackendMissing when nothing here can list them."""
     found = registered(LISTINGS, "blobs")
     if found is None:
         raise BackendMissing("nothing here lists blobs: reinstall jobq")
     blobs: Fetch[Mapping[str, str]] = found.load()(place, settings)
 
-    async def fetch(after: Any, limit: int) -> Page[Record]:
+    async def fetch(after: Any, limit: int) -> Page[InputRecord]:
         page = await blobs(after, limit)
-        return Page([Record(one["name"], one, f"blob {one['name']}") for one in page.items], page.after, page.is_last)
+        return Page(
+            [InputRecord(one["name"], one, f"blob {one['name']}") for one in page.items], page.after, page.is_last
+        )
 
-    return Records(fetch=fetch, source=f"blobs {place}", fields=frozenset({"name", "size"}))
+    return RecordSource(fetch=fetch, source=f"blobs {place}", fields=frozenset({"name", "size"}))

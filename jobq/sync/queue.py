@@ -23,7 +23,7 @@ from jobq.journal.records import Canceled
 from jobq.lease.named import NamedLease
 from jobq.lease.store import Confirmation, LeaseRecord
 from jobq.run.attempt.runner import OnLine
-from jobq.run.attempt.supervisor import Report
+from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.run.callbacks.callback import Callback
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker_report import WorkerReport
@@ -110,7 +110,7 @@ class Queue:
         wait: timedelta = timedelta(0),
         thread: bool = False,
         on_line: OnLine = lambda _task, _stream, _line: None,
-    ) -> Report | None:
+    ) -> DeliveryReport | None:
         """Receive one task and run it, or a callback on it; see `jobq.Queue.pull_and_execute`.
 
         An asynchronous callback, and `on_line`, run in the queue's own thread.

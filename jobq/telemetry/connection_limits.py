@@ -13,7 +13,7 @@ LIFE_SECONDS: Final = 15.0  # a scraper gives up after 10 s
 BACKLOG: Final = 16  # Python takes so many at once before anything else has a turn
 
 
-class Doorkeeper:
+class ConnectionLimits:
     """Makes the protocols of a server: lets few connections in, and ends each after LIFE_SECONDS.
 
     Args:
@@ -41,7 +41,7 @@ class Doorkeeper:
 
 
 class _Guest(asyncio.Protocol):
-    def __init__(self, door: Doorkeeper, inner: asyncio.Protocol) -> None:
+    def __init__(self, door: ConnectionLimits, inner: asyncio.Protocol) -> None:
         self._door = door
         self._inner = inner
         self._end: asyncio.TimerHandle | None = None  # None = it was not let in

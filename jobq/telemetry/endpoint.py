@@ -11,7 +11,7 @@ from aiohttp import web
 from jobq.backend import Backend
 from jobq.clock import Clock, SystemClock
 from jobq.errors import ConfigurationError, JobqError
-from jobq.telemetry.connection_limits import BACKLOG, Doorkeeper
+from jobq.telemetry.connection_limits import BACKLOG, ConnectionLimits
 from jobq.telemetry.metrics import CONTENT_TYPE, QueueMetrics, WorkerMetrics, exposition
 from jobq.telemetry.queue_snapshot import look
 from jobq.telemetry.worker_state import WorkerState
@@ -85,7 +85,7 @@ async def served(
     try:
         try:
             loop = asyncio.get_running_loop()
-            listener = await loop.create_server(Doorkeeper(runner.server), host, port, backlog=BACKLOG)
+            listener = await loop.create_server(ConnectionLimits(runner.server), host, port, backlog=BACKLOG)
         except OSError as error:
             reason = error.strerror or error
             raise ConfigurationError(f"cannot serve metrics on {host}:{port}: {reason}") from None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 _log = logging.getLogger(__name__)
-_FLUSH_SECONDS: Final = 3.0  # a stop has little time (architecture 11)
+_FLUSH_SECONDS: Final = 3.0  # a stop has little time
 _is_active = False
 _PHONES_HOME: Final = (
     "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL",

@@ -17,7 +17,7 @@ from jobq import __version__
 from jobq.events import Event
 from jobq.task import OutcomeKind
 from jobq.telemetry.histogram_buckets import DURATION_BOUNDS
-from jobq.telemetry.queue_snapshot import Look
+from jobq.telemetry.queue_snapshot import QueueSnapshot
 from jobq.telemetry.worker_state import ENDS, WorkerState
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -78,6 +78,7 @@ class WorkerMetrics(Collector):
         self._started = 0
         self._ended: Counter[str] = Counter()
         self._settled: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
         self._notices: Counter[str] = Counter()
         self._receive_failures = 0
         self._renewals: Counter[str] = Counter()
@@ -99,6 +100,8 @@ class WorkerMetrics(Collector):
                 self._durations.observe(float(event.fields["duration_s"]))
         elif event.name in _SETTLED:
             self._settled[_SETTLED[event.name]] += 1
+            if event.name == "task.dead_lettered":
+                self._reasons[str(event.fields["reason"])] += 1
         elif event.name == "preemption.notice":
             self._notices[str(event.fields["type"])] += 1
         elif event.name == "worker.receive_failed":
@@ -118,6 +121,7 @@ class WorkerMetrics(Collector):
         yield self._counter("jobq_tasks_started", "Attempts whose process was started.", self._started)
         yield self._by("jobq_tasks_finished", "Attempts, by how they ended.", "outcome", self._ended)
         yield self._by("jobq_tasks_settled", "Deliveries, by what became of them.", "settled", self._settled)
+        yield self._by("jobq_tasks_dead_lettered", "Dead letters, by why.", "reason", self._reasons)
         yield self._by("jobq_preemption_notices", "Notices of this machine's end.", "type", self._notices)
         failures = "Receives that the queue's service refused or did not answer."
         yield self._counter("jobq_receive_failures", failures, self._receive_failures)
@@ -148,7 +152,7 @@ class QueueMetrics(Collector):
         seen: the backend's last answer; None = it gave none lately, and nothing is shown.
     """
 
-    def __init__(self, queue: str, backend: str, seen: Look | None = None) -> None:
+    def __init__(self, queue: str, backend: str, seen: QueueSnapshot | None = None) -> None:
         self._labels = [queue, backend]
         self.seen = seen
 

@@ -14,7 +14,7 @@ RECENT_SECONDS: Final = 900.0
 _JOURNAL_SECONDS: Final = 3.0  # a scrape waits for 5 s in all
 
 
-class Look(NamedTuple):
+class QueueSnapshot(NamedTuple):
     """The counts of a queue.
 
     Attributes:
@@ -29,7 +29,7 @@ class Look(NamedTuple):
     ended: Mapping[str, int] | None = None
 
 
-async def look(backend: Backend) -> Look:
+async def look(backend: Backend) -> QueueSnapshot:
     """Ask a queue; raises what `Backend.stats` raises.
 
     A journal that does not answer costs what it knows alone: it may lie elsewhere than the queue, as in an Azure Table.
@@ -37,11 +37,11 @@ async def look(backend: Backend) -> Look:
     stats = await backend.stats()
     journal = backend.journal if isinstance(backend, KeepsJournal) else None
     if journal is None:
-        return Look(stats)
+        return QueueSnapshot(stats)
     try:
         async with asyncio.timeout(_JOURNAL_SECONDS):
             kept = await journal.stats(RECENT_SECONDS)
-            return Look(stats, kept.oldest_ready_seconds or 0.0, kept.ended)
+            return QueueSnapshot(stats, kept.oldest_ready_seconds or 0.0, kept.ended)
     except (JobqError, TimeoutError) as error:
         _log.debug("what the journal knows is not known: %s", error)
-        return Look(stats)
+        return QueueSnapshot(stats)

@@ -11,14 +11,13 @@ from jobq.backend import Backend
 from jobq.errors import ConfigurationError
 from jobq.events import Events
 from jobq.run.attempt.runner import Runner
+from jobq.run.stopping import GIVE_BACK_SECONDS
 from jobq.settings import Settings
 from jobq.telemetry.health import HealthFile
 from jobq.telemetry.worker_state import WorkerState
 
 _log = logging.getLogger(__name__)
 Adapt = Callable[[Runner], Runner]
-# After the stop grace: to kill, give back and end (architecture 11).
-_GIVE_BACK: Final = timedelta(seconds=10)
 _EXTRA: Final = "metrics need the extra otel: pip install 'jobq[otel]'"
 
 
@@ -112,7 +111,7 @@ def _check_grace(settings: Settings) -> None:
     """Warn where the platform kills a worker that still stops: its tasks would wait for their leases to run out."""
     if settings.termination_grace is None:
         return
-    needed = settings.stop_grace + _GIVE_BACK
+    needed = settings.stop_grace + timedelta(seconds=GIVE_BACK_SECONDS)
     if settings.termination_grace < needed:
         _log.warning(
             "the platform kills %g s after SIGTERM, but stopping may take %g s (JOBQ_STOP_GRACE, and 10 s to give"
@@ -120,7 +119,7 @@ def _check_grace(settings: Settings) -> None:
             " raise the platform's grace period",
             settings.termination_grace.total_seconds(),
             needed.total_seconds(),
-            max(0.0, (settings.termination_grace - _GIVE_BACK).total_seconds()),
+            max(0.0, (settings.termination_grace - timedelta(seconds=GIVE_BACK_SECONDS)).total_seconds()),
         )
 
 

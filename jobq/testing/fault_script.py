@@ -27,7 +27,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True)
-class Call:
+class BackendCall:
     """One call that was begun: the verb, the queue or task ids it was for, and the fault that struck it."""
 
     verb: str
@@ -73,7 +73,7 @@ class Faults:
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[BackendCall] = []
         self._clock: Clock = clock or SystemClock()
         self._next: dict[str, deque[Planned]] = {}
         self._always: dict[str, Callable[[], Planned]] = {}
@@ -133,7 +133,7 @@ class Faults:
     def begin(self, verb: str, subject: str) -> Planned:
         """Record a call and return what strikes it; for the wrappers."""
         planned = self._plan(verb)
-        self.calls.append(Call(verb, subject, planned.fault))
+        self.calls.append(BackendCall(verb, subject, planned.fault))
         self._counts[verb] += 1
         for wanted, number, reached in self._awaited:
             if wanted == verb and self._counts[verb] >= number:

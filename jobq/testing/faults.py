@@ -17,13 +17,13 @@ from jobq.errors import BackendUnavailable, JobqError, PushUnknown, SettlementUn
 from jobq.journal.records import Beat
 from jobq.settlement import Settlement
 from jobq.task import Task
-from jobq.testing.fault_script import BACKEND_VERBS, DELIVERY_VERBS, SETTLE_VERBS, Call, Fault, Faults
+from jobq.testing.fault_script import BACKEND_VERBS, DELIVERY_VERBS, SETTLE_VERBS, BackendCall, Fault, Faults
 
 __all__ = [
     "BACKEND_VERBS",
     "DELIVERY_VERBS",
     "SETTLE_VERBS",
-    "Call",
+    "BackendCall",
     "Fault",
     "Faults",
     "FaultyBackend",

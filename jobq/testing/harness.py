@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from jobq.backend import Backend, Capabilities, Delivery
-from jobq.settlement import DeadLetter
+from jobq.settlement import MoveToDeadLetters
 from jobq.task import Task, TaskResult, new_id
 from jobq.testing.clock import SteppedClock
 from jobq.testing.fault_script import Faults
@@ -147,7 +147,7 @@ class Bench:
     async def bury(self, reason: str = "failures", **fields: Any) -> Task:
         """Push a task, receive it and dead-letter it."""
         (buried,) = await self.pushed(**fields)
-        await (await self.take_id(buried.id)).settle(DeadLetter(reason, "by the suite"))
+        await (await self.take_id(buried.id)).settle(MoveToDeadLetters(reason, "by the suite"))
         return buried
 
     async def seen(self) -> tuple[Any, ...]:

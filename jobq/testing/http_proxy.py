@@ -61,7 +61,7 @@ _ANSWERS: Final = {
 
 
 @dataclass
-class Request:
+class ProxiedRequest:
     """One request that the proxy read.
 
     Attributes:
@@ -85,7 +85,7 @@ class Request:
     ended: float | None = None
 
 
-Matches = Callable[[Request], bool]
+Matches = Callable[[ProxiedRequest], bool]
 
 
 @dataclass
@@ -103,7 +103,7 @@ class HttpProxy(Proxy):
         requests: all that were read, in order.
     """
 
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ProxiedRequest] = field(default_factory=list)
     _plans: list[_Plan] = field(default_factory=list)
 
     def strike(
@@ -119,7 +119,7 @@ class HttpProxy(Proxy):
             matches: a closer look.
         """
 
-        def both(request: Request) -> bool:
+        def both(request: ProxiedRequest) -> bool:
             return method in ("", request.method) and path in request.path and (matches is None or matches(request))
 
         self._plans.append(_Plan(strike, both, count))
@@ -129,7 +129,7 @@ class HttpProxy(Proxy):
         self._plans.clear()
         await self._listen()
 
-    def seen(self, method: str = "", path: str = "") -> list[Request]:
+    def seen(self, method: str = "", path: str = "") -> list[ProxiedRequest]:
         """Return the requests that match."""
         return [each for each in self.requests if method in ("", each.method) and path in each.path]
 
@@ -167,11 +167,11 @@ class HttpProxy(Proxy):
             writer.write(answer + raw_answer)
             await writer.drain()
 
-    def _record(self, head: bytes, body: bytes) -> Request:
+    def _record(self, head: bytes, body: bytes) -> ProxiedRequest:
         method, target, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         parts = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-        request = Request(method=method, path=parts.path, query=query, body=body, began=_CLOCK.boottime())
+        request = ProxiedRequest(method=method, path=parts.path, query=query, body=body, began=_CLOCK.boottime())
         for plan in self._plans:
             if plan.left > 0 and plan.matches(request):
                 plan.left -= 1

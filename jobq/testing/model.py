@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jobq.backend import Delivery, FencingNumber
-from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 
 
@@ -27,7 +27,7 @@ class ModelTask:
     deliveries: int = 0
     expires: float = 0.0
     checkpoint: str | None = None
-    holder: "Held | None" = None
+    holder: "ModelDelivery | None" = None
     reason: str = ""
     is_seen: bool = False
 
@@ -59,7 +59,7 @@ class ModelTask:
 
 
 @dataclass(eq=False)
-class Held:
+class ModelDelivery:
     """A delivery that was received at some time, valid or stale.
 
     Attributes:
@@ -83,7 +83,7 @@ class Model:
     """One queue as it should be."""
 
     tasks: dict[str, ModelTask] = field(default_factory=dict)
-    held: list[Held] = field(default_factory=list)
+    held: list[ModelDelivery] = field(default_factory=list)
     dead: list[ModelTask] = field(default_factory=list)
     fencing_seen: dict[str, FencingNumber] = field(default_factory=dict)
     forgotten: dict[str, Task] = field(default_factory=dict)
@@ -111,13 +111,13 @@ class Model:
             if earlier.of is each and earlier.settled:
                 earlier.followers += 1
                 earlier.doubtful |= earlier.followers > 1
-        each.holder = Held(delivery, each, each.task)
+        each.holder = ModelDelivery(delivery, each, each.task)
         self.held.append(each.holder)
         before = self.fencing_seen.get(each.id)
         assert before is None or each.fencing > before, f"{each.fencing} of {each.id} came after {before} (S3)"
         self.fencing_seen[each.id] = each.fencing
 
-    def settle(self, held: Held, what: Settlement, now: float) -> None:
+    def settle(self, held: ModelDelivery, what: Settlement, now: float) -> None:
         """A settle that was accepted for the first time."""
         each = held.of
         held.settled = what
@@ -132,7 +132,7 @@ class Model:
                 each.store(each.task.released() if each.task else None)
                 each.leave("waiting")
                 each.visible_at = now + delay.total_seconds()
-            case DeadLetter(reason):
+            case MoveToDeadLetters(reason):
                 each.reason = reason
                 each.leave("dead")
                 self.dead.append(each)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from jobq.errors import DuplicateTask, LockLost
-from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task, TaskResult
 from jobq.testing.harness import NOW, Bench, Harness, raises, task
-from jobq.testing.model import Held, Model
+from jobq.testing.model import Model, ModelDelivery
 
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
@@ -29,7 +29,7 @@ _SETTLES = st.sampled_from(["complete", "requeue", "release", "dead_letter"])
 _ALL = 1000
 
 
-class Machine(RuleBasedStateMachine):
+class QueueMachine(RuleBasedStateMachine):
     """Plays moves on a backend and on the model, and compares all that can be seen after each."""
 
     make_harness: Callable[[], Harness]
@@ -213,7 +213,7 @@ class Machine(RuleBasedStateMachine):
         letters = {each.id: (each.body, each.reason) for each in self.run(self.backend.dead_letters(_ALL))}
         assert letters == {each.id: (each.body, each.reason) for each in self.model.dead}
 
-    def _held(self, number: int) -> Held:
+    def _held(self, number: int) -> ModelDelivery:
         """Choose a delivery: a valid one three times of four, which is fetched when there is none, else any.
 
         Hypothesis leaves out rules at random, so each rule must be able to get somewhere by itself.
@@ -232,7 +232,7 @@ class Machine(RuleBasedStateMachine):
         assert self.run(self.backend.push([new])) == [new.id]
         self.model.add(new.id, new.encode(), new, self.now)
 
-    def _do(self, held: Held, call: Coroutine[Any, Any, object]) -> bool:
+    def _do(self, held: ModelDelivery, call: Coroutine[Any, Any, object]) -> bool:
         """Make a fenced call; it must succeed exactly for the valid holder. Return whether it did."""
         self.model.lapse(self.now)
         valid = held.of.holder is held
@@ -244,7 +244,7 @@ class Machine(RuleBasedStateMachine):
         assert valid, f"a stale holder of {held.of.id} was not refused (S4)"
         return True
 
-    def _repeat(self, held: Held) -> None:
+    def _repeat(self, held: ModelDelivery) -> None:
         assert held.settled is not None
         try:
             self.run(held.delivery.settle(held.settled))
@@ -252,10 +252,10 @@ class Machine(RuleBasedStateMachine):
             assert held.doubtful, f"the repeat of {held.settled.verb} was refused (S5)"
 
 
-def make_state_machine(harness_factory: Callable[[], Harness]) -> type[Machine]:
+def make_state_machine(harness_factory: Callable[[], Harness]) -> type[QueueMachine]:
     """Return the machine for a backend; the factory is called for each example and `Harness.close` after it."""
 
-    class BackendMachine(Machine):
+    class BackendMachine(QueueMachine):
         make_harness = staticmethod(harness_factory)
 
     return BackendMachine
@@ -270,12 +270,12 @@ def _pick(items: Sequence[_Item], number: int) -> _Item:
     return items[-1 - number % len(items)]
 
 
-def _settle(held: Held, verb: str, variant: int) -> Settlement:
+def _settle(held: ModelDelivery, verb: str, variant: int) -> Settlement:
     match verb:
         case "complete":
             return Complete(TaskResult(exit_code=variant))
         case "requeue" if held.task is not None:
             return Requeue(held.task.counters.raised(failures=variant % 2), timedelta(seconds=[0.0, 0.0, 3.0][variant]))
         case "dead_letter":
-            return DeadLetter(f"reason {variant}", "by the machine")
+            return MoveToDeadLetters(f"reason {variant}", "by the machine")
     return Release(timedelta(seconds=[0.0, 0.0, 3.0][variant]))  # also of what is no task, which cannot be counted

@@ -17,7 +17,7 @@ _CHUNK: Final = 1 << 20
 Matches = Callable[[bytes], bool]
 
 
-class Strike(StrEnum):
+class TcpStrike(StrEnum):
     """What can befall what a client sends."""
 
     LOSE_ANSWER = "lose_answer"  # passed on, and answered; then the connection breaks instead
@@ -26,7 +26,7 @@ class Strike(StrEnum):
     HANG = "hang"  # not passed on; no answer, the connection stays: a black hole
 
 
-class Way(StrEnum):
+class Direction(StrEnum):
     """Which direction is silent."""
 
     BOTH = "both"
@@ -36,7 +36,7 @@ class Way(StrEnum):
 
 @dataclass
 class _Plan:
-    strike: Strike
+    strike: TcpStrike
     matches: Matches
     left: float
 
@@ -53,14 +53,14 @@ class TcpProxy(Proxy):
     struck: int = 0
     accepted: int = 0
     _plans: list[_Plan] = field(default_factory=list)
-    _silent: Way | None = None
+    _silent: Direction | None = None
     _late_seconds: float = 0.0
 
-    def strike(self, strike: Strike, matches: Matches, *, count: float = 1) -> None:
+    def strike(self, strike: TcpStrike, matches: Matches, *, count: float = 1) -> None:
         """Let something befall the next bytes that match, `count` times."""
         self._plans.append(_Plan(strike, matches, count))
 
-    def silence(self, way: Way = Way.BOTH) -> None:
+    def silence(self, way: Direction = Direction.BOTH) -> None:
         """Pass nothing on any more, also of new connections: a black hole, or half of one, until `heal`."""
         self._silent = way
 
@@ -89,14 +89,14 @@ class TcpProxy(Proxy):
         upstream.append(to_service)
         await _Passage(self, reader, writer, answers, to_service).run()
 
-    def strike_of(self, sent: bytes) -> Strike | None:
+    def strike_of(self, sent: bytes) -> TcpStrike | None:
         """Return what befalls these bytes; for the passages."""
-        if self._silent is Way.BOTH or self._silent is Way.REQUESTS:
+        if self._silent is Direction.BOTH or self._silent is Direction.REQUESTS:
             self.hit()
-            return Strike.HANG
-        if self._silent is Way.ANSWERS:
+            return TcpStrike.HANG
+        if self._silent is Direction.ANSWERS:
             self.hit()
-            return Strike.SWALLOW_ANSWER
+            return TcpStrike.SWALLOW_ANSWER
         for plan in self._plans:
             if plan.left > 0 and plan.matches(sent):
                 plan.left -= 1
@@ -111,7 +111,7 @@ class TcpProxy(Proxy):
 
     def swallows_answers(self) -> bool:
         """Return whether no answer is passed on; for the passages."""
-        return self._silent in (Way.BOTH, Way.ANSWERS)
+        return self._silent in (Direction.BOTH, Direction.ANSWERS)
 
     async def hold(self) -> None:
         """Return when a piece may be passed on; for the passages."""
@@ -129,7 +129,7 @@ class _Passage:
     to_client: asyncio.StreamWriter
     service: asyncio.StreamReader
     to_service: asyncio.StreamWriter
-    strike: Strike | None = None
+    strike: TcpStrike | None = None
 
     async def run(self) -> None:
         """Return when either side, or a strike, has ended it."""
@@ -145,21 +145,21 @@ class _Passage:
         with suppress(OSError):
             while sent := await self.client.read(_CHUNK):
                 self.strike = self.strike or self.proxy.strike_of(sent)
-                if self.strike is Strike.BREAK:
+                if self.strike is TcpStrike.BREAK:
                     return
                 await self.proxy.hold()
-                if self.strike is not Strike.HANG:
+                if self.strike is not TcpStrike.HANG:
                     self.to_service.write(sent)
                     await self.to_service.drain()
 
     async def _answers(self) -> None:
         with suppress(OSError):
             while answer := await self.service.read(_CHUNK):
-                if self.strike is Strike.LOSE_ANSWER:
+                if self.strike is TcpStrike.LOSE_ANSWER:
                     return
                 await self.proxy.hold()
                 if self.strike is None and not self.proxy.swallows_answers():
                     self.to_client.write(answer)
                     await self.to_client.drain()
-        if self.strike in (Strike.SWALLOW_ANSWER, Strike.HANG):
+        if self.strike in (TcpStrike.SWALLOW_ANSWER, TcpStrike.HANG):
             await asyncio.Event().wait()  # the service has closed it; the client does not learn it

@@ -15,11 +15,11 @@ from azure.storage.blob.aio import ContainerClient
 
 from jobq.backend import Delivery
 from jobq.task import Task, new_id
-from jobq.testing.http_proxy import HttpProxy, Request
+from jobq.testing.http_proxy import HttpProxy, ProxiedRequest
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.backend import StorageQueueBackend
 from jobq_azure.storage.large_payloads import CONTAINER
-from jobq_azure.storage.queue_client import Wire
+from jobq_azure.storage.queue_client import StorageQueueClient
 from tests import command_line
 from tests.azure.emulator import ACCOUNT, KEY, Azurite, connection_string
 from tests.command_line import Ended
@@ -84,7 +84,7 @@ class Stage:
         (delivery,) = await self.backend.receive(1, LEASE, NOW)
         return delivery
 
-    async def wire(self, queue: str | None = None) -> Wire:
+    async def wire(self, queue: str | None = None) -> StorageQueueClient:
         """Return bare requests to the service, not through the proxy."""
         account = await self.stack.enter_async_context(Account(ACCOUNT, self.azurite.connection_string, ""))
         return account.wire(queue or self.queue)
@@ -136,11 +136,11 @@ async def make_container(stage: Stage) -> None:
             await client.create_container()
 
 
-def is_update(request: Request) -> bool:
+def is_update(request: ProxiedRequest) -> bool:
     """Return whether a request renews, requeues or checkpoints."""
     return request.method == "PUT" and "/messages/" in request.path
 
 
-def is_renewal(request: Request) -> bool:
+def is_renewal(request: ProxiedRequest) -> bool:
     """Return whether a request extends a lease and changes nothing else."""
     return is_update(request) and not request.body

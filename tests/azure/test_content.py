@@ -15,8 +15,8 @@ from jobq_azure.storage.message_format import (
     HEADROOM_BYTES,
     MAX_COUNT,
     MAX_TEXT_BYTES,
-    Beside,
-    Content,
+    MessageContent,
+    MessageNotes,
     body_of,
     size_of,
     text_of,
@@ -31,7 +31,7 @@ _BODIES = st.one_of(
     st.sampled_from([b"", b"true", b"#jobq {}\n", b"#jobq", b"\r\n", b"a\rb", b"\xef\xbb\xbf{}"]),
 )
 _BESIDE = st.builds(
-    Beside,
+    MessageNotes,
     checkpoint=st.none() | _TEXT,
     before=st.integers(0, MAX_COUNT),
     id=_TEXT,
@@ -47,20 +47,20 @@ def test_any_body_comes_back(body: bytes) -> None:
     text = text_of(body)
     assert body_of(text) == body
     assert body_of(_through_xml(text)) == body, "XML has changed it"
-    assert Content.read(_through_xml(Content(body).text())) == Content(body)
+    assert MessageContent.read(_through_xml(MessageContent(body).text())) == MessageContent(body)
 
 
 @given(_BODIES, _BESIDE)
-def test_what_stands_beside_comes_back(body: bytes, beside: Beside) -> None:
-    content = Content(body, beside)
-    assert Content.read(_through_xml(content.text())) == content
+def test_what_stands_beside_comes_back(body: bytes, beside: MessageNotes) -> None:
+    content = MessageContent(body, beside)
+    assert MessageContent.read(_through_xml(content.text())) == content
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 def test_any_text_of_strangers_is_read(text: str) -> None:
-    assert Content.read(text).body == (body_of(text))
-    assert Content.read("#jobq " + text).body is not None
-    assert Content.read("#jobq " + text + "\nbody").body is not None
+    assert MessageContent.read(text).body == (body_of(text))
+    assert MessageContent.read("#jobq " + text).body is not None
+    assert MessageContent.read("#jobq " + text + "\nbody").body is not None
 
 
 @given(st.text(alphabet="a&<>\"'\u00e4\U0001f600\n"))
@@ -75,13 +75,13 @@ def test_a_task_stays_readable_text() -> None:
 
 def test_base64_of_other_tools_is_read() -> None:
     body = Task.new(command="true").encode()
-    assert Content.read(base64.b64encode(body).decode()).body == body
+    assert MessageContent.read(base64.b64encode(body).decode()).body == body
 
 
 def test_foreign_lines_are_body() -> None:
     for line in ('#jobq {"checkpoint": 7}', '#jobq {"other": "x"}', "#jobq []", "#jobq {", '#jobq {"before": true}'):
         text = f"{line}\n{{}}"
-        assert Content.read(text) == Content(text.encode())
+        assert MessageContent.read(text) == MessageContent(text.encode())
 
 
 def test_a_task_at_the_limit_survives_its_counters() -> None:
@@ -90,7 +90,7 @@ def test_a_task_at_the_limit_survives_its_counters() -> None:
     task = Task.new(command="x" * (room - bare))
     for _ in range(300):
         task = task.requeued(failures=2**20, preemptions=2**20, ends=2**20)
-    grown = Content(task.encode(), Beside(before=2**31)).text()
+    grown = MessageContent(task.encode(), MessageNotes(before=2**31)).text()
     assert size_of(grown) <= MAX_TEXT_BYTES
 
 

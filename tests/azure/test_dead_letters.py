@@ -8,19 +8,19 @@ from collections.abc import Sequence
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, PushUnknown
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
 from jobq_azure.storage.backend import StorageQueueBackend
-from jobq_azure.storage.message_format import Beside, Content
+from jobq_azure.storage.message_format import MessageContent, MessageNotes
 from tests.azure.stage import LEASE, NOW, Stage
 
 
 async def _bury_all(stage: Stage, count: int) -> None:
     while count:
         for delivery in await stage.backend.receive(32, LEASE, NOW):
-            await delivery.settle(DeadLetter("failed", ""))
+            await delivery.settle(MoveToDeadLetters("failed", ""))
             count -= 1
 
 
@@ -30,7 +30,7 @@ async def test_forty_dead_letters_are_all_found(stage: Stage) -> None:
     left = len(tasks)
     while left:
         for delivery in await stage.backend.receive(32, LEASE, NOW):
-            await delivery.settle(DeadLetter("failures", ""))
+            await delivery.settle(MoveToDeadLetters("failures", ""))
             left -= 1
     assert len(await stage.backend.dead_letters(100)) == 40
     last = [tasks[-1].id]
@@ -57,8 +57,8 @@ async def test_written_twice_is_one_letter(stage: Stage) -> None:
     delivery = await stage.take()
     stage.proxy.strike(Strike.BUSY, "DELETE")
     with pytest.raises(Exception, match="busy"):
-        await delivery.settle(DeadLetter("failed", "first"))
-    await delivery.settle(DeadLetter("failed", "second"))
+        await delivery.settle(MoveToDeadLetters("failed", "first"))
+    await delivery.settle(MoveToDeadLetters("failed", "second"))
     assert (await stage.behind.stats()).dead == 2
     (letter,) = await stage.backend.dead_letters(10)
     assert await stage.backend.redrive([letter.id]) == [letter.id]
@@ -72,9 +72,9 @@ async def test_the_newest_end_is_told(stage: Stage) -> None:
     delivery = await stage.take()
     stage.proxy.strike(Strike.BUSY, "DELETE")
     with pytest.raises(Exception, match="busy"):
-        await delivery.settle(DeadLetter("failed", "first"))
+        await delivery.settle(MoveToDeadLetters("failed", "first"))
     await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
-    await (await stage.take()).settle(DeadLetter("failed", "second"))
+    await (await stage.take()).settle(MoveToDeadLetters("failed", "second"))
     (letter,) = await stage.backend.dead_letters(10)
     assert (letter.description, letter.deliveries) == ("second", 2)
 
@@ -101,7 +101,7 @@ async def test_a_lost_answer_to_what_is_put_back_is_told_and_repeated_with_a_hig
     task = Task.new(command="exit 3")
     wire = await stage.wire(f"{stage.queue}-failed")
     # It died long ago: the epochs of what is put back come from the service's clock, and are not counted on.
-    await wire.put(Content(task.encode(), Beside(dead={"id": task.id, "epoch": 1_700_000_000})).text())
+    await wire.put(MessageContent(task.encode(), MessageNotes(dead={"id": task.id, "epoch": 1_700_000_000})).text())
     stage.proxy.strike(Strike.LOSE_ANSWER, "POST", f"/{stage.queue}/")
     with pytest.raises(PushUnknown) as caught:
         await stage.backend.redrive([task.id])
@@ -127,7 +127,7 @@ async def test_nonsense_beside_a_letter_stops_no_other(stage: Stage) -> None:
     body = Task.new(command="true", id="hostile").encode()
     for beside in ({"before": -5}, {"dead": {"deliveries": -7, "epoch": -1}}, {"dead": {"origin": 7, "epoch": 2**70}}):
         await wire.put(f"#jobq {json.dumps(beside)}\n{body.decode()}")
-    await wire.put(Content(b"no task", Beside(dead={"id": "x"})).text())
+    await wire.put(MessageContent(b"no task", MessageNotes(dead={"id": "x"})).text())
     await stage.pushed(command="exit 3")
     await _bury_all(stage, 1)
     letters = await stage.backend.dead_letters(10)
@@ -140,7 +140,7 @@ async def test_nonsense_beside_a_letter_stops_no_other(stage: Stage) -> None:
 
 async def test_epochs_rise_also_where_no_story_had_room(stage: Stage) -> None:
     wire = await stage.wire(f"{stage.queue}-failed")
-    await wire.put(Content(Task.new(command="true", id="full", epoch=1).encode()).text())
+    await wire.put(MessageContent(Task.new(command="true", id="full", epoch=1).encode()).text())
     assert await stage.backend.redrive(["full"]) == ["full"]
     assert (await stage.take()).task.epoch >= 2
 
@@ -171,11 +171,11 @@ async def test_of_two_letters_of_one_attempt_the_later_counts(stage: Stage) -> N
     await delivery.checkpoint("step 1")
     stage.proxy.strike(Strike.BUSY, "DELETE", f"/{stage.queue}/")
     with pytest.raises(Exception, match="busy"):
-        await delivery.settle(DeadLetter("failed", "first"))
+        await delivery.settle(MoveToDeadLetters("failed", "first"))
     await delivery.settle(Requeue(delivery.task.counters, NOW))
     again = await stage.take()
     await again.checkpoint("step 2")
-    await again.settle(DeadLetter("failed", "second"))
+    await again.settle(MoveToDeadLetters("failed", "second"))
     (letter,) = await stage.backend.dead_letters(10)
     assert letter.description == "second"
     await stage.backend.redrive([letter.id])

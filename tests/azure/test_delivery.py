@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from jobq.errors import LockLost, MalformedTask
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task
 from jobq.testing.harness import DONE, crashes
 from jobq.testing.http_proxy import Strike
-from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Beside, Content, size_of
+from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, is_update, make_container
 
 _DAY = 86_400.0
@@ -27,7 +27,7 @@ async def test_delay_over_seven_days_is_hidden_in_steps(stage: Stage) -> None:
     # As it is received after the first step: put the same task where it can be seen.
     wire = await stage.wire()
     await wire.clear()
-    early, due = Content(later.encode()).text(), Content(Task.new(command="true").encode()).text()
+    early, due = MessageContent(later.encode()).text(), MessageContent(Task.new(command="true").encode()).text()
     await wire.put(early)
     await wire.put(due)
     stage.proxy.requests.clear()
@@ -41,7 +41,7 @@ async def test_delay_over_seven_days_is_hidden_in_steps(stage: Stage) -> None:
 async def test_the_step_that_reaches_the_time_hides_the_rest_and_is_no_crash(stage: Stage) -> None:
     later = Task.new(command="true", not_before=time.time() + 8.0)
     wire = await stage.wire()
-    await wire.put(Content(later.encode()).text())
+    await wire.put(MessageContent(later.encode()).text())
     assert await stage.backend.receive(1, LEASE, NOW) == []
     (delivery,) = await stage.backend.receive(1, LEASE, timedelta(seconds=15))
     assert time.time() >= later.not_before - 1 if later.not_before else False
@@ -88,7 +88,7 @@ async def test_no_checkpoint_pushes_a_message_over_the_limit(stage: Stage) -> No
     for value, fault in (("x" * MAX_TEXT_BYTES, "65536 bytes makes a message of"), ("\ud800", "surrogate")):
         with pytest.raises(MalformedTask, match=fault):
             await delivery.checkpoint(value)
-    bare = size_of(Content(delivery.body, Beside(checkpoint="")).text())
+    bare = size_of(MessageContent(delivery.body, MessageNotes(checkpoint="")).text())
     most = MAX_TEXT_BYTES - HEADROOM_BYTES - bare
     with pytest.raises(MalformedTask):  # the rest is for counters
         await delivery.checkpoint("x" * (most + 1))
@@ -103,8 +103,8 @@ async def test_dead_letter_of_a_full_message_keeps_its_bytes(stage: Stage) -> No
     bodies = [b"-" * MAX_TEXT_BYTES, b"_" * (MAX_TEXT_BYTES - 500)]
     stage.blobs.strike(Strike.DENY, count=math.inf)
     for body in bodies:
-        await wire.put(Content(body).text())
-        await (await stage.take()).settle(DeadLetter("malformed", "a long story " * 1000))
+        await wire.put(MessageContent(body).text())
+        await (await stage.take()).settle(MoveToDeadLetters("malformed", "a long story " * 1000))
     await stage.blobs.heal()
     letters = {each.body: each for each in await stage.backend.dead_letters(10)}
     assert letters.keys() == set(bodies)
@@ -117,12 +117,12 @@ async def test_dead_letter_of_a_full_message_keeps_its_bytes(stage: Stage) -> No
 
 
 async def test_a_task_at_the_limit_can_be_retried_and_buried(stage: Stage) -> None:
-    bare = size_of(Content(Task.new(command="x").encode()).text())
+    bare = size_of(MessageContent(Task.new(command="x").encode()).text())
     largest = Task.new(command="x" * (MAX_TEXT_BYTES - HEADROOM_BYTES - bare - 8))  # less for its date
     await stage.backend.push([largest])
     delivery = await stage.take()
     await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
-    await (await stage.take()).settle(DeadLetter("failures", "exit code 1\n" * 500))
+    await (await stage.take()).settle(MoveToDeadLetters("failures", "exit code 1\n" * 500))
     (letter,) = await stage.backend.dead_letters(1)
     assert (letter.id, letter.reason) == (largest.id, "failures")
     assert await stage.backend.redrive([letter.id]) == [letter.id]

@@ -1,7 +1,7 @@
 """S3: an id that is pushed again goes on with higher tokens, though a Storage Queue knows no ids."""
 
 from jobq.backend import FencingNumber
-from jobq.settlement import DeadLetter, Requeue
+from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.task import Task
 from tests.azure.stage import NOW, Stage
 
@@ -26,7 +26,7 @@ async def test_an_id_that_was_put_back(stage: Stage) -> None:
     first = await stage.take()
     await first.settle(Requeue(Task.new(id="train", command="true").requeued(failures=1).counters, NOW))
     retried = await stage.take()
-    await retried.settle(DeadLetter("failed", ""))
+    await retried.settle(MoveToDeadLetters("failed", ""))
     assert await stage.backend.redrive(["train"]) == ["train"]
     redriven = await stage.take()
     seen = [first.fencing, retried.fencing, redriven.fencing]

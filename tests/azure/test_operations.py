@@ -2,14 +2,14 @@
 
 import itertools
 
-from jobq.testing.http_proxy import Request
-from jobq_azure.storage.poll_interval import Polling
+from jobq.testing.http_proxy import ProxiedRequest
+from jobq_azure.storage.poll_interval import PollInterval
 from tests.azure.stage import SHORT, Stage, is_renewal
 
 _TASKS = 60
 
 
-def _looks_for_place(request: Request) -> bool:
+def _looks_for_place(request: ProxiedRequest) -> bool:
     """Return whether a worker at its start sees to it that QUEUE-failed is there."""
     return request.path.endswith("-failed/messages") and request.query.get("peekonly") == "true"
 
@@ -54,7 +54,7 @@ async def test_one_idle_poll_in_flight_and_ever_fewer(stage: Stage) -> None:
 
 
 def test_an_idle_hour() -> None:
-    polling, now, polls = Polling(10.0), 0.0, 0
+    polling, now, polls = PollInterval(10.0), 0.0, 0
     while now < 3600:
         polls += 1
         polling.empty(now)
@@ -76,7 +76,7 @@ async def test_size_and_peek_cost_one_or_two(stage: Stage) -> None:
 
 def test_a_failed_receive_is_looked_for_one_at_a_time() -> None:
     # 32 messages may be hidden with one that the service cannot tell (L3): looks that find nothing do not count.
-    polling = Polling(1.0)
+    polling = PollInterval(1.0)
     polling.failed(3)
     for _ in range(10):
         assert polling.most(32, 0.0) == 1
@@ -90,12 +90,12 @@ def test_a_failed_receive_is_looked_for_one_at_a_time() -> None:
 
 
 def test_an_answer_that_cannot_be_read_is_asked_for_again_one_at_a_time() -> None:
-    polling = Polling(1.0)
+    polling = PollInterval(1.0)
     polling.stumbled(100.0, 30.0)
     assert (polling.most(32, 159.0), polling.most(32, 161.0)) == (1, 32)
 
 
 def test_no_setting_polls_without_a_pause() -> None:
-    polling = Polling(0.0)
+    polling = PollInterval(0.0)
     polling.empty(100.0)
     assert polling.due > 100.1

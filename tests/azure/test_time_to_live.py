@@ -10,8 +10,8 @@ from azure.storage.queue.aio import QueueClient
 from jobq.settlement import Complete, Release
 from jobq.task import Task
 from jobq.testing.harness import DONE, crashes
-from jobq.testing.http_proxy import Request, Strike
-from jobq_azure.storage.time_to_live import Lasting
+from jobq.testing.http_proxy import ProxiedRequest, Strike
+from jobq_azure.storage.time_to_live import TimeToLiveRemoval
 from tests.azure.stage import LEASE, SHORT, Stage, ended
 
 
@@ -23,7 +23,7 @@ async def stranger(stage: Stage) -> AsyncIterator[QueueClient]:
 
 
 @pytest.fixture
-def copies(stage: Stage) -> Callable[[], list[Request]]:
+def copies(stage: Stage) -> Callable[[], list[ProxiedRequest]]:
     """What was put into the queue through the proxy."""
     path = f"/{stage.queue}/messages"
     return lambda: [each for each in stage.proxy.seen("POST") if each.path.endswith(path)]
@@ -36,7 +36,7 @@ async def _sent(stranger: QueueClient, seconds: int = 3600, **fields: str) -> Ta
 
 
 async def test_a_task_outlives_its_message(
-    stage: Stage, stranger: QueueClient, copies: Callable[[], list[Request]]
+    stage: Stage, stranger: QueueClient, copies: Callable[[], list[ProxiedRequest]]
 ) -> None:
     """By the command line, at the wire: it ends well, and its copy has no time to live."""
     worker = await stage.start("worker", "-n", "2", "--idle-timeout", "1s", **SHORT, JOBQ_GUARDIAN="off")
@@ -100,7 +100,7 @@ async def test_one_that_another_has_taken_meanwhile_is_not_doubled(stage: Stage,
     await wire.update(late.id, late.receipt, 0)
     (other,) = await wire.get(1, 30)
     assert other.id == late.id
-    assert await Lasting(wire).of(late, 30, 5.0) is None
+    assert await TimeToLiveRemoval(wire).of(late, 30, 5.0) is None
     assert await stage.total() == 1
 
 
@@ -119,7 +119,7 @@ async def test_one_that_expires_between_copy_and_deletion_goes_on_as_its_copy(
         await delete(message_id, receipt)
 
     monkeypatch.setattr(wire, "delete", too_late)
-    copy = await Lasting(wire).of(late, 30, 5.0)
+    copy = await TimeToLiveRemoval(wire).of(late, 30, 5.0)
     assert await stage.total() == 1
     assert copy is not None
     assert copy.id != late.id

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from jobq.testing.http_proxy import Request
+from jobq.testing.http_proxy import ProxiedRequest
 from jobq_azure.storage.message_format import body_of
 from tests.overlap.store_truth import Attempt, Lease
 
@@ -31,7 +31,7 @@ class AzuriteRecord:
         self._held: dict[str, Attempt] = {}  # by the message's id: its latest delivery
         self._buried: list[str] = []  # what was accepted as a dead letter, in the message's own text
 
-    def read(self, requests: list[Request]) -> None:
+    def read(self, requests: list[ProxiedRequest]) -> None:
         """Take in what was answered, and take it out of the list."""
         answered = sorted((each for each in requests if each.ended is not None), key=lambda each: each.ended or 0.0)
         requests[:] = [each for each in requests if each.ended is None]
@@ -39,7 +39,7 @@ class AzuriteRecord:
             if each.status is not None and each.status < 300 and "/messages" in each.path:
                 self._take(each)
 
-    def _take(self, request: Request) -> None:
+    def _take(self, request: ProxiedRequest) -> None:
         queue, _, message = request.path.split("/", 2)[2].partition("/messages")
         seconds = float(request.query.get("visibilitytimeout", "0"))
         if request.method == "POST" and queue == f"{self._queue}{DEAD_QUEUE_SUFFIX}":

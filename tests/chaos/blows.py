@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import product
 from typing import Final
 
-from jobq.testing.tcp_proxy import TcpProxy, Way
+from jobq.testing.tcp_proxy import Direction, TcpProxy
 from tests.chaos.checker import Interruption
 from tests.chaos.crew import LEASE_SECONDS, Member
 from tests.chaos.stores import Store
@@ -175,9 +175,9 @@ async def _partition(proxy: TcpProxy, kind: Kind, seconds: float) -> None:
         case Kind.BLACKHOLE:
             proxy.silence()
         case Kind.REQUESTS_LOST:
-            proxy.silence(Way.REQUESTS)
+            proxy.silence(Direction.REQUESTS)
         case Kind.ANSWERS_LOST:
-            proxy.silence(Way.ANSWERS)
+            proxy.silence(Direction.ANSWERS)
         case Kind.DELAY:
             proxy.delay(seconds)
 

@@ -1,6 +1,6 @@
 """What Azurite's answers say of leases: only what it accepted, and never a longer lease than it gave."""
 
-from jobq.testing.http_proxy import Request
+from jobq.testing.http_proxy import ProxiedRequest
 from tests.chaos.azurite_record import AzuriteRecord
 from tests.overlap.store_truth import Attempt
 
@@ -21,19 +21,19 @@ def request(
     body: str = "",
     answer: str = "",
     **query: str,
-) -> Request:
-    made = Request(method, path, query, body.encode(), status=status, answer=answer.encode(), began=at)
+) -> ProxiedRequest:
+    made = ProxiedRequest(method, path, query, body.encode(), status=status, answer=answer.encode(), began=at)
     made.ended = None if status is None else at + 0.5
     return made
 
 
-def record_of(*requests: Request) -> AzuriteRecord:
+def record_of(*requests: ProxiedRequest) -> AzuriteRecord:
     record = AzuriteRecord("q")
     record.read(list(requests))
     return record
 
 
-def received(at: float, number: int = 1) -> Request:
+def received(at: float, number: int = 1) -> ProxiedRequest:
     return request("GET", status=200, at=at, answer=ANSWER.format(number), visibilitytimeout="5")
 
 

@@ -19,7 +19,7 @@ from jobq.backend import Backend
 from jobq.queue import Queue
 from jobq.servable import served
 from jobq.settings import Settings
-from jobq.settlement import DeadLetter
+from jobq.settlement import MoveToDeadLetters
 from jobq.spec import resolve
 from jobq.task import Task
 from tests.fork_server import forked
@@ -151,7 +151,9 @@ class Jobq:
             await backend.create()
             ids = await backend.push(tasks)
             for delivery in await backend.receive(len(tasks), timedelta(seconds=60), timedelta(0)):
-                await delivery.settle(DeadLetter("failed", "failed 4 times; last: exit code 3\nthe \x1b[31mlast words"))
+                await delivery.settle(
+                    MoveToDeadLetters("failed", "failed 4 times; last: exit code 3\nthe \x1b[31mlast words")
+                )
             return ids
 
         return self.inside(work)

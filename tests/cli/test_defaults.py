@@ -1,4 +1,4 @@
-"""Every option that architecture 11 names exists, with the default that it names; typos are met with suggestions."""
+"""The options of the table of defaults (architecture 11) exist, with its defaults; typos are met with suggestions."""
 
 import re
 from datetime import timedelta
@@ -9,8 +9,8 @@ import pytest
 from jobq.errors import ConfigurationError
 from jobq.formats.durations import show
 from jobq.lease.timing import timing_for
-from jobq.run.attempt import command_attempt as command
 from jobq.settings import Settings
+from jobq.settlement import TAIL_CHARACTERS
 from jobq.spec import resolve
 from tests.cli.conftest import Jobq
 
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     comes_with: str = ""
 
 
-SECTION_11: Final = (
+DEFAULTS: Final = (
     Row("visibility_timeout", None, ("worker", "--visibility-timeout"), "the queue's"),
     Row("allow_short_lease", False),
     Row("num_workers", 1, ("worker", "--num-workers"), "1"),
@@ -66,7 +66,7 @@ SECTION_11: Final = (
 )
 
 
-@pytest.mark.parametrize("row", SECTION_11, ids=lambda row: f"{row.setting}{row.option[1] if row.option else ''}")
+@pytest.mark.parametrize("row", DEFAULTS, ids=lambda row: f"{row.setting}{row.option[1] if row.option else ''}")
 def test_settings_have_the_defaults_of_the_table(row: Row) -> None:
     field = Settings.model_fields.get(row.setting)
     if field is None and row.comes_with:
@@ -77,9 +77,9 @@ def test_settings_have_the_defaults_of_the_table(row: Row) -> None:
 
 
 def test_help_tells_the_defaults_of_the_table(jobq: Jobq) -> None:
-    names = sorted({row.option[0] for row in SECTION_11 if row.option})
+    names = sorted({row.option[0] for row in DEFAULTS if row.option})
     texts = {name: " ".join(jobq(name, "--help", env={"COLUMNS": "200"}).out.split()) for name in names}
-    for row in SECTION_11:
+    for row in DEFAULTS:
         if row.option is not None:
             command, option = row.option
             assert re.search(rf"{option}\b.*? Default: {re.escape(row.shown)}\.", texts[command]), row
@@ -97,7 +97,7 @@ def test_the_shortest_lease_is_that_of_the_table() -> None:
 
 
 def test_the_tail_in_a_dead_letter_is_that_of_the_table() -> None:
-    assert command._TAIL_BYTES == 4096
+    assert TAIL_CHARACTERS == 4096
     assert show(Settings().stop_grace) == "20s"
 
 

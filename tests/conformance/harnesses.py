@@ -20,16 +20,16 @@ from jobq.testing.clock import RealTime, VirtualClock
 from jobq.testing.conformance import Harness
 from jobq.testing.service_bus.emulator import Emulator
 from jobq_azure.service_bus.backend import ServiceBusBackend
-from jobq_azure.service_bus.namespace import Namespace, Place, place_of
+from jobq_azure.service_bus.namespace import Namespace, QueueAddress, place_of
 from jobq_azure.service_bus.options import Options
-from jobq_azure.service_bus.rest_client import Outgoing, ServiceBusWire
+from jobq_azure.service_bus.rest_client import Outgoing, RestClient
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.message_format import text_of
 from jobq_memory import MemoryBackend, Router
 from jobq_postgres import PostgresBackend
 from jobq_postgres.push import FORMER_EPOCH
 from jobq_sqlite import SqliteBackend, StoreFile
-from jobq_sqlite.host import Host
+from jobq_sqlite.host import BootedHost
 from tests.postgres.server import Database
 
 Wrap = Callable[[Backend], Backend]
@@ -55,7 +55,7 @@ def sqlite(folder: Path | None = None) -> Harness:
     """A file of its own on a virtual clock; raw messages are written as a stranger with the file would."""
     own = Path(tempfile.mkdtemp(prefix="jobq-conformance-")) if folder is None else folder
     clock = VirtualClock()
-    file = StoreFile(path=own / "jobs.db", clock=clock, host=Host("machine", "boot"))
+    file = StoreFile(path=own / "jobs.db", clock=clock, host=BootedHost("machine", "boot"))
 
     async def inject(queue: str, body: bytes) -> str:
         message_id = new_id()
@@ -99,7 +99,7 @@ def service_bus(emulator: Emulator, **options: Any) -> Harness:
     assert isinstance(clock, VirtualClock)
     queues = itertools.count()
 
-    def place(queue: str) -> Place:
+    def place(queue: str) -> QueueAddress:
         return place_of("emulator", queue, emulator.connection_string, "")
 
     def connect(queue: str) -> ServiceBusBackend:
@@ -110,7 +110,7 @@ def service_bus(emulator: Emulator, **options: Any) -> Harness:
     async def inject(queue: str, body: bytes) -> str:
         message_id = new_id()
         async with Namespace(place(queue)) as stranger:
-            await ServiceBusWire(stranger, queue).send(Outgoing(body=body, message_id=message_id))
+            await RestClient(stranger, queue).send(Outgoing(body=body, message_id=message_id))
         return message_id
 
     return Harness(

@@ -246,6 +246,13 @@ class LeaseNeverEnds(Wrapped):
         return await super().receive(max_tasks, timedelta(days=365), wait)
 
 
+class WorkRewritten(Wrapped):
+    """A1: what was signed is stored as this backend would write it."""
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        return await self.inner.push([task.model_copy(update={"work": None}) for task in tasks])
+
+
 CAUGHT_BY: dict[type[Wrapped], str] = {
     UnfencedComplete: "stale.after_expiry_and_redelivery",
     SilentCheckpoint: "lease.stale_checkpoint_is_refused",
@@ -258,6 +265,7 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     ReleaseAtOnce: "settle.release_waits_for_its_delay",
     DelayIgnored: "settle.requeue_waits_for_its_delay",
     CountersLost: "settle.requeue_stores_counters_and_generation",
+    WorkRewritten: "signed.work_is_kept_as_it_was_written",
     DeadLetterWithoutBody: "dead.keeps_bytes_and_reason",
     DedupSilent: "push.other_payload_is_an_error_and_adds_none",
     PushInPieces: "push.other_payload_is_an_error_and_adds_none",

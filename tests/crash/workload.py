@@ -14,11 +14,11 @@ from typing import Any, Final
 from jobq.clock import SystemClock
 from jobq.errors import QueueNotFound
 from jobq.lease.store import Grant, Request
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import SqliteBackend, StoreFile
-from jobq_sqlite.host import Host, this_host
+from jobq_sqlite.host import BootedHost, this_host
 from tests.sqlite.support import DONE, NOW, ask, tasks
 
 LEASE: Final = timedelta(seconds=1000)
@@ -57,7 +57,7 @@ async def steps(queue: SqliteBackend) -> AsyncIterator[str]:
     yield "complete"
     await second.settle(Requeue(second.task.requeued(failures=1).counters, NOW))
     yield "requeue"
-    await third.settle(DeadLetter("failed", "by the test"))
+    await third.settle(MoveToDeadLetters("failed", "by the test"))
     yield "dead letter"
     await queue.push(tasks(2, "large", env={"PADDING": "x" * 20_000}))
     yield "push of large tasks"
@@ -162,7 +162,7 @@ async def _looked_at(path: Path, told: int, expected: list[Content], opens: Open
     queue = backend(path, opens)
     if is_rebooted:
         clock = VirtualClock(boottime=20.0, wall=time.time() + 2 * _FAR.total_seconds())
-        host = Host(this_host().machine_id or "any", "another boot")
+        host = BootedHost(this_host().machine_id or "any", "another boot")
         file = StoreFile(path=path, clock=clock, host=host, connection_class=opens, adopt=not this_host().machine_id)
         queue = SqliteBackend(file, "q")
     allowed = expected[told : told + 2]

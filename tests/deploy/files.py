@@ -10,10 +10,11 @@ from typing import Any, Final
 import yaml
 
 from jobq.formats import durations
+from jobq.run.stopping import GIVE_BACK_SECONDS
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
-GIVE_BACK: Final = timedelta(seconds=10)  # after the stop grace (architecture 11)
+GIVE_BACK: Final = timedelta(seconds=GIVE_BACK_SECONDS)
 _VARIABLE: Final = re.compile(r"\bJOBQ_[A-Z_]+\b")
 
 Document = dict[str, Any]

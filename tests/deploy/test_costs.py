@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from jobq.backend import Backend, Delivery
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.service_bus.faults import Operation
 from jobq_azure.service_bus.options import Options
@@ -46,7 +46,7 @@ async def _counted(backend: Backend, count: Callable[[], int]) -> dict[str, int]
     await cost("complete", delivery.settle(Complete(TaskResult())))
     await backend.push([Task.new(command="true")])
     delivery = await taken()
-    await cost("dead letter", delivery.settle(DeadLetter("failed", "exit code 3")))
+    await cost("dead letter", delivery.settle(MoveToDeadLetters("failed", "exit code 3")))
     await cost("look", backend.stats())
     return found
 

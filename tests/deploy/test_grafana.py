@@ -15,7 +15,7 @@ import yaml
 from jobq.backend import QueueStats
 from jobq.events import Events
 from jobq.telemetry.metrics import QueueMetrics, WorkerMetrics, exposition
-from jobq.telemetry.queue_snapshot import Look
+from jobq.telemetry.queue_snapshot import QueueSnapshot
 from jobq.telemetry.worker_state import ENDS, WorkerState
 from tests.telemetry.scraping import figures
 
@@ -57,7 +57,7 @@ def _shown() -> dict[str, dict[str, set[str]]]:
         events.emit(name, task_id="t", duration_s=1.0)
     events.emit("task.lease_renewed", task_id="t", result="extended")
     events.emit("task.settlement_unknown", task_id="t")
-    queue = QueueMetrics("q", "sqlite", Look(QueueStats(visible=1, leased=1, scheduled=1, dead=1), 1.0, {}))
+    queue = QueueMetrics("q", "sqlite", QueueSnapshot(QueueStats(visible=1, leased=1, scheduled=1, dead=1), 1.0, {}))
     found: dict[str, dict[str, set[str]]] = {}
     for name, labels in figures(exposition(worker, queue).decode()):
         for label, value in labels:

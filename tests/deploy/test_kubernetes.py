@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from jobq.formats import durations
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from tests.postgres.server import Database
@@ -176,7 +176,7 @@ def test_the_query_counts_what_could_run_and_what_runs(postgres: Database) -> No
                 await later.settle(Requeue(later.task.counters, timedelta(hours=1)))
                 counts.append(await connection.fetchval(query))
                 await done.settle(Complete(DONE))
-                await dead.settle(DeadLetter("failed", ""))
+                await dead.settle(MoveToDeadLetters("failed", ""))
                 counts.append(await connection.fetchval(query))
                 await leased.settle(Complete(DONE))
                 counts.append(await connection.fetchval(query))

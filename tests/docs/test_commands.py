@@ -19,6 +19,7 @@ import pytest
 
 from jobq.cli.common import ExampleCommand
 from jobq.cli.main import cli
+from jobq.signing.keys import KeyFile, SigningKey
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
@@ -129,10 +130,15 @@ class Reader:
         (folder / "mypackage").mkdir()
         (folder / "mypackage" / "training.py").write_text("def fold(n):\n    print('fold', n)\n")
         (folder / "data").mkdir()
+        key = SigningKey(id="ed25519-56475aa75463474c", algorithm="ed25519", secret=bytes(range(32)))
+        key.write_new(folder / "alice.key")
+        (folder / "alice.public").write_text(key.trusted().model_dump_json())
+        KeyFile(keys=(key.trusted(),)).write(folder / "trusted.json")
         (folder / "home" / ".config" / "fish" / "completions").mkdir(parents=True)
         self.environment = self.jobq.environment | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "HF_TOKEN": "a token",
+            "JOBQ_TRUSTED_KEYS": str(folder / "trusted.json"),
         }
 
     def runs(self, line: Line) -> None:

@@ -1,5 +1,6 @@
 """What the code quotes of the design stands in docs/design, and nothing refers to a text that is not here."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -32,6 +33,18 @@ def _in_brackets(text: str) -> list[str]:
     return re.findall(r"\(((?:[SPLAT]\d{1,2}(?:, | and )?)+)\)", text)
 
 
+def test_each_rule_names_tests_that_show_it_or_says_that_none_does() -> None:
+    rows = re.findall(r"^\| ([SPLA]?\d+) \|(.*)\|$", (_DESIGN / "rules.md").read_text(), re.MULTILINE)
+    assert len(rows) > 45
+    for rule, row in rows:
+        shown = row.rpartition(" | ")[2]
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", shown)
+        assert named or "not shown" in shown, rule
+        for file, name in named:
+            path = ROOT / ("" if file.startswith("jobq/") else "tests") / file
+            assert re.search(rf"^(?:async )?def {name}\(", path.read_text(), re.MULTILINE), f"{rule}: {file}::{name}"
+
+
 def test_each_section_that_is_quoted_is_there() -> None:
     headings = set(re.findall(r"^## (\d+)\. ", (_DESIGN / "architecture.md").read_text(), re.MULTILINE))
     sections = set(re.findall(r"^## (\d(?:\.\d)?)\.? ", (_DESIGN / "rules.md").read_text(), re.MULTILINE))
@@ -43,6 +56,30 @@ def test_each_section_that_is_quoted_is_there() -> None:
             assert section in sections, name
         for rule in re.findall(r"\brules\.md 1\.3,? rule (\d+)", text):
             assert rule in timing, name
+
+
+def test_the_variables_that_are_read_beside_the_table_of_settings_are_those_that_it_names() -> None:
+    section = (_DESIGN / "architecture.md").read_text().partition("## 11. ")[2].partition("\n## ")[0]
+    named: dict[str, set[str]] = {}
+    for variables, files in re.findall(r"^\| (`JOBQ_[^|]+) \| ([^|]+) \|", section, re.MULTILINE):
+        for variable in re.findall(r"`(\w+)`", variables):
+            named[variable] = set(re.findall(r"`([^`]+)`", files))
+    found: dict[str, set[str]] = {}
+    for name, text in _sources().items():
+        if not name.startswith(("jobq/", "backends/")) or not name.endswith(".py"):
+            continue
+        if name.startswith("jobq/testing/") or name == "jobq/settings.py":
+            continue
+        if name in {"jobq/spec.py", "jobq/run/attempt/allowed.py"}:  # in messages
+            continue
+        for node in ast.walk(ast.parse(text)):
+            # As a whole: in messages and descriptions they stand among other words.
+            if isinstance(node, ast.Constant) and re.fullmatch(r"JOBQ_[A-Z_]+", str(node.value)):
+                found.setdefault(str(node.value), set()).add(name)
+    assert len(found) > 10
+    for variable, files in found.items():
+        assert files <= named.get(variable, set()), variable
+    assert set().union(*named.values()) == set().union(*found.values())
 
 
 def test_each_file_that_the_design_names_is_there() -> None:

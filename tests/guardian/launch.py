@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from jobq.run.guardian import kernel
+from jobq.run.process import kernel
 from jobq.run.spawn.launch import launch
 
 

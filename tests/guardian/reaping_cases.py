@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from jobq.run.guardian import kernel, tasks
-from jobq.run.guardian.task_process import Leader
+from jobq.run.guardian import tasks
+from jobq.run.guardian.task_process import TaskProcess
 from jobq.run.guardian.tasks import Tasks
+from jobq.run.process import kernel
 
 _SECONDS: Final = 2.0
 
@@ -125,7 +126,7 @@ def _child(program: Callable[[], object]) -> int:
     return pid
 
 
-def _expected(guarded: Tasks, program: Callable[[], object], number: int = 1) -> Leader:
+def _expected(guarded: Tasks, program: Callable[[], object], number: int = 1) -> TaskProcess:
     leader = guarded.expect({"id": number, "deadline": None}, -1)
     guarded.is_forked(leader, _child(program))
     return leader

@@ -11,7 +11,7 @@ import sys
 import time
 
 from jobq.clock import SystemClock
-from jobq.run.guardian import OBEYED
+from jobq.run.process import OBEYED
 from jobq.run.process.spawner import Launch
 from jobq.run.spawn.guardian_spawner import GuardianSpawner, inherited_connection
 from tests.guardian.stage import hostile

@@ -19,15 +19,15 @@ from jobq.clock import Moment
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
 from jobq.fencing import FencingNumber
 from jobq.files import folder_store as folder_module
-from jobq.files.archive import Unfit, _digest, pack, unpack
+from jobq.files.archive import ArchiveRefused, _digest, pack, unpack
 from jobq.files.file_store import place_at
-from jobq.files.folder_store import FolderPlace
+from jobq.files.folder_store import FolderStore
 from jobq.files.location import checked_place
-from jobq.formats.checkpoint_format import Saved
+from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.run.attempt.attempt_journal import AttemptJournal
-from jobq.run.attempt.checkpoints import Archives, Checkpoints
+from jobq.run.attempt.checkpoints import Archives, AttemptCheckpoints
 from jobq.run.process.spawner import StartFailed
 from jobq.run.process.task_folder import TaskFolder
 from jobq.settings import Settings
@@ -101,7 +101,7 @@ def test_files_outlive_a_kill_and_a_stop(stage: tuple[Place, str, dict[str, str]
     assert asyncio.run(left()) == []
 
 
-class Slow(FolderPlace):
+class Slow(FolderStore):
     """A store that takes a file and answers never."""
 
     async def put(self, name: str, source: Path) -> None:
@@ -115,7 +115,7 @@ class Held:
     def __init__(
         self,
         tmp_path: Path,
-        place: FolderPlace,
+        place: FolderStore,
         *,
         checkpoint: str | None = None,
         task: Task | None = None,
@@ -131,7 +131,7 @@ class Held:
         )
         self.folder = TaskFolder()
         archives = Archives(place, "q", LIMIT)
-        self.checkpoints = Checkpoints(self.delivery, self.keeper, archives, self.folder.new_folder)
+        self.checkpoints = AttemptCheckpoints(self.delivery, self.keeper, archives, self.folder.new_folder)
 
 
 def _archives(root: Path) -> list[str]:
@@ -140,7 +140,7 @@ def _archives(root: Path) -> list[str]:
 
 async def test_a_stale_attempt_saves_nothing(tmp_path: Path) -> None:
     """Its archive is put, its record is refused, and the archive goes again (S4)."""
-    async with FolderPlace(tmp_path / "store") as place:
+    async with FolderStore(tmp_path / "store") as place:
         held = Held(tmp_path, place)
         try:
             await held.checkpoints.restore()
@@ -155,7 +155,7 @@ async def test_a_stale_attempt_saves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("created", [None, 1.0])
 async def test_tasks_of_one_id_keep_their_files_apart(tmp_path: Path, created: float | None) -> None:
     """A Storage Queue knows no ids: the later task removed what the earlier one had saved (S9, S11)."""
-    async with FolderPlace(tmp_path / "store") as place:
+    async with FolderStore(tmp_path / "store") as place:
         task = Task.new(command="true", id="same").model_copy(update={"created": created})
         both = [
             Held(tmp_path, place, task=task, fencing=number)
@@ -179,14 +179,14 @@ async def test_tasks_of_one_id_keep_their_files_apart(tmp_path: Path, created: f
 
 async def test_files_that_an_older_version_has_saved_are_found_and_removed(tmp_path: Path) -> None:
     """Its names say nothing of a task's life: each task that went on after an upgrade left an archive for ever."""
-    async with FolderPlace(tmp_path / "store") as place:
+    async with FolderStore(tmp_path / "store") as place:
         task = Task.new(command="true")
         for forgets in (False, True):
             (tmp_path / "packed").mkdir(exist_ok=True)
             digest = pack(tmp_path / "packed", tmp_path / "archive", LIMIT)
             name = f"q/{task.id}/0.0.1-000001-{digest}.tar"
             await place.put(name, tmp_path / "archive")
-            held = Held(tmp_path, place, task=task, checkpoint=Saved("v", name).encode())
+            held = Held(tmp_path, place, task=task, checkpoint=StoredCheckpoint("v", name).encode())
             try:
                 await held.checkpoints.restore()
                 if not forgets:
@@ -221,10 +221,10 @@ async def test_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.
 
 async def test_files_that_are_gone_start_no_task(tmp_path: Path) -> None:
     """An acknowledged checkpoint is never taken for none (S9), and no other task's files are."""
-    async with FolderPlace(tmp_path / "store") as place:
+    async with FolderStore(tmp_path / "store") as place:
         for name, told in (("q/{id}/0.0.1-000001-00.tar", "are gone"), ("q/other/0.0.1-000001-00.tar", "another")):
             held = Held(tmp_path, place)
-            stored = Saved("v", name.format(id=held.delivery.id)).encode()
+            stored = StoredCheckpoint("v", name.format(id=held.delivery.id)).encode()
             held = Held(tmp_path, place, checkpoint=stored)
             try:
                 assert held.checkpoints.value == "v"
@@ -246,7 +246,7 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
         folder = tmp_path / f"{number}"
         folder.mkdir()
         make(folder)
-        with pytest.raises(Unfit, match=r"'x'|more than 1 MiB"):
+        with pytest.raises(ArchiveRefused, match=r"'x'|more than 1 MiB"):
             pack(folder, tmp_path / f"{number}.tar", LIMIT)
 
 
@@ -256,14 +256,14 @@ def test_a_file_that_is_too_large_is_not_written_first(tmp_path: Path) -> None:
     folder.mkdir()
     with (folder / "x").open("wb") as stream:
         stream.truncate(64 * LIMIT)
-    with pytest.raises(Unfit, match="more than 1 MiB"):
+    with pytest.raises(ArchiveRefused, match="more than 1 MiB"):
         pack(folder, target, LIMIT)
     assert target.stat().st_size < LIMIT
 
 
 async def test_what_became_of_the_folder_itself_fails_no_stop(tmp_path: Path) -> None:
     """Removed, a link elsewhere, or nested without end: a preemption gives the task back all the same (P8, S11)."""
-    async with FolderPlace(tmp_path / "store") as place:
+    async with FolderStore(tmp_path / "store") as place:
         held = Held(tmp_path, place)
         try:
             await held.checkpoints.restore()
@@ -332,13 +332,13 @@ def test_hostile_archives(tmp_path: Path, members: list[tarfile.TarInfo]) -> Non
         digest = _digest(stream)
     try:
         unpack(archive, folder, LIMIT, digest)
-    except Unfit:
+    except ArchiveRefused:
         pass
     else:  # tarfile makes a relative path of an absolute one
         assert members[0].name == "/tmp/out"
     assert [path.name for path in (tmp_path / "in").iterdir()] == ["side"]
     assert not Path("/tmp/out").exists()
-    with pytest.raises(Unfit, match="hash"):
+    with pytest.raises(ArchiveRefused, match="hash"):
         unpack(archive, folder, LIMIT, "0" * 32)
 
 
@@ -388,7 +388,7 @@ def test_a_header_that_is_none_is_refused_and_no_fault_of_ours(tmp_path: Path, a
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:32]
     tracemalloc.start()
     try:
-        with suppress(Unfit):
+        with suppress(ArchiveRefused):
             unpack(file, folder, LIMIT, digest)
         assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
     finally:
@@ -407,7 +407,7 @@ def test_a_chain_of_links_does_not_lead_out(tmp_path: Path) -> None:
             _member("out", tarfile.SYMTYPE, "sub/up/../secret"),
         ):
             made.addfile(member)
-    with pytest.raises(Unfit, match="'out' in the archive of the checkpoint leads out of its folder"):
+    with pytest.raises(ArchiveRefused, match="'out' in the archive of the checkpoint leads out of its folder"):
         unpack(file, folder, LIMIT, hashlib.sha256(file.read_bytes()).hexdigest()[:32])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import BackendUnavailable
-from jobq.files.folder_store import FolderPlace
+from jobq.files.folder_store import FolderStore
 from jobq.run.process.log_upload import BLOCK_BYTES, LogUpload, Spool
 from jobq.task import new_id
 from tests.azure.emulator import ACCOUNT, KEY, Azurite
@@ -35,7 +35,7 @@ def test_output_goes_to_a_container(place: Place, azurite: Azurite) -> None:
     assert place("logs", id_, env=env).lines == whole
 
 
-class Flaky(FolderPlace):
+class Flaky(FolderStore):
     """A store that loses every second answer, and answers nothing until it is let."""
 
     def __init__(self, root: Path) -> None:

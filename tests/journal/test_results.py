@@ -230,7 +230,7 @@ async def test_an_interrupt_between_push_and_wait_tells_of_both(tmp_path: Path) 
 @everywhere
 async def test_a_push_returns_ids_that_know_their_results(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     if place.is_azure:  # what was cleared may run all the same, until two leases of five minutes are over
-        monkeypatch.setattr("jobq.task_handle.lag_of", lambda _: 1.0)
+        monkeypatch.setattr(Capabilities, "record_lag", 1.0)
     settings = Settings(home=place.jobq.home, scheduled_events="off", num_retries=0, **place.settings)
     async with library.connect(place.spec, settings=settings) as queue:
         handle = await queue.push("echo hello; echo [1] > $JOBQ_RESULT_FILE")

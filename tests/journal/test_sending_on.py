@@ -8,7 +8,7 @@ import pytest
 
 from jobq.backend import Backend
 from jobq.errors import PushUnknown
-from jobq.exit_rules import parse
+from jobq.formats.exit_rules import parse
 from jobq.queue import Queue
 from jobq.run.attempt.exit_action import action_for
 from jobq.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from jobq.backend import Backend
 from jobq.journal.records import Attempt
-from jobq.journal.retention import PASS_SECONDS, Trimming
+from jobq.journal.retention import PASS_SECONDS, JournalCap
 from jobq.journal.store import journal_of
 from jobq.settings import Settings
 from jobq.settlement import Complete, Record
@@ -44,7 +44,7 @@ async def test_a_journal_stays_within_its_size(
     spec = "demo" if database is None else database.spec()
     settings = Settings(home=tmp_path, journal_max=CAP)
     monkeypatch.setattr("jobq_sqlite.backend._FORGET_SECONDS", 0.0)
-    monkeypatch.setattr("jobq_postgres.claim._FORGET_SECONDS", 1e9)  # the new worker's first sweep alone
+    monkeypatch.setattr("jobq_postgres.claimer._FORGET_SECONDS", 1e9)  # the new worker's first sweep alone
     try:
         async with resolve(spec, settings) as backend:
             await backend.create()
@@ -81,7 +81,7 @@ async def test_the_router_does_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_walk_takes_steps() -> None:
     """What was seen in an earlier step counts; after the end the next walk begins anew, and later."""
-    trimming = Trimming(3000)
+    trimming = JournalCap(3000)
     assert trimming.is_due(0.0)
     assert trimming.step([(900, 900)], 0.0, last="one") == ([], [])
     assert trimming.step([(500, 1000), (500, 0), (100, 5)], 0.0, last=None) == ([0], [1, 2])

@@ -10,7 +10,7 @@ from jobq_azure.storage.backend import StorageQueueBackend
 from jobq_memory import MemoryBackend, Router
 from jobq_postgres import PostgresBackend
 from jobq_sqlite import SqliteBackend, StoreFile
-from jobq_sqlite.host import Host
+from jobq_sqlite.host import BootedHost
 from tests.postgres.server import Database
 
 
@@ -23,7 +23,7 @@ def memory() -> LeaseHarness:
 def sqlite(folder: Path) -> LeaseHarness:
     """A file of its own on a virtual clock."""
     clock = VirtualClock()
-    file = StoreFile(path=folder / "jobs.db", clock=clock, host=Host("machine", "boot"))
+    file = StoreFile(path=folder / "jobs.db", clock=clock, host=BootedHost("machine", "boot"))
     return LeaseHarness(connect=lambda queue: SqliteBackend(file, queue), clock=clock, creates=True)
 
 

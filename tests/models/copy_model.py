@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple, cast
 
-from jobq_azure.service_bus.message_format import Held, copy_name
+from jobq_azure.service_bus.message_format import MessageFormat, copy_name
 
 NAMINGS: Final = {
     "origin": "the original's sequence number and generation; as the code does",
@@ -245,9 +245,9 @@ class CopyModel:
             case "generation":
                 name = ":".join(map(str, (self._ids[original.task], *steps)))
             case "life":
-                name = copy_name(cast("Held", original._replace(number=origin)), *steps)
+                name = copy_name(cast("MessageFormat", original._replace(number=origin)), *steps)
             case _:
-                name = copy_name(cast("Held", original), *steps)  # which looks at its number alone
+                name = copy_name(cast("MessageFormat", original), *steps)  # which looks at its number alone
         before = original.before + original.taken
         return Message(0, name, original.task, generation, failures, ends, before, origin=origin)
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from jobq.errors import JobqError
 from jobq.lease import rules
-from jobq.lease.rules import Row
+from jobq.lease.rules import LeaseRow
 from jobq.lease.store import Busy, Grant, Request
 from tests.models.search import Table
 
@@ -72,7 +72,7 @@ class Client(NamedTuple):
 class Server(NamedTuple):
     """The record of the name, its times counted from now; and the rule that a change of it has broken."""
 
-    row: Row | None = None
+    row: LeaseRow | None = None
     fault: str = ""
 
 
@@ -275,7 +275,7 @@ class NamedModel:
         answer = "granted" if message.verb == "acquire" else "done"
         return f"{label} takes effect", self._servers.place(Server(after, fault)), answer, version
 
-    def _changed(self, row: Row | None, message: Message) -> Row | None:
+    def _changed(self, row: LeaseRow | None, message: Message) -> LeaseRow | None:
         """Return the record after a request that names a token or a key; None = there is none."""
         if row is None:
             return None
@@ -298,7 +298,7 @@ class NamedModel:
                 row, _ = rules.confirm(_NAME, row, token, "", 0.0)
         return row
 
-    def _acquired(self, row: Row | None, key: str) -> tuple[Row | None, int]:
+    def _acquired(self, row: LeaseRow | None, key: str) -> tuple[LeaseRow | None, int]:
         request = Request(name=_NAME, key=key, holder="", ttl=timedelta(seconds=self._ttl))
         now = 0.0 if "S10" in self._rules or row is None or row.key == key else row.expires_at
         after, answer = rules.acquire(row, request, now, 0.0)
@@ -333,7 +333,7 @@ class NamedModel:
         return tuple(map(self._clients.place, after))
 
 
-def _fault(before: Row | None, after: Row, message: Message) -> str:
+def _fault(before: LeaseRow | None, after: LeaseRow, message: Message) -> str:
     """Return the rule that a change breaks."""
     if before is None:
         return ""

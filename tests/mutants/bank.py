@@ -7,6 +7,7 @@ is gone, `tests/unit/test_mutants.py` fails: a mutant follows the code that it w
 from typing import Final
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.signing import SIGNING
 from tests.mutants.simulated import SIMULATED
 from tests.mutants.simulated_bus import SIMULATED_BUS
 
@@ -14,6 +15,7 @@ _MODELS: Final = "tests/models/test_models.py::test_each_model_holds_or_breaks_a
 
 BANK: Final[tuple[Mutant, ...]] = (
     *SIMULATED,
+    *SIGNING,
     *SIMULATED_BUS,
     Mutant(
         name="SQLite reads the time before it has the lock",
@@ -85,14 +87,14 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a repeated claim takes over a lease that is over (PostgreSQL)",
-        file="backends/jobq_postgres/claim.py",
+        file="backends/jobq_postgres/claimer.py",
         text="task.seq = numbered.seq AND task.expires_at > clock_timestamp()",
         wrong="task.seq = numbered.seq",
         test="tests/postgres/test_late.py::test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row",
     ),
     Mutant(
         name="a claim in doubt takes again what is over (PostgreSQL)",
-        file="backends/jobq_postgres/claim.py",
+        file="backends/jobq_postgres/claimer.py",
         text="LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()",
         wrong="LIMIT $2 FOR UPDATE)",
         test="tests/postgres/test_late.py::test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row",
@@ -113,7 +115,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="the group of a stray lives on",
-        file="jobq/run/guardian/kernel.py",
+        file="jobq/run/process/kernel.py",
         text="            system.killpg(group, signal.SIGKILL)",
         wrong="            pass",
         test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[group_of_a_stray]",
@@ -163,8 +165,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what waits for room is charged",
         file="jobq/run/attempt/supervisor.py",
-        text="Release(neighbours.delay(",
-        wrong="Requeue(task.counters.raised(ends=0), neighbours.delay(",
+        text="verdict = Release(delay)",
+        wrong="verdict = Requeue(self._delivery.task.counters.raised(ends=0), delay)",
         test="tests/simulation/test_neighbours.py::test_s11_a_killer_takes_none_of_its_neighbours_with_it",
     ),
     Mutant(
@@ -232,7 +234,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a cancelled receive keeps what it has (Service Bus)",
-        file="backends/jobq_azure/service_bus/receive.py",
+        file="backends/jobq_azure/service_bus/message_receiver.py",
         text="            is_empty = is_over = True\n            await self._all_returned(found)",
         wrong="            is_empty = is_over = True",
         test="tests/sb/test_locks.py::test_s7_a_receive_that_is_cancelled_in_its_second_look_gives_back_what_the_first_brought",
@@ -473,7 +475,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a record that is missing for a moment was cleared",
-        file="jobq/wait_for_end.py",
+        file="jobq/journal/wait_for_end.py",
         text="is_over = began - missed.setdefault(id_, began) >= lag",
         wrong="is_over = True",
         test="tests/journal/test_results.py::test_s5_what_runs_is_not_told_as_cleared",
@@ -671,8 +673,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a task that goes on elsewhere is taken for one of another queue",
         file="jobq/task.py",
-        text='life = _digest(f"{origin} {self.epoch}',
-        wrong='life = _digest(f"{self.epoch}',
+        text='self.id, f"{origin} {self.epoch}',
+        wrong='self.id, f"{self.epoch}',
         test="tests/journal/test_sending_on.py::test_each_life_of_each_task_has_a_name_of_its_own",
     ),
     Mutant(

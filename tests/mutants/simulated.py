@@ -199,16 +199,17 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
         "S5: what failed is told as done",
         _RETRY,
         "            if counters.failures >= budgets.retries:\n"
-        "                return DeadLetter(_failure(outcome), _description",
+        "                return MoveToDeadLetters(_failure(outcome), _description",
         "            if counters.failures < budgets.retries:\n                return Complete()\n"
-        "            if True:\n                return DeadLetter(_failure(outcome), _description",
+        "            if True:\n                return MoveToDeadLetters(_failure(outcome), _description",
     ),
     _found(
         "S7: the first failure is the last",
         _RETRY,
         "            if counters.failures >= budgets.retries:\n"
-        "                return DeadLetter(_failure(outcome), _description",
-        "            if counters.failures >= 0:\n                return DeadLetter(_failure(outcome), _description",
+        "                return MoveToDeadLetters(_failure(outcome), _description",
+        "            if counters.failures >= 0:\n"
+        "                return MoveToDeadLetters(_failure(outcome), _description",
     ),
     _found(
         "P1: the guardian kills nothing that is overdue", _GUARDIAN, "            self._tasks.kill_overdue(now)\n", ""

@@ -18,7 +18,7 @@ def _found(name: str, file: str, text: str, wrong: str, test: str = _TEST) -> Mu
 _DELIVERY: Final = f"{_FOLDER}/delivery.py"
 _FORMAT: Final = f"{_FOLDER}/message_format.py"
 _LETTERS: Final = f"{_FOLDER}/dead_letters.py"
-_RECEIVE: Final = f"{_FOLDER}/receive.py"
+_RECEIVE: Final = f"{_FOLDER}/message_receiver.py"
 
 SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from jobq.settlement import Complete, DeadLetter
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
 from jobq_postgres import PostgresBackend, migrations
 from tests.postgres.server import Database
@@ -24,11 +24,11 @@ async def test_the_first_tokens_are_plain_and_redrives_are_overtaken(queue: Post
     delivery = await take(queue)
     assert str(delivery.fencing) == "0.0.1"
     for epoch in (1, 2, 3):
-        await delivery.settle(DeadLetter("failures", ""))
+        await delivery.settle(MoveToDeadLetters("failures", ""))
         await queue.redrive([delivery.id])
         delivery = await take(queue)
         assert delivery.fencing.epoch == epoch
-    await delivery.settle(DeadLetter("failures", ""))
+    await delivery.settle(MoveToDeadLetters("failures", ""))
     await queue.purge_dead([delivery.id])
     await queue.push(tasks(1))
     assert (await take(queue)).fencing == (4, 0, 1)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from jobq.errors import BackendUnavailable, DuplicateTask, LockLost
-from jobq.settlement import Complete, DeadLetter
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
@@ -36,7 +36,7 @@ async def test_one_that_cannot_be_stored_does_not_hurt_the_others(queue: Postgre
     held = await queue.receive(5, LEASE, NOW)
     reasons = ["fine", "fine", "a NUL \0", "fine", "fine"]
     answers = await asyncio.gather(
-        *(delivery.settle(DeadLetter(reason, "")) for delivery, reason in zip(held, reasons, strict=True)),
+        *(delivery.settle(MoveToDeadLetters(reason, "")) for delivery, reason in zip(held, reasons, strict=True)),
         return_exceptions=True,
     )
     assert [answer is None for answer in answers] == [True, True, False, True, True]

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from jobq_postgres import PostgresBackend
-from jobq_postgres.claim import CLAIM, CLAIM_FROM_THE_BEGINNING, TAKE_AGAIN, TAKE_OVER, Claimer
+from jobq_postgres.claimer import CLAIM, CLAIM_FROM_THE_BEGINNING, TAKE_AGAIN, TAKE_OVER, Claimer
 from tests.postgres.server import Database
 from tests.postgres.support import LEASE, NOW, receipt, take, tasks
 

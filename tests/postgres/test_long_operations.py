@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import ConfigurationError
-from jobq.settlement import DeadLetter
+from jobq.settlement import MoveToDeadLetters
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from jobq_postgres.queue_admin import ROWS_AT_ONCE
@@ -88,7 +88,7 @@ async def test_a_page_of_dead_letters_has_so_many_bytes(
     monkeypatch.setattr("jobq_postgres.queue_admin.PAGE_BYTES", 25_000)
     ids = await queue.push([Task.new(kwargs={"data": "x" * 10_000}, id=f"t-{number}") for number in range(7)])
     for delivery in await queue.receive(7, LEASE, NOW):
-        await delivery.settle(DeadLetter("failed", ""))
+        await delivery.settle(MoveToDeadLetters("failed", ""))
     page, behind = await queue.dead_page("", 7)
     assert (len(page), behind is None) == (3, False)
     assert len((await queue.dead_page(behind or "", 2))[0]) == 2

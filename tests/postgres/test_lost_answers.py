@@ -10,8 +10,8 @@ import pytest
 
 from jobq.errors import AnswerLost, BackendUnavailable, PushUnknown, SettlementUnknown
 from jobq.server.error_responses import refused_for
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
-from jobq.testing.tcp_proxy import Strike, TcpProxy
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
+from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, receipt, take, tasks
@@ -26,9 +26,9 @@ def far(database: Database, proxy: TcpProxy) -> PostgresBackend:
 
 
 @pytest.mark.parametrize("count", [1, 500])  # one statement; COPY, where the answer that is lost is the COMMIT's
-@pytest.mark.parametrize("lost", [Strike.LOSE_ANSWER, Strike.BREAK])
+@pytest.mark.parametrize("lost", [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK])
 async def test_push_without_an_answer_is_unknown_and_its_repeat_adds_nothing_twice(
-    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, count: int, lost: Strike
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, count: int, lost: TcpStrike
 ) -> None:
     """S8: PushUnknown with all ids; whether or not it was committed, the repeat leaves each task once."""
     pushed = tasks(count)
@@ -40,16 +40,16 @@ async def test_push_without_an_answer_is_unknown_and_its_repeat_adds_nothing_twi
             await far.push(pushed)
         assert proxy.struck == 1
         assert list(caught.value.ids) == [task.id for task in pushed]
-        if lost is Strike.LOSE_ANSWER or count == 1:
-            assert (await queue.stats()).visible == (1 + count if lost is Strike.LOSE_ANSWER else 1)
+        if lost is TcpStrike.LOSE_ANSWER or count == 1:
+            assert (await queue.stats()).visible == (1 + count if lost is TcpStrike.LOSE_ANSWER else 1)
         assert await far.push(pushed) == [task.id for task in pushed]
     assert (await queue.stats()).visible == 1 + count
 
 
 @pytest.mark.parametrize("verb", ["complete", "requeue", "release", "dead_letter"])
-@pytest.mark.parametrize("lost", [Strike.LOSE_ANSWER, Strike.BREAK])
+@pytest.mark.parametrize("lost", [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK])
 async def test_settle_without_an_answer_is_unknown_and_its_repeat_is_exact(
-    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, verb: str, lost: Strike
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, verb: str, lost: TcpStrike
 ) -> None:
     """S5: SettlementUnknown; the same settle again is answered, with one effect in all."""
     async with far:
@@ -60,7 +60,9 @@ async def test_settle_without_an_answer_is_unknown_and_its_repeat_is_exact(
             "complete": lambda: delivery.settle(Complete(DONE)),
             "requeue": lambda: delivery.settle(Requeue(again.counters, timedelta(hours=1))),
             "release": lambda: delivery.settle(Release()),
-            "dead_letter": lambda: delivery.settle(DeadLetter("failures", "with a NUL \0 and half a pair \ud800")),
+            "dead_letter": lambda: delivery.settle(
+                MoveToDeadLetters("failures", "with a NUL \0 and half a pair \ud800")
+            ),
         }
         await delivery.renew(LEASE)  # the connection is open: what is lost is the settle, not its beginning
         proxy.strike(lost, lambda sent: receipt(delivery).bytes in sent)
@@ -77,9 +79,9 @@ async def test_settle_without_an_answer_is_unknown_and_its_repeat_is_exact(
     assert after.leased == 0
 
 
-@pytest.mark.parametrize("lost", [Strike.LOSE_ANSWER, Strike.BREAK])
+@pytest.mark.parametrize("lost", [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK])
 async def test_claim_without_an_answer_is_asked_for_again_and_costs_nothing(
-    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, lost: Strike
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, lost: TcpStrike
 ) -> None:
     """S1, S7: what was claimed for an answer that never came is given to the next call; no crash is counted."""
     pushed = await queue.push(tasks(6))
@@ -90,7 +92,7 @@ async def test_claim_without_an_answer_is_asked_for_again_and_costs_nothing(
         with pytest.raises(BackendUnavailable):
             await far.receive(3, LEASE, NOW)
         assert proxy.struck == 1
-        assert (await queue.stats()).leased == (5 if lost is Strike.LOSE_ANSWER else 2)
+        assert (await queue.stats()).leased == (5 if lost is TcpStrike.LOSE_ANSWER else 2)
         found = first + await far.receive(2, LEASE, NOW)
         while len(found) < len(pushed):
             found += await far.receive(1, LEASE, timedelta(seconds=5))
@@ -108,7 +110,7 @@ async def test_claim_whose_answer_was_lost_is_handed_out_once(
     async with far:
         await take(far)
         await take(far)
-        proxy.strike(Strike.LOSE_ANSWER, lambda sent: len(sent) > 100)
+        proxy.strike(TcpStrike.LOSE_ANSWER, lambda sent: len(sent) > 100)
         with pytest.raises(BackendUnavailable):
             await far.receive(3, LEASE, NOW)
         assert proxy.struck == 1
@@ -130,7 +132,7 @@ async def test_claim_that_nobody_asks_for_again_comes_back(
         await take(far)
         await take(far)
         await queue.push(tasks(1, "n"))
-        proxy.strike(Strike.LOSE_ANSWER, lambda sent: len(sent) > 100)
+        proxy.strike(TcpStrike.LOSE_ANSWER, lambda sent: len(sent) > 100)
         with pytest.raises(BackendUnavailable):
             await far.receive(3, timedelta(seconds=1), NOW)
     (found,) = await queue.receive(1, LEASE, timedelta(seconds=10))
@@ -145,7 +147,7 @@ async def test_black_hole_holds_up_a_renewal_no_longer_than_one_attempt(
     async with far:
         delivery = await take(far)
         await delivery.renew(LEASE)
-        proxy.strike(Strike.HANG, lambda sent: receipt(delivery).bytes in sent)
+        proxy.strike(TcpStrike.HANG, lambda sent: receipt(delivery).bytes in sent)
         began = time.monotonic()
         with pytest.raises(SettlementUnknown):
             await delivery.renew(LEASE)
@@ -163,7 +165,7 @@ async def test_renewal_that_is_given_up_makes_way_at_once(
     async with far:
         delivery = await take(far, long)
         await delivery.renew(long)
-        proxy.strike(Strike.SWALLOW_ANSWER, lambda sent: receipt(delivery).bytes in sent)
+        proxy.strike(TcpStrike.SWALLOW_ANSWER, lambda sent: receipt(delivery).bytes in sent)
         renewing = asyncio.create_task(delivery.renew(long))
         await proxy.until(lambda: proxy.struck)
         renewing.cancel()
@@ -180,10 +182,10 @@ async def test_renewal_does_not_wait_behind_a_push_or_a_claim_that_hang(
         delivery = await take(far)
         await delivery.renew(LEASE)
         await far.push(tasks(1, "warm"))
-        proxy.strike(Strike.HANG, lambda sent: b"slow-0" in sent)
+        proxy.strike(TcpStrike.HANG, lambda sent: b"slow-0" in sent)
         pushing = asyncio.create_task(far.push(tasks(1, "slow")))
         await proxy.until(lambda: proxy.struck == 1)
-        proxy.strike(Strike.HANG, lambda _: True)
+        proxy.strike(TcpStrike.HANG, lambda _: True)
         claiming = asyncio.create_task(far.receive(1, LEASE, NOW))
         await proxy.until(lambda: proxy.struck == 2)
         for _ in range(3):
@@ -212,9 +214,9 @@ async def test_lost_notifications_are_made_up_for_by_looking(
             assert [delivery.id for delivery in found] == [f"n{number}-00000"]
 
 
-@pytest.mark.parametrize("lost", [Strike.LOSE_ANSWER, Strike.BREAK])
+@pytest.mark.parametrize("lost", [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK])
 async def test_a_verb_of_an_administrator_without_an_answer_is_not_told_as_refused(
-    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, lost: Strike
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy, lost: TcpStrike
 ) -> None:
     """S5: whether it was done or not, nobody claims that nothing was changed; the service says 504, not 503."""
     async with far:
@@ -225,7 +227,7 @@ async def test_a_verb_of_an_administrator_without_an_answer_is_not_told_as_refus
         with pytest.raises(AnswerLost) as caught:
             await far.clear()
         assert proxy.struck == 1
-        assert (await queue.stats()).visible == (0 if lost is Strike.LOSE_ANSWER else 2)
+        assert (await queue.stats()).visible == (0 if lost is TcpStrike.LOSE_ANSWER else 2)
         await far.clear()  # a repetition is safe
     assert (await queue.stats()).visible == 0
     refusal = refused_for(caught.value)

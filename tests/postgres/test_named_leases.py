@@ -8,7 +8,7 @@ import pytest
 
 from jobq.errors import SettlementUnknown
 from jobq.lease.store import Grant, LeaseState, Request
-from jobq.testing.tcp_proxy import Strike, TcpProxy
+from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 
@@ -20,9 +20,9 @@ STATES = {"confirm": LeaseState.CONFIRMED, "release": LeaseState.RELEASED}
 
 
 @pytest.mark.parametrize("verb", ["acquire", "renew", "save", "confirm", "release"])
-@pytest.mark.parametrize("lost", [Strike.LOSE_ANSWER, Strike.BREAK])
+@pytest.mark.parametrize("lost", [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK])
 async def test_a_verb_without_an_answer_is_unknown_and_its_repeat_is_exact(
-    queue: PostgresBackend, database: Database, proxy: TcpProxy, verb: str, lost: Strike
+    queue: PostgresBackend, database: Database, proxy: TcpProxy, verb: str, lost: TcpStrike
 ) -> None:
     request = Request(name="one", key=str(uuid.uuid4()), holder="a holder", ttl=TTL)
     async with PostgresBackend(database.through(proxy.port).server(), "q") as far:

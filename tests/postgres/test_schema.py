@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import AccessDenied, ConfigurationError, QueueNotFound, StoreUnusable
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq_postgres import PostgresBackend, migrations
 from jobq_postgres.migrations import Section
 from tests.postgres.server import Database
@@ -151,7 +151,7 @@ async def test_least_rights_are_those_of_the_documentation(database: Database, r
         await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
         await (await take(backend)).settle(Complete(DONE))
         dead = await take(backend)
-        await dead.settle(DeadLetter("failures", ""))
+        await dead.settle(MoveToDeadLetters("failures", ""))
         await backend.peek(1)
         await backend.stats()
         await backend.dead_letters(1)

@@ -16,7 +16,7 @@ from jobq.events import Event, Events
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.usage import UsageSampler, Watch
 from jobq.run.stopping import Stopping
-from jobq.run.worker.host import Host
+from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.worker import Worker
 from jobq.run.worker.worker_report import WorkerReport
 from jobq.settings import Settings
@@ -52,7 +52,7 @@ class Stage:
         stopping: Stopping | None = None,
         spawner: Spawner | None = None,
         max_tasks: int | None = None,
-        host: Host | None = None,
+        host: WorkerHost | None = None,
         **settings: Any,
     ) -> Worker:
         return Worker(
@@ -66,7 +66,7 @@ class Stage:
             host=host,
         )
 
-    async def work(self, host: Host | None = None, **settings: Any) -> WorkerReport:
+    async def work(self, host: WorkerHost | None = None, **settings: Any) -> WorkerReport:
         return await self.worker(host=host, **settings).run()
 
     async def push(self, *commands: str, **fields: Any) -> list[str]:

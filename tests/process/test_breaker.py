@@ -1,4 +1,4 @@
-"""What the breaker makes of failures: the machine's fault, or the task's own (architecture 11; S7, L1, P8)."""
+"""What the breaker makes of failures: the machine's fault, or the task's own (architecture 6; S7, L1, P8)."""
 
 import asyncio
 import random

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobq.run.process import process_table
-from jobq.run.process.process_table import Tree
+from jobq.run.process.process_table import ProcessTree
 from jobq.run.process.usage import UsageSampler
 from tests.process.stage import until_measured, until_true
 
@@ -30,7 +30,7 @@ async def test_what_has_ended_is_not_sampled(monkeypatch: pytest.MonkeyPatch) ->
     looking, may_look = threading.Event(), threading.Event()
     trees = process_table.trees
 
-    def slow(leaders: Iterable[int]) -> dict[int, Tree]:
+    def slow(leaders: Iterable[int]) -> dict[int, ProcessTree]:
         wanted = list(leaders)
         assert wanted, "nothing runs while nothing is watched"
         looking.set()
@@ -82,7 +82,7 @@ async def test_a_look_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch,
     faults = [OSError("no /proc")] * 2
     trees = process_table.trees
 
-    def faulty(leaders: Iterable[int]) -> dict[int, Tree]:
+    def faulty(leaders: Iterable[int]) -> dict[int, ProcessTree]:
         if faults:
             raise faults.pop()
         return trees(leaders)

@@ -16,7 +16,7 @@ import pytest
 from jobq.run.process.oom import OomCounter
 from jobq.run.process.usage import UsageSampler
 from jobq.run.stopping import Stopping
-from jobq.run.worker.host import Host
+from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.worker import Worker
 from jobq.task import Task
 from tests.process.stage import Stage, alive, stage_in, until_measured, until_true
@@ -229,7 +229,7 @@ async def test_a_kill_by_the_kernel_is_told_apart(stage: Stage, rises: bool, oth
     counter = stage.folder / "fake-memory.events"
     counter.write_text("oom_kill 3\n")
 
-    class FakeHost(Host):
+    class FakeHost(WorkerHost):
         def oom_counter(self) -> OomCounter:
             return OomCounter(counter)
 

@@ -13,10 +13,10 @@ import pytest
 from jobq.backend import Delivery
 from jobq.clock import Moment
 from jobq.lease.timing import timing_for
-from jobq.run.attempt.neighbours import Place
+from jobq.run.attempt.neighbours import Placement
 from jobq.run.attempt.supervisor import Supervisor
 from jobq.run.process.output import OutputReader, StreamName
-from jobq.run.worker.host import Host
+from jobq.run.worker.host import WorkerHost
 from jobq.settings import Settings
 from jobq.task import Task
 from tests.process.stage import QUICK, Stage, alive, stage_in
@@ -42,7 +42,7 @@ async def test_every_task_runs_once_and_is_settled_once(stage: Stage) -> None:
 
 
 async def test_never_more_than_its_slots_run_and_never_more_are_leased(stage: Stage) -> None:
-    """architecture 4: a receive never takes more than can start now."""
+    """architecture 6: a receive never takes more than can start now."""
     program = f"echo + >> {stage.folder}/log; read -t 0.1 <> <(:); echo - >> {stage.folder}/log"
     await stage.push(*[program] * 20)
     await stage.work(num_workers=3)
@@ -77,7 +77,7 @@ async def test_a_task_sees_its_own_facts_and_no_other_setting(stage: Stage, monk
 
 
 async def test_a_failure_is_retried_after_its_backoff_and_the_worker_waits_for_it(stage: Stage) -> None:
-    """architecture 11: an empty queue is not finished while a requeue of its own is due."""
+    """architecture 6: an empty queue is not finished while a requeue of its own is due."""
     await stage.push(f'echo $JOBQ_ATTEMPT $JOBQ_LEASE_TOKEN >> {stage.folder}/ran; test "$JOBQ_ATTEMPT" = 3')
     report = await stage.work(backoff=timedelta(seconds=0.3))
     assert (report.succeeded, report.failed) == (1, 2)
@@ -173,7 +173,7 @@ async def test_no_descriptor_or_folder_is_left(stage: Stage) -> None:
 
 
 async def test_the_breaker_ends_the_worker_and_the_tasks_keep_their_budgets(stage: Stage) -> None:
-    """architecture 11: failures of different tasks in a row blame the machine."""
+    """architecture 6: failures of different tasks in a row blame the machine."""
     await stage.push(*["exit 1"] * 10)
     report = await stage.work(max_consecutive_failures=5)
     assert report.exit_code == 1
@@ -202,7 +202,7 @@ async def test_a_fault_of_ours_in_one_attempt_harms_no_other(stage: Stage, monke
     """S11, L4."""
     execute = Supervisor.execute
 
-    async def faulty(self: Supervisor, delivery: object, since: Moment, place: Place) -> object:
+    async def faulty(self: Supervisor, delivery: object, since: Moment, place: Placement) -> object:
         assert isinstance(delivery, Delivery)
         if delivery.id == "bad" and delivery.deliveries == 1:
             raise RuntimeError("a bug")
@@ -223,7 +223,7 @@ async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(stage: Stage
     """S11, S7: no descriptors left for a moment; neither a retry nor a crash is charged, and it runs later."""
     left = [OSError(errno.EMFILE, "no descriptors")] * 3
 
-    class FullHost(Host):
+    class FullHost(WorkerHost):
         def output_reader(
             self, on_line: Callable[[StreamName, str], None], sink: Callable[[bytes], None]
         ) -> OutputReader:

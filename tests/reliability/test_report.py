@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobq.testing.simulation.campaign import Failure, Totals
+from jobq.testing.simulation.campaign import BrokenRun, Totals
 from tests.reliability.parts import PARTS
 from tests.reliability.report import report
 
@@ -34,7 +34,7 @@ def test_a_part_that_was_not_run_is_told_as_that() -> None:
 
 
 def test_runs_that_broke_a_rule_are_shown_with_their_seeds() -> None:
-    shown = report([_record("simulation", _simulated(failures=[Failure(17, "P1", "t1 | lives")]), exit_code=1)])
+    shown = report([_record("simulation", _simulated(failures=[BrokenRun(17, "P1", "t1 | lives")]), exit_code=1)])
     assert "**It ended with 1.**" in shown
     assert "| runs that broke a rule | 1 |" in shown
     assert "| worker kill | 4,650 |" in shown

@@ -6,7 +6,7 @@ import pytest
 
 from jobq.errors import AccessDenied, BackendUnavailable, LockLost, MalformedTask, QueueNotFound
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.service_bus.responses import Answer, check_lock, check_received, check_sent
+from jobq_azure.service_bus.responses import Response, check_lock, check_received, check_sent
 
 _XML = "application/xml; charset=utf-8"
 _PAGE = b"<!DOCTYPE html><html><body>Please sign in</body></html>"
@@ -17,8 +17,8 @@ def _error(status: int, detail: str = "TrackingId:16ed6fad") -> bytes:
     return f"<Error><Code>{status}</Code><Detail>{detail}</Detail></Error>".encode()
 
 
-def _answer(status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(status, headers or {}, body, 0.0)
+def _answer(status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Response:
+    return Response(status, headers or {}, body, 0.0)
 
 
 @pytest.mark.parametrize("kind", ["", _XML, "application/atom+xml;type=entry;charset=utf-8"])

@@ -12,7 +12,7 @@ import pytest
 
 from jobq.errors import AccessDenied, ConfigurationError, InvalidSpec, QueueNotFound
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.spec import resolve
 from jobq.task import Task
 from jobq.testing.harness import DONE
@@ -50,7 +50,7 @@ async def test_every_command(tmp_path: Path) -> None:
         assert "no" in shown.out.splitlines()[-1]
         assert (await stage.run("dead", "retry", bad_id)).code == 0
         assert len(stage.queue.messages()) == 1
-        await (await stage.take()).settle(DeadLetter("failed", ""))
+        await (await stage.take()).settle(MoveToDeadLetters("failed", ""))
         await stage.pushed(3)
         purged, cleared = await asyncio.gather(
             stage.run("dead", "purge", "--all", "--yes"), stage.run("clear", "--yes")
@@ -110,7 +110,7 @@ async def test_a_worker_and_a_pusher_need_no_right_to_manage() -> None:
             one, two, three = await backend.receive(3, None, NOW)
             await one.settle(Complete(DONE))
             await two.settle(Requeue(two.task.requeued(failures=1).counters, NOW))
-            await three.settle(DeadLetter("failed", ""))
+            await three.settle(MoveToDeadLetters("failed", ""))
             assert await backend.redrive([three.id]) == [three.id]
             assert len(await backend.peek(10)) == 2
             stats = await backend.stats()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
@@ -81,7 +81,7 @@ async def _release(stage: Stage) -> None:
 
 async def _redrive(stage: Stage) -> None:
     delivery = await stage.take()
-    await delivery.settle(DeadLetter("failed", "by a test"))
+    await delivery.settle(MoveToDeadLetters("failed", "by a test"))
     assert await stage.backend.redrive([delivery.id]) == [delivery.id]
 
 
@@ -127,9 +127,9 @@ async def test_s1_a_retried_letter_takes_no_name_of_what_goes_back(tmp_path: Pat
         await stage.pushed(id="second")
         await stage.pushed(id="third")
         held = {each.id: each for each in [await stage.take() for _ in range(3)]}
-        await held["third"].settle(DeadLetter("failed", "the first letter"))
+        await held["third"].settle(MoveToDeadLetters("failed", "the first letter"))
         await held["first"].settle(Requeue(held["first"].task.requeued(failures=1).counters, NOW))
-        await (await stage.take()).settle(DeadLetter("failed", "the second letter"))
+        await (await stage.take()).settle(MoveToDeadLetters("failed", "the second letter"))
         await held["second"].settle(Requeue(held["second"].task.requeued(failures=1).counters, NOW))
         assert await stage.backend.redrive(["first"]) == ["first"]  # in the epoch of the second, by now
         assert sorted([(await stage.take()).id, (await stage.take()).id]) == ["first", "second"]
@@ -142,7 +142,7 @@ async def test_s1_dead_retry_and_purge_touch_no_other_life_of_an_id(tmp_path: Pa
         for command in ("echo first", "echo second"):
             task = Task.new(id="train", command=command)
             await stage.backend._wire.send(pushed(task))  # as another process does: this one would refuse it
-            await (await stage.take()).settle(DeadLetter("failed", command))
+            await (await stage.take()).settle(MoveToDeadLetters("failed", command))
             await clock.advance(WINDOW + 1)
         assert [each.description for each in await stage.backend.dead_letters(10)] == ["echo first", "echo second"]
         assert await stage.backend.redrive(["train"]) == ["train"]
@@ -158,7 +158,7 @@ async def test_s1_a_letter_of_the_services_making_is_no_other_lifes(tmp_path: Pa
         await stage.pushed(id="other")
         await stage.pushed(id="train", command="echo first")
         held = {each.id: each for each in [await stage.take() for _ in range(2)]}
-        await held["train"].settle(DeadLetter("failed", "of jobq's making, with the origin 2"))
+        await held["train"].settle(MoveToDeadLetters("failed", "of jobq's making, with the origin 2"))
         await held["other"].settle(Complete(DONE))
         task = Task.new(id="train", command="echo second")
         await stage.backend._wire.send(pushed(task))  # as another process does: this one would refuse it
@@ -180,8 +180,8 @@ async def test_s6_letters_of_one_origin_are_one(tmp_path: Path) -> None:
         await stage.pushed()
         first = await stage.take()
         await stage.backend._wire.send(clone(first._locked, first.task.requeued(failures=1), 1, None))  # type: ignore[attr-defined] # the machine is gone after it
-        await (await stage.take()).settle(DeadLetter("failed", "the copy"))
-        await first.settle(DeadLetter("failed", "the original"))
+        await (await stage.take()).settle(MoveToDeadLetters("failed", "the copy"))
+        await first.settle(MoveToDeadLetters("failed", "the original"))
         (letter,) = await stage.backend.dead_letters(10)
         assert letter.description == "the copy"
         assert await stage.backend.purge_dead([letter.id]) == [letter.id]

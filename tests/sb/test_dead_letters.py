@@ -8,7 +8,7 @@ import pytest
 from azure.servicebus.aio import ServiceBusReceiver
 
 from jobq.errors import BackendUnavailable, PushUnknown
-from jobq.settlement import DeadLetter, Requeue
+from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.service_bus.faults import Drop, Fault, Operation
@@ -30,7 +30,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 async def _buried(stage: Stage) -> Task:
     (task,) = await stage.pushed()
-    await (await stage.take()).settle(DeadLetter("failed", "by a test"))
+    await (await stage.take()).settle(MoveToDeadLetters("failed", "by a test"))
     return task
 
 
@@ -53,7 +53,7 @@ async def test_a_long_story_is_cut_to_what_the_service_takes(tmp_path: Path, ref
     assert len(cut(story)) == 4096
     async with staged(tmp_path, Fidelity(refuses_long_dead_letter_text=refuses), lock_duration=60.0) as stage:
         await stage.pushed()
-        await (await stage.take()).settle(DeadLetter("failed", story))
+        await (await stage.take()).settle(MoveToDeadLetters("failed", story))
         (letter,) = await stage.backend.dead_letters(10)
         assert letter.description == cut(story)
         assert letter.description.startswith("begin ")
@@ -75,9 +75,9 @@ async def _detach(stage: Stage, how: str) -> None:
     else:
         stage.emulator.drop_connections()
     try:
-        await delivery.settle(DeadLetter("failed", "after the detach"))
+        await delivery.settle(MoveToDeadLetters("failed", "after the detach"))
     except BackendUnavailable:  # told by the lock, which still stands
-        await delivery.settle(DeadLetter("failed", "after the detach"))
+        await delivery.settle(MoveToDeadLetters("failed", "after the detach"))
     assert {each.description for each in await stage.backend.dead_letters(10)} == {"by a test", "after the detach"}
     assert stage.queue.messages() == []
 
@@ -119,7 +119,7 @@ async def test_a_redrive_inside_the_dedup_window_is_not_dropped(tmp_path: Path, 
             delivery = await stage.take()
             assert delivery.fencing[1:] == (0, times + 1)
             epochs.append(delivery.fencing.epoch)
-            await delivery.settle(DeadLetter("failed", "again"))
+            await delivery.settle(MoveToDeadLetters("failed", "again"))
         assert epochs == sorted(set(epochs)), "also within one second"
         assert len(stage.dead.messages()) == 1
 
@@ -169,7 +169,7 @@ async def test_a_task_that_died_twice_is_one_letter(tmp_path: Path) -> None:
         with pytest.raises(BackendUnavailable):
             await original.settle(Requeue(original.task.requeued(failures=1).counters, NOW))
         for _ in range(2):
-            await (await stage.take()).settle(DeadLetter("failed", "each"))
+            await (await stage.take()).settle(MoveToDeadLetters("failed", "each"))
             await clock.advance(LOCK_SECONDS + 1)
         assert len(stage.dead.messages()) == 2
         (letter,) = await stage.backend.dead_letters(10)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from jobq.backend import FencingNumber
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
@@ -32,10 +32,10 @@ async def test_an_id_that_the_broker_has_forgotten(tmp_path: Path) -> None:
         copy = await stage.take()
         await copy.settle(Release())
         released = await stage.take()
-        await released.settle(DeadLetter("failed", ""))
+        await released.settle(MoveToDeadLetters("failed", ""))
         assert await stage.backend.redrive(["train"]) == ["train"]
         redriven = await stage.take()
-        await redriven.settle(DeadLetter("failed", "again"))
+        await redriven.settle(MoveToDeadLetters("failed", "again"))
         seen += [each.fencing for each in (again, copy, released, redriven)]
         assert await stage.backend.purge_dead(["train"]) == ["train"]
         for _ in range(2):

@@ -11,7 +11,7 @@ import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.spec import resolve
 from jobq.task import Counters, Task, TaskResult
 from jobq.testing.http_proxy import HttpProxy, Strike
@@ -120,14 +120,14 @@ async def test_s9_the_checkpoint_of_what_has_not_ended_is_not_old(
         await swept()
         (second,) = await queue.receive(1, None, NOW)
     assert second.checkpoint_value == "epoch 3"
-    await second.settle(DeadLetter("failed", "exit code 3"))
+    await second.settle(MoveToDeadLetters("failed", "exit code 3"))
     monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
     await swept()
     assert await queue._wire.get(queue._wire.place.queue, f"l!{second.id}") is None, "it is no more known than others"
     assert await queue.redrive([second.id]) == [second.id]
     (third,) = await queue.receive(1, None, timedelta(seconds=2))
     assert third.checkpoint_value == "epoch 3"
-    await third.settle(DeadLetter("failed", "exit code 3"))
+    await third.settle(MoveToDeadLetters("failed", "exit code 3"))
     monkeypatch.setattr("jobq_azure.table_journal.retention._SAVED_SECONDS", 0.0)
     await swept()
     await swept()  # what the first has left of it
@@ -313,7 +313,7 @@ async def test_s1_a_retry_that_waits_is_not_taken_for_an_original_of_what_was_pu
     await queue.push([task])
     (again,) = await queue.receive(1, None, NOW)
     assert again.fencing > first.fencing
-    await again.settle(DeadLetter("failed", "exit code 3"))
+    await again.settle(MoveToDeadLetters("failed", "exit code 3"))
     await written(queue)
     (retry,) = await queue.receive(1, None, timedelta(seconds=10))
     assert retry.fencing[:2] == (first.fencing.epoch, 1)

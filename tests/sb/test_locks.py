@@ -26,7 +26,7 @@ from jobq.testing.service_bus.access import ALL_RIGHTS, Claim
 from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from jobq.testing.service_bus.message import Content, State
 from jobq_azure.service_bus.backend import ServiceBusBackend
-from jobq_azure.service_bus.namespace import Namespace, Place
+from jobq_azure.service_bus.namespace import Namespace, QueueAddress
 from jobq_azure.service_bus.options import Options
 from tests.azure.stage import eventually
 from tests.sb.stage import LOCK_SECONDS, NOW, QUEUE, Stage, ended, staged
@@ -303,7 +303,7 @@ class _Credential:
 
 
 def _backend_by_identity(stage: Stage, credential: _Credential) -> ServiceBusBackend:
-    place = Place(namespace="emulator", queue=QUEUE, rest_url=stage.emulator.rest_url, host="127.0.0.1")
+    place = QueueAddress(namespace="emulator", queue=QUEUE, rest_url=stage.emulator.rest_url, host="127.0.0.1")
     return ServiceBusBackend(Namespace(place, credential=credential), Options())
 
 

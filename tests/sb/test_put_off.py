@@ -8,7 +8,7 @@ import pytest
 from jobq.errors import AllPutBack
 from jobq.settlement import Complete, Requeue
 from jobq.task import Task
-from jobq.testing.http_proxy import Request, Strike
+from jobq.testing.http_proxy import ProxiedRequest, Strike
 from jobq.testing.service_bus.faults import Fault, Operation
 from tests.azure.emulator import Azurite, connection_string
 from tests.azure.journal.journal_stage import written
@@ -55,7 +55,7 @@ async def test_s6_what_is_put_off_leaves_no_original_beside_its_copy(
     assert len(stage.requests(Operation.COMPLETE)) >= 2
 
 
-def _asks_where(request: Request) -> bool:
+def _asks_where(request: ProxiedRequest) -> bool:
     return "RowKey eq 'l!" in request.query.get("$filter", "")
 
 

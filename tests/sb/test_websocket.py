@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jobq.settlement import DeadLetter
+from jobq.settlement import MoveToDeadLetters
 from jobq.task import Task
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
@@ -72,7 +72,7 @@ async def _bury_and_look(stage: Stage) -> None:
     async with ServiceBusBackend(Namespace(place), _WEBSOCKET) as backend:
         await stage.pushed()
         (delivery,) = await backend.receive(1, None, NOW)
-        await delivery.settle(DeadLetter("failed", "over a WebSocket"))
+        await delivery.settle(MoveToDeadLetters("failed", "over a WebSocket"))
         (letter,) = await backend.dead_letters(10)
         assert letter.description == "over a WebSocket"
         assert await backend.redrive([letter.id]) == [letter.id]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from jobq.task import Budgets, Task
-from jobq_http import Connection, HttpBackend
+from jobq_http import HttpBackend, HttpConnection
 from tests.fork_server import forked
 from tests.postgres.server import Database
 from tests.service.round_robin import RoundRobin
@@ -115,7 +115,7 @@ class Deployment:
             )
             for number in range(self._scale.tasks)
         ]
-        async with HttpBackend(Connection(url), QUEUE) as queue:
+        async with HttpBackend(HttpConnection(url), QUEUE) as queue:
             for start in range(0, len(tasks), 500):
                 await queue.push(tasks[start : start + 500])
         self._ids = [task.id for task in tasks]

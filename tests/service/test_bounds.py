@@ -33,11 +33,11 @@ from jobq.journal.records import (
     end_of,
 )
 from jobq.run.attempt.result import MAX_VALUE_DEPTH, with_written
-from jobq.run.callbacks.sync_task_context import MAX_CHECKPOINT_BYTES, checked_checkpoint
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Record, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Requeue
 from jobq.spec import resolve
 from jobq.task import MAX_BODY_BYTES, MAX_NEW_BYTES, Outcome, OutcomeKind, Task, TaskResult
+from jobq.task_client import MAX_CHECKPOINT_BYTES, checked_checkpoint
 from tests.service.server import running
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ async def pass_all_doors(backend: Backend, case: Case) -> None:
         second = await _received(backend, counted)
         record = await _record(second, case, "dead", OutcomeKind.FAILED)
         await second.settle(
-            DeadLetter("failed", f"{case.filled(MAX_DETAIL_CHARACTERS)}\n{case.printed(4096)}", record=record)
+            MoveToDeadLetters("failed", f"{case.filled(MAX_DETAIL_CHARACTERS)}\n{case.printed(4096)}", record=record)
         )
         (dead,) = await backend.dead_letters(10)
         assert Task.decode(dead.body) == counted

@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 
 import psutil
 
-from jobq.settlement import DeadLetter, Release
+from jobq.settlement import MoveToDeadLetters, Release
 from jobq.task import Task
-from jobq_http import Connection, HttpBackend
+from jobq_http import HttpBackend, HttpConnection
 from tests.service.server import HttpServer, running
 
 MALFORMED: Final = 10_000
@@ -132,7 +132,7 @@ async def others(url: str, warm: asyncio.Event, until: asyncio.Event) -> list[li
         rounds[-1].append(time.monotonic() - began)
         return answer
 
-    async with HttpBackend(Connection(url), "good") as queue:
+    async with HttpBackend(HttpConnection(url), "good") as queue:
         await queue.create()
         while not until.is_set():
             rounds.append([])
@@ -140,7 +140,7 @@ async def others(url: str, warm: asyncio.Event, until: asyncio.Event) -> list[li
             (delivery,) = await timed(queue.receive(1, None, _NOW))
             await timed(delivery.settle(Release()))
             (again,) = await timed(queue.receive(1, None, _NOW))
-            await timed(again.settle(DeadLetter("failed", "by the test")))
+            await timed(again.settle(MoveToDeadLetters("failed", "by the test")))
             warm.set()
     return rounds[1:]
 

@@ -13,11 +13,11 @@ from jobq.journal.records import TaskRecord
 from jobq.journal.store import journal_of
 from jobq.journal.wire import record_fields
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.spec import resolve
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq_http import Connection, HttpBackend
+from jobq_http import HttpBackend, HttpConnection
 from tests.cli.conftest import Jobq
 from tests.service.server import HttpServer, running
 
@@ -64,7 +64,7 @@ def test_a_push_waits_for_its_tasks(jobq: Jobq, server: HttpServer, queue: str) 
 
 async def test_records_are_those_of_the_store(server: HttpServer, queue: str, tmp_path: Path) -> None:
     behind = resolve(f"{server.spec.rpartition('/')[0]}/{queue}", Settings(home=tmp_path))
-    async with HttpBackend(Connection(server.url), queue) as backend, behind as store:
+    async with HttpBackend(HttpConnection(server.url), queue) as backend, behind as store:
         tasks = [Task.new(command="true", env={"WORD": "ü"}) for _ in range(4)]
         ids = await backend.push(tasks)
         first, second, third = await backend.receive(3, None, NOW)
@@ -101,10 +101,10 @@ async def test_more_dead_letters_than_one_answer_holds(
 ) -> None:
     """Only the oldest 10,000 were ever shown, without a word."""
     monkeypatch.setattr("jobq_http.backend._MOST_SHOWN", 4)
-    async with HttpBackend(Connection(server.url), queue) as backend:
+    async with HttpBackend(HttpConnection(server.url), queue) as backend:
         ids = await backend.push([Task.new(command="exit 3") for _ in range(10)])
         for delivery in await backend.receive(10, None, NOW):
-            await delivery.settle(DeadLetter("failed", "by a test"))
+            await delivery.settle(MoveToDeadLetters("failed", "by a test"))
         assert {letter.id for letter in await backend.dead_letters(100)} == set(ids)
         assert len(await backend.dead_letters(6)) == 6
         assert len(await backend.dead_letters(4)) == 4
@@ -114,13 +114,13 @@ async def test_more_dead_letters_than_one_answer_holds(
 
 async def test_an_answer_has_so_many_bytes_at_most(server: HttpServer, queue: str) -> None:
     """600 dead letters of 1 MB were one answer, which never came: they could neither be listed nor put back."""
-    async with HttpBackend(Connection(server.url), queue) as backend:
+    async with HttpBackend(HttpConnection(server.url), queue) as backend:
         ids = await backend.push([Task.new(kwargs={"data": "x" * 10**6}) for _ in range(9)])
         journal = journal_of(backend)
         assert all(len(record.body) < 20_000 for record in await journal.find(ids))
         assert len(await journal.unfinished("", 20)) == 9
         for delivery in await backend.receive(10, None, NOW):
-            await delivery.settle(DeadLetter("failed", "by a test"))
+            await delivery.settle(MoveToDeadLetters("failed", "by a test"))
         first = await backend._ask("GET", "/dead-letters", query={"limit": "20"})
         assert len(json.dumps(first)) < 6 * 10**6
         letters = await backend.dead_letters(20)
@@ -132,7 +132,7 @@ async def test_reading_needs_a_token_that_reads(jobq: Jobq, tmp_path: Path) -> N
     spec = f"sqlite://{tmp_path}/served.db/demo"
     token = jobq("serve", "token", "create", spec, "--scope", "lease").out.strip()
     with running(spec, tmp_path) as server:
-        async with HttpBackend(Connection(server.url, token=token), "demo") as backend:
+        async with HttpBackend(HttpConnection(server.url, token=token), "demo") as backend:
             with pytest.raises(AccessDenied, match="does not permit view"):
                 await journal_of(backend).running(1)
             with pytest.raises(AccessDenied, match="does not permit operate"):
@@ -144,6 +144,6 @@ async def test_a_journal_that_is_off_is_told(tmp_path: Path) -> None:
         server.stop()
         server._environment["JOBQ_JOURNAL"] = "off"
         server.start()
-        async with HttpBackend(Connection(server.url), "demo") as backend:
+        async with HttpBackend(HttpConnection(server.url), "demo") as backend:
             with pytest.raises(ConfigurationError, match="journal is off"):
                 await journal_of(backend).stats(60.0)

@@ -12,15 +12,15 @@ import pytest
 
 from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
 from jobq.lease.store import Grant, Request
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
-from jobq.testing.tcp_proxy import Strike, TcpProxy
-from jobq_http import Connection, HttpBackend
+from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
+from jobq_http import HttpBackend, HttpConnection
 from tests.service.server import HttpServer
 
 NOW = timedelta(0)
 LEASE = timedelta(seconds=30)
-LOST = [Strike.LOSE_ANSWER, Strike.BREAK]
+LOST = [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK]
 
 
 @pytest.fixture
@@ -31,32 +31,32 @@ async def proxy(server: HttpServer) -> AsyncIterator[TcpProxy]:
 
 @pytest.fixture
 async def near(server: HttpServer, queue: str) -> AsyncIterator[HttpBackend]:
-    async with HttpBackend(Connection(server.url), queue) as made:
+    async with HttpBackend(HttpConnection(server.url), queue) as made:
         yield made
 
 
 @pytest.fixture
 async def far(proxy: TcpProxy, queue: str) -> AsyncIterator[HttpBackend]:
-    async with HttpBackend(Connection(f"http://127.0.0.1:{proxy.port}"), queue) as made:
+    async with HttpBackend(HttpConnection(f"http://127.0.0.1:{proxy.port}"), queue) as made:
         yield made
 
 
 @pytest.mark.parametrize("lost", LOST)
-async def test_a_push(near: HttpBackend, far: HttpBackend, proxy: TcpProxy, lost: Strike) -> None:
+async def test_a_push(near: HttpBackend, far: HttpBackend, proxy: TcpProxy, lost: TcpStrike) -> None:
     tasks = [Task.new(command="true") for _ in range(3)]
     proxy.strike(lost, lambda sent: tasks[0].id.encode() in sent)
     with pytest.raises(PushUnknown) as caught:
         await far.push(tasks)
     assert proxy.struck == 1
     assert list(caught.value.ids) == [task.id for task in tasks]
-    assert (await near.stats()).visible == (3 if lost is Strike.LOSE_ANSWER else 0)
+    assert (await near.stats()).visible == (3 if lost is TcpStrike.LOSE_ANSWER else 0)
     await far.push(tasks)
     assert (await near.stats()).visible == 3
 
 
 @pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize("verb", ["complete", "requeue", "release", "dead_letter", "renew", "checkpoint"])
-async def test_a_verb_of_a_delivery(far: HttpBackend, proxy: TcpProxy, verb: str, lost: Strike) -> None:
+async def test_a_verb_of_a_delivery(far: HttpBackend, proxy: TcpProxy, verb: str, lost: TcpStrike) -> None:
     """One attempt is one request (1.3 rule 4): nothing below us sends it again."""
     await far.push([Task.new(command="true")])
     (delivery,) = await far.receive(1, LEASE, NOW)
@@ -64,7 +64,7 @@ async def test_a_verb_of_a_delivery(far: HttpBackend, proxy: TcpProxy, verb: str
         "complete": lambda: delivery.settle(Complete(TaskResult(exit_code=0, output_tail="ok"))),
         "requeue": lambda: delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, timedelta(hours=1))),
         "release": lambda: delivery.settle(Release()),
-        "dead_letter": lambda: delivery.settle(DeadLetter("failed", "with a NUL \0 and half a pair \ud800")),
+        "dead_letter": lambda: delivery.settle(MoveToDeadLetters("failed", "with a NUL \0 and half a pair \ud800")),
         "renew": lambda: delivery.renew(LEASE),
         "checkpoint": lambda: delivery.checkpoint("half"),
     }
@@ -82,7 +82,7 @@ async def test_a_claim_is_found_by_the_next_one(near: HttpBackend, far: HttpBack
     """It has cost no delivery, and comes with a new receipt."""
     await near.push([Task.new(command="true")])
     await far.stats()
-    proxy.strike(Strike.LOSE_ANSWER, lambda sent: b"/api/tasks/next" in sent)
+    proxy.strike(TcpStrike.LOSE_ANSWER, lambda sent: b"/api/tasks/next" in sent)
     with pytest.raises(BackendUnavailable):
         await far.receive(1, LEASE, NOW)
     assert (await near.stats()).leased == 1
@@ -106,7 +106,7 @@ async def test_a_verb_gives_up_in_time(far: HttpBackend, proxy: TcpProxy) -> Non
 
 
 @pytest.mark.parametrize("lost", LOST)
-async def test_a_named_lease(far: HttpBackend, proxy: TcpProxy, lost: Strike) -> None:
+async def test_a_named_lease(far: HttpBackend, proxy: TcpProxy, lost: TcpStrike) -> None:
     request = Request(name="one", key=str(uuid.uuid4()), holder="me", ttl=LEASE)
     proxy.strike(lost, lambda sent: b'"one"' in sent)
     with pytest.raises(SettlementUnknown):
@@ -133,7 +133,7 @@ async def test_what_a_proxy_says_in_place_of_the_service_counts_for_nothing(stat
 
     stranger = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = stranger.sockets[0].getsockname()[1]
-    async with stranger, HttpBackend(Connection(f"http://127.0.0.1:{port}"), "q") as queue:
+    async with stranger, HttpBackend(HttpConnection(f"http://127.0.0.1:{port}"), "q") as queue:
         calls: list[tuple[type[Exception], Awaitable[Any]]] = [
             (PushUnknown, queue.push([Task.new(command="true")])),
             (BackendUnavailable, queue.receive(1, LEASE, NOW)),
@@ -148,7 +148,7 @@ async def test_what_a_proxy_says_in_place_of_the_service_counts_for_nothing(stat
 async def test_an_answer_that_is_too_large_to_arrive_is_asked_for_in_parts(far: HttpBackend, proxy: TcpProxy) -> None:
     """A hundred tasks of 1 MB over a slow link: each claim took over what the last one held, and none ever arrived."""
     ids = await far.push([Task.new(command="true") for _ in range(8)])
-    proxy.strike(Strike.LOSE_ANSWER, lambda sent: b'"max_tasks":8,' in sent, count=math.inf)
+    proxy.strike(TcpStrike.LOSE_ANSWER, lambda sent: b'"max_tasks":8,' in sent, count=math.inf)
     with pytest.raises(BackendUnavailable):
         await far.receive(8, LEASE, NOW)
     found = await far.receive(8, LEASE, NOW)

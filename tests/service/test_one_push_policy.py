@@ -9,8 +9,8 @@ import pytest
 
 import jobq
 from jobq.errors import JobqError
-from jobq.testing.tcp_proxy import Strike, TcpProxy
-from jobq_http import Connection, HttpBackend
+from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
+from jobq_http import HttpBackend, HttpConnection
 from tests.cli.conftest import Jobq
 from tests.service.server import HttpServer
 
@@ -27,7 +27,7 @@ async def proxy(server: HttpServer) -> AsyncIterator[TcpProxy]:
 
 @pytest.fixture
 async def near(server: HttpServer, queue: str) -> AsyncIterator[HttpBackend]:
-    async with HttpBackend(Connection(server.url), queue) as made:
+    async with HttpBackend(HttpConnection(server.url), queue) as made:
         yield made
 
 
@@ -74,10 +74,10 @@ WAYS = {
 @pytest.mark.parametrize(
     ("strike", "losses", "queued", "ending"),
     [
-        (Strike.LOSE_ANSWER, 1, 2, (0, "")),
-        (Strike.BREAK, 1, 2, (0, "")),
-        (Strike.LOSE_ANSWER, 2, 2, (75, "PushUnknown")),
-        (Strike.BREAK, 2, 0, (75, "PushUnknown")),
+        (TcpStrike.LOSE_ANSWER, 1, 2, (0, "")),
+        (TcpStrike.BREAK, 1, 2, (0, "")),
+        (TcpStrike.LOSE_ANSWER, 2, 2, (75, "PushUnknown")),
+        (TcpStrike.BREAK, 2, 0, (75, "PushUnknown")),
     ],
 )
 async def test_a_service_that_knows_ids_again_is_asked_once_more(
@@ -85,7 +85,7 @@ async def test_a_service_that_knows_ids_again_is_asked_once_more(
     proxy: TcpProxy,
     tmp_path: Path,
     way: Callable[[Path, str], Awaitable[Ending]],
-    strike: Strike,
+    strike: TcpStrike,
     losses: int,
     queued: int,
     ending: Ending,

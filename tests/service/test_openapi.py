@@ -16,7 +16,7 @@ CONFIGURATION = Path(__file__).with_name("schemathesis.toml")  # which checks, a
 def ask_all(server: HttpServer, folder: Path, *options: str) -> str:
     schema = server.ask("GET", "/openapi.json")[1]
     # Shorter than any patience: many of these claims find nothing.
-    schema["components"]["schemas"]["Claim"]["properties"]["wait_seconds"]["maximum"] = 0.05
+    schema["components"]["schemas"]["ClaimRequest"]["properties"]["wait_seconds"]["maximum"] = 0.05
     (folder / "openapi.json").write_text(json.dumps(schema))
     done = subprocess.run(
         [

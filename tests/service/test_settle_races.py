@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobq.clock import SystemClock
-from jobq.servable import TaskRecord
+from jobq.servable import ListedTask
 from jobq.server import schemas, tasks
 from jobq.task import Task
 from jobq_sqlite import SqliteBackend, StoreFile
@@ -22,7 +22,7 @@ NOW, LEASE = timedelta(0), timedelta(seconds=60)
 class Doubtful(SqliteBackend):
     """A store whose clock was set back: a look finds the lease over, and the settle after it finds that it lasts."""
 
-    async def find(self, task_id: str) -> TaskRecord | None:
+    async def find(self, task_id: str) -> ListedTask | None:
         found = await super().find(task_id)
         return None if found is None else replace(found, state="ready")
 
@@ -30,10 +30,10 @@ class Doubtful(SqliteBackend):
 REQUESTS: list[Callable[[str, Task], tuple[Any, Any]]] = [
     lambda receipt, task: (
         tasks.requeue,
-        schemas.Requeue(receipt=receipt, task=task.model_dump(mode="json", exclude_none=True)),
+        schemas.RequeueRequest(receipt=receipt, task=task.model_dump(mode="json", exclude_none=True)),
     ),
-    lambda receipt, _: (tasks.release, schemas.Release(receipt=receipt)),
-    lambda receipt, _: (tasks.fail, schemas.Failure(receipt=receipt, detail="exit code 1")),
+    lambda receipt, _: (tasks.release, schemas.ReleaseRequest(receipt=receipt)),
+    lambda receipt, _: (tasks.fail, schemas.FailRequest(receipt=receipt, detail="exit code 1")),
 ]
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import BackendUnavailable
-from jobq.settlement import DeadLetter, Release
+from jobq.settlement import MoveToDeadLetters, Release
 from jobq.task import Task
-from jobq_http import Connection, HttpBackend
+from jobq_http import HttpBackend, HttpConnection
 from tests.service.server import HttpServer
 
 LONG = timedelta(seconds=20)
@@ -62,8 +62,8 @@ async def test_a_client_that_hangs_up_leaves_nothing_leased(tmp_path: Path) -> N
     server.start()
     try:
         async with (
-            HttpBackend(Connection(server.url), "demo") as gone,
-            HttpBackend(Connection(server.url), "demo") as here,
+            HttpBackend(HttpConnection(server.url), "demo") as gone,
+            HttpBackend(HttpConnection(server.url), "demo") as here,
         ):
             for _ in range(10):
                 waiting = asyncio.create_task(gone.receive(1, None, LONG))
@@ -76,7 +76,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_leased(tmp_path: Path) -> N
                 assert delivery.deliveries - 1 <= delivery.task.counters.ends
                 await delivery.settle(Release())
                 (again,) = await here.receive(1, None, LONG)
-                await again.settle(DeadLetter("failed", "by the test"))
+                await again.settle(MoveToDeadLetters("failed", "by the test"))
     finally:
         server.kill()
 
@@ -85,7 +85,7 @@ async def test_a_service_that_is_gone_is_told_from_one_that_refuses(tmp_path: Pa
     server = HttpServer(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path)
     server.start()
     server.kill()
-    async with HttpBackend(Connection(server.url), "demo") as queue:
+    async with HttpBackend(HttpConnection(server.url), "demo") as queue:
         for call in (queue.push([Task.new(command="true")]), queue.stats(), queue.receive(1, None, timedelta(0))):
             with pytest.raises(BackendUnavailable, match="cannot be reached"):
                 await call

@@ -14,7 +14,7 @@ from jobq.events import Event, Events
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.process.spawner import Deadline
 from jobq.run.stopping import Stopping
-from jobq.run.worker.host import Host
+from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.worker import Worker
 from jobq.run.worker.worker_report import WorkerReport
 from jobq.settings import Settings
@@ -105,7 +105,7 @@ class Fleet:
     starts: Counter[str] = field(default_factory=Counter)
     beside: dict[str, int] = field(default_factory=dict)
     done_at: dict[str, float] = field(default_factory=dict)
-    host: Host = field(default_factory=lambda: Host(Random(18)))
+    host: WorkerHost = field(default_factory=lambda: WorkerHost(Random(18)))
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:

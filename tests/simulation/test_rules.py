@@ -11,8 +11,8 @@ import pytest
 from jobq.task import Task
 from jobq.testing.simulation.crew import Crew
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.machine.trees import Tree
-from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.machine.trees import TaskTree
+from jobq.testing.simulation.rules.known import KnownTask
 from jobq.testing.simulation.rules.monitor import Monitor
 from jobq.testing.simulation.rules.named import NamedRules, _Term
 from jobq.testing.simulation.rules.trace import Trace
@@ -81,7 +81,7 @@ def test_a_guardian_that_is_stopped_sees_a_step_of_the_wall_clock_only_once_it_g
 def test_one_of_two_messages_with_one_fencing_number_has_succeeded(loop: Loop, succeeded: bool) -> None:
     """Seed 427370185: without duplicate detection nobody can say which; with none that succeeded the task is lost."""
     monitor = CopyMonitor(loop, Machine(loop, "server"), cast("Any", None))
-    known = Known("t1", Task.new(command="x", id="t1"))
+    known = KnownTask("t1", Task.new(command="x", id="t1"))
     for _ in range(2):
         monitor._copies[cast("Any", object())] = Copy(known, known.task, 0, 0, place="gone")
     monitor._twins.add(("t1", "0.0.1"))
@@ -100,11 +100,11 @@ def test_a_kill_has_the_reason_of_its_sigterm(loop: Loop, renewed_at: float, bro
     server = Machine(loop, "server")
     monitor = Monitor(loop, server, cast("Any", around))
     task = Task.new(command="x", id="t1")
-    known = monitor.tasks["t1"] = Known(
+    known = monitor.tasks["t1"] = KnownTask(
         "t1", task, fencing=cast("Any", "0.0.1"), expires_of={"0.0.1": server.boottime() + 120.0}
     )
     known.extended_at["0.0.1"] = renewed_at
-    tree = Tree(
+    tree = TaskTree(
         number=1,
         task="t1",
         fencing="0.0.1",

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from jobq.errors import JobqError, LockLost
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq_sqlite import SqliteBackend
 from tests.sqlite.support import real_file, tasks
@@ -49,7 +49,7 @@ def work_for_ever(path: Path, seed: int, writer: Connection) -> None:
                 case 1:
                     await delivery.settle(Release())
                 case 2:
-                    await delivery.settle(DeadLetter("failed", "by the test"))
+                    await delivery.settle(MoveToDeadLetters("failed", "by the test"))
                     say(writer, f"dead {delivery.id}")
                 case 3:
                     await delivery.checkpoint(str(choose.random()))

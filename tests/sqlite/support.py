@@ -14,10 +14,10 @@ from jobq.clock import Clock, SystemClock
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import SqliteBackend, StoreFile
-from jobq_sqlite.host import Host, this_host
+from jobq_sqlite.host import BootedHost, this_host
 from jobq_sqlite.open_file import ADDED_BY
 
-HOST = Host("machine-a", "boot-1")
+HOST = BootedHost("machine-a", "boot-1")
 LEASE = timedelta(seconds=10)
 NOW = timedelta(0)
 DONE = TaskResult(exit_code=0)
@@ -58,7 +58,7 @@ def intact(path: Path) -> bool:
     return ask(path, "PRAGMA integrity_check") == [("ok",)]
 
 
-def older_file(path: Path, version: int = 1, *, host: Host = HOST, body: bytes = b"\0") -> None:
+def older_file(path: Path, version: int = 1, *, host: BootedHost = HOST, body: bytes = b"\0") -> None:
     """Make a file as an older version made it, with a task in it."""
     with closing(sqlite3.connect(path)) as database:
         for number in range(1, version + 1):

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from jobq.errors import LockLost, StoreUnusable
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.testing.clock import VirtualClock
-from jobq_sqlite.host import Host, this_host
+from jobq_sqlite.host import BootedHost, this_host
 from tests.sqlite.support import DONE, HOST, LEASE, NOW, ask, backend, tasks, virtual_file
 
-REBOOTED = Host(HOST.machine_id, "boot-2")
-OTHER = Host("machine-b", "boot-9")
+REBOOTED = BootedHost(HOST.machine_id, "boot-2")
+OTHER = BootedHost("machine-b", "boot-9")
 
 
 async def test_same_boot_compares_boottime(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ async def test_same_boot_compares_boottime(tmp_path: Path) -> None:
 async def test_same_boot_in_another_container_is_the_same_machine(tmp_path: Path) -> None:
     async with backend(virtual_file(tmp_path)) as queue:
         await queue.create()
-    async with backend(virtual_file(tmp_path, host=Host("another-id", HOST.boot_id))) as queue:
+    async with backend(virtual_file(tmp_path, host=BootedHost("another-id", HOST.boot_id))) as queue:
         await queue.stats()
     assert ask(tmp_path / "jobs.db", "SELECT machine_id FROM host") == [(HOST.machine_id,)]
 
@@ -50,7 +50,7 @@ async def test_a_reboot_costs_one_lease(tmp_path: Path) -> None:
         held, done, dead, delayed = await queue.receive(4, LEASE, NOW)
         await held.checkpoint("half")
         await done.settle(Complete(DONE))
-        await dead.settle(DeadLetter("failed", "x"))
+        await dead.settle(MoveToDeadLetters("failed", "x"))
         await delayed.settle(Requeue(delayed.task.requeued().counters, timedelta(hours=1)))
     after = VirtualClock(boottime=2, wall=before.wall() + 4)
     async with backend(virtual_file(tmp_path, after, host=REBOOTED)) as queue:
@@ -179,9 +179,9 @@ async def test_who_has_the_file_open_that_another_machine_adopts_loses_its_lease
 @pytest.mark.parametrize("stored", ["", "machine-a"])
 @pytest.mark.parametrize("ours", ["", "machine-b"])
 async def test_empty_machine_ids_are_never_the_same_machine(tmp_path: Path, stored: str, ours: str) -> None:
-    async with backend(virtual_file(tmp_path, host=Host(stored, "boot-1"))) as queue:
+    async with backend(virtual_file(tmp_path, host=BootedHost(stored, "boot-1"))) as queue:
         await queue.create()
-    async with backend(virtual_file(tmp_path, host=Host(ours, "boot-2"))) as queue:
+    async with backend(virtual_file(tmp_path, host=BootedHost(ours, "boot-2"))) as queue:
         with pytest.raises(StoreUnusable, match="another machine"):
             await queue.stats()
 

@@ -10,12 +10,12 @@ import pytest
 from jobq.errors import LockLost, SettlementUnknown
 from jobq.lease.store import Busy, Grant, LeaseState, Request
 from jobq.testing.clock import VirtualClock
-from jobq_sqlite.host import Host
+from jobq_sqlite.host import BootedHost
 from jobq_sqlite.open_file import SCHEMA_VERSION
 from tests.sqlite.support import HOST, NOW, ask, backend, intact, older_file, tasks, virtual_file
 from tests.sqlite.test_unknown import Failing
 
-REBOOTED = Host(HOST.machine_id, "boot-2")
+REBOOTED = BootedHost(HOST.machine_id, "boot-2")
 
 
 def request(name: str = "one", **more: timedelta) -> Request:

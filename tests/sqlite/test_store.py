@@ -12,7 +12,7 @@ import pytest
 from jobq.backend import Delivery
 from jobq.errors import DuplicateTask, LockLost
 from jobq.servable import served
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import queue_admin, task_sql
@@ -26,8 +26,8 @@ SETTLES: dict[str, Callable[[Delivery], Awaitable[None]]] = {
     "requeue": lambda delivery: delivery.settle(Requeue(delivery.task.requeued().counters, NOW)),
     "requeue later": lambda delivery: delivery.settle(Requeue(delivery.task.requeued().counters, timedelta(hours=1))),
     "release": lambda delivery: delivery.settle(Release()),
-    "dead": lambda delivery: delivery.settle(DeadLetter("failed", "x")),
-    "dead otherwise": lambda delivery: delivery.settle(DeadLetter("failed", "y")),
+    "dead": lambda delivery: delivery.settle(MoveToDeadLetters("failed", "x")),
+    "dead otherwise": lambda delivery: delivery.settle(MoveToDeadLetters("failed", "y")),
 }
 
 
@@ -108,7 +108,7 @@ async def test_nothing_but_done_tasks_is_ever_forgotten(tmp_path: Path) -> None:
             await delivery.settle(Complete(DONE))
         await queue.push([*tasks(1, "dead"), *tasks(1, "leased")])
         dead, _ = await queue.receive(2, timedelta(days=9999), NOW)
-        await dead.settle(DeadLetter("failed", "x"))
+        await dead.settle(MoveToDeadLetters("failed", "x"))
         await queue.push([*tasks(1, "ready"), *tasks(1, "delayed", not_before=clock.wall() + 9 * MONTH)])
         await clock.advance(3 * MONTH)
         sizes = []
@@ -148,7 +148,7 @@ async def test_checkpoint_survives_requeue_expiry_release_and_redrive(tmp_path: 
             await delivery.checkpoint("late")
     async with backend(virtual_file(tmp_path, clock)) as queue:
         await (await attempt("2")).settle(Release())
-        await (await attempt("2")).settle(DeadLetter("failed", "x"))
+        await (await attempt("2")).settle(MoveToDeadLetters("failed", "x"))
         assert await queue.redrive(["t-00000"]) == ["t-00000"]
         delivery = await attempt("2")
         assert (delivery.fencing.epoch, delivery.deliveries) == (1, 5)
@@ -163,7 +163,7 @@ async def test_malformed_body_can_be_buried_and_redriven(tmp_path: Path) -> None
         for deliveries in (1, 2):
             (delivery,) = await queue.receive(1, LEASE, NOW)
             assert (delivery.body, delivery.deliveries) == (b"\xff{not json", deliveries)
-            await delivery.settle(DeadLetter("malformed", "not UTF-8"))
+            await delivery.settle(MoveToDeadLetters("malformed", "not UTF-8"))
             (dead,) = await queue.dead_letters(5)
             assert dead.body == b"\xff{not json"
             assert await queue.redrive([dead.id, "unknown", dead.id]) == [dead.id]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, PushUnknown, SettlementUnknown
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq_sqlite import SqliteBackend
 from tests.sqlite.support import DONE, LEASE, NOW, backend, states, tasks, virtual_file
@@ -78,7 +78,7 @@ async def test_delivery(tmp_path: Path, verb: str, after: bool) -> None:
             "complete": lambda: delivery.settle(Complete(DONE)),
             "requeue": lambda: delivery.settle(Requeue(delivery.task.requeued().counters, NOW)),
             "release": lambda: delivery.settle(Release()),
-            "dead_letter": lambda: delivery.settle(DeadLetter("failed", "x")),
+            "dead_letter": lambda: delivery.settle(MoveToDeadLetters("failed", "x")),
             "renew": lambda: delivery.renew(LEASE),
             "checkpoint": lambda: delivery.checkpoint("half"),
         }
@@ -144,6 +144,6 @@ async def test_late_settle_stays_refused_after_doubt(tmp_path: Path) -> None:
         with pytest.raises(SettlementUnknown):
             await delivery.settle(Complete(DONE))
         with pytest.raises(LockLost):
-            await delivery.settle(DeadLetter("failed", "x"))
+            await delivery.settle(MoveToDeadLetters("failed", "x"))
         await delivery.settle(Complete(DONE))
     assert states(tmp_path / "jobs.db") == {"t-00000": "done"}

@@ -15,7 +15,7 @@ from jobq.task import Task
 from jobq.telemetry.endpoint import STATS_SECONDS, QueueWatch
 from jobq.telemetry.histogram_buckets import DURATION_BOUNDS
 from jobq.telemetry.metrics import QueueMetrics, WorkerMetrics, exposition
-from jobq.telemetry.queue_snapshot import Look, look
+from jobq.telemetry.queue_snapshot import QueueSnapshot, look
 from jobq.telemetry.worker_state import WorkerState
 from jobq.testing.clock import VirtualClock
 from tests.cli.conftest import Jobq
@@ -38,6 +38,7 @@ def test_counts_attempts_slots_and_the_queue(jobq: Jobq) -> None:
         )
 
     found = until(port, worker, one_is_left)
+    assert value(found, "jobq_tasks_dead_lettered_total", reason="failed") == 1
     assert value(found, "jobq_worker_slots", state="busy") == 1
     assert value(found, "jobq_worker_slots", state="free") == 1
     assert value(found, "jobq_tasks_started_total") == 3
@@ -52,7 +53,9 @@ def test_counts_attempts_slots_and_the_queue(jobq: Jobq) -> None:
 
 
 def test_tells_where_tasks_are_apart_so_that_an_autoscaler_need_not_guess() -> None:
-    told = exposition(QueueMetrics("q", "sqlite", Look(QueueStats(visible=3, leased=2, scheduled=1, dead=4), 12.5)))
+    told = exposition(
+        QueueMetrics("q", "sqlite", QueueSnapshot(QueueStats(visible=3, leased=2, scheduled=1, dead=4), 12.5))
+    )
     found = figures(told.decode())
     states = {
         state: value(found, "jobq_queue_tasks", state=state) for state in ("visible", "leased", "scheduled", "dead")
@@ -79,7 +82,7 @@ def test_stats_prometheus_prints_the_same_for_who_has_no_worker(jobq: Jobq) -> N
 
 def test_what_a_service_cannot_tell_is_absent_not_zero() -> None:
     stats = QueueStats(visible=None, leased=None, scheduled=None, dead=0, total=7)
-    found = figures(exposition(QueueMetrics("q", "storage-queue", Look(stats))).decode())
+    found = figures(exposition(QueueMetrics("q", "storage-queue", QueueSnapshot(stats))).decode())
     assert value(found, "jobq_queue_tasks", state="visible") is None
     assert value(found, "jobq_queue_tasks", state="dead") == 0
     assert value(found, "jobq_queue_unfinished_tasks") == 7
@@ -88,7 +91,7 @@ def test_what_a_service_cannot_tell_is_absent_not_zero() -> None:
     assert value(silent, "jobq_queue_answers") == 0
     # A Service Bus that lets the worker receive, but not manage: an autoscaler would read 0 as nothing to do.
     nothing = QueueStats(visible=None, leased=None, scheduled=None, dead=None)
-    assert [name for name, _ in figures(exposition(QueueMetrics("q", "sb", Look(nothing))).decode())] == [
+    assert [name for name, _ in figures(exposition(QueueMetrics("q", "sb", QueueSnapshot(nothing))).decode())] == [
         "jobq_queue_answers"
     ]
 

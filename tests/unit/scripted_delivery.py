@@ -8,7 +8,7 @@ from jobq.backend import FencingNumber, Renewed
 from jobq.clock import Clock
 from jobq.errors import BackendUnavailable, LockLost
 from jobq.journal.records import Beat
-from jobq.settlement import DeadLetter, Record, Release, Settlement
+from jobq.settlement import MoveToDeadLetters, Record, Release, Settlement
 from jobq.task import Task
 
 Answer = Callable[[], Awaitable[None]]
@@ -65,7 +65,7 @@ class ScriptedDelivery:
 
     async def settle(self, settlement: Settlement) -> None:
         self.records.append(None if isinstance(settlement, Release) else settlement.record)
-        reason = f" {settlement.reason}" if isinstance(settlement, DeadLetter) else ""
+        reason = f" {settlement.reason}" if isinstance(settlement, MoveToDeadLetters) else ""
         await self._settle(f"{settlement.verb}{reason}")
 
     async def checkpoint(self, value: str, number: int = 0) -> None:

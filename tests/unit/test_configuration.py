@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jobq import configuration
+from jobq.cli import configuration
 from jobq.cli.commands.push import push
 from jobq.cli.commands.worker import worker
 from jobq.settings import Settings, unknown_variables

@@ -6,7 +6,7 @@ import pytest
 
 from jobq.errors import MalformedTask
 from jobq.run.attempt.retry import Backoff, Reason, verdict
-from jobq.settlement import DeadLetter, Requeue
+from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.task import Outcome, OutcomeKind, Task
 
 RULES = ("3=fail", "4=delay:10m", "SIGSEGV=retry", "oom=fail", "timeout=delay:1h")
@@ -21,7 +21,7 @@ def judged(outcome: Outcome, **counters: int) -> object:
 
 def test_a_rule_comes_before_the_budgets() -> None:
     dead = judged(Outcome(kind=FAILED, exit_code=3, detail="exit code 3"))
-    assert isinstance(dead, DeadLetter)
+    assert isinstance(dead, MoveToDeadLetters)
     assert dead.reason is Reason.FAILED
     later = judged(Outcome(kind=FAILED, exit_code=4))
     assert isinstance(later, Requeue)
@@ -36,7 +36,7 @@ def test_a_rule_comes_before_the_budgets() -> None:
         Outcome(kind=OutcomeKind.CRASHED, signal=9, out_of_memory=True),
         Outcome(kind=FAILED, over_memory_limit=True),
     ):
-        assert isinstance(judged(killed), DeadLetter)
+        assert isinstance(judged(killed), MoveToDeadLetters)
     assert isinstance(judged(Outcome(kind=FAILED, exit_code=5)), Requeue), "no rule: the budgets decide"
     assert isinstance(judged(Outcome(kind=OutcomeKind.PREEMPTED, exit_code=3)), Requeue), "not the task's own end"
 
@@ -44,7 +44,7 @@ def test_a_rule_comes_before_the_budgets() -> None:
 @pytest.mark.parametrize("outcome", [Outcome(kind=FAILED, exit_code=4), Outcome(kind=OutcomeKind.CRASHED, signal=11)])
 def test_retries_stay_bounded(outcome: Outcome) -> None:
     dead = judged(outcome, failures=1)
-    assert isinstance(dead, DeadLetter)
+    assert isinstance(dead, MoveToDeadLetters)
     assert dead.reason is Reason.FAILED
 
 

@@ -10,7 +10,7 @@ from jobq.errors import BackendUnavailable, LockLost, PushUnknown, SettlementUnk
 from jobq.settlement import Complete
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
-from jobq.testing.faults import Call, Fault, Faults, FaultyBackend
+from jobq.testing.faults import BackendCall, Fault, Faults, FaultyBackend
 from jobq_memory import MemoryBackend, Router, State
 
 LEASE = timedelta(seconds=10)
@@ -73,9 +73,9 @@ async def test_refuse_does_nothing_so_many_times(stage: Stage) -> None:
     await delivery.settle(Complete(TaskResult()))
     assert stage.state is State.DONE
     assert stage.faults.calls[-3:] == [
-        Call("complete", "a", Fault.REFUSE),
-        Call("complete", "a", Fault.REFUSE),
-        Call("complete", "a", None),
+        BackendCall("complete", "a", Fault.REFUSE),
+        BackendCall("complete", "a", Fault.REFUSE),
+        BackendCall("complete", "a", None),
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from jobq.errors import ConfigurationError, InvalidSpec, LockLost, QueueNotFound
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.spec import parse
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
@@ -120,7 +120,7 @@ async def test_trace_tells_the_story_with_times_and_fencing() -> None:
     await delivery.settle(Requeue(task.requeued(failures=1).counters, timedelta(seconds=2)))
     await clock.advance(2)
     (delivery,) = await backend.receive(1, LEASE, NOW)
-    await delivery.settle(DeadLetter("failures", ""))
+    await delivery.settle(MoveToDeadLetters("failures", ""))
     assert [(each.time, each.event, str(each.fencing)) for each in router.trace] == [
         (0.0, "pushed", "0.0.0"),
         (0.0, "leased", "0.0.1"),

@@ -1,4 +1,4 @@
-"""architecture 11: one table of defaults; a variable is JOBQ_ and the name of its field."""
+"""One table of defaults (architecture 11); a variable is JOBQ_ and the name of its field."""
 
 from datetime import timedelta
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jobq.testing.tcp_proxy import TcpProxy, Way
+from jobq.testing.tcp_proxy import Direction, TcpProxy
 
 LATE_SECONDS = 0.05
 
@@ -42,8 +42,10 @@ async def staged() -> AsyncIterator[tuple[Service, TcpProxy, asyncio.StreamReade
     server.close()
 
 
-@pytest.mark.parametrize(("way", "arrives"), [(Way.BOTH, False), (Way.REQUESTS, False), (Way.ANSWERS, True)])
-async def test_silence_may_have_one_way(way: Way, arrives: bool) -> None:
+@pytest.mark.parametrize(
+    ("way", "arrives"), [(Direction.BOTH, False), (Direction.REQUESTS, False), (Direction.ANSWERS, True)]
+)
+async def test_silence_may_have_one_way(way: Direction, arrives: bool) -> None:
     async with staged() as (service, proxy, reader, writer):
         proxy.silence(way)
         writer.write(b"b")
@@ -65,7 +67,7 @@ async def test_answers_of_what_was_sent_before_are_lost_too() -> None:
         proxy.delay(LATE_SECONDS)
         writer.write(b"b")
         await proxy.until(lambda: proxy.struck)
-        proxy.silence(Way.ANSWERS)
+        proxy.silence(Direction.ANSWERS)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(3 * LATE_SECONDS):
                 await reader.read(1)

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 from jobq.errors import AccessDenied, ConfigurationError, QueueNotFound
 from jobq_azure.common.errors import Unreadable
 from jobq_azure.service_bus.namespace import Namespace
-from jobq_azure.service_bus.responses import Answer, refusal
+from jobq_azure.service_bus.responses import Response, refusal
 
 _API: Final = "?api-version=2021-05"
 _ATOM: Final = "http://www.w3.org/2005/Atom"
@@ -103,7 +103,7 @@ class Admin:
     def _missing(self) -> QueueNotFound:
         return QueueNotFound(f"there is no queue {self._place}; make it with: jobq {self._place} create")
 
-    def _read(self, answer: Answer) -> Description | None:
+    def _read(self, answer: Response) -> Description | None:
         try:
             root = ET.fromstring(answer.body)  # noqa: S314 - from the service itself, over TLS
         except ET.ParseError:

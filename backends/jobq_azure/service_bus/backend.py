@@ -17,15 +17,15 @@ from jobq_azure.common.errors import NoAnswer, certain
 from jobq_azure.common.giving_back import give_back
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.clear_queue import cleared
-from jobq_azure.service_bus.dead_letters import Graveyard
+from jobq_azure.service_bus.dead_letters import ServiceBusDeadLetters
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
 from jobq_azure.service_bus.lock_length import LockLength
 from jobq_azure.service_bus.message_format import BEFORE, id_in
+from jobq_azure.service_bus.message_receiver import MessageReceiver
 from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import Options
-from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, Memory, push
-from jobq_azure.service_bus.receive import Polls
-from jobq_azure.service_bus.rest_client import Locked, ServiceBusWire
+from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, RecentPushes, push
+from jobq_azure.service_bus.rest_client import Locked, RestClient
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Amqp
@@ -84,14 +84,14 @@ class ServiceBusBackend:
         self._first_count = 1  # the DeliveryCount of a first delivery: 1 until a 0 was seen
         self._is_warned = self._is_warm = False
         self._loading: asyncio.Future[None] | None = None
-        self._memory = Memory(now)
+        self._memory = RecentPushes(now)
         self._length = LockLength(self._look_at_lock, now)
         self._sdk = sdk
         self._connected: Amqp | None = None
         self._admin: Admin
-        self._wire: ServiceBusWire
-        self._polls: Polls
-        self._dead: Graveyard
+        self._wire: RestClient
+        self._polls: MessageReceiver
+        self._dead: ServiceBusDeadLetters
 
     @property
     def name(self) -> str:
@@ -131,9 +131,9 @@ class ServiceBusBackend:
         async with AsyncExitStack() as stack:  # whatever fails here leaves nothing open
             await stack.enter_async_context(self._namespace)
             self._admin = Admin(self._namespace)
-            self._wire = ServiceBusWire(self._namespace, self.name)
-            self._dead = Graveyard(self._amqp, self._wire)
-            self._polls = Polls(self._wire, self._give_back, self._options.longest_poll_seconds, self._now)
+            self._wire = RestClient(self._namespace, self.name)
+            self._dead = ServiceBusDeadLetters(self._amqp, self._wire)
+            self._polls = MessageReceiver(self._wire, self._give_back, self._options.longest_poll_seconds, self._now)
             await self._look()
             self._stack = stack.pop_all()
         return self
@@ -278,7 +278,7 @@ class ServiceBusBackend:
     async def clear(self) -> int:
         """Delete what waits; what is leased stays its worker's, for the service lets nobody else touch it."""
         count = await certain(cleared(self._amqp(), self._wire))
-        self._memory = Memory(self._now)
+        self._memory = RecentPushes(self._now)
         return count
 
     async def dead_letters(self, limit: int) -> list[Dead]:

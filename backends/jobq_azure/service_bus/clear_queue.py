@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from jobq_azure.service_bus.rest_client import ServiceBusWire
+from jobq_azure.service_bus.rest_client import RestClient
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Amqp
@@ -13,7 +13,7 @@ _CANCELED_AT_ONCE: Final = 1000
 _DELETES_AT_ONCE: Final = 16
 
 
-async def cleared(amqp: "Amqp", wire: ServiceBusWire) -> int:
+async def cleared(amqp: "Amqp", wire: RestClient) -> int:
     """Delete what is scheduled and what waits; return how many that were."""
     scheduled = await amqp.scheduled()
     count = 0

@@ -27,7 +27,7 @@ from jobq_azure.service_bus.message_format import (
     task_in,
 )
 from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES
-from jobq_azure.service_bus.rest_client import Outgoing, ServiceBusWire
+from jobq_azure.service_bus.rest_client import Outgoing, RestClient
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Amqp
@@ -42,7 +42,7 @@ _LET_GO_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
 
 
-class Graveyard:
+class ServiceBusDeadLetters:
     """Reads, redrives and purges the dead letters of one queue.
 
     Args:
@@ -50,7 +50,7 @@ class Graveyard:
         main: requests to the queue.
     """
 
-    def __init__(self, amqp: "Callable[[], Amqp]", main: ServiceBusWire) -> None:
+    def __init__(self, amqp: "Callable[[], Amqp]", main: RestClient) -> None:
         self._amqp = amqp
         self._main = main
 

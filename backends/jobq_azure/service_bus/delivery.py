@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import AnswerLost, ConfigurationError, JobqError, LockLost, MalformedTask
-from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.request_chain import Chain
@@ -29,7 +29,7 @@ from jobq_azure.service_bus.message_format import (
     origin_of,
     task_in,
 )
-from jobq_azure.service_bus.rest_client import Locked, Outgoing, ServiceBusWire
+from jobq_azure.service_bus.rest_client import Locked, Outgoing, RestClient
 
 if TYPE_CHECKING:
     import asyncio
@@ -60,7 +60,7 @@ class ServiceBusDelivery(BaseDelivery):
 
     def __init__(
         self,
-        wire: ServiceBusWire,
+        wire: RestClient,
         amqp: "Callable[[], Amqp]",
         locked: Locked,
         *,
@@ -133,7 +133,7 @@ class ServiceBusDelivery(BaseDelivery):
                     await self._settle("unlock", lambda: self._wire.unlock(self._locked))
                 else:
                     await self._put_back(task, delay)
-            case DeadLetter(reason, description):
+            case MoveToDeadLetters(reason, description):
                 await self._settle("dead_letter", lambda: self._bury(reason, description))
 
     async def _put_back(self, task: Task, delay: timedelta) -> None:

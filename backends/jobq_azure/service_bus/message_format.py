@@ -26,7 +26,7 @@ _HEAD_CHARACTERS: Final = 1000
 _CUT: Final = "\n[...]\n"
 
 
-class Held(Protocol):
+class MessageFormat(Protocol):
     """A message, locked or seen."""
 
     @property
@@ -46,7 +46,7 @@ class Held(Protocol):
     def number_in(self, name: str, usual: int = 0) -> int: ...  # noqa: D102
 
 
-def copy_name(original: "Held", *parts: int, kind: str = "") -> str:
+def copy_name(original: "MessageFormat", *parts: int, kind: str = "") -> str:
     """Return the message id of what replaces a message: injective over originals and parts, and no id of a task.
 
     A broker drops a message whose id it remembers, without a word. The sequence number names one life of one task among
@@ -60,7 +60,7 @@ def copy_name(original: "Held", *parts: int, kind: str = "") -> str:
     return f"~{kind}" + ":".join(map(str, (original.number, *parts)))
 
 
-def origin_of(held: "Held", kind: str = "") -> str:
+def origin_of(held: "MessageFormat", kind: str = "") -> str:
     """Return the sequence number of the message as which the task was pushed: it distinguishes two lives of one id.
 
     A letter of the service's own making has lost it, so it has that of the letter.
@@ -74,7 +74,7 @@ def origin_of(held: "Held", kind: str = "") -> str:
     return origin if number.isascii() and number.isdecimal() else f"{kind}{held.number}"
 
 
-def task_in(held: Held) -> Task:
+def task_in(held: MessageFormat) -> Task:
     """Return the task in a message; raises MalformedTask.
 
     Its epoch is the second of the service's clock in which it was pushed or redriven, or more: of two tasks of one id
@@ -89,26 +89,26 @@ def pushed(task: Task) -> Outgoing:
     return Outgoing(body=task.encode(), message_id=task.id, at=task.not_before)
 
 
-def clone(original: "Held", task: Task, before: int, at: float | None) -> Outgoing:
+def clone(original: "MessageFormat", task: Task, before: int, at: float | None) -> Outgoing:
     """Return the message of a task that goes back; one generation has one name, so one clone."""
     name = copy_name(original, task.epoch, task.generation)
     return _copy(original, task, before, at, name, {EPOCH: task.epoch})
 
 
-def redriven(original: "Held", task: Task, before: int) -> Outgoing:
+def redriven(original: "MessageFormat", task: Task, before: int) -> Outgoing:
     """Return the message of a dead letter that is put back, in an epoch of its own; one epoch has one name."""
     name = copy_name(original, task.epoch, task.generation, kind=REDRIVEN)
     return _copy(original, task, before, None, name, {ORIGIN: origin_of(original, REDRIVEN)})
 
 
 def _copy(
-    original: "Held", task: Task, before: int, at: float | None, name: str, beside: Mapping[str, str | int]
+    original: "MessageFormat", task: Task, before: int, at: float | None, name: str, beside: Mapping[str, str | int]
 ) -> Outgoing:
     properties: dict[str, str | int] = {BEFORE: before, ORIGIN: origin_of(original), **beside}
     return Outgoing(body=task.encode(), message_id=name, at=at, properties=properties)
 
 
-def id_in(held: Held) -> str:
+def id_in(held: MessageFormat) -> str:
     """Return the task's id; the message's for one that is no task."""
     try:
         return Task.decode(held.body).id

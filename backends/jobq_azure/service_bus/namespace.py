@@ -13,24 +13,24 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from jobq.errors import BackendUnavailable, ConfigurationError, InvalidSpec
+from jobq.local_service import LOOPBACK
 from jobq_azure.common.errors import NEVER_CONNECTED, NoAnswer, NoCredential, why_not_connected
 from jobq_azure.common.http_session import new_session, proxies_for
 from jobq_azure.common.tokens import Credential, Tokens, given, identified, signing
-from jobq_azure.service_bus.responses import Answer
+from jobq_azure.service_bus.responses import Response
 
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{4,48}[A-Za-z0-9]")
 _HOST: Final = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _EMULATOR_PORT: Final = 5300  # of Microsoft's own emulator
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class QueueAddress:
     """Where a queue is, and what signs in; taken from the spec, the settings and a connection string.
 
     Attributes:
@@ -58,7 +58,7 @@ class Place:
         return f"sb://{self.namespace}/{self.queue}"
 
 
-def place_of(namespace: str, queue: str, connection_string: str | None, storage_suffix: str) -> Place:
+def place_of(namespace: str, queue: str, connection_string: str | None, storage_suffix: str) -> QueueAddress:
     """Return where a queue is.
 
     Args:
@@ -82,11 +82,11 @@ def place_of(namespace: str, queue: str, connection_string: str | None, storage_
         )
     host = namespace if "." in namespace else f"{namespace}.{storage_suffix.replace('core.', 'servicebus.', 1)}"
     if connection_string is None:
-        return Place(namespace=namespace, queue=queue, rest_url=f"https://{host}", host=host)
+        return QueueAddress(namespace=namespace, queue=queue, rest_url=f"https://{host}", host=host)
     return _place_in(namespace, queue, connection_string)
 
 
-def _place_in(namespace: str, queue: str, text: str) -> Place:
+def _place_in(namespace: str, queue: str, text: str) -> QueueAddress:
     pairs = (part.partition("=") for part in text.strip().strip(";").split(";"))
     parts = {name.strip().lower(): value.strip() for name, _, value in pairs if value.strip()}
     endpoint = urlsplit(parts.get("endpoint", ""))
@@ -104,7 +104,7 @@ def _place_in(namespace: str, queue: str, text: str) -> Place:
     is_emulator = parts.get("usedevelopmentemulator", "").lower() == "true"
     if is_emulator:
         rest_url = parts.get("restendpoint", f"http://{host}:{_EMULATOR_PORT}").rstrip("/")
-        if host not in _LOOPBACK or urlsplit(rest_url).hostname not in _LOOPBACK:
+        if host not in LOOPBACK or urlsplit(rest_url).hostname not in LOOPBACK:
             raise ConfigurationError("the emulator of Service Bus is on this machine, and its string says another")
     else:
         rest_url = f"https://{host}"
@@ -112,7 +112,7 @@ def _place_in(namespace: str, queue: str, text: str) -> Place:
             raise ConfigurationError(
                 f"JOBQ_CONNECTION_STRING is of the namespace {host!r}, and the spec's is {namespace!r}"
             )
-    return Place(
+    return QueueAddress(
         namespace=namespace,
         queue=queue,
         rest_url=rest_url,
@@ -136,7 +136,7 @@ class Namespace:
         proxy: that the environment names for it; None = none.
     """
 
-    def __init__(self, place: Place, *, credential: Credential | None = None) -> None:
+    def __init__(self, place: QueueAddress, *, credential: Credential | None = None) -> None:
         self.place = place
         self._given = credential
         self.credential: Credential | None = credential
@@ -174,7 +174,7 @@ class Namespace:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         seconds: float = _ANSWER_SECONDS,
-    ) -> Answer:
+    ) -> Response:
         """Send one request; one that is refused for its token is sent once more with a new one, for it did nothing.
 
         Args:
@@ -210,7 +210,7 @@ class Namespace:
 
     async def _send(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float, signed: str
-    ) -> Answer:
+    ) -> Response:
         sent = {"Authorization": signed, "Accept-Encoding": "identity", **headers}
         limit = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         try:
@@ -230,7 +230,7 @@ class Namespace:
             # Without the cause: its text may hold what was sent (A5).
             raise NoAnswer(f"{self.place}: the answer was lost ({type(error).__name__})") from None
 
-    def _dated(self, status: int, headers: "CIMultiDictProxy[str]", body: bytes) -> Answer:
+    def _dated(self, status: int, headers: "CIMultiDictProxy[str]", body: bytes) -> Response:
         """Return an answer with its date; one without, as who stands between may give, is none (service_bus_answers).
 
         A property of a message is a header, too, and may have the name of one of the service's. Of several dates the
@@ -239,7 +239,7 @@ class Namespace:
         dates = [seconds for text in headers.getall("Date", ()) if (seconds := _seconds(text)) is not None]
         if not dates:
             raise NoAnswer(f"{self.place}: an answer ({status}) without a date, so not the service's")
-        return Answer(status, {name.lower(): headers[name] for name in headers}, body, max(dates))
+        return Response(status, {name.lower(): headers[name] for name in headers}, body, max(dates))
 
 
 def _seconds(date: str) -> float | None:
@@ -249,7 +249,7 @@ def _seconds(date: str) -> float | None:
         return None
 
 
-def _identity(place: Place, session: aiohttp.ClientSession) -> Credential:
+def _identity(place: QueueAddress, session: aiohttp.ClientSession) -> Credential:
     from azure.core.pipeline.transport import AioHttpTransport  # noqa: PLC0415 - as the next
 
     from jobq_azure.common.credentials import Identity, authority  # noqa: PLC0415 - 0.1 s that a key saves

@@ -11,7 +11,7 @@ from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.service_bus.message_format import pushed
-from jobq_azure.service_bus.rest_client import Outgoing, ServiceBusWire
+from jobq_azure.service_bus.rest_client import Outgoing, RestClient
 
 STANDARD_BYTES: Final = 256 * 1024  # of a message and of a batch, by the service; a Premium queue may take more
 HEADROOM_BYTES: Final = 4096  # of a message: its headers, and what jobq notes of its attempts
@@ -22,7 +22,7 @@ _REMEMBERED_SECONDS: Final = 600.0
 
 
 @dataclass
-class Memory:
+class RecentPushes:
     """What one handle has pushed lately: the broker drops a known id without a word, whatever its payload (S8).
 
     Attributes:
@@ -60,7 +60,7 @@ class _Batch:
     single: Outgoing | None = None
 
 
-async def push(wire: ServiceBusWire, tasks: Sequence[Task], most_bytes: int, memory: Memory) -> list[str]:
+async def push(wire: RestClient, tasks: Sequence[Task], most_bytes: int, memory: RecentPushes) -> list[str]:
     """Add the tasks, batch after batch.
 
     Args:
@@ -109,7 +109,7 @@ class _GivenUp(Exception):
         self.in_doubt = in_doubt
 
 
-async def _sent(wire: ServiceBusWire, batch: _Batch) -> None:
+async def _sent(wire: RestClient, batch: _Batch) -> None:
     """Send one batch; what is on its way when the caller is cancelled is let end, for its answer decides."""
     sending = asyncio.ensure_future(_send(wire, batch))
     try:
@@ -123,7 +123,7 @@ async def _sent(wire: ServiceBusWire, batch: _Batch) -> None:
         raise _GivenUp(in_doubt=not isinstance(error, JobqError)) from None
 
 
-async def _send(wire: ServiceBusWire, batch: _Batch) -> None:
+async def _send(wire: RestClient, batch: _Batch) -> None:
     if batch.single is not None:
         await wire.send(batch.single)
     else:

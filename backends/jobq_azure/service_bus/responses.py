@@ -42,7 +42,7 @@ _FULL: Final = ("quota", "entity full", "has reached")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What the service has answered.
 
     Attributes:
@@ -78,11 +78,11 @@ class Answer:
         return _ERROR.match(self.body) is not None
 
 
-class Refused(JobqError):
+class ServiceRefused(JobqError):
     """A request that the service does not take."""
 
 
-def check_lock(answer: Answer, place: str) -> None:
+def check_lock(answer: Response, place: str) -> None:
     """Raise what an answer to a request on the URI of a lock means, unless it is 200."""
     if answer.status == HTTPStatus.OK and answer.is_plain:
         return
@@ -91,19 +91,19 @@ def check_lock(answer: Answer, place: str) -> None:
     raise refusal(answer, place)
 
 
-def check_sent(answer: Answer, place: str) -> None:
+def check_sent(answer: Response, place: str) -> None:
     """Raise what an answer to a send means, unless it is 201."""
     if answer.status != HTTPStatus.CREATED or not answer.is_plain:
         raise _queue_refusal(answer, place)
 
 
-def check_received(answer: Answer, place: str, expected: int) -> None:
+def check_received(answer: Response, place: str, expected: int) -> None:
     """Raise what an answer to a receive means, unless it brings a message."""
     if answer.status != expected or "brokerproperties" not in answer.headers:
         raise _queue_refusal(answer, place)
 
 
-def _queue_refusal(answer: Answer, place: str) -> Exception:
+def _queue_refusal(answer: Response, place: str) -> Exception:
     if not answer.is_an_error:
         return refusal(answer, place)
     if answer.status in _MISSING:
@@ -113,7 +113,7 @@ def _queue_refusal(answer: Answer, place: str) -> Exception:
     return refusal(answer, place)
 
 
-def refusal(answer: Answer, place: str) -> Exception:
+def refusal(answer: Response, place: str) -> Exception:
     """Return what any other answer means."""
     status = answer.status
     if status != HTTPStatus.UNAUTHORIZED and not answer.is_an_error:
@@ -130,14 +130,14 @@ def refusal(answer: Answer, place: str) -> Exception:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.REQUEST_TIMEOUT:
         return ServiceFailed(f"{place}: the service failed ({status})")
     if status >= HTTPStatus.BAD_REQUEST:
-        return Refused(f"{place}: the service refused the request ({status})")
+        return ServiceRefused(f"{place}: the service refused the request ({status})")
     return NoAnswer(f"{place}: an answer that nobody expects ({status})")
 
 
-def _is_too_large(answer: Answer) -> bool:
+def _is_too_large(answer: Response) -> bool:
     text = answer.text.lower()
     return answer.status == HTTPStatus.FORBIDDEN and any(word in text for word in _TOO_LARGE) and not _is_full(answer)
 
 
-def _is_full(answer: Answer) -> bool:
+def _is_full(answer: Response) -> bool:
     return any(word in answer.text.lower() for word in _FULL)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from jobq_azure.common.errors import Unreadable
 from jobq_azure.service_bus.namespace import Namespace
-from jobq_azure.service_bus.responses import Answer, check_lock, check_received, check_sent
+from jobq_azure.service_bus.responses import Response, check_lock, check_received, check_sent
 
 DEAD_LETTERS: Final = "/$DeadLetterQueue"
 _BATCH: Final = "application/vnd.microsoft.servicebus.json"
@@ -78,7 +78,7 @@ class Locked:
     count: int
     seconds: float
     enqueued: float
-    path: str = field(repr=False)  # a secret of the worker's (architecture 1), as the next
+    path: str = field(repr=False)  # a secret of the worker's (A6), as the next
     token: uuid.UUID = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
 
@@ -92,14 +92,14 @@ class Locked:
         return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else usual
 
 
-class Renewed(NamedTuple):
+class LockRenewal(NamedTuple):
     """What the answer to a renewal says: the service's time, and for how long the lock surely lasts, if it does."""
 
     now: float
     seconds: float | None
 
 
-class ServiceBusWire:
+class RestClient:
     """Requests to one queue, or to its dead-letter sub-queue.
 
     Args:
@@ -149,7 +149,7 @@ class ServiceBusWire:
         check_received(answer, self.place, HTTPStatus.OK)
         return True
 
-    async def renew(self, locked: Locked) -> Renewed:
+    async def renew(self, locked: Locked) -> LockRenewal:
         """Extend a lock. That the answer says for how long is not promised."""
         answer = await self._on_lock("POST", locked)
         try:
@@ -157,7 +157,7 @@ class ServiceBusWire:
             seconds = _seconds_until(properties["LockedUntilUtc"], answer)
         except (KeyError, TypeError, ValueError):
             seconds = None
-        return Renewed(answer.date, seconds)
+        return LockRenewal(answer.date, seconds)
 
     async def complete(self, locked: Locked) -> None:
         """Delete a locked message."""
@@ -167,7 +167,7 @@ class ServiceBusWire:
         """Give a locked message back."""
         await self._on_lock("PUT", locked)
 
-    async def _on_lock(self, method: str, locked: Locked) -> Answer:
+    async def _on_lock(self, method: str, locked: Locked) -> Response:
         answer = await self._namespace.request(method, locked.path)
         check_lock(answer, self.place)
         return answer
@@ -177,7 +177,7 @@ def _items(message: Outgoing) -> list[tuple[str, str | int]]:
     return list(message.properties.items())
 
 
-def _locked(answer: Answer, queue: str) -> Locked:
+def _locked(answer: Response, queue: str) -> Locked:
     properties = json.loads(answer.headers["brokerproperties"])
     number = int(properties["SequenceNumber"])
     token = uuid.UUID(properties["LockToken"])
@@ -194,7 +194,7 @@ def _locked(answer: Answer, queue: str) -> Locked:
     )
 
 
-def _seconds_until(end: str, answer: Answer) -> float:
+def _seconds_until(end: str, answer: Response) -> float:
     """Return how long a lock surely lasts, from two times of one answer."""
     return max(0.0, parsedate_to_datetime(end).timestamp() - answer.date - GRAIN_SECONDS)
 

@@ -17,7 +17,7 @@ from jobq_azure.common.http_session import new_session, proxies_for
 from jobq_azure.storage.blob_client import CONTAINER as LEASES
 from jobq_azure.storage.blob_client import BlobWire
 from jobq_azure.storage.large_payloads import CONTAINER, Payloads
-from jobq_azure.storage.queue_client import Wire
+from jobq_azure.storage.queue_client import StorageQueueClient
 
 if TYPE_CHECKING:
     import aiohttp
@@ -73,11 +73,11 @@ class Account:
         if self._session is not None:
             await self._session.close()
 
-    def wire(self, queue: str) -> Wire:
+    def wire(self, queue: str) -> StorageQueueClient:
         """Return the requests to one queue."""
         url, credential = self._signed("queue")
         client = QueueClient(url, queue, credential=credential, **self._ways(url))
-        return Wire(client, f"{self.name}/{queue}")
+        return StorageQueueClient(client, f"{self.name}/{queue}")
 
     @property
     def has_blobs(self) -> bool:

@@ -23,16 +23,23 @@ from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.dead_letter_format import id_in
-from jobq_azure.storage.dead_letters import SUFFIX, Graveyard
+from jobq_azure.storage.dead_letters import SUFFIX, StorageDeadLetters
 from jobq_azure.storage.delivery import StorageDelivery
 from jobq_azure.storage.envelope import Envelope
 from jobq_azure.storage.large_payloads import Payloads, within
-from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Content
+from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent
 from jobq_azure.storage.named_leases import BlobLeases
-from jobq_azure.storage.poll_interval import Polling
+from jobq_azure.storage.poll_interval import PollInterval
 from jobq_azure.storage.push import push
-from jobq_azure.storage.queue_client import EPOCH_SECONDS, LONGEST, MOST_AT_ONCE, Message, Wire, whole_seconds
-from jobq_azure.storage.time_to_live import Lasting
+from jobq_azure.storage.queue_client import (
+    EPOCH_SECONDS,
+    LONGEST,
+    MOST_AT_ONCE,
+    Message,
+    StorageQueueClient,
+    whole_seconds,
+)
+from jobq_azure.storage.time_to_live import TimeToLiveRemoval
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)
 _EARLY_SECONDS: Final = 5.0  # the service counts whole seconds by its own clock: so much is no step of a long delay
@@ -58,14 +65,14 @@ class StorageQueueBackend:
     def __init__(self, account: Account, name: str, poll_max: timedelta) -> None:
         self._account = account
         self._name = name
-        self._polling = Polling(poll_max.total_seconds())
+        self._polling = PollInterval(poll_max.total_seconds())
         self._on_their_way: set[asyncio.Task[None]] = set()  # requests of deliveries
         self._stack = AsyncExitStack()
         self._spills = account.has_blobs
-        self._wire: Wire
+        self._wire: StorageQueueClient
         self._payloads: Payloads
-        self._dead: Graveyard
-        self._lasting: Lasting
+        self._dead: StorageDeadLetters
+        self._lasting: TimeToLiveRemoval
         self._leases = BlobLeases(lambda: account.lease_blobs(name), time.time)
 
     @property
@@ -100,8 +107,10 @@ class StorageQueueBackend:
             self._wire = self._account.wire(self._name)
             self._payloads = self._account.payloads(self._name)
             dead = self._name + SUFFIX
-            self._lasting = Lasting(self._wire)
-            self._dead = Graveyard(self._account.wire(dead), self._account.payloads(dead), self._wire, self._payloads)
+            self._lasting = TimeToLiveRemoval(self._wire)
+            self._dead = StorageDeadLetters(
+                self._account.wire(dead), self._account.payloads(dead), self._wire, self._payloads
+            )
             self._stack = stack.pop_all()
         return self
 
@@ -206,7 +215,9 @@ class StorageQueueBackend:
             try:
                 envelope = await within(limit, self._payloads.opened(message.text))
             except JobqError as error:
-                unread = self._delivery(message, Envelope(Content.read(message.text), text=message.text), seconds)
+                unread = self._delivery(
+                    message, Envelope(MessageContent.read(message.text), text=message.text), seconds
+                )
                 _log.warning("%s: task %s is put off: %s", self._wire.place, unread.id, error)
                 await put_off(unread, min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS))
                 return None
@@ -257,7 +268,7 @@ class StorageQueueBackend:
         try:
             return await within(_BLOB_SECONDS, self._payloads.opened(message.text))
         except JobqError:
-            content = Content.read(message.text)
+            content = MessageContent.read(message.text)
             return Envelope(content, fault=MalformedTask("its payload cannot be had now"), text=message.text)
 
     async def stats(self) -> QueueStats:

@@ -8,7 +8,7 @@ from jobq.backend import DeadLetter
 from jobq.errors import MalformedTask
 from jobq.task import MAX_EPOCH, Task
 from jobq_azure.storage.envelope import Envelope
-from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, Beside, Content, size_of
+from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from jobq_azure.storage.queue_client import Message
 
 _T = TypeVar("_T")
@@ -16,7 +16,7 @@ _UNTOLD: Final = "written by another program, or too large for its story"
 
 
 @dataclass(frozen=True)
-class Record:
+class DeadLetterRecord:
     """A dead letter, what its message holds, and all messages that hold it.
 
     Attributes:
@@ -28,13 +28,13 @@ class Record:
     """
 
     letter: DeadLetter
-    content: Content
+    content: MessageContent
     epoch: int
     generation: int
     origin: str
     messages: tuple[Message, ...]
 
-    def redriven(self, envelope: Envelope, epoch: int) -> list[tuple[bytes, Beside]]:
+    def redriven(self, envelope: Envelope, epoch: int) -> list[tuple[bytes, MessageNotes]]:
         """Return what may be put back, best first; the next where one is too large.
 
         Args:
@@ -45,13 +45,13 @@ class Record:
         try:
             task = envelope.task()
         except MalformedTask:
-            former = Content.read(envelope.body.decode(errors="replace")).beside
+            former = MessageContent.read(envelope.body.decode(errors="replace")).beside
             if former.blob:  # it was given up because its payload was gone, which may be back
                 return [(b"", replace(former, before=beside.before, origin=beside.origin))]
-            return [(envelope.body, replace(beside, id=self.letter.id)), (envelope.body, Beside())]
+            return [(envelope.body, replace(beside, id=self.letter.id)), (envelope.body, MessageNotes())]
         fresh = _of_epoch(task.redriven(deliveries=self.letter.deliveries), epoch)
         bare = _of_epoch(task.redriven(deliveries=0), epoch)
-        return [(fresh.encode(), beside), (bare.encode(), Beside()), (envelope.body, Beside())]
+        return [(fresh.encode(), beside), (bare.encode(), MessageNotes()), (envelope.body, MessageNotes())]
 
     def redriven_task(self, envelope: Envelope, epoch: int) -> Task:
         """Return the task that is put back in a blob; raises MalformedTask."""
@@ -61,9 +61,11 @@ class Record:
         """Return what is greater for the newer of two letters of one task."""
         return self.epoch, self.generation, self.letter.deliveries, self.letter.died
 
-    def beside(self) -> Beside:
+    def beside(self) -> MessageNotes:
         """Return what stands beside a task that is put back."""
-        return Beside(checkpoint=self.content.beside.checkpoint, before=self.letter.deliveries, origin=self.origin)
+        return MessageNotes(
+            checkpoint=self.content.beside.checkpoint, before=self.letter.deliveries, origin=self.origin
+        )
 
     def raised(self, epoch: int) -> str | None:
         """Return the letter's message with a higher epoch; None for one that has no story, or no room."""
@@ -78,14 +80,14 @@ def _of_epoch(task: Task, epoch: int) -> Task:
     return task.model_copy(update={"epoch": epoch})
 
 
-def folded(messages: Sequence[Message]) -> list[Record]:
+def folded(messages: Sequence[Message]) -> list[DeadLetterRecord]:
     """Return the dead letters in messages, oldest first.
 
     One message that was pushed has one dead letter, its newest: a crash between write and delete leaves two of one
     generation, of which the later one knows more, and an interrupted redrive one of each epoch. What says nothing of
     its origin stands for itself alone: better shown twice than lost (S1).
     """
-    found: dict[str, Record] = {}
+    found: dict[str, DeadLetterRecord] = {}
     for message in messages:
         record = _read(message)
         key = record.origin or message.id
@@ -107,9 +109,9 @@ def id_in(envelope: Envelope) -> str:
         return ""
 
 
-def _read(message: Message) -> Record:
+def _read(message: Message) -> DeadLetterRecord:
     """Return a record of one message."""
-    content = Content.read(message.text)
+    content = MessageContent.read(message.text)
     envelope = Envelope(content)
     story: dict[str, Any] = content.beside.dead or {}
 
@@ -130,7 +132,7 @@ def _read(message: Message) -> Record:
         died=field("died", 0.0),
     )
     origin = field("origin", "")
-    return Record(
+    return DeadLetterRecord(
         letter, content, count("epoch", epoch, MAX_EPOCH), count("generation", generation), origin, (message,)
     )
 

@@ -27,11 +27,11 @@ from jobq.errors import (
     QueueNotFound,
 )
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.storage.dead_letter_format import Record, folded
+from jobq_azure.storage.dead_letter_format import DeadLetterRecord, folded
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.large_payloads import Payloads, within
-from jobq_azure.storage.message_format import MAX_TEXT_BYTES, Beside, Content, size_of
-from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, Message, Wire
+from jobq_azure.storage.message_format import MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
+from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, Message, StorageQueueClient
 
 SUFFIX: Final = "-failed"
 _HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
@@ -43,7 +43,7 @@ _LET_GO_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
 
 
-class Graveyard:
+class StorageDeadLetters:
     """Reads and writes the dead letters of one queue.
 
     Args:
@@ -53,7 +53,9 @@ class Graveyard:
         main_payloads: the queue's own blobs.
     """
 
-    def __init__(self, wire: Wire, payloads: Payloads, main: Wire, main_payloads: Payloads) -> None:
+    def __init__(
+        self, wire: StorageQueueClient, payloads: Payloads, main: StorageQueueClient, main_payloads: Payloads
+    ) -> None:
         self._wire = wire
         self._payloads = payloads
         self._main = main
@@ -107,7 +109,7 @@ class Graveyard:
             "deliveries": given_up.deliveries,
             "died": time.time(),
         }
-        beside = Beside(checkpoint=given_up.checkpoint_value, dead=story)
+        beside = MessageNotes(checkpoint=given_up.checkpoint_value, dead=story)
         try:
             await self._write(envelope, beside)
         except QueueNotFound as missing:  # the queue, or the container
@@ -117,15 +119,15 @@ class Graveyard:
                 raise missing from None
             await self._write(envelope, beside)
 
-    async def _write(self, envelope: Envelope, beside: Beside) -> None:
+    async def _write(self, envelope: Envelope, beside: MessageNotes) -> None:
         if envelope.payload is not None:  # a copy: each message owns its blob
             await self._bury_in_blob(envelope, beside)
-        elif (text := _fitting(Content(envelope.body, beside))) is not None:
+        elif (text := _fitting(MessageContent(envelope.body, beside))) is not None:
             await self._wire.put(text)
         else:
             await self._bury_without_room(envelope, beside)
 
-    async def _bury_without_room(self, envelope: Envelope, beside: Beside) -> None:
+    async def _bury_without_room(self, envelope: Envelope, beside: MessageNotes) -> None:
         try:
             await self._bury_in_blob(envelope, beside, _SPILL_SECONDS)
         except JobqError as error:
@@ -140,9 +142,9 @@ class Graveyard:
             )
             await self._wire.put(envelope.text)  # as it came: so much is known to fit
 
-    async def _bury_in_blob(self, envelope: Envelope, beside: Beside, seconds: float | None = None) -> None:
+    async def _bury_in_blob(self, envelope: Envelope, beside: MessageNotes, seconds: float | None = None) -> None:
         blob = await within(seconds, self._payloads.store(envelope.body))
-        content = Content(b"", replace(beside, blob=blob, changed=envelope.content.beside.changed))
+        content = MessageContent(b"", replace(beside, blob=blob, changed=envelope.content.beside.changed))
         text = _fitting(content)
         if text is None:  # a checkpoint that jobq has not saved: it would not have taken one so large
             text = _fitting(replace(content, beside=replace(content.beside, checkpoint=None)))
@@ -165,7 +167,7 @@ class Graveyard:
             _log.warning("%s: %s", self._wire.place, _held_elsewhere(hidden))
         turn = asyncio.Semaphore(_BLOBS_AT_ONCE)
 
-        async def whole(record: Record) -> DeadLetter:
+        async def whole(record: DeadLetterRecord) -> DeadLetter:
             async with turn:
                 try:
                     return replace(record.letter, body=(await self._opened(record)).body)
@@ -178,7 +180,7 @@ class Graveyard:
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back: send first, delete after; raises PushUnknown for one that may be back or not."""
 
-        async def send(record: Record, held: dict[str, Message]) -> None:
+        async def send(record: DeadLetterRecord, held: dict[str, Message]) -> None:
             await self._send(record, held)
             try:
                 await self._delete(record, held)
@@ -187,7 +189,7 @@ class Graveyard:
 
         return await self._each(ids, send)
 
-    async def _send(self, record: Record, held: dict[str, Message]) -> None:
+    async def _send(self, record: DeadLetterRecord, held: dict[str, Message]) -> None:
         envelope = await self._opened(record)
         if envelope.fault is not None:
             raise envelope.fault
@@ -204,8 +206,8 @@ class Graveyard:
             what = f"{error}; {record.letter.id} may or may not be back in the queue, and is still a dead letter"
             raise PushUnknown(what, [record.letter.id]) from None
 
-    async def _send_fitting(self, record: Record, envelope: Envelope, epoch: int) -> None:
-        contents = [Content(body, beside) for body, beside in record.redriven(envelope, epoch)]
+    async def _send_fitting(self, record: DeadLetterRecord, envelope: Envelope, epoch: int) -> None:
+        contents = [MessageContent(body, beside) for body, beside in record.redriven(envelope, epoch)]
         texts = [text for content in contents if size_of(text := content.text()) <= MAX_TEXT_BYTES]
         if len(texts) < len(contents) and self._main_payloads.are_possible:
             with contextlib.suppress(MalformedTask):  # what is no task is not spilled: nobody could run it
@@ -215,7 +217,7 @@ class Graveyard:
                 return
         await self._main.put(texts[0] if texts else contents[-1].text())
 
-    async def _opened(self, record: Record) -> Envelope:
+    async def _opened(self, record: DeadLetterRecord) -> Envelope:
         """Return what a record holds, with its payload or the reason why that will never be had."""
         return await within(_BLOB_SECONDS, self._payloads.opened(record.messages[0].text))
 
@@ -227,7 +229,9 @@ class Graveyard:
                 await self._payloads.sweep()
         return purged
 
-    async def _each(self, ids: Sequence[str], do: Callable[[Record, dict[str, Message]], Awaitable[None]]) -> list[str]:
+    async def _each(
+        self, ids: Sequence[str], do: Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]]
+    ) -> list[str]:
         """Do something with each of these dead letters, and show again what it leaves."""
         done = set[str]()
         try:
@@ -238,7 +242,7 @@ class Graveyard:
         return [each for each in ids if each in done]
 
     async def _each_to(
-        self, wanted: set[str], do: Callable[[Record, dict[str, Message]], Awaitable[None]], done: set[str]
+        self, wanted: set[str], do: Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]], done: set[str]
     ) -> None:
         hopeless: JobqError | None = None
         async with self._held() as held:
@@ -273,7 +277,7 @@ class Graveyard:
         except AccessDenied:
             return 0
 
-    async def _delete(self, record: Record, held: dict[str, Message]) -> None:
+    async def _delete(self, record: DeadLetterRecord, held: dict[str, Message]) -> None:
         """Delete the messages of a letter, the newest last; raises LockLost when another reader has that."""
         for message in reversed(record.messages):
             try:
@@ -284,7 +288,7 @@ class Graveyard:
                     raise
                 continue
             del held[message.id]
-            if blob := Content.read(message.text).beside.blob:
+            if blob := MessageContent.read(message.text).beside.blob:
                 await self._payloads.remove(blob)
 
     @contextlib.asynccontextmanager
@@ -331,7 +335,7 @@ def _held_elsewhere(count: int) -> str:
     return f"the service counts {count} more, which another reader holds for {_HOLD_SECONDS} s at most"
 
 
-def _fitting(content: Content) -> str | None:
+def _fitting(content: MessageContent) -> str | None:
     """Return a dead letter's message, its description cut where it must be; None where there is no room for any."""
     story = dict(content.beside.dead or {})
     description = story["description"]
@@ -344,7 +348,7 @@ def _fitting(content: Content) -> str | None:
     return None
 
 
-async def _put(wire: Wire, text: str, payloads: Payloads, blob: str) -> None:
+async def _put(wire: StorageQueueClient, text: str, payloads: Payloads, blob: str) -> None:
     """Add a message that owns a blob; the blob goes again when it is certain that the message is not there."""
     try:
         await wire.put(text)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import JobqError, LockLost, MalformedTask
-from jobq.settlement import Complete, DeadLetter, Release, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_azure.common.request_chain import Chain
-from jobq_azure.storage.dead_letters import Graveyard
+from jobq_azure.storage.dead_letters import StorageDeadLetters
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.large_payloads import Payloads
-from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
-from jobq_azure.storage.queue_client import LONGEST, Message, Wire, whole_seconds
+from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent, size_of
+from jobq_azure.storage.queue_client import LONGEST, Message, StorageQueueClient, whole_seconds
 
 if TYPE_CHECKING:
     from jobq.journal.records import Beat
@@ -44,9 +44,9 @@ class StorageDelivery(BaseDelivery):
 
     def __init__(
         self,
-        wire: Wire,
+        wire: StorageQueueClient,
         payloads: Payloads,
-        dead: Graveyard,
+        dead: StorageDeadLetters,
         message: Message,
         envelope: Envelope,
         lease: timedelta,
@@ -104,7 +104,7 @@ class StorageDelivery(BaseDelivery):
                     await self._requeue(self.task.counted(counters), delay)
                 case Release(delay):
                     await self._release(delay)
-                case DeadLetter(reason, description):
+                case MoveToDeadLetters(reason, description):
                     await self._bury(reason, description)
 
         await self._chain(settle)
@@ -137,7 +137,7 @@ class StorageDelivery(BaseDelivery):
         await self._wire.delete(self._message_id, self._receipt)
         self._deleted()
 
-    async def _requeue_in_blob(self, task: Task, content: Content, seconds: int) -> None:
+    async def _requeue_in_blob(self, task: Task, content: MessageContent, seconds: int) -> None:
         """Put back a task that another program wrote in fewer words than we do, and that has outgrown its message."""
         if not self._payloads.are_possible:
             raise MalformedTask("has no room for its counters in a message, and there is no BlobEndpoint for it")

@@ -5,14 +5,12 @@ the message, so that a requeue is one atomic request whatever the size of the ta
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json
+from jobq.formats.wire_v3 import STATE
 from jobq.task import Task
-from jobq_azure.storage.message_format import NOTHING, Beside, Content
-
-_CHANGE: Final = frozenset({"generation", "epoch", "counters", "not_before"})
+from jobq_azure.storage.message_format import NOTHING, MessageContent, MessageNotes
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Envelope:
         text: the message as it came.
     """
 
-    content: Content
+    content: MessageContent
     payload: bytes | None = None
     fault: MalformedTask | None = None
     text: str = ""
@@ -45,16 +43,16 @@ class Envelope:
         changed = self.content.beside.changed
         if self.payload is None or changed is None:
             return Task.decode(self.body)
-        return _with(self.payload, changed)
+        return Task.decode(self.payload).with_state(changed)
 
-    def holding(self, task: Task) -> Content:
+    def holding(self, task: Task) -> MessageContent:
         """Return the message of the same work with other counters; the blob stays as it is."""
         if self.payload is None:
             return replace(self.content, body=task.encode())
         assert task.fingerprint() == self.task().fingerprint(), "a requeue changes counters, and nothing of the work"
         return replace(self.content, beside=replace(self.content.beside, changed=changes_of(task)))
 
-    def with_one_more_end(self) -> Content | None:
+    def with_one_more_end(self) -> MessageContent | None:
         """Return the message of a delivery that was never started; None for one that cannot be distinguished."""
         if self.content.beside.blob and self.payload is None:  # nobody could read it, and its counters are here
             return _ended(self.content)
@@ -64,27 +62,17 @@ class Envelope:
             return None
 
 
-def spilled(task: Task, blob: str, beside: Beside = NOTHING) -> Content:
+def spilled(task: Task, blob: str, beside: MessageNotes = NOTHING) -> MessageContent:
     """Return the message of a task whose encoded form is in a blob."""
-    return Content(b"", replace(beside, id=task.id, blob=blob, changed=changes_of(task)))
+    return MessageContent(b"", replace(beside, id=task.id, blob=blob, changed=changes_of(task)))
 
 
 def changes_of(task: Task) -> dict[str, Any]:
     """Return the fields that requeues change, as they stand beside the name of a blob."""
-    return task.model_dump(mode="json", include=set(_CHANGE), exclude_none=True)
+    return task.model_dump(mode="json", include=set(STATE), exclude_none=True)
 
 
-def _with(payload: bytes, changed: dict[str, Any]) -> Task:
-    if unknown := changed.keys() - _CHANGE:
-        raise MalformedTask("is no field that a requeue changes", f"changed.{min(unknown)}")
-    fields = strict_json.loads(payload)
-    if not isinstance(fields, dict):
-        return Task.decode(payload)  # says what is wrong
-    kept = {name: value for name, value in fields.items() if name not in _CHANGE}
-    return Task.decode(strict_json.dumps(kept | changed))
-
-
-def _ended(content: Content) -> Content | None:
+def _ended(content: MessageContent) -> MessageContent | None:
     counters = (content.beside.changed or {}).get("counters")
     if not isinstance(counters, dict) or type(ends := counters.get("ends")) is not int:
         return None

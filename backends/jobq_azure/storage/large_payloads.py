@@ -22,7 +22,7 @@ from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, Malfo
 from jobq.task import MAX_BODY_BYTES
 from jobq_azure.common.errors import AlreadyThere, NoAnswer, NoBlob, answered
 from jobq_azure.storage.envelope import Envelope
-from jobq_azure.storage.message_format import Content
+from jobq_azure.storage.message_format import MessageContent
 
 if TYPE_CHECKING:
     from azure.storage.blob.aio import ContainerClient
@@ -110,7 +110,7 @@ class Payloads:
 
     async def opened(self, text: str) -> Envelope:
         """Return what a message holds, with its body; raises what `fetch` raises, but for a fault that stays."""
-        content = Content.read(text)
+        content = MessageContent.read(text)
         if not content.beside.blob:
             return Envelope(content, text=text)
         try:

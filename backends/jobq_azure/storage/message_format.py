@@ -27,7 +27,7 @@ _NO_XML: Final = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 
 
 @dataclass(frozen=True)
-class Beside:
+class MessageNotes:
     """What jobq notes of a message beside its body; all optional.
 
     Attributes:
@@ -56,7 +56,7 @@ class Beside:
         return f"{_MARK}{json.dumps(fields)}\n" if fields else ""
 
     @classmethod
-    def read(cls, line: str) -> "Beside | None":
+    def read(cls, line: str) -> "MessageNotes | None":
         """Return what a line says; None for one that `line` did not write."""
         try:
             fields = strict_json.loads(line.removeprefix(_MARK).encode())
@@ -70,25 +70,25 @@ class Beside:
         return cls(**fields)
 
 
-NOTHING: Final = Beside()
+NOTHING: Final = MessageNotes()
 
 
 @dataclass(frozen=True)
-class Content:
+class MessageContent:
     """A message taken apart: the bytes that somebody queued, and what jobq notes beside them."""
 
     body: bytes
-    beside: Beside = NOTHING
+    beside: MessageNotes = NOTHING
 
     def text(self) -> str:
         """Return the message as it is stored."""
         return self.beside.line() + text_of(self.body)
 
     @classmethod
-    def read(cls, text: str) -> "Content":
+    def read(cls, text: str) -> "MessageContent":
         """Take a message apart; what is not ours, or broken, is all body."""
         line, newline, rest = text.partition("\n")
-        beside = Beside.read(line) if newline and line.startswith(_MARK) else None
+        beside = MessageNotes.read(line) if newline and line.startswith(_MARK) else None
         return cls(body_of(text)) if beside is None else cls(body_of(rest), beside)
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from jobq.errors import BackendUnavailable, LockLost, MalformedTask, SettlementUnknown, StoreUnusable
 from jobq.formats import strict_json
 from jobq.lease import rules
-from jobq.lease.rules import CONFIRMED, HELD, RELEASED, Row
+from jobq.lease.rules import CONFIRMED, HELD, RELEASED, LeaseRow
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, Request
 from jobq_azure.common.errors import NoAnswer, NoBlob
 from jobq_azure.storage.blob_client import BlobWire, Changed, Found, Taken
@@ -52,7 +52,7 @@ _ACTIVE: Final = frozenset({"leased", "breaking"})
 class _Kept:
     """A blob's content, taken apart; `closed_since` is when its expiry was first noticed, by the service's clock."""
 
-    row: Row
+    row: LeaseRow
     etag: str = ""
     lease_state: str = "available"
     date: float | None = None
@@ -66,7 +66,7 @@ class _Kept:
         try:
             values: Any = strict_json.loads(found.content)
             closed_since = values.pop("closed_since")
-            row = Row(**{field.name: values[field.name] for field in fields(Row)})
+            row = LeaseRow(**{field.name: values[field.name] for field in fields(LeaseRow)})
         except (MalformedTask, AttributeError, KeyError, TypeError):
             raise StoreUnusable(f"the blob of lease {name} is not one that jobq wrote; delete it, or mend it") from None
         return cls(row=row, etag=found.etag, lease_state=found.lease_state, date=found.date, closed_since=closed_since)
@@ -101,7 +101,7 @@ class BlobLeases:
             try:
                 await wire.lease(name, key, seconds)
             except NoBlob:
-                await wire.make(name, _Kept(row=Row()).encode())
+                await wire.make(name, _Kept(row=LeaseRow()).encode())
                 await wire.lease(name, key, seconds)
         except Taken:
             row = (await self._read(name)).row
@@ -242,7 +242,7 @@ class BlobLeases:
     async def _write(self, name: str, kept: _Kept, key: str | None) -> _Kept:
         return replace(kept, etag=await self._wire.write(name, kept.encode(), kept.etag, key))
 
-    async def _change(self, name: str, rule: Callable[[Row], Row]) -> None:
+    async def _change(self, name: str, rule: Callable[[LeaseRow], LeaseRow]) -> None:
         """Read, apply the rule, and write under the lease of the token's holder; then give back the lease."""
         for _ in range(_RACES):
             kept = await self._there(name, lambda: self._read(name))
@@ -253,7 +253,7 @@ class BlobLeases:
                 return
         raise SettlementUnknown(f"lease {name}: its blob changes again and again")
 
-    async def _replaced(self, name: str, kept: _Kept, row: Row) -> bool:
+    async def _replaced(self, name: str, kept: _Kept, row: LeaseRow) -> bool:
         """Write; return False when the blob is not as it was read, or somebody just looks whether it is free."""
         held = kept.row.state == HELD
         # What is confirmed is leased no more, unless giving that back was lost on the way: then it is still its own.
@@ -302,7 +302,7 @@ async def _asked(call: Awaitable[_T]) -> _T:
         raise BackendUnavailable(str(error)) from None
 
 
-def _grant(name: str, row: Row) -> Grant:
+def _grant(name: str, row: LeaseRow) -> Grant:
     return Grant(name=name, token=row.token, key=row.key, cursor=row.cursor, version=row.version)
 
 

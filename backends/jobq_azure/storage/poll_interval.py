@@ -8,7 +8,7 @@ _GROWTH: Final = 1.5
 _SPREAD: Final = 0.25  # of a pause, either way: workers that started together shall not ask together
 
 
-class Polling:
+class PollInterval:
     """When the next look is due.
 
     Args:

@@ -12,8 +12,8 @@ from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.storage.envelope import spilled
 from jobq_azure.storage.large_payloads import CONTAINER, Payloads
-from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Content, size_of
-from jobq_azure.storage.queue_client import LONGEST, Wire, whole_seconds
+from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent, size_of
+from jobq_azure.storage.queue_client import LONGEST, StorageQueueClient, whole_seconds
 
 _PUTS_AT_ONCE: Final = 32
 _GIVEN_UP_SECONDS: Final = 5.0  # for what is on its way when a push is given up
@@ -29,7 +29,7 @@ class _Put:
     blob: str
 
 
-async def push(wire: Wire, payloads: Payloads, tasks: Sequence[Task]) -> list[str]:
+async def push(wire: StorageQueueClient, payloads: Payloads, tasks: Sequence[Task]) -> list[str]:
     """Add the tasks; on an error, or given up, what was added is taken back, or PushUnknown names it.
 
     Args:
@@ -75,7 +75,7 @@ async def push(wire: Wire, payloads: Payloads, tasks: Sequence[Task]) -> list[st
     return [task.id for task in tasks]
 
 
-async def _put(wire: Wire, payloads: Payloads, task: Task, text: str | None, hidden: int) -> _Put:
+async def _put(wire: StorageQueueClient, payloads: Payloads, task: Task, text: str | None, hidden: int) -> _Put:
     if text is not None:
         return _Put(*await wire.put(text, hidden), "")
     blob = await payloads.store(task.encode())
@@ -87,7 +87,7 @@ async def _put(wire: Wire, payloads: Payloads, task: Task, text: str | None, hid
 
 
 async def _taken_back(
-    wire: Wire,
+    wire: StorageQueueClient,
     payloads: Payloads,
     tasks: Sequence[Task],
     puts: Sequence["asyncio.Task[_Put | None]"],
@@ -128,7 +128,7 @@ def _is_known(put: "asyncio.Task[_Put | None]") -> bool:
 def text_or_none(task: Task, payloads: Payloads) -> str | None:
     """Return the message of a task that is pushed; None for one that needs a blob; raises MalformedTask."""
     body = task.encode()
-    text = Content(body).text()
+    text = MessageContent(body).text()
     limit = MAX_TEXT_BYTES - HEADROOM_BYTES
     if (size := size_of(text)) <= limit:
         return text

@@ -40,7 +40,7 @@ class Message:
 
     id: str
     text: str = field(repr=False)
-    receipt: str = field(repr=False)  # a secret of the worker's (architecture 1)
+    receipt: str = field(repr=False)  # a secret of the worker's (A6)
     deliveries: int
     inserted: int = 0
     expires: int = 0
@@ -51,7 +51,7 @@ def whole_seconds(length: timedelta) -> int:
     return min(max(1, math.ceil(length.total_seconds())), int(LONGEST.total_seconds()))
 
 
-class Wire:
+class StorageQueueClient:
     """Requests to one queue.
 
     Args:

@@ -12,20 +12,20 @@ from typing import Final
 
 from jobq.errors import JobqError, LockLost, MalformedTask
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, Content, size_of
-from jobq_azure.storage.queue_client import EPOCH_SECONDS, Message, Wire
+from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, MessageContent, size_of
+from jobq_azure.storage.queue_client import EPOCH_SECONDS, Message, StorageQueueClient
 
 _log: Final = logging.getLogger(__name__)
 
 
-class Lasting:
+class TimeToLiveRemoval:
     """Gives messages of one queue a life without end.
 
     Args:
         wire: requests to the queue.
     """
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: StorageQueueClient) -> None:
         self._wire = wire
         self._is_logged = False
 
@@ -85,7 +85,7 @@ class Lasting:
 
 def _lasting(message: Message) -> str:
     """Return the text of the copy, which knows what it is one of; raises MalformedTask where that has no room."""
-    content = Content.read(message.text)
+    content = MessageContent.read(message.text)
     former = content.beside
     before = min(former.before + message.deliveries, MAX_COUNT)
     beside = replace(former, before=before, id=former.id or message.id, origin=former.origin or message.id)

@@ -13,7 +13,7 @@ from jobq.clock import SystemClock
 from jobq.delivery import BaseDelivery
 from jobq.errors import LockLost, MalformedTask
 from jobq.journal.records import Attempt, Beat
-from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.task import OutcomeKind, Task
 from jobq_azure.table_journal.checkpoints import Checkpoints, Claim
 from jobq_azure.table_journal.entities import born
@@ -187,7 +187,7 @@ class JournaledDelivery(BaseDelivery):
 
     def _record_ended(self, settlement: Settlement, after: After | None) -> None:
         record = _record_of(settlement, self.deliveries)
-        dead = settlement if isinstance(settlement, DeadLetter) else None
+        dead = settlement if isinstance(settlement, MoveToDeadLetters) else None
         self._notebook.ended(
             self._held(),
             numbered(record.attempt, self.deliveries),
@@ -234,7 +234,7 @@ def _record_of(settlement: Settlement, attempt: int) -> Record:
             then, value = settlement.then, result.value
         case Requeue():
             then = "retry"
-        case DeadLetter():
+        case MoveToDeadLetters():
             then, detail = "dead", settlement.description
     outcome = {"done": OutcomeKind.SUCCEEDED, "canceled": OutcomeKind.CANCELED}.get(then, OutcomeKind.FAILED)
     return Record(Attempt(attempt=attempt, outcome=outcome, then=then, ended=time.time(), value=value, detail=detail))

@@ -96,7 +96,7 @@ def fanout(
     from jobq.cli.submit.push_chunks import Echo, pusher_to  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.spec import parse  # noqa: PLC0415 - as above
     from jobq.submit.command_template import ArgvTemplate, ShellTemplate  # noqa: PLC0415 - as above
-    from jobq.submit.input_lines import Template, budgets_of  # noqa: PLC0415 - as above
+    from jobq.submit.input_lines import TaskOptions, budgets_of  # noqa: PLC0415 - as above
     from jobq.submit.record_sources import blob_records, line_records, row_records  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
 
@@ -127,7 +127,7 @@ def fanout(
                 name=name,
                 records=records,
                 command=template,
-                template=Template(**options),
+                template=TaskOptions(**options),
                 batch=batch,
                 accepts_changes=accept_changes,
                 skips_refused=skip_refused,

@@ -128,13 +128,13 @@ def run(
 async def _run(
     spec: str, settings: "Settings", name: str, argv: tuple[str, ...], wanted: dict[str, Any], conflict: int
 ) -> int:
-    from jobq.cli.display.logging_handler import Records  # noqa: PLC0415 - `jobq lease --help` needs none of it
+    from jobq.cli.display.logging_handler import LogRecords  # noqa: PLC0415 - `jobq lease --help` needs none of it
     from jobq.cli.submit.create_queue import ready_for_lease  # noqa: PLC0415 - `jobq lease --help` needs none of it
     from jobq.errors import LeaseHeld  # noqa: PLC0415 - as above
     from jobq.lease.named import named_lease  # noqa: PLC0415 - as above
     from jobq.lease.store import store_of  # noqa: PLC0415 - as above
     from jobq.run.spawn.choose_spawner import spawner_for  # noqa: PLC0415 - as above
-    from jobq.run.worker.lease_command import Singleton, inherited_by_command  # noqa: PLC0415 - as above
+    from jobq.run.worker.lease_command import LeaseCommand, inherited_by_command  # noqa: PLC0415 - as above
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 
     named: set[int] = set()
@@ -144,11 +144,11 @@ async def _run(
             named.add(token)
             terminal.say(f"waiting: {text}")
 
-    with Records(terminal.say_record):
+    with LogRecords(terminal.say_record):
         async with spawner_for(settings) as spawner, resolve(spec, settings) as backend:
             await ready_for_lease(backend, name, says=False)
             store = store_of(backend)
-            singleton = Singleton(
+            singleton = LeaseCommand(
                 lambda on_extended: named_lease(
                     store, settings, name, on_extended=on_extended, on_busy=on_busy, **wanted
                 ),

@@ -13,7 +13,7 @@ from jobq.cli.display import terminal
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
-    from jobq.files.file_store import Place
+    from jobq.files.file_store import FileStore
     from jobq.journal.records import TaskRecord
     from jobq.journal.store import Journal
 
@@ -92,7 +92,7 @@ async def _show(
 class _Store:
     """The logs of one task where a worker writes all of them."""
 
-    def __init__(self, place: "Place", queue: str, task_id: str, printer: "_Printer") -> None:
+    def __init__(self, place: "FileStore", queue: str, task_id: str, printer: "_Printer") -> None:
         self._place = place
         self._queue = queue
         self._id = task_id

@@ -13,7 +13,7 @@ from jobq.formats import durations
 
 if TYPE_CHECKING:
     from jobq.backend import Backend, Delivery
-    from jobq.run.attempt.supervisor import Report
+    from jobq.run.attempt.supervisor import DeliveryReport
     from jobq.settings import Settings
 
 _HELP: Final = """Take one task and run it here, under its lease, as a worker does; print what it prints, then end.
@@ -69,16 +69,16 @@ def pull(
 
 
 async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any, *, as_json: bool) -> int:
-    from jobq.cli.display.passthrough_log import Screen  # noqa: PLC0415 - as above
+    from jobq.cli.display.passthrough_log import PassthroughLog  # noqa: PLC0415 - as above
     from jobq.events import Events  # noqa: PLC0415 - as above
     from jobq.run.worker.worker import Worker  # noqa: PLC0415 - as above
 
-    reports: list[Report] = []
+    reports: list[DeliveryReport] = []
 
-    def on_report(_delivery: "Delivery", report: "Report") -> None:
+    def on_report(_delivery: "Delivery", report: "DeliveryReport") -> None:
         reports.append(report)
 
-    with Screen(echo=echo) as screen:
+    with PassthroughLog(echo=echo) as screen:
         async with backend:
             worker = Worker(
                 backend,
@@ -99,17 +99,17 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
     return terminal.put_report(map(_object, reports), code) if as_json else code
 
 
-def _result(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
+def _result(report: "DeliveryReport") -> str:  # noqa: PLR0911 - one row a kind
     from jobq.run.attempt.retry import Cancel, SendOn  # noqa: PLC0415 - as above
     from jobq.run.attempt.settle import Settled  # noqa: PLC0415 - as above
-    from jobq.settlement import Complete, DeadLetter, Requeue  # noqa: PLC0415 - as above
+    from jobq.settlement import Complete, MoveToDeadLetters, Requeue  # noqa: PLC0415 - as above
 
     if report.settled is not Settled.YES:
         return "unknown" if report.settled is Settled.UNKNOWN else "lost"
     match report.verdict:
         case Complete():
             return "done"
-        case DeadLetter():
+        case MoveToDeadLetters():
             return "given_up"
         case Requeue():
             return "requeued"
@@ -120,9 +120,9 @@ def _result(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
     return "given_back"
 
 
-def _fate(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
+def _fate(report: "DeliveryReport") -> str:  # noqa: PLR0911 - one row a kind
     from jobq.run.attempt.retry import SendOn  # noqa: PLC0415 - as above
-    from jobq.settlement import DeadLetter, Requeue  # noqa: PLC0415 - as above
+    from jobq.settlement import MoveToDeadLetters, Requeue  # noqa: PLC0415 - as above
 
     outcome = report.outcome
     what = f" ({outcome.detail}, after {durations.show(round(outcome.duration, 1))})" if outcome is not None else ""
@@ -131,7 +131,7 @@ def _fate(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
             return f"done{what}"
         case "requeued", Requeue(_, delay):
             return f"did not succeed{what}; it may run again in {durations.show(round(delay.total_seconds(), 1))}"
-        case "given_up", DeadLetter(_, description):
+        case "given_up", MoveToDeadLetters(_, description):
             return f"was given up, see `jobq QUEUE dead list`: {description}"
         case "sent_on", SendOn(queue, task):
             return f"did not succeed{what}; it was sent on to queue {queue} as {task.id}"
@@ -144,13 +144,13 @@ def _fate(report: "Report") -> str:  # noqa: PLR0911 - one row a kind
     return f"lost its lease{what}; it will be delivered again"
 
 
-def _object(report: "Report") -> dict[str, Any]:
-    from jobq.settlement import DeadLetter, Release, Requeue  # noqa: PLC0415 - as above
+def _object(report: "DeliveryReport") -> dict[str, Any]:
+    from jobq.settlement import MoveToDeadLetters, Release, Requeue  # noqa: PLC0415 - as above
 
     fields: dict[str, Any] = {"id": report.task_id, "result": _result(report)}
     if isinstance(report.verdict, Requeue | Release):
         fields["delay_s"] = round(report.verdict.delay.total_seconds(), 3)
-    if isinstance(report.verdict, DeadLetter):
+    if isinstance(report.verdict, MoveToDeadLetters):
         fields |= {"reason": str(report.verdict.reason), "description": report.verdict.description}
     if (outcome := report.outcome) is not None:
         fields |= {

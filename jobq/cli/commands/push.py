@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jobq.backend import Backend
     from jobq.cli.submit.push_chunks import Echo
     from jobq.settings import Settings
-    from jobq.submit.input_lines import Template
+    from jobq.submit.input_lines import TaskOptions
 
 _HELP: Final = """Queue commands, which workers will run.
 
@@ -163,9 +163,9 @@ def push(
     as_json: bool,
 ) -> int:
     """Queue commands; see _HELP."""
-    from jobq.cli.submit.push_chunks import Echo, Stream, push_given, pusher_to  # noqa: PLC0415 - as above
+    from jobq.cli.submit.push_chunks import Echo, LinePush, push_given, pusher_to  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
-    from jobq.submit.input_lines import Input, Template, budgets_of  # noqa: PLC0415 - as above
+    from jobq.submit.input_lines import Input, TaskOptions, budgets_of  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
 
     settings = read_settings(
@@ -173,7 +173,7 @@ def push(
     )
     _check_rules(settings.on_exit, spec_of(ctx, settings), settings)
     queue = parse(spec_of(ctx, settings))  # before anything is read
-    template = Template(
+    template = TaskOptions(
         env=_variables(variables),
         cwd=None if cwd is None else str(Path.cwd() / cwd) if cwd else cwd,
         timeout=timeout.total_seconds() if timeout is not None else None,
@@ -231,7 +231,7 @@ def push(
                 lambda backend: _awaited(
                     backend,
                     echo,
-                    Stream(pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx)).run,
+                    LinePush(pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx)).run,
                 ),
                 settings,
                 interruptible=True,
@@ -259,7 +259,7 @@ def _check_rules(rules: Sequence[str], text: str, settings: "Settings") -> None:
     from dataclasses import replace  # noqa: PLC0415 - --help must not pay for it
 
     from jobq.errors import InvalidSpec  # noqa: PLC0415 - as above
-    from jobq.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.formats.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
     from jobq.spec import parse as parse_spec  # noqa: PLC0415 - as above
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 
@@ -307,7 +307,7 @@ def _push_resumably(
     ctx: click.Context,
     name: str,
     file: str | None,
-    template: "Template",
+    template: "TaskOptions",
     settings: "Settings",
     accepts_changes: bool,
     echo: "Echo",

@@ -18,7 +18,7 @@ from jobq.cli.worker_options import BACKOFF, MEMORY_LIMIT, NUM_WORKERS, STOP_GRA
 from jobq.formats import durations
 
 if TYPE_CHECKING:
-    from jobq.cli.localrun.local_run import Here
+    from jobq.cli.localrun.local_run import LocalRun
     from jobq.settings import Settings
     from jobq.submit.input_lines import Input
 
@@ -146,11 +146,11 @@ class _Run:
     async def work(self, *, resume: bool, resume_failed: bool, as_json: bool) -> int:
         """Do it and say how it went."""
         from jobq.cli.display import live_view  # noqa: PLC0415 - `jobq run --help` needs none of it
-        from jobq.cli.display.passthrough_log import Screen  # noqa: PLC0415 - as above
+        from jobq.cli.display.passthrough_log import PassthroughLog  # noqa: PLC0415 - as above
         from jobq.cli.localrun.input_feed import Feed  # noqa: PLC0415 - as above
         from jobq.cli.localrun.joblog import JobLog  # noqa: PLC0415 - as above
-        from jobq.cli.localrun.local_run import Here  # noqa: PLC0415 - as above
-        from jobq.cli.localrun.run_store import NamedQueue, temporary_queue  # noqa: PLC0415 - as above
+        from jobq.cli.localrun.local_run import LocalRun  # noqa: PLC0415 - as above
+        from jobq.cli.localrun.run_store import NamedRun, temporary_queue  # noqa: PLC0415 - as above
         from jobq.events import Events  # noqa: PLC0415 - as above
         from jobq.submit.input_lines import Input  # noqa: PLC0415 - as above
         from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
@@ -159,7 +159,7 @@ class _Run:
         began = time.monotonic()
         async with AsyncExitStack() as stack:
             source = stack.enter_context(Input(self._source)) if self._source is not None else None
-            named = NamedQueue(self._queue_file, self._settings) if self._queue_file is not None else None
+            named = NamedRun(self._queue_file, self._settings) if self._queue_file is not None else None
             entered = (
                 temporary_queue(self._settings)
                 if named is None
@@ -180,9 +180,9 @@ class _Run:
                 on_end = None if named is None else named.input_is_queued
                 context = stack.enter_context(traced_push(backend.name, "sqlite", self._settings.telemetry))
                 feed = Feed(backend, source, self._template(context), keeps_known=resume, on_end=on_end)
-            here = Here(backend, self._settings, feed, joblog)
+            here = LocalRun(backend, self._settings, feed, joblog)
             is_live = not as_json and live_view.is_wanted(self._settings.view)
-            with Screen(echo=self._echo, is_live=is_live) as screen:
+            with PassthroughLog(echo=self._echo, is_live=is_live) as screen:
                 events = Events(screen.on_event)
                 with traced(events, self._settings, backend.name, "sqlite") as adapt:
                     await here.run(screen, events, adapt)
@@ -195,17 +195,17 @@ class _Run:
         return terminal.put_report([_summary(here, time.monotonic() - began)], exit_code) if as_json else exit_code
 
     def _template(self, trace_context: Mapping[str, str]) -> Any:
-        from jobq.submit.input_lines import Template, budgets_of  # noqa: PLC0415 - as above
+        from jobq.submit.input_lines import TaskOptions, budgets_of  # noqa: PLC0415 - as above
 
         settings = self._settings
-        return Template(
+        return TaskOptions(
             timeout=self._timeout.total_seconds() if self._timeout is not None else None,
             trace_context=trace_context,
             cwd=str(Path.cwd()) if self._queue_file is not None else None,  # it may be resumed from elsewhere
             budgets=budgets_of(settings),
         )
 
-    def _say(self, here: "Here", seconds: float) -> None:
+    def _say(self, here: "LocalRun", seconds: float) -> None:
         for task in here.failures:
             where = f"line {task.line}" if task.line else f"task {task.id}"
             terminal.say(f"failed: {where} ({task.detail}): {terminal.shortened(task.command, 200)}", is_error=True)
@@ -223,7 +223,7 @@ class _Run:
         if resume is not None:
             terminal.say(resume, is_error=True)
 
-    def _how_to_resume(self, here: "Here") -> str | None:
+    def _how_to_resume(self, here: "LocalRun") -> str | None:
         if not here.left and here.input_is_queued:
             return None
         if self._queue_file is None:
@@ -241,7 +241,7 @@ async def _may_begin(source: "Input | None", *, resume: bool, resume_failed: boo
     return not resume or source.path != "-" or not await source.is_empty()
 
 
-def _summary(here: "Here", seconds: float) -> dict[str, Any]:
+def _summary(here: "LocalRun", seconds: float) -> dict[str, Any]:
     return {
         "done": here.done, "failed": here.failed, "failed_earlier": here.failed_earlier, "left": here.left,
         "input_is_queued": here.input_is_queued, "seconds": round(seconds, 3), "exit_code": here.exit_code,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jobq.backend import Backend
-    from jobq.server.run_server import Listening
+    from jobq.server.run_server import ListenOptions
     from jobq.server.tokens import TokenRecord
     from jobq.settings import Settings
 
@@ -108,7 +108,7 @@ def serve(
     spec = spec_of(ctx, settings)
     try:
         from jobq.server.app import Limits  # noqa: PLC0415 - the extra, and `jobq --help` must not pay for it
-        from jobq.server.run_server import Listening  # noqa: PLC0415 - as above
+        from jobq.server.run_server import ListenOptions  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         if error.name not in _BROUGHT:
             raise
@@ -116,7 +116,7 @@ def serve(
             f"the service needs {error.name!r}; install it with: pip install 'jobq[server]'"
         ) from error
     limits = Limits(rate=rate_limit, burst=2 * rate_limit)
-    listening = Listening(host=host, port=port, certificate=certificate, key=key, is_open=is_open, limits=limits)
+    listening = ListenOptions(host=host, port=port, certificate=certificate, key=key, is_open=is_open, limits=limits)
     _log_to_stderr()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(spec, settings, listening, as_json=as_json))
@@ -145,7 +145,7 @@ def _log_to_stderr() -> None:
         logger.propagate = False
 
 
-async def _serve(spec: str, settings: "Settings", listening: "Listening", *, as_json: bool) -> int:
+async def _serve(spec: str, settings: "Settings", listening: "ListenOptions", *, as_json: bool) -> int:
     """Serve until a signal; that is a good end."""
     from jobq.server.run_server import serve as serve_place  # noqa: PLC0415 - as above
 

@@ -31,7 +31,7 @@ _COUNTS: Final = ("visible", "leased", "scheduled", "dead", "total")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class TopSnapshot:
     """What one look at a queue saw.
 
     Attributes:
@@ -51,7 +51,7 @@ class Look:
 
 @click.command(cls=ExampleCommand, examples=("jobq demo top", "jobq demo top --interval 10s", "jobq demo top --once"))
 @click.option("--interval", metavar="DURATION", callback=duration, help="Between two looks. Default: 2s.")
-@click.option("--once", is_flag=True, help="Look once, print it and end.")
+@click.option("--once", is_flag=True, help="TopSnapshot once, print it and end.")
 @json_option
 @click.pass_context
 def top(ctx: click.Context, interval: timedelta | None, once: bool, as_json: bool) -> int:
@@ -81,7 +81,7 @@ def _is_screen() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in {"", "dumb"}
 
 
-async def _look(backend: "Backend", before: Look | None = None) -> Look:
+async def _look(backend: "Backend", before: TopSnapshot | None = None) -> TopSnapshot:
     """Look once; after the first time a fault is shown rather than raised: it may pass."""
     from jobq.journal.store import KeepsJournal  # noqa: PLC0415 - --help must not pay for pydantic
 
@@ -90,9 +90,11 @@ async def _look(backend: "Backend", before: Look | None = None) -> Look:
             journal = backend.journal if isinstance(backend, KeepsJournal) else None
             stats = await backend.stats()
             if journal is None:
-                return Look(at=time.monotonic(), stats=stats)
+                return TopSnapshot(at=time.monotonic(), stats=stats)
             kept = await journal.stats(_HOUR_SECONDS)
-            return Look(at=time.monotonic(), stats=stats, journal=kept, running=await journal.running(_MOST_ROWS))
+            return TopSnapshot(
+                at=time.monotonic(), stats=stats, journal=kept, running=await journal.running(_MOST_ROWS)
+            )
     except (JobqError, TimeoutError) as error:
         fault = str(error) or f"no answer within {_ANSWER_SECONDS:.3g} s"
         if before is None:
@@ -100,7 +102,7 @@ async def _look(backend: "Backend", before: Look | None = None) -> Look:
         return replace(before, fault=fault)
 
 
-async def _as_json(backend: "Backend", found: Look, pause: timedelta, *, once: bool) -> None:
+async def _as_json(backend: "Backend", found: TopSnapshot, pause: timedelta, *, once: bool) -> None:
     while True:
         terminal.put_json(_object(found))
         terminal.flush()
@@ -110,7 +112,7 @@ async def _as_json(backend: "Backend", found: Look, pause: timedelta, *, once: b
         found = await _look(backend, found)
 
 
-def _object(found: Look) -> dict[str, Any]:
+def _object(found: TopSnapshot) -> dict[str, Any]:
     journal = found.journal
     return {
         "counts": _counts(found.stats),
@@ -122,7 +124,7 @@ def _object(found: Look) -> dict[str, Any]:
     }
 
 
-async def _live(backend: "Backend", found: Look, pause: timedelta) -> None:
+async def _live(backend: "Backend", found: TopSnapshot, pause: timedelta) -> None:
     from rich.live import Live  # noqa: PLC0415 - only a terminal needs it
 
     first, before = found, None
@@ -144,7 +146,12 @@ def _print(drawn: "RenderableType") -> None:
 
 
 def _drawn(
-    queue: str, found: Look, before: Look | None = None, first: Look | None = None, *, height: int = 0
+    queue: str,
+    found: TopSnapshot,
+    before: TopSnapshot | None = None,
+    first: TopSnapshot | None = None,
+    *,
+    height: int = 0,
 ) -> "RenderableType":
     """Return what to show.
 
@@ -181,7 +188,7 @@ def _drawn(
     return Group(*lines)
 
 
-def _running(found: Look, height: int) -> list[str]:
+def _running(found: TopSnapshot, height: int) -> list[str]:
     """Return what runs, in as many lines as there are; what has no room is counted."""
     if not found.running:
         return ["nothing runs"]
@@ -192,7 +199,7 @@ def _running(found: Look, height: int) -> list[str]:
     return [*lines[:room], f"... {len(lines) - max(1, room)} more"]
 
 
-def _change(found: Look, first: Look) -> str:
+def _change(found: TopSnapshot, first: TopSnapshot) -> str:
     """Return what has changed since the first look: all that the counts alone say of a pace."""
     if not (found.stats.is_known and first.stats.is_known):
         return "the service does not say how many tasks there are"
@@ -212,7 +219,7 @@ def _sentence(counts: Mapping[str, int]) -> str:
     return "  ".join(f"{count} {terminal.visible(name)}" for name, count in counts.items())
 
 
-def _rate(found: Look, before: Look | None) -> float | None:
+def _rate(found: TopSnapshot, before: TopSnapshot | None) -> float | None:
     """Return how many attempts ended in a second between two looks; None before there are two."""
     if before is None or before.journal is None or found.journal is None or found.at <= before.at:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq.cli.common import ExampleCommand, read_settings, run_async, spec_of
-from jobq.cli.display.worker_log import Console
+from jobq.cli.display.worker_log import WorkerLog
 from jobq.cli.worker_options import BACKOFF, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW, option, time_option
 from jobq.events import Events
 
@@ -123,7 +123,7 @@ async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: 
     kind, holder = parse(spec).scheme, this_holder()
     is_live = live_view.is_wanted(settings.view, log_format=settings.log_format)
     sampler = UsageSampler(settings.memory_limit)
-    console = Console(
+    console = WorkerLog(
         common={"queue": backend.name, "backend": kind, "worker_id": holder, "host": host_of(holder)[0]},
         log_format=settings.log_format,
         echo_output=echo_output,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jobq.cli.display import format_task
 from jobq.cli.display.terminal import shortened, visible
 from jobq.formats import durations, sizes
-from jobq.formats.checkpoint_format import Saved
+from jobq.formats.checkpoint_format import StoredCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,8 @@ def record_as_json(record: "TaskRecord") -> dict[str, Any]:
         "leased": _moment(record.leased_at),
         "lease_left_s": None if record.lease_left is None else round(record.lease_left, 1),
         "cancel_requested": record.cancel_requested,
-        "checkpoint": Saved.decode(record.checkpoint).value,
-        "checkpoint_files": Saved.decode(record.checkpoint).archive,
+        "checkpoint": StoredCheckpoint.decode(record.checkpoint).value,
+        "checkpoint_files": StoredCheckpoint.decode(record.checkpoint).archive,
         "reason": record.reason,
         "description": record.description,
         "running": None,
@@ -93,7 +93,7 @@ def result_as_json(task_id: str, state: str, result: "TaskResult") -> dict[str, 
 
 def details(record: "TaskRecord") -> list[tuple[str, str]]:
     """Return where a task is, as labels and printable texts."""
-    last, saved = record.last, Saved.decode(record.checkpoint)
+    last, saved = record.last, StoredCheckpoint.decode(record.checkpoint)
     rows: list[tuple[str, str | None]] = [
         ("id", visible(record.id)),
         ("state", state_of(record)),

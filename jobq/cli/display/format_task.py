@@ -51,6 +51,8 @@ def as_json(body: bytes, *, env: bool) -> dict[str, Any]:
     fields: dict[str, Any] = task.model_dump(mode="json", exclude_none=True)
     if not env:
         fields["env"] = dict.fromkeys(task.env, HIDDEN)
+    if task.work is not None and task.work.signatures:
+        fields["signed_by"] = [signature.key_id for signature in task.work.signatures]
     return {"task": fields}
 
 

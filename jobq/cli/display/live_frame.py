@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, Writer
+from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, WriterThread
 
 Draw = Callable[[int, int], list[str]]  # from columns and rows to lines that are no wider and no more
 _FRAME_SECONDS: Final = 0.02  # between two frames: a task that prints line by line gets no frame for each
@@ -24,15 +24,15 @@ _WRAP: Final = b"\x1b[?7h"
 _CLEAR_BELOW: Final = b"\x1b[J"
 
 
-class FrameWriter(Writer):
+class FrameWriter(WriterThread):
     """A writer that draws a frame below the lines of a terminal.
 
     A terminal that takes nothing gets no frame either: the newest one waits, and replaces the one before it.
 
     Args:
-        dropped, on_fault: as for `Writer`.
+        dropped, on_fault: as for `WriterThread`.
         terminal: the descriptors that are the terminal; the frame is written to the first.
-        max_bytes: as for `Writer`.
+        max_bytes: as for `WriterThread`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FrameWriter(Writer):
             self._changed.notify()
 
     def stop(self, timeout_seconds: float) -> int:
-        """Remove the frame, and do as `Writer.stop`."""
+        """Remove the frame, and do as `WriterThread.stop`."""
         self.show(None)
         return super().stop(timeout_seconds)
 

@@ -74,7 +74,7 @@ def _is_pipe(descriptor: int) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
-class Progress:
+class TaskCounts:
     """Counts what becomes of tasks, by a worker's events."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class Depth:
         return f"queue: {', '.join(shown)}{late}" + (f" ({self._trouble})" if self._trouble else "")
 
 
-class Live:
+class LiveView:
     """Takes the snapshots.
 
     Args:
@@ -230,15 +230,15 @@ async def of_worker(
     """Show the view of a worker while entered.
 
     Args:
-        show: as for `Live`.
+        show: as for `LiveView`.
         events: of the worker.
         spec: its queue.
         settings: its settings.
         sampler: its sampler.
     """
-    progress, depth = Progress(), Depth(lambda: resolve(spec, settings))
+    progress, depth = TaskCounts(), Depth(lambda: resolve(spec, settings))
     events.subscribe(progress.on_event)
-    view = Live(
+    view = LiveView(
         show,
         sampler=sampler,
         slots=settings.num_workers,

@@ -19,7 +19,7 @@ def least_event_level() -> int:
     return _EVENTS_FROM[terminal.verbosity()]
 
 
-class Records(logging.Handler):
+class LogRecords(logging.Handler):
     """Passes on records while entered: errors with `--quiet`, all that jobq logs with `--verbose`, else warnings.
 
     Args:

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Final, Self
 
 from jobq.cli.display.live_frame import Draw, FrameWriter, same_terminal
-from jobq.cli.display.logging_handler import Records, least_event_level
+from jobq.cli.display.logging_handler import LogRecords, least_event_level
 from jobq.cli.display.terminal import cannot_write, paint
-from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, Writer
+from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, WriterThread
 
 OUT: Final = 1
 ERR: Final = 2
@@ -37,7 +37,7 @@ class Output:
     def __init__(self, *, is_live: bool, logs_to: int = ERR, max_bytes: int = MAX_WAITING_BYTES) -> None:
         is_one = logs_to == OUT or os.path.sameopenfile(OUT, ERR) or same_terminal(OUT, ERR)
         dropped = partial(self._dropped, logs_to)
-        writer = partial(Writer, on_fault=self._on_fault, max_bytes=max_bytes)
+        writer = partial(WriterThread, on_fault=self._on_fault, max_bytes=max_bytes)
         framed = partial(FrameWriter, on_fault=self._on_fault, max_bytes=max_bytes)
         terminal = frozenset({OUT, ERR} if is_one else {ERR})
         self._frames = framed(dropped, terminal=terminal) if is_live else None
@@ -46,7 +46,7 @@ class Output:
         # so that their order stays.
         self._out = self._err if is_one else writer(partial(self._dropped, OUT))
         self._least_level = least_event_level()
-        self._records = Records(self._on_record)
+        self._records = LogRecords(self._on_record)
         self.flush_seconds = 2.0
         self.lost_output = False
 

@@ -13,7 +13,7 @@ _MAX_WAITING_BYTES: Final = 64 * 1024 * 1024  # task output is data here: much m
 _FLUSH_SECONDS: Final = 60.0
 
 
-class Screen(Output):
+class PassthroughLog(Output):
     """Passes on what tasks print, line by line.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from jobq.cli.display.event_format import short_id
 from jobq.cli.display.terminal import paint, visible
 from jobq.formats import durations
-from jobq.run.process.usage import Reading
+from jobq.run.process.usage import UsageReading
 
 _LINES_ABOVE: Final = 5  # of a terminal: left to what scrolls
 _LEAST_ROWS: Final = 8  # with fewer there is no room for a table
@@ -34,7 +34,7 @@ class Slot(NamedTuple):
     task_id: str
     what: str
     age_seconds: float
-    reading: Reading | None
+    reading: UsageReading | None
 
 
 class _Column(NamedTuple):

@@ -15,7 +15,7 @@ from jobq.events import Event
 LogFormat = Literal["auto", "text", "json"]
 
 
-class Console(Output):
+class WorkerLog(Output):
     """Shows a worker's events and its tasks' output.
 
     Args:

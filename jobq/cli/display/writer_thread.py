@@ -16,7 +16,7 @@ _CHUNK_BYTES: Final = 64 * 1024
 _OVERHEAD_BYTES: Final = 64  # of an entry: bounds how many empty lines wait
 
 
-class Writer:
+class WriterThread:
     """A bounded queue of lines and one daemon thread that writes them, in order, to file descriptors.
 
     When the queue is full new lines are dropped and counted, and their number is written as soon as there is room.

@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 from jobq.backend import Backend
 from jobq.errors import DuplicateTask, JobqError
-from jobq.submit.input_lines import Input, Template
+from jobq.submit.input_lines import Input, TaskOptions
 from jobq.submit.line_batches import line_batches
 from jobq.submit.pusher import Pusher
 from jobq.task import Task
@@ -46,7 +46,7 @@ class Feed:
         self,
         backend: Backend,
         source: Input,
-        template: Template,
+        template: TaskOptions,
         *,
         keeps_known: bool,
         on_end: Callable[[int], Awaitable[None]] | None = None,

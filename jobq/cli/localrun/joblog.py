@@ -11,7 +11,7 @@ from jobq.backend import Delivery
 from jobq.cli.display import terminal
 from jobq.cli.display.format_task import what_runs
 from jobq.errors import ConfigurationError, MalformedTask
-from jobq.run.attempt.supervisor import Report
+from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.task import Outcome, OutcomeKind
 
 HEADER: Final = ("Seq", "Host", "Starttime", "JobRuntime", "Exitval", "Signal", "Command")
@@ -51,7 +51,7 @@ class Finished:
     last_line: str
 
     @classmethod
-    def of(cls, delivery: Delivery, report: Report, *, failed: bool, line: int, now: float) -> Self:
+    def of(cls, delivery: Delivery, report: DeliveryReport, *, failed: bool, line: int, now: float) -> Self:
         """Return what is known of a delivery that was settled just `now`."""
         outcome = report.outcome or Outcome(kind=OutcomeKind.CRASHED)
         written = outcome.output_tail.rstrip().splitlines()

@@ -6,8 +6,8 @@ from contextlib import nullcontext, suppress
 from typing import Final
 
 from jobq.backend import Backend, Delivery
-from jobq.cli.display.live_view import Live, beside
-from jobq.cli.display.passthrough_log import Screen
+from jobq.cli.display.live_view import LiveView, beside
+from jobq.cli.display.passthrough_log import PassthroughLog
 from jobq.cli.localrun.input_feed import Feed, line_of
 from jobq.cli.localrun.joblog import Finished, JobLog
 from jobq.errors import BackendUnavailable, JobqError
@@ -15,12 +15,12 @@ from jobq.events import Events
 from jobq.formats import durations
 from jobq.run.attempt.retry import is_unspent, verdict_of_caller
 from jobq.run.attempt.settle import Settled
-from jobq.run.attempt.supervisor import Report
+from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.run.process.usage import UsageSampler
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.telemetry.setup import Adapt
 
 LISTED: Final = 10  # how many failures are shown one by one
@@ -29,7 +29,7 @@ _HURRIED_FLUSH_SECONDS: Final = 2.0
 _CODE_OF: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 
 
-class Here:
+class LocalRun:
     """Works a queue in this process and counts.
 
     Args:
@@ -58,7 +58,7 @@ class Here:
         self.stopped_by: str | None = None
         self._backend = backend
         # The lists say what comes out of queues; these commands are the caller's own.
-        self._settings = settings.model_copy(update={"allow_commands": (), "allow_calls": ()})
+        self._settings = settings.model_copy(update={"allow_commands": (), "allow_calls": (), "require_signed": "off"})
         self._feed = feed
         self._joblog = joblog
         self._stopping = Stopping()
@@ -86,7 +86,7 @@ class Here:
         more = "" if self.input_is_queued else "+"
         return f"{self.done + self.failed} of {total}{more}" + (f", {self.failed} failed" if self.failed else "")
 
-    async def run(self, screen: Screen, events: Events, adapt: Adapt) -> None:
+    async def run(self, screen: PassthroughLog, events: Events, adapt: Adapt) -> None:
         """Work until all is done, or until asked to stop.
 
         Args:
@@ -115,7 +115,7 @@ class Here:
             on_report=self._on_report,
             sampler=sampler,
         )
-        view = Live(screen.show, sampler=sampler, slots=self._settings.num_workers, below=lambda _: [self.status()])
+        view = LiveView(screen.show, sampler=sampler, slots=self._settings.num_workers, below=lambda _: [self.status()])
         feeding = asyncio.create_task(self._bring_in(), name="feed")
         try:
             async with beside(view.run()) if screen.is_live else nullcontext():
@@ -157,14 +157,14 @@ class Here:
         stats = await self._backend.stats()
         return stats.unfinished
 
-    def _on_report(self, delivery: Delivery, report: Report) -> None:
+    def _on_report(self, delivery: Delivery, report: DeliveryReport) -> None:
         if report.settled is not Settled.YES:
             return
         # What tripped the breaker (--max-consecutive-failures) is left for --resume, and yet it is what went wrong.
         tripped = report.verdict is not None and is_unspent(delivery.task, report.outcome, report.verdict)
-        if not tripped and not isinstance(report.verdict, Complete | DeadLetter):
+        if not tripped and not isinstance(report.verdict, Complete | MoveToDeadLetters):
             return
-        failed = tripped or isinstance(report.verdict, DeadLetter)
+        failed = tripped or isinstance(report.verdict, MoveToDeadLetters)
         self.failed += failed
         self.done += not failed
         self._changed.set()

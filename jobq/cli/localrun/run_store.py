@@ -62,7 +62,7 @@ def _removed(folder: Path) -> bool:
     return True
 
 
-class NamedQueue:
+class NamedRun:
     """A queue in a file that stays.
 
     Args:

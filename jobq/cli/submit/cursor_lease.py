@@ -24,7 +24,7 @@ _MOST_NAME: Final = 80  # ids are made of it and have at most 100 characters
 
 
 @dataclass(frozen=True)
-class Cursor:
+class CursorLease:
     """What carries the cursor of a walk.
 
     Attributes:
@@ -39,7 +39,7 @@ class Cursor:
 @asynccontextmanager
 async def cursor_of(
     backend: Backend, queue: QueueSpec, settings: Settings, name: str, *, creates: bool, says: bool
-) -> AsyncIterator[Cursor]:
+) -> AsyncIterator[CursorLease]:
     """Yield what carries a walk's cursor, kept by the queue itself or by the one that JOBQ_LEASES names.
 
     Args:
@@ -57,7 +57,7 @@ async def cursor_of(
     async with nullcontext(backend) if settings.leases is None else resolve(settings.leases, settings) as keeper:
         lease = _walk_lease(keeper, settings, name)
         await ready_for_lease(keeper, name, creates=creates, says=says)
-        yield Cursor(lease, {"queue": str(queue)} if settings.leases else {})  # several queues may meet there
+        yield CursorLease(lease, {"queue": str(queue)} if settings.leases else {})  # several queues may meet there
 
 
 @contextmanager

@@ -8,19 +8,19 @@ from typing import Any, Final
 
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.cli.submit.cursor_lease import Cursor, saying_how_to_go_on
+from jobq.cli.submit.cursor_lease import CursorLease, saying_how_to_go_on
 from jobq.errors import MalformedTask
 from jobq.lease.traversal import Page, Traversal
 from jobq.submit import command_template
-from jobq.submit.input_lines import Template
+from jobq.submit.input_lines import TaskOptions
 from jobq.submit.pusher import BATCH_TASKS, Pusher
-from jobq.submit.record_sources import Record, Records
+from jobq.submit.record_sources import InputRecord, RecordSource
 from jobq.task import Task
 
 _BATCH_FIELDS: Final = ("count", "first", "items", "last", "number")
 
 
-def check(command: command_template.Template, records: Records, batch: int) -> None:
+def check(command: command_template.Template, records: RecordSource, batch: int) -> None:
     """Raise InvalidTemplate for a command that cannot be filled in with what the records have, as far as is known."""
     if batch > 1:
         command.check(_BATCH_FIELDS, many="items")
@@ -45,11 +45,11 @@ class Fanout:
     """
 
     pusher: Pusher
-    cursor: Cursor
+    cursor: CursorLease
     name: str
-    records: Records
+    records: RecordSource
     command: command_template.Template
-    template: Template
+    template: TaskOptions
     batch: int
     accepts_changes: bool = False
     skips_refused: bool = False
@@ -93,10 +93,10 @@ class Fanout:
         terminal.say(f"{self.pusher.summary()} of {walk.progress.handled} records{skipped}")
         return 0
 
-    async def _push(self, page: Page[Record], before: int) -> None:
+    async def _push(self, page: Page[InputRecord], before: int) -> None:
         await self.pusher.push_all(list(self._tasks(page.items, before)))
 
-    def _tasks(self, records: Sequence[Record], before: int) -> Iterator[Task]:
+    def _tasks(self, records: Sequence[InputRecord], before: int) -> Iterator[Task]:
         for start in range(0, len(records), self.batch):
             some = [one for one in records[start : start + self.batch] if one.fields.get("line") != ""]
             position = before + start
@@ -104,7 +104,7 @@ class Fanout:
             if task is not None:
                 yield task
 
-    def _task(self, records: list[Record], position: int) -> Task | None:
+    def _task(self, records: list[InputRecord], position: int) -> Task | None:
         """Return the task of some records; of those that are not refused, if these are to be left out."""
         try:
             return self._made(records, position)
@@ -122,7 +122,7 @@ class Fanout:
         terminal.say(f"left out: {refused}{more}")
         return None
 
-    def _is_good(self, record: Record, position: int) -> bool:
+    def _is_good(self, record: InputRecord, position: int) -> bool:
         try:
             self._made([record], position)
         except MalformedTask as error:
@@ -131,7 +131,7 @@ class Fanout:
             return False
         return True
 
-    def _made(self, records: Sequence[Record], position: int) -> Task:
+    def _made(self, records: Sequence[InputRecord], position: int) -> Task:
         for record in records:
             if record.refused:
                 raise MalformedTask(f"{record.where}: {record.refused}")

@@ -13,7 +13,7 @@ from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
 from jobq.cli.submit.create_queue import say_created
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
-from jobq.submit.input_lines import Input, Template
+from jobq.submit.input_lines import Input, TaskOptions
 from jobq.submit.line_batches import NumberedTask, line_batches
 from jobq.submit.pusher import BATCH_TASKS, Pusher
 from jobq.task import Task
@@ -90,7 +90,7 @@ async def push_given(pusher: Pusher, tasks: list[Task]) -> int:
     return 0
 
 
-class Stream:
+class LinePush:
     """Reads lines, queues them in batches, and knows at any time from which line to go on.
 
     Args:
@@ -100,7 +100,7 @@ class Stream:
         again: the command line that would read the rest from standard input, for messages.
     """
 
-    def __init__(self, pusher: Pusher, source: Input, template: Template, again: str) -> None:
+    def __init__(self, pusher: Pusher, source: Input, template: TaskOptions, again: str) -> None:
         self._pusher = pusher
         self._source = source
         self._template = template

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.cli.submit.cursor_lease import Cursor, saying_how_to_go_on
+from jobq.cli.submit.cursor_lease import CursorLease, saying_how_to_go_on
 from jobq.errors import MalformedTask
 from jobq.lease import data_sources
 from jobq.lease.data_sources import Line
 from jobq.lease.traversal import Page, Traversal
-from jobq.submit.input_lines import Template
+from jobq.submit.input_lines import TaskOptions
 from jobq.submit.pusher import BATCH_TASKS, Pusher
 from jobq.submit.resumable_file import WalkedFile
 from jobq.task import Task
@@ -39,10 +39,10 @@ class Resumable:
     """
 
     pusher: Pusher
-    cursor: Cursor
+    cursor: CursorLease
     name: str
     file: WalkedFile
-    template: Template
+    template: TaskOptions
     accepts_changes: bool
 
     async def run(self) -> int:
@@ -106,7 +106,7 @@ class Resumable:
         return self.template.task_of_line(content, f"{self.name}.{line.offset}")
 
 
-def _fingerprint(template: Template) -> str:
+def _fingerprint(template: TaskOptions) -> str:
     # Not where it was pushed from: each run of a tracing program has another span.
     fields: dict[str, Any] = {**asdict(template), "delay": None, "trace_context": {}}
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -12,8 +12,8 @@ from jobq.cli.interrupts import Interrupted
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.formats import durations
 from jobq.journal.store import journal_of
+from jobq.journal.wait_for_end import ended, patiently
 from jobq.task_handle import result_of
-from jobq.wait_for_end import ended, lag_of, patiently
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
@@ -44,7 +44,7 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
     try:
         with Bar("waiting", len(ids)) as bar:
             async with _until_hopeless(backend, left_ids, timeout):
-                lag = lag_of(backend)
+                lag = backend.capabilities.record_lag
                 async for id_, record in ended(journal, ids, away=away.say, lag=lag, unseen=lag > 0):
                     away.said = ""
                     done += 1

@@ -17,7 +17,7 @@ from jobq.cli.display import format_task, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import heard
 from jobq.errors import JobqError
-from jobq.submit.input_lines import Template
+from jobq.submit.input_lines import TaskOptions
 from jobq.submit.pusher import Pusher
 from jobq.task import Task
 from jobq.workspec import Counts, WorkSpecification, enqueue
@@ -83,7 +83,13 @@ def _imported(name: str, module_name: str) -> Any:
 
 
 async def push_specification(
-    pusher: Pusher, specification: Specification, template: Template, *, backend: Backend, dry_run: bool, as_json: bool
+    pusher: Pusher,
+    specification: Specification,
+    template: TaskOptions,
+    *,
+    backend: Backend,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Queue what a specification lists; in a dry run print it instead. Return the exit code.
 

@@ -3,11 +3,13 @@
 import re
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
 from jobq.errors import ConfigurationError
 from jobq.settings import Settings
+from jobq.signing.keys import TrustedKey
 from jobq.task import Task
 
 MOST_REFUSED: Final = 10  # different tasks in a row, none of which this worker may run: it is in the wrong place
@@ -25,26 +27,55 @@ def check(settings: Settings) -> None:
 def refusal(task: Task, settings: Settings) -> str | None:
     """Return why a worker with these lists does not run a task; None = it does, as without any list.
 
-    A list of commands allows no functions, and the reverse. Folders and variables change what a command does
-    (`BASH_ENV`, `LD_PRELOAD`, a module beside the one that is meant), so a task brings none that are not listed.
-
     Args:
         task: as it was received.
         settings: the worker's, with its lists.
     """
-    if not (settings.allow_commands or settings.allow_calls):
+    if task.work is not None and task.work.of_a_newer_jobq:
+        return f"it needs a newer jobq than this one: its work has {' and '.join(task.work.of_a_newer_jobq)}"
+    lists = Lists(settings.allow_commands, settings.allow_calls, settings.allow_variables)
+    return lists.refusal(task, "JOBQ_ALLOW_COMMANDS", "JOBQ_ALLOW_CALLS", "JOBQ_ALLOW_VARIABLES")
+
+
+def by_key(task: Task, key: TrustedKey) -> str | None:
+    """Return why a key may not have signed this task; None = it may."""
+    named = f"of its key {key.id}"
+    lists = Lists(key.commands, key.calls, key.variables)
+    return lists.refusal(task, f"the commands {named}", f"the functions {named}", f"the variables {named}")
+
+
+@dataclass(frozen=True)
+class Lists:
+    """What may run.
+
+    A list of commands allows no functions, and the reverse. Folders and variables change what a command does
+    (`BASH_ENV`, `LD_PRELOAD`, a module beside the one that is meant), so a task brings none that are not listed.
+
+    Attributes:
+        commands: programs, and regular expressions that begin with ^.
+        calls: functions.
+        variables: patterns of names. Without commands and calls there are no limits.
+    """
+
+    commands: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+
+    def refusal(self, task: Task, commands: str, calls: str, variables: str) -> str | None:
+        """Return why a task is not allowed, given what the lists are called; None = it is."""
+        if not (self.commands or self.calls):
+            return None
+        if task.call is not None and task.call not in self.calls:
+            return f"{task.call} is not among {calls}"
+        is_command = task.command is not None or task.argv is not None
+        if is_command and not _is_command_allowed(task, self.commands):
+            return f"its command is not among {commands}"
+        if task.cwd is not None:
+            return "it names a folder to run in, and what such lists name runs where the worker was started"
+        for name in task.env:
+            if not any(fnmatchcase(name, pattern) for pattern in self.variables):
+                return f"it brings the variable {name}, which is not among {variables}"
         return None
-    if task.call is not None and task.call not in settings.allow_calls:
-        return f"{task.call} is not among JOBQ_ALLOW_CALLS"
-    is_command = task.command is not None or task.argv is not None
-    if is_command and not _is_command_allowed(task, settings.allow_commands):
-        return "its command is not among JOBQ_ALLOW_COMMANDS"
-    if task.cwd is not None:
-        return "it names a folder to run in, and this worker runs what its JOBQ_ALLOW_ lists name where it was started"
-    for name in task.env:
-        if not any(fnmatchcase(name, pattern) for pattern in settings.allow_variables):
-            return f"it brings the variable {name}, which is not among JOBQ_ALLOW_VARIABLES"
-    return None
 
 
 def _is_command_allowed(task: Task, entries: Iterable[str]) -> bool:

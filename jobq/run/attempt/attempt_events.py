@@ -11,7 +11,7 @@ from jobq.formats.trace_context import ids_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict
 from jobq.run.attempt.settle import Settled
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Outcome, OutcomeKind, Task, Usage
 
 # The names are the public ones of the log (docs/deployment.md); the journal has words of its own.
@@ -96,7 +96,7 @@ class AttemptEvents:
             self._emit("task.not_settled", logging.WARNING)
         elif isinstance(verdict, Requeue):
             self._emit("task.retry_scheduled", delay_s=round(verdict.delay.total_seconds(), 3))
-        elif isinstance(verdict, DeadLetter):
+        elif isinstance(verdict, MoveToDeadLetters):
             self._emit(
                 "task.dead_lettered",
                 logging.ERROR,

@@ -19,21 +19,21 @@ from jobq.journal.records import (
     this_holder,
 )
 from jobq.run.attempt.retry import Cancel, Leave, Reason, SendOn, Verdict
-from jobq.run.process.usage import Reading
-from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue
+from jobq.run.process.usage import UsageReading
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue
 from jobq.task import Outcome, OutcomeKind, Task
 
 if TYPE_CHECKING:
-    from jobq.run.attempt.checkpoints import Checkpoints
+    from jobq.run.attempt.checkpoints import AttemptCheckpoints
 
-_THEN: Final = {Complete: "done", Requeue: "retry", DeadLetter: "dead", Cancel: "canceled", SendOn: MOVED}
+_THEN: Final = {Complete: "done", Requeue: "retry", MoveToDeadLetters: "dead", Cancel: "canceled", SendOn: MOVED}
 
 
 @runtime_checkable
 class Glimpsed(Protocol):
     """A running attempt that can be looked at."""
 
-    def reading(self) -> Reading | None:
+    def reading(self) -> UsageReading | None:
         """Return the last sample of what its tree uses; None before the first."""
         ...
 
@@ -53,7 +53,7 @@ class AttemptJournal:
         self._delivery = delivery
         self._started: float | None = None
         self._running: object = None
-        self._checkpoints: Checkpoints | None = None
+        self._checkpoints: AttemptCheckpoints | None = None
         self._cancel = asyncio.Event()
         if delivery.cancel_requested:
             self._cancel.set()
@@ -72,7 +72,7 @@ class AttemptJournal:
         """Wait until somebody wants the task to end; may never return."""
         await self._cancel.wait()
 
-    def started(self, running: object, checkpoints: "Checkpoints | None") -> None:
+    def started(self, running: object, checkpoints: "AttemptCheckpoints | None") -> None:
         """Take in that it runs: from now on each renewal has a beat of it."""
         self._started, self._running, self._checkpoints = time.time(), running, checkpoints
 
@@ -130,7 +130,7 @@ class AttemptJournal:
             pid=pid,
         )
         if outcome is None:
-            detail = verdict.description if isinstance(verdict, DeadLetter) else ""
+            detail = verdict.description if isinstance(verdict, MoveToDeadLetters) else ""
             return Record(replace(attempt, detail=detail[:MAX_DETAIL_CHARACTERS]))
         lost = f"; its result is not kept: {outcome.value_lost}" if outcome.value_lost else ""
         if isinstance(verdict, SendOn):
@@ -149,13 +149,13 @@ class AttemptJournal:
 
 
 def _is_canceled(verdict: Verdict) -> bool:
-    return isinstance(verdict, DeadLetter) and verdict.reason == Reason.CANCELED
+    return isinstance(verdict, MoveToDeadLetters) and verdict.reason == Reason.CANCELED
 
 
 def _outcome_of(verdict: Verdict, outcome: Outcome | None) -> str:
     if outcome is not None:
         return outcome.kind
-    return str(verdict.reason) if isinstance(verdict, DeadLetter) else OutcomeKind.CANCELED
+    return str(verdict.reason) if isinstance(verdict, MoveToDeadLetters) else OutcomeKind.CANCELED
 
 
 def _program(task: Task) -> str:

@@ -19,12 +19,12 @@ from typing import Final
 from jobq.backend import Backend, Delivery
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, LockLost
 from jobq.fencing import FencingNumber
-from jobq.files.archive import Unfit, pack, unpack
-from jobq.files.file_store import Place, place_at
+from jobq.files.archive import ArchiveRefused, pack, unpack
+from jobq.files.file_store import FileStore, place_at
 from jobq.files.remove_tree import remove_beside, remove_tree
 from jobq.files.rights_of import rights_of
 from jobq.files.threads import in_thread
-from jobq.formats.checkpoint_format import Saved
+from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.process.spawner import StartFailed
 from jobq.run.process.task_folder import TaskFolder
@@ -45,7 +45,7 @@ class Archives:
         most_bytes: of one checkpoint.
     """
 
-    def __init__(self, place: Place, queue: str, most_bytes: int) -> None:
+    def __init__(self, place: FileStore, queue: str, most_bytes: int) -> None:
         self.place = place
         self.queue = queue
         self.most_bytes = most_bytes
@@ -72,7 +72,7 @@ async def archives_of(backend: Backend, settings: Settings) -> AsyncIterator[Arc
         yield Archives(place, backend.name, settings.checkpoint_max)
 
 
-class Checkpoints:
+class AttemptCheckpoints:
     """One attempt's.
 
     Args:
@@ -96,7 +96,7 @@ class Checkpoints:
         self._make_folder = make_folder
         self._owned = owned
         self._restored: Path | None = None
-        self._saved = Saved.decode(delivery.checkpoint_value)
+        self._saved = StoredCheckpoint.decode(delivery.checkpoint_value)
         self._fencing = delivery.fencing
         self._task_id = delivery.id
         # Of two tasks of one id, as a Storage Queue may hold them, neither removes the other's (S9). Another program
@@ -152,7 +152,7 @@ class Checkpoints:
 
     async def _restore(self, archives: Archives, name: str, folder: Path) -> None:
         if not name.startswith(f"{archives.queue}/{self._task_id}/") or ".." in name.split("/"):
-            raise Unfit("the checkpoint names files that are another task's")
+            raise ArchiveRefused("the checkpoint names files that are another task's")
         fetched = self._make_folder() / "archive"
         try:
             source = await archives.place.fetch(name, fetched)
@@ -164,7 +164,7 @@ class Checkpoints:
     async def checkpoint(self, value: str) -> None:
         """Save a value, and leave the files as they were; raises as `LeaseKeeper.checkpoint` does."""
         async with self._saving:
-            await self._keep(Saved(value, self._saved.archive))
+            await self._keep(StoredCheckpoint(value, self._saved.archive))
 
     async def checkpoint_folder(self) -> None:
         """Save what lies in the folder, and leave the value as it was.
@@ -186,7 +186,7 @@ class Checkpoints:
                 raise BackendUnavailable(f"the files were not saved: {error.strerror or error}") from None
             former = self._saved.archive
             try:
-                await self._keep(Saved(self._saved.value, name))
+                await self._keep(StoredCheckpoint(self._saved.value, name))
             except LockLost:
                 with suppress(JobqError, OSError):  # surely not the task's checkpoint; what stays costs space only
                     await self._archives.place.remove(name)
@@ -220,7 +220,7 @@ class Checkpoints:
         owner = None if self._owned is None else self._owned.owner
         return None if owner is None else rights_of(*owner)
 
-    async def _keep(self, saved: Saved) -> None:
+    async def _keep(self, saved: StoredCheckpoint) -> None:
         await self._keeper.checkpoint(saved.encode())
         self._saved = saved
 

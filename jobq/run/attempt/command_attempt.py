@@ -10,17 +10,17 @@ from typing import Final
 
 from jobq.formats import sizes
 from jobq.journal.records import MAX_VALUE_BYTES
-from jobq.run.attempt.checkpoints import Checkpoints
+from jobq.run.attempt.checkpoints import AttemptCheckpoints
 from jobq.run.attempt.result import with_written
 from jobq.run.process.oom import OomWitness
 from jobq.run.process.output import OutputReader
 from jobq.run.process.spawner import ExitStatus, Process, StatusLost
 from jobq.run.process.task_folder import read_result
-from jobq.run.process.usage import Reading, Watch
+from jobq.run.process.usage import UsageReading, Watch
+from jobq.settlement import TAIL_CHARACTERS
 from jobq.task import Outcome, OutcomeKind, Usage
 
 DRAIN_SECONDS: Final = 1.0  # how long output is awaited after the leader's exit; an escaped child may hold the pipe
-_TAIL_BYTES: Final = 4096
 
 
 class CommandRunning:
@@ -34,7 +34,7 @@ class CommandRunning:
         oom: OomWitness,
         result_file: Path | None,
         on_close: Callable[[], None],
-        checkpoints: Checkpoints | None = None,
+        checkpoints: AttemptCheckpoints | None = None,
     ) -> None:
         self.pid = process.pid
         self.checkpoints = checkpoints
@@ -81,14 +81,14 @@ class CommandRunning:
                 outcome = replace(outcome, detail=detail, out_of_memory=self._oom.is_certain)
             await self._output.drain(DRAIN_SECONDS)
             tail = self._output.tail
-            outcome = replace(outcome, output_tail=tail.text(_TAIL_BYTES), output=tail.text())
+            outcome = replace(outcome, output_tail=tail.text(TAIL_CHARACTERS), output=tail.text())
             self._outcome = with_written(outcome, self._result())
         return self._outcome
 
     def _result(self) -> bytes | None:
         return None if self._result_file is None else read_result(self._result_file, MAX_VALUE_BYTES)
 
-    def reading(self) -> Reading | None:
+    def reading(self) -> UsageReading | None:
         """Return the last sample of what its tree uses."""
         return self._watch.reading
 

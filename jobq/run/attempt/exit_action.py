@@ -1,8 +1,8 @@
-"""What a task's exit rules say of one end; the rules themselves are `jobq.exit_rules`."""
+"""What a task's exit rules say of one end; the rules themselves are `jobq.formats.exit_rules`."""
 
 import signal
 
-from jobq.exit_rules import Action, parse
+from jobq.formats.exit_rules import Action, parse
 from jobq.task import Outcome, OutcomeKind, Task
 
 
@@ -17,11 +17,6 @@ def action_for(task: Task, outcome: Outcome) -> Action | None:
         facts |= set() if outcome.exit_code is None else {str(outcome.exit_code)}
         facts |= set() if outcome.signal is None else {_signal_name(outcome.signal)}
     return next((action for when, action in map(parse, task.on_exit) if when in facts), None)
-
-
-def onward_queues(task: Task) -> set[str]:
-    """Return the queues to which the task's rules may send it on."""
-    return {action.queue for _, action in map(parse, task.on_exit or ()) if action.queue}
 
 
 def _signal_name(number: int) -> str:

@@ -14,12 +14,12 @@ from typing import Final
 
 from jobq.backend import Backend
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
+from jobq.formats.exit_rules import queues_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt import retry
-from jobq.run.attempt.exit_action import onward_queues
 from jobq.run.attempt.retry import Leave, SendOn
 from jobq.run.attempt.settle import Patience
-from jobq.settlement import DeadLetter
+from jobq.settlement import MoveToDeadLetters
 from jobq.spec import sibling
 from jobq.task import Outcome, Task
 
@@ -30,7 +30,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 
 
-class Onward:
+class OnwardQueues:
     """The queues to which one worker sends tasks on.
 
     Args:
@@ -43,7 +43,7 @@ class Onward:
 
     def warn_of(self, task: Task) -> None:
         """Log, once for each, that a rule of this task names a queue that is not listed."""
-        for name in sorted(onward_queues(task) - self.names - self._warned):
+        for name in sorted(queues_of(task.on_exit or ()) - self.names - self._warned):
             self._warned.add(name)
             _log.warning(
                 "task %s may go on in queue %s by its rule, which %s does not list: it would be a dead letter here",
@@ -59,8 +59,8 @@ async def sent_on(
     outcome: Outcome | None,
     keeper: LeaseKeeper,
     patience: Patience,
-    onward: Onward,
-) -> SendOn | DeadLetter | Leave:
+    onward: OnwardQueues,
+) -> SendOn | MoveToDeadLetters | Leave:
     """Push it, and return the verdict that is left to settle.
 
     Args:

@@ -21,7 +21,6 @@ from jobq.backend import Delivery
 from jobq.clock import Clock
 from jobq.errors import MalformedTask
 from jobq.run.attempt.retry import Backoff, is_one_crash_from_its_end, times_given_back
-from jobq.task import Task
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,7 +42,7 @@ class Admission(Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """What is done with one delivery.
 
     Attributes:
@@ -69,7 +68,7 @@ class Neighbours:
         self._next_turn = 0.0  # boottime in seconds before which no room is made
         self._made_room_at: float | None = None
 
-    def places(self, deliveries: Sequence[Delivery], *, is_idle: bool) -> list[tuple[Delivery, Place]]:
+    def places(self, deliveries: Sequence[Delivery], *, is_idle: bool) -> list[tuple[Delivery, Placement]]:
         """Decide what is done with deliveries that came together; at most one is ALONE, and comes last.
 
         Args:
@@ -80,16 +79,16 @@ class Neighbours:
         alone = max(last, key=last.__getitem__, default=None)
         if alone is not None and not (is_idle and len(last) == len(deliveries)):
             alone = self._makes_room_for(alone, last[alone])
-        beside = Place(Admission.START if alone is None else Admission.BACK)
+        beside = Placement(Admission.START if alone is None else Admission.BACK)
         found = [
-            (each, Place(Admission.LATER) if number in last else beside)
+            (each, Placement(Admission.LATER) if number in last else beside)
             for number, each in enumerate(deliveries)
             if number != alone
         ]
         if alone is not None:
             doublings = min(max(0, last[alone] - PATIENT), 32)
             patience = min(FIRST_WAIT_SECONDS * 2**doublings, LONGEST_WAIT_SECONDS)
-            found.append((deliveries[alone], Place(Admission.ALONE, patience)))
+            found.append((deliveries[alone], Placement(Admission.ALONE, patience)))
         return found
 
     def have_room(self) -> None:
@@ -107,11 +106,11 @@ class Neighbours:
         return number
 
 
-def delay(task: Task, backoff: Backoff) -> timedelta:
-    """Return for how long a task goes back that needs room: each time longer, even where the user wants no backoff."""
+def delay(times: int, backoff: Backoff) -> timedelta:
+    """Return for how long a task goes back for this, its 1st or later, time: longer, even if no backoff is wanted."""
     longest = max(backoff.longest, LEAST_BACKOFF.longest)
     first = max(backoff.first, LEAST_BACKOFF.first)
-    return Backoff(first=first, longest=longest, jitter=backoff.jitter).delay(times_given_back(task) + 1)
+    return Backoff(first=first, longest=longest, jitter=backoff.jitter).delay(times)
 
 
 def _last_attempt(delivery: Delivery) -> int | None:

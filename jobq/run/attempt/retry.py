@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import Final
 
 from jobq.errors import MalformedTask
-from jobq.exit_rules import Action
+from jobq.formats.exit_rules import Action
 from jobq.run.attempt.exit_action import action_for
-from jobq.settlement import Complete, DeadLetter, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue, Settlement
 from jobq.task import Outcome, OutcomeKind, Task
 
 _BURIED_LATER: Final = timedelta(minutes=1)  # until what cannot be buried is tried again
@@ -32,6 +32,12 @@ class Reason(StrEnum):
     PREEMPTED = "preempted"
     CANCELED = "canceled"
     MALFORMED = "malformed"
+    UNSIGNED = "unsigned"
+    BAD_SIGNATURE = "bad_signature"
+    REVOKED_KEY = "revoked_key"
+    WRONG_QUEUE = "wrong_queue"
+    EXPIRED = "expired"
+    REPLAYED = "replayed"
 
 
 @dataclass(frozen=True)
@@ -110,22 +116,22 @@ def times_given_back(task: Task) -> int:
     return max(0, task.counters.ends - task.counters.failures - task.counters.preemptions)
 
 
-def refusal(task: Task, deliveries: int) -> DeadLetter | None:
+def refusal(task: Task, deliveries: int) -> MoveToDeadLetters | None:
     """Return why a delivery must not even start: it was given up before, or its crashes are used up."""
     if _is_given_up(task):
         why = "given up before, and it could not be written to the dead letters then; the worker's log says why"
-        return DeadLetter(Reason.FAILED, why)
+        return MoveToDeadLetters(Reason.FAILED, why)
     crashes = crashes_before(task, deliveries)
     if crashes <= task.budgets.crashes:
         return None
-    return DeadLetter(
+    return MoveToDeadLetters(
         Reason.CRASHED,
         f"{crashes} deliveries ended without a word: the worker died, or lost the lease; at most"
         f" {task.budgets.crashes} are forgiven (--max-crashes)",
     )
 
 
-def unburied(task: Task, verdict: DeadLetter) -> Requeue | None:
+def unburied(task: Task, verdict: MoveToDeadLetters) -> Requeue | None:
     """Return the verdict that puts back a task which cannot be buried: its next delivery only buries it (S7).
 
     Without a record each such end would count as a crash, and the task would run again, without a retry of its own.
@@ -159,19 +165,21 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
         case OutcomeKind.LOCK_LOST:
             return Leave()
         case OutcomeKind.CANCELED:
-            return DeadLetter(Reason.CANCELED, _description("canceled", 1, outcome))
+            return MoveToDeadLetters(Reason.CANCELED, _description("canceled", 1, outcome))
         case OutcomeKind.PREEMPTED:
             if counters.preemptions >= budgets.preemptions:
-                return DeadLetter(Reason.PREEMPTED, _description("given back", counters.preemptions + 1, outcome))
+                return MoveToDeadLetters(
+                    Reason.PREEMPTED, _description("given back", counters.preemptions + 1, outcome)
+                )
             return Requeue(task.counters.raised(preemptions=1))
         case OutcomeKind.FAILED | OutcomeKind.TIMED_OUT:
             if counters.failures >= budgets.retries:
-                return DeadLetter(_failure(outcome), _description("failed", counters.failures + 1, outcome))
+                return MoveToDeadLetters(_failure(outcome), _description("failed", counters.failures + 1, outcome))
             return Requeue(counters.raised(failures=1), backoff.delay(counters.failures + 1))
         case OutcomeKind.CRASHED:
             crashes = crashes_before(task, deliveries) + 1
             if crashes > budgets.crashes:
-                return DeadLetter(Reason.CRASHED, _description("crashed", crashes, outcome))
+                return MoveToDeadLetters(Reason.CRASHED, _description("crashed", crashes, outcome))
             return Requeue(counters.raised(ends=0), backoff.delay(crashes))
 
 
@@ -181,7 +189,7 @@ def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> 
     if action.queue:
         return SendOn(action.queue, task)
     if action.kind == "fail" or failures >= task.budgets.retries:
-        return DeadLetter(_failure(outcome), _description("failed", failures + 1, outcome))
+        return MoveToDeadLetters(_failure(outcome), _description("failed", failures + 1, outcome))
     delay = backoff.delay(failures + 1) if action.delay is None else action.delay
     return Requeue(task.counters.raised(failures=1), delay)
 
@@ -196,20 +204,20 @@ def verdict_of_caller(task: Task, deliveries: int, outcome: Outcome, backoff: Ba
     return verdict(task, deliveries, outcome, backoff)
 
 
-def outgrown(outcome: Outcome | None, fault: MalformedTask) -> DeadLetter | Leave:
+def outgrown(outcome: Outcome | None, fault: MalformedTask) -> MoveToDeadLetters | Leave:
     """Return the verdict on a task that cannot be put back, since its message has no room for one more count.
 
     One that failed ends so: its retries could not be counted (S7). Any other is left to its lease, and counts a crash.
     """
     if outcome is None or outcome.kind not in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT}:
         return Leave()
-    return DeadLetter(_failure(outcome), f"{outcome.detail}; it cannot be put back: it {fault}")
+    return MoveToDeadLetters(_failure(outcome), f"{outcome.detail}; it cannot be put back: it {fault}")
 
 
-def not_sent_on(verdict: SendOn, outcome: Outcome | None, cause: str) -> DeadLetter:
+def not_sent_on(verdict: SendOn, outcome: Outcome | None, cause: str) -> MoveToDeadLetters:
     """Return the verdict on a task that cannot go on in another queue."""
     last = outcome or Outcome(kind=OutcomeKind.FAILED)
-    return DeadLetter(
+    return MoveToDeadLetters(
         _failure(last), f"{_description('failed', 1, last)}; it could not be sent on to queue {verdict.queue}: {cause}"
     )
 

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from jobq.backend import Delivery
 from jobq.formats import strict_json
-from jobq.formats.checkpoint_format import Saved
+from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.attempt.checkpoints import Archives, Checkpoints
+from jobq.run.attempt.checkpoints import Archives, AttemptCheckpoints
 from jobq.run.attempt.command_attempt import CommandRunning
-from jobq.run.attempt.task_socket import TaskLine
+from jobq.run.attempt.task_socket import TaskSocket
 from jobq.run.process.environment import argv_of, may_be_forked, task_environment
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import Sinks
@@ -107,7 +107,7 @@ class CommandRunner:
         on_line: OnLine,
         sampler: UsageSampler,
         folder: TaskFolder,
-        line: TaskLine,
+        line: TaskSocket,
         archives: Archives | None = None,
         sinks: Sinks = lambda _id, _attempt: nowhere(),
         oom: OomCounter,
@@ -154,7 +154,7 @@ class CommandRunner:
                     if self._archives is not None:
                         kept = self._folder.of((user.uid, user.gid))
                         held.callback(kept.close)
-                checkpoints = Checkpoints(delivery, keeper, self._archives, self._folder.new_folder, kept)
+                checkpoints = AttemptCheckpoints(delivery, keeper, self._archives, self._folder.new_folder, kept)
                 held.callback(checkpoints.close)
                 await checkpoints.restore()
                 socket = await self._line.admit(checkpoints, own)
@@ -196,7 +196,7 @@ class CommandRunner:
         user: TaskUser | None = None,
         folder: TaskFolder | None = None,
         variables: Mapping[str, str] | None = None,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: AttemptCheckpoints | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> CommandRunning:
         """Spawn any program as an attempt of a task; raises StartFailed.
@@ -218,7 +218,7 @@ class CommandRunner:
             queue_name=self._queue_name,
             fencing=delivery.fencing,
             attempt=delivery.deliveries,
-            checkpoint=Saved.decode(delivery.checkpoint_value).value,
+            checkpoint=StoredCheckpoint.decode(delivery.checkpoint_value).value,
             base=self._environment if user is None else user.environment(self._environment),
             mode=self._settings.task_env,
         )

@@ -22,7 +22,7 @@ from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict, outgrown, unburied
 from jobq.run.racing import first_of
 from jobq.run.stopping import Stopping
-from jobq.settlement import Complete, DeadLetter, Record, Release, Settlement
+from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Record, Release, Settlement
 from jobq.task import Outcome, TaskResult
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,6 @@ _LONGEST_PAUSE_SECONDS: Final = 5.0
 STOPPING_SECONDS: Final = 5.0  # for the repetitions once the worker has to stop
 AT_ONCE_SECONDS: Final = 2.0  # and once it has to stop without grace
 GIVE_BACK_SECONDS: Final = 5.0  # for those of giving back what was never started
-_TAIL_CHARACTERS: Final = 4096  # of the output, in a dead letter (architecture 11)
 
 
 class Settled(StrEnum):
@@ -89,7 +88,7 @@ async def settle(
         _log.error("task %s cannot be settled: it %s", delivery.id, fault)
         instead = outgrown(outcome, fault)
         return Settled.LOST if isinstance(instead, Leave) else await settled_as(instead)
-    if settled is Settled.YES or not isinstance(verdict, DeadLetter) or keeper.lock_lost_event.is_set():
+    if settled is Settled.YES or not isinstance(verdict, MoveToDeadLetters) or keeper.lock_lost_event.is_set():
         return settled
     await _record(delivery, verdict, lambda record: settled_as(record, Patience(clock, AT_ONCE_SECONDS, stopping)))
     return settled
@@ -121,7 +120,9 @@ async def give_back(
         return Settled.LOST
 
 
-async def _record(delivery: Delivery, verdict: DeadLetter, settle_as: Callable[[Verdict], Awaitable[Settled]]) -> None:
+async def _record(
+    delivery: Delivery, verdict: MoveToDeadLetters, settle_as: Callable[[Verdict], Awaitable[Settled]]
+) -> None:
     """Put back what cannot be buried, with its end recorded: it must not run again for that (S7)."""
     try:
         record = unburied(delivery.task, verdict)
@@ -198,7 +199,7 @@ def _settlement(verdict: Verdict, outcome: Outcome | None, record: Record | None
     match verdict:
         case Release():
             return verdict
-        case DeadLetter(_, description):
+        case MoveToDeadLetters(_, description):
             return replace(verdict, description=_with_output(description, outcome), record=record)
         case Complete() | Cancel() | SendOn():
             then = "canceled" if isinstance(verdict, Cancel) else MOVED if isinstance(verdict, SendOn) else "done"
@@ -222,4 +223,4 @@ def _result(outcome: Outcome | None) -> TaskResult:
 def _with_output(description: str, outcome: Outcome | None) -> str:
     if outcome is None or not outcome.output_tail:
         return description
-    return f"{description}\nlast output:\n{outcome.output_tail[-_TAIL_CHARACTERS:]}"
+    return f"{description}\nlast output:\n{outcome.output_tail[-TAIL_CHARACTERS:]}"

@@ -19,22 +19,25 @@ from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.attempt_journal import AttemptJournal
-from jobq.run.attempt.forward import Onward, sent_on
-from jobq.run.attempt.neighbours import Admission, Place
+from jobq.run.attempt.forward import OnwardQueues, sent_on
+from jobq.run.attempt.neighbours import Admission, Placement
 from jobq.run.attempt.result import fit_to_keep
 from jobq.run.attempt.retry import Backoff, Cancel, Judge, Leave, Reason, SendOn, Verdict
 from jobq.run.attempt.runner import Runner, Running
 from jobq.run.attempt.settle import Patience, Settled, give_back, settle
+from jobq.run.attempt.signature_check import Refused, SignatureCheck, Verified
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.process.spawner import Deadline, StartFailed, StatusLost
 from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
+from jobq.signing.signer import locations
+from jobq.spec import origin_of
 from jobq.task import Outcome, OutcomeKind, Task
 
 if TYPE_CHECKING:
-    from jobq.run.attempt.checkpoints import Checkpoints
+    from jobq.run.attempt.checkpoints import AttemptCheckpoints
 
 _log = logging.getLogger(__name__)
 SAVE_SECONDS = 3.0  # after the grace, for the files of a task that was stopped: all within 30 s (P8)
@@ -42,7 +45,7 @@ START_SECONDS = 3.0  # how long a start may still take once the worker has to st
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class DeliveryReport:
     """What became of one delivery.
 
     Attributes:
@@ -89,9 +92,16 @@ class Supervisor:
     chance: random.Random = field(default_factory=random.Random)
 
     @cached_property
-    def onward(self) -> Onward:
+    def onward(self) -> OnwardQueues:
         """Where a task's rule may send it on."""
-        return Onward(self.settings.onward_queues)
+        return OnwardQueues(self.settings.onward_queues)
+
+    @cached_property
+    def signatures(self) -> SignatureCheck:
+        """Whose signatures count."""
+        origin = origin_of(self.backend)
+        names = locations(self.settings, None if origin is None else origin[0])
+        return SignatureCheck(self.settings, names, self.backend.name)
 
     @property
     def lease(self) -> timedelta:
@@ -102,7 +112,8 @@ class Supervisor:
         """Return the timing of the lease.
 
         Raises:
-            ConfigurationError: it cannot be had, or kept (rule 1.3(4)); or a list of what is allowed cannot be read.
+            ConfigurationError: it cannot be had, or kept (rule 1.3(4)); or a list of what is allowed, or of the keys
+                that are trusted, cannot be read.
         """
         able = self.backend.capabilities
         if not able.min_lease <= self.lease <= (able.max_lease or self.lease):
@@ -112,11 +123,12 @@ class Supervisor:
                 f" grants at least {durations.show(able.min_lease)}{at_most}; change --visibility-timeout"
             )
         allowed.check(self.settings)
+        self.signatures.check()
         timing = timing_for(self.lease, self.settings)
         timing.check(allow_short=self.settings.allow_short_lease)
         return timing
 
-    async def execute(self, delivery: Delivery, since: Moment, place: Place = Place()) -> Report:  # noqa: B008 - frozen
+    async def execute(self, delivery: Delivery, since: Moment, place: Placement = Placement()) -> DeliveryReport:  # noqa: B008 - frozen
         """Carry one delivery through.
 
         Args:
@@ -130,7 +142,7 @@ class Supervisor:
 class _Attempt:
     """The steps of one attempt, in the order in which they stand."""
 
-    def __init__(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Place) -> None:
+    def __init__(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Placement) -> None:
         self._with = supervisor
         self._delivery = delivery
         self._place = place
@@ -146,10 +158,10 @@ class _Attempt:
             on_extended=self._deadline.move,
             on_renewal=self._events.renewed,
         )
-        self._checkpoints: Checkpoints | None = None
+        self._checkpoints: AttemptCheckpoints | None = None
         self._save_by = 0.0  # boottime in seconds
 
-    async def run(self) -> Report:
+    async def run(self) -> DeliveryReport:
         try:
             if not await self._keeper.confirm():
                 self._events.leased()
@@ -159,28 +171,36 @@ class _Attempt:
         finally:
             self._free_slot()
 
-    async def _run(self) -> Report:
+    async def _run(self) -> DeliveryReport:
+        verified = self._with.signatures.verify(self._delivery.id, self._delivery.body, self._with.clock.wall())
+        if isinstance(verified, Refused):
+            self._events.leased()
+            return await self._refuse(verified)
         task: Task | None = None
         try:
             task = self._delivery.task
             retry.check_counters(task, self._delivery.deliveries)
         except MalformedTask as error:
             self._events.leased(task)
-            return await self._settle(DeadLetter(Reason.MALFORMED, str(error)), None)
+            return await self._settle(MoveToDeadLetters(Reason.MALFORMED, str(error)), None)
         self._events.leased(task)
+        return await self._run_task(task, verified)
+
+    async def _run_task(self, task: Task, verified: Verified | None) -> DeliveryReport:
         self._with.onward.warn_of(task)
         has_room = await self._has_room()
-        if self._journal.is_canceled:
-            return await self._settle(Cancel(), None)
-        refusal = retry.refusal(task, self._delivery.deliveries)
-        if refusal is not None:
-            return await self._settle(refusal, None)
+        end = Cancel() if self._journal.is_canceled else retry.refusal(task, self._delivery.deliveries)
+        if end is not None:
+            return await self._settle(end, None)
         if self._is_stopped() or self._place.admission is Admission.BACK:
             return await self._let_go()
-        if (why := allowed.refusal(task, self._with.settings)) is not None:
-            self._events.not_allowed(why)
-        if why is not None or not has_room:
-            return replace(await self._go_back(task), not_allowed=why is not None)
+        refused = self._with.signatures.compare(task, verified)
+        if refused is None and (why := allowed.refusal(task, self._with.settings)) is not None:
+            refused = Refused(why)
+        if refused is not None:
+            return await self._refuse(refused)
+        if not has_room:
+            return await self._go_back(neighbours.delay(retry.times_given_back(task) + 1, self._backoff()))
         outcome = await self._attempt(task)
         self._free_slot()
         return await self._conclude(task, outcome)
@@ -205,13 +225,21 @@ class _Attempt:
         await self._keeper.renew()  # or a cancel would be heard when a short task has run
         return not self._keeper.lock_lost_event.is_set()
 
-    async def _go_back(self, task: Task) -> Report:
+    async def _refuse(self, refused: Refused) -> DeliveryReport:
+        """Bury what nobody is to run; leave to others, uncharged, what only this worker does not."""
+        if refused.reason is not None:
+            return await self._settle(MoveToDeadLetters(refused.reason, refused.why), None)
+        self._events.not_allowed(refused.why)
+        delay = refused.wait or neighbours.delay(self._delivery.deliveries, self._backoff())
+        return replace(await self._go_back(delay), not_allowed=True)
+
+    async def _go_back(self, delay: timedelta) -> DeliveryReport:
         """Put it back uncharged, for a while: it needs room that is not here, or another worker."""
-        verdict = Release(neighbours.delay(task, self._backoff()))
+        verdict = Release(delay)
         settled = await self._settle_and_report(verdict, None)
         if settled is Settled.YES:
             self._events.released(verdict.delay)
-        return Report(task_id=self._delivery.id, verdict=verdict, settled=settled)
+        return DeliveryReport(task_id=self._delivery.id, verdict=verdict, settled=settled)
 
     async def _attempt(self, task: Task) -> Outcome:
         """Start it, wait for its end or a reason to end it, and leave nothing running."""
@@ -334,7 +362,7 @@ class _Attempt:
                 running.kill()
             return await running.ended()
 
-    async def _conclude(self, task: Task, outcome: Outcome) -> Report:
+    async def _conclude(self, task: Task, outcome: Outcome) -> DeliveryReport:
         outcome = fit_to_keep(outcome)
         verdict = self._with.judge(task, self._delivery.deliveries, outcome, self._backoff())
         if outcome.start_failed and outcome.kind is OutcomeKind.PREEMPTED and isinstance(verdict, Requeue):
@@ -343,6 +371,7 @@ class _Attempt:
             self._with.breaker.succeeded()
             report = await self._settle(verdict, outcome)
             if report.settled is Settled.YES:
+                self._with.signatures.succeeded(task)
                 self._events.ended(outcome, self._keeper)  # as done only once the backend has acknowledged it (S5)
             return report
         self._events.ended(outcome, self._keeper)
@@ -363,7 +392,7 @@ class _Attempt:
             return Requeue(verdict.counters, max(timedelta(0), verdict.delay - held))
         return verdict
 
-    async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> Report:
+    async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> DeliveryReport:
         if isinstance(verdict, SendOn):
             seconds = self._delivery.lease.total_seconds()
             patience = Patience(self._with.clock, seconds, self._with.stopping)
@@ -378,7 +407,7 @@ class _Attempt:
         self._events.settled(verdict, settled)
         if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
             await self._checkpoints.forget()
-        return Report(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
+        return DeliveryReport(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
 
     async def _settle_and_report(self, verdict: Verdict, outcome: Outcome | None) -> Settled:
         return await settle(
@@ -393,7 +422,7 @@ class _Attempt:
             record=lambda settled: self._journal.record(settled, outcome),
         )
 
-    async def _let_go(self) -> Report:
+    async def _let_go(self) -> DeliveryReport:
         """Give an unstarted delivery back, if it is still ours; else it comes back by itself."""
         settled = await give_back(
             self._delivery,
@@ -404,7 +433,7 @@ class _Attempt:
         )
         if settled is Settled.YES:
             self._events.released()
-        return Report(task_id=self._delivery.id, verdict=None, settled=settled)
+        return DeliveryReport(task_id=self._delivery.id, verdict=None, settled=settled)
 
     def _backoff(self) -> Backoff:
         settings = self._with.settings

@@ -15,12 +15,11 @@ from typing import Any, Final
 from jobq.errors import ConfigurationError, JobqError, LockLost, MalformedTask
 from jobq.formats import strict_json
 from jobq.journal.records import MAX_TEXT_CHARACTERS, checked_progress
-from jobq.run.attempt.checkpoints import Checkpoints
-from jobq.run.callbacks.sync_task_context import checked_checkpoint
+from jobq.run.attempt.checkpoints import AttemptCheckpoints
 from jobq.run.process.peer import peer_of
 from jobq.run.process.process_table import lineage
 from jobq.run.process.task_folder import TaskFolder
-from jobq.task_client import MAX_LINE_BYTES
+from jobq.task_client import MAX_LINE_BYTES, checked_checkpoint
 
 _PATIENCE_SECONDS: Final = 10.0  # for a question; who connects and says nothing is hung up on
 _MOST_AT_ONCE: Final = 64  # connections: a task that opens thousands takes no descriptors from its neighbours (S11)
@@ -29,12 +28,12 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass
 class _Attempt:
-    checkpoints: Checkpoints
+    checkpoints: AttemptCheckpoints
     leader: int = 0  # not known yet, or never
     is_decided: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class TaskLine:
+class TaskSocket:
     """The socket of one worker; opened with its first task.
 
     Args:
@@ -48,7 +47,7 @@ class TaskLine:
         self._opening = asyncio.Lock()
         self._open = 0
 
-    async def admit(self, checkpoints: Checkpoints, folder: TaskFolder | None = None) -> str:
+    async def admit(self, checkpoints: AttemptCheckpoints, folder: TaskFolder | None = None) -> str:
         """Return what JOBQ_TASK_SOCKET says to one attempt; raises OSError when there is no room for a socket.
 
         Args:

@@ -20,7 +20,7 @@ class ArgumentsRefused(JobqError):
     """The callback cannot take the task's arguments; the message names them and shows no value (A5)."""
 
 
-class Convention:
+class CallbackSignature:
     """How one callback is called.
 
     Args:

@@ -16,14 +16,14 @@ from jobq.errors import JobqError, MalformedTask
 from jobq.formats import strict_json
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.callbacks.child_program import MAX_LINE_BYTES
-from jobq.run.callbacks.sync_task_context import checked_checkpoint
 from jobq.run.process.peer import peer_of
+from jobq.task_client import checked_checkpoint
 
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
 _log: Final = logging.getLogger(__name__)
 
 
-class CallbackLine:
+class CallbackChannel:
     """One attempt's connection: hands over the letter, then answers.
 
     It is a Unix socket in a folder that only this user may enter (A11). Only the process itself is spoken to, not

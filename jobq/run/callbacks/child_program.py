@@ -30,7 +30,7 @@ SOCKET_VARIABLE = "JOBQ_CALLBACK_SOCKET"
 MAX_LINE_BYTES = 1024 * 1024  # of what is said to the worker: a returned value, above all
 
 
-class Line:
+class WorkerChannel:
     """The connection to the worker; any thread of this process may ask, and so may a signal handler at any moment.
 
     Once `share` was called one thread alone speaks, so that an exception or another question that comes while an answer
@@ -103,7 +103,7 @@ class Line:
         return answer["remaining"], answer["lost"]
 
 
-def run(line: Line, letter: dict[str, Any]) -> int:
+def run(line: WorkerChannel, letter: dict[str, Any]) -> int:
     """Call the function and return the exit code to end with."""
     from jobq.run.process import call_function  # noqa: PLC0415 - as above
 
@@ -129,7 +129,7 @@ def run(line: Line, letter: dict[str, Any]) -> int:
     return 1
 
 
-def _send_value(line: Line, value: object) -> int:
+def _send_value(line: WorkerChannel, value: object) -> int:
     """Say what the callback returned, and return the exit code to end with; one that is no JSON has not failed."""
     try:
         line.ask({"op": "returned", "json": json.dumps(value)})
@@ -148,7 +148,7 @@ def _function_in(letter: dict[str, Any]) -> Callable[..., Any]:
     return function
 
 
-def _arguments_in(letter: dict[str, Any], line: Line) -> dict[str, Any]:
+def _arguments_in(letter: dict[str, Any], line: WorkerChannel) -> dict[str, Any]:
     kwargs: dict[str, Any] = letter["kwargs"]
     if (known := letter["context"]) is not None:
         from jobq.fencing import FencingNumber  # noqa: PLC0415 - as above
@@ -167,7 +167,7 @@ def _arguments_in(letter: dict[str, Any], line: Line) -> dict[str, Any]:
 
 def main() -> None:
     """Run in a process of its own."""
-    line = Line(os.environ.pop(SOCKET_VARIABLE))
+    line = WorkerChannel(os.environ.pop(SOCKET_VARIABLE))
     letter = line.receive()
     sys.path[:] = letter["path"]
     sys.argv = [letter["function"] or "callback"]

@@ -14,7 +14,7 @@ from jobq.errors import JobqError
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.result import with_returned
 from jobq.run.attempt.runner import Running
-from jobq.run.callbacks.callback import CONTEXT, ArgumentsRefused, Convention
+from jobq.run.callbacks.callback import CONTEXT, ArgumentsRefused, CallbackSignature
 from jobq.run.callbacks.task_context import TaskContext, thread_context
 from jobq.run.process.spawner import Deadline, StartFailed
 from jobq.task import Outcome, OutcomeKind, Task
@@ -35,7 +35,7 @@ class CallbackRunner:
         patience: seconds that a callback may take to end after its cancellation.
     """
 
-    def __init__(self, convention: Convention, *, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, convention: CallbackSignature, *, patience: float = PATIENCE_SECONDS) -> None:
         self._convention = convention
         self._patience = patience
 
@@ -66,7 +66,7 @@ class ThreadRunner:
         convention: whose callback to call.
     """
 
-    def __init__(self, convention: Convention) -> None:
+    def __init__(self, convention: CallbackSignature) -> None:
         self._convention = convention
 
     async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:  # noqa: ARG002 - nobody else can stop it: the keeper's event is all there is

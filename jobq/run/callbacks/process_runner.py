@@ -9,14 +9,14 @@ from typing import Any, Final, Protocol
 
 from jobq.backend import Delivery
 from jobq.errors import ConfigurationError
-from jobq.formats.checkpoint_format import Saved
+from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.attempt_journal import Glimpsed
 from jobq.run.attempt.result import with_text
 from jobq.run.attempt.runner import CommandRunner, Running
 from jobq.run.callbacks import child_program
-from jobq.run.callbacks.callback import ArgumentsRefused, Callback, Convention
-from jobq.run.callbacks.callback_channel import CallbackLine
+from jobq.run.callbacks.callback import ArgumentsRefused, Callback, CallbackSignature
+from jobq.run.callbacks.callback_channel import CallbackChannel
 from jobq.run.callbacks.inline_runner import Ended
 from jobq.run.process.spawner import Deadline, StartFailed
 from jobq.task import Outcome, OutcomeKind, Task
@@ -31,7 +31,7 @@ class ProcessRunner:
         commands: starts processes.
     """
 
-    def __init__(self, convention: Convention, function: str | bytes, commands: CommandRunner) -> None:
+    def __init__(self, convention: CallbackSignature, function: str | bytes, commands: CommandRunner) -> None:
         self._convention = convention
         self._function: Final = {
             "function": function if isinstance(function, str) else None,
@@ -48,7 +48,7 @@ class ProcessRunner:
         context = _context_of(task, delivery) if self._convention.takes_context else None
         letter = {"path": _import_path(), **self._function, "kwargs": kwargs, "context": context}
         try:
-            line = CallbackLine(letter, keeper)
+            line = CallbackChannel(letter, keeper)
         except OSError as error:
             raise StartFailed(f"no socket for its answers: {error.strerror}", transient=True) from error
         try:
@@ -73,7 +73,7 @@ class _Process(Running, Glimpsed, Protocol):
 class _ProcessRunning:
     """The process, and what it said of its callback before it ended."""
 
-    def __init__(self, process: "_Process", line: CallbackLine) -> None:
+    def __init__(self, process: "_Process", line: CallbackChannel) -> None:
         self._process = process
         self._line = line
         self.exited = process.exited
@@ -148,5 +148,5 @@ def _context_of(task: Task, delivery: Delivery) -> dict[str, Any]:
         "id": task.id,
         "attempt": delivery.deliveries,
         "fencing": list(delivery.fencing),
-        "checkpoint": Saved.decode(delivery.checkpoint_value).value,
+        "checkpoint": StoredCheckpoint.decode(delivery.checkpoint_value).value,
     }

@@ -3,12 +3,10 @@
 from typing import Final, Protocol
 
 from jobq.fencing import FencingNumber
-
-# A command gets its checkpoint as an environment variable, and the kernel takes 128 KiB for one.
-MAX_CHECKPOINT_BYTES: Final = 64 * 1024
+from jobq.task_client import checked_checkpoint
 
 
-class Link(Protocol):
+class KeeperLink(Protocol):
     """The way to the keeper of the lease."""
 
     def save_checkpoint(self, value: str) -> None:
@@ -31,7 +29,7 @@ class SyncTaskContext:
     """
 
     def __init__(
-        self, *, task_id: str, attempt: int, fencing_number: FencingNumber, checkpoint: str | None, link: Link
+        self, *, task_id: str, attempt: int, fencing_number: FencingNumber, checkpoint: str | None, link: KeeperLink
     ) -> None:
         self.id: Final = task_id
         self.attempt: Final = attempt
@@ -61,20 +59,3 @@ class SyncTaskContext:
     def lock_lost(self) -> bool:
         """Whether the lease is, or may be, no longer ours: a thread should end at once, a process is being killed."""
         return self._link.lease()[1]
-
-
-def checked_checkpoint(value: str) -> str:
-    """Return the value; raises TypeError or ValueError for one that the next attempt could not be given."""
-    if not isinstance(value, str):
-        raise TypeError(f"a checkpoint is text, not {type(value).__name__}; json.dumps makes text of most things")
-    if value.startswith("\x1d"):
-        raise ValueError("a checkpoint does not begin with the control character U+001D, which jobq uses itself")
-    if "\0" in value:
-        raise ValueError("a checkpoint holds no NUL: an environment variable could not")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise ValueError("a checkpoint holds no lone surrogates: UTF-8 could not") from None
-    if size > MAX_CHECKPOINT_BYTES:
-        raise ValueError(f"a checkpoint of {size} bytes, at most {MAX_CHECKPOINT_BYTES} fit; save where the data is")
-    return value

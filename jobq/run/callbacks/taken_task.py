@@ -14,7 +14,7 @@ from jobq.run.process.spawner import Deadline
 from jobq.task import OutcomeKind, Task
 
 if TYPE_CHECKING:
-    from jobq.run.attempt.supervisor import Report
+    from jobq.run.attempt.supervisor import DeliveryReport
 
 
 class TaskFailed(JobqError):
@@ -35,7 +35,7 @@ class TakenTask(TaskContext):
         super().__init__(task, delivery, keeper)
         self.stop_requested: Final = asyncio.Event()
         self.said: Final[asyncio.Future[Any]] = asyncio.get_running_loop().create_future()
-        self.reported: Final[asyncio.Future[Report | None]] = asyncio.get_running_loop().create_future()
+        self.reported: Final[asyncio.Future[DeliveryReport | None]] = asyncio.get_running_loop().create_future()
 
     async def complete(self, value: Any = None) -> None:
         """End the task as done.

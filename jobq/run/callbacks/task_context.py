@@ -4,10 +4,11 @@ import asyncio
 
 from jobq.backend import Delivery
 from jobq.errors import LockLost
-from jobq.formats.checkpoint_format import Saved
+from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.callbacks.sync_task_context import SyncTaskContext, checked_checkpoint
+from jobq.run.callbacks.sync_task_context import SyncTaskContext
 from jobq.task import Task
+from jobq.task_client import checked_checkpoint
 
 
 class TaskContext:
@@ -27,7 +28,7 @@ class TaskContext:
         self.attempt = delivery.deliveries
         self.fencing_number = delivery.fencing
         self.task = task.model_copy(deep=True)  # what a callback does to it must not travel on with a retry
-        self.checkpoint = Saved.decode(delivery.checkpoint_value).value
+        self.checkpoint = StoredCheckpoint.decode(delivery.checkpoint_value).value
         self.lock_lost_event = keeper.lock_lost_event
         self._keeper = keeper
 
@@ -71,6 +72,6 @@ def thread_context(task: Task, delivery: Delivery, keeper: LeaseKeeper) -> SyncT
         task_id=task.id,
         attempt=delivery.deliveries,
         fencing_number=delivery.fencing,
-        checkpoint=Saved.decode(delivery.checkpoint_value).value,
+        checkpoint=StoredCheckpoint.decode(delivery.checkpoint_value).value,
         link=_ThreadLink(keeper),
     )

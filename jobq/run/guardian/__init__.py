@@ -2,11 +2,7 @@
 
 It spawns and reaps every task, kills what outlives its lease with the worker blocked, starved, stopped or dead, and
 finds what left its process group. Standard library only, no asyncio: it must be small, and never be busy with
-anything else. `protocol` is what worker and guardian say to each other, `kernel` what is asked of Linux, `tasks` the
-trees, `zygote_client` and `zygote` how Python tasks are forked with their imports done, `loop` the one thing that runs,
-`__main__` how it starts, and how it starts the worker again.
+anything else. `protocol` is what worker and guardian say to each other, `start_process` what a child does before it
+executes, `tasks` the trees, `zygote_client` and `zygote` how Python tasks are forked with their imports done, `loop`
+the one thing that runs, `__main__` how it starts, and how it starts the worker again.
 """
-
-import signal
-
-OBEYED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)  # what a worker has handlers for, once it is up

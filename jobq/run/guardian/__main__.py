@@ -31,16 +31,16 @@ import sys
 import time
 
 from jobq.run import withheld
-from jobq.run.guardian import kernel
 from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.heartbeat import SECONDS as HEARTBEAT_SECONDS
 from jobq.run.guardian.heartbeat import Heartbeat
-from jobq.run.guardian.kernel import Signals, say
 from jobq.run.guardian.loop import Guardian
+from jobq.run.process import kernel
+from jobq.run.process.kernel import SignalPipe, say
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
-STOP_WITHIN_SECONDS = 30.0  # architecture 11: stop grace, kill and requeue
+STOP_WITHIN_SECONDS = 30.0  # for the stop grace, to kill and to give back
 USAGE = 2  # architecture 12
 
 
@@ -102,7 +102,7 @@ def guard_worker(
     Returns:
         Its code, 128+n when it died by signal n.
     """
-    signals = Signals()
+    signals = SignalPipe()
     heartbeat = Heartbeat(int(os.environ.pop("JOBQ_WATCHER_FD", "-1")))
     strangers = frozenset(kernel.children())
     environment: dict[str, str] = {}
@@ -132,7 +132,7 @@ def guard_worker(
         environment = {"JOBQ_GUARDIAN_RESTARTED": "1"}
 
 
-def _is_asked_to_stop(signals: Signals, heartbeat: Heartbeat, seconds: float) -> bool:
+def _is_asked_to_stop(signals: SignalPipe, heartbeat: Heartbeat, seconds: float) -> bool:
     """Wait; return at once, and True, at a signal that the worker would have got, and at the watcher's death."""
     end = time.monotonic() + seconds
     poll = select.poll()
@@ -173,7 +173,7 @@ def main(arguments: list[str]) -> int:
     contained.begin()
     try:
         if is_attached:
-            Guardian(socket.socket(fileno=int(arguments[1])), Signals(), None, contained=contained).run()
+            Guardian(socket.socket(fileno=int(arguments[1])), SignalPipe(), None, contained=contained).run()
             return 0
         worker, rest = int(options["--worker"]), int(options["--withheld"])
         return guard_worker(

@@ -3,9 +3,9 @@
 import math
 import signal
 
-from jobq.run.guardian import kernel
 from jobq.run.guardian.system import System
 from jobq.run.guardian.tasks import Tasks
+from jobq.run.process import kernel
 
 SECOND_ASKING_SECONDS = 10.0  # how long the worker has after a second Ctrl-C: it kills, gives back, and ends
 

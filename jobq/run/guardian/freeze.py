@@ -6,7 +6,7 @@ AHEAD_SECONDS = 1.0  # rules.md 1.3 rule 8, as the keeper has it: how far the wa
 AHEAD_RATE = 0.01  # and for each second between them
 
 
-class BothClocks:
+class FreezeWatch:
     """Compares the wall clock, which somebody sets right after a freeze, with CLOCK_BOOTTIME.
 
     Args:

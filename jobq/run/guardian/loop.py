@@ -10,15 +10,15 @@ from collections.abc import Callable
 from jobq.run.guardian import protocol
 from jobq.run.guardian.child_worker import ChildWorker
 from jobq.run.guardian.contained import Contained
-from jobq.run.guardian.freeze import BothClocks
+from jobq.run.guardian.freeze import FreezeWatch
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.inbox import MOST_WAITING, Inbox
-from jobq.run.guardian.kernel import Signals
 from jobq.run.guardian.protocol import Message, Sender, WireError
 from jobq.run.guardian.running_clock import RunningClock
 from jobq.run.guardian.starts import Starts
 from jobq.run.guardian.system import System
 from jobq.run.guardian.tasks import Tasks
+from jobq.run.process.kernel import SignalPipe
 
 SWEEP_TICK_SECONDS = 0.02  # while something is waited for; far less than what `RunningClock` takes for a stop
 TURN_SECONDS = 0.005  # how long messages may keep the loop from its deadlines
@@ -43,7 +43,7 @@ class Guardian:
     def __init__(
         self,
         connection: socket.socket,
-        signals: Signals,
+        signals: SignalPipe,
         child: int | None,
         heartbeat: Heartbeat | None = None,
         stop_within: float = math.inf,
@@ -60,7 +60,7 @@ class Guardian:
         self._child = None if child is None else ChildWorker(child, self._tasks, stop_within, system)
         self._inbox = Inbox(connection, self._tasks, system)
         self._connected = True
-        self._clocks = BothClocks(system)
+        self._clocks = FreezeWatch(system)
         self._clock = RunningClock(system)
         self._give_up = math.inf  # time of that clock at which it ends, whatever still lives
         self._unreaped = False  # whether the last turn left something to reap or to kill

@@ -11,8 +11,8 @@ import os
 import signal
 from typing import NoReturn
 
-from jobq.run.guardian import kernel
 from jobq.run.guardian.init_name import init_name
+from jobq.run.process import kernel
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWPID = 0x20000000
@@ -48,8 +48,7 @@ class PidNamespaces:
             kernel.die_with_parent()
             kernel.default_signals()
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans need nobody to reap them then
-            os.closerange(0, self._death)
-            os.closerange(self._death + 1, max(self._death + 2, os.sysconf("SC_OPEN_MAX")))
+            kernel.close_from(0, self._death)
             os.read(self._death, 1)
         finally:
             os._exit(0)

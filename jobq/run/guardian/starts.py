@@ -8,10 +8,10 @@ from jobq.run.guardian import protocol
 from jobq.run.guardian.inbox import Inbox
 from jobq.run.guardian.protocol import Message, WireError
 from jobq.run.guardian.system import System
-from jobq.run.guardian.task_process import Leader
+from jobq.run.guardian.task_process import TaskProcess
 from jobq.run.guardian.tasks import Tasks
 from jobq.run.guardian.validation import check_spawn
-from jobq.run.guardian.zygote_client import Asked, Warm
+from jobq.run.guardian.zygote_client import Asked, ZygoteClient
 
 
 class Starts:
@@ -32,8 +32,8 @@ class Starts:
         self, tasks: Tasks, inbox: Inbox, poll: "select.poll", send: Callable[..., None], system: System
     ) -> None:
         self._tasks, self._inbox, self._poll, self._send, self._system = tasks, inbox, poll, send, system
-        self._starting: dict[int, Leader] = {}  # by the descriptor that says what comes of them
-        self.warm = Warm(tasks, poll, send, self._start_cold)
+        self._starting: dict[int, TaskProcess] = {}  # by the descriptor that says what comes of them
+        self.warm = ZygoteClient(tasks, poll, send, self._start_cold)
 
     def begin(self, message: Message) -> None:
         """Begin one that is asked for. Raises WireError."""
@@ -88,7 +88,7 @@ class Starts:
             else:
                 self.warm.arm(leader)
 
-    def report(self, leader: Leader) -> None:
+    def report(self, leader: TaskProcess) -> None:
         """Report that a program runs, or why it does not."""
         del self._starting[leader.status]
         self._poll.unregister(leader.status)

@@ -5,9 +5,9 @@ import os
 import select
 import time
 
-from jobq.run.guardian import kernel
-from jobq.run.guardian.fork import fork_task, kill_all_of_user
 from jobq.run.guardian.protocol import Message
+from jobq.run.guardian.start_process import fork_task, kill_all_of_user
+from jobq.run.process import kernel
 
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:

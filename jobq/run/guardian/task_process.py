@@ -6,7 +6,7 @@ import resource
 from jobq.run.guardian.protocol import Message
 
 
-class Leader:
+class TaskProcess:
     """One task's leading process, from fork to reap.
 
     Attributes:
@@ -45,7 +45,7 @@ class Leader:
         return self.deadline is not None and self.deadline <= now and not self.killed
 
 
-def ending(leader: Leader, status: int, usage: resource.struct_rusage, max_rss_kib: int | None) -> Message:
+def ending(leader: TaskProcess, status: int, usage: resource.struct_rusage, max_rss_kib: int | None) -> Message:
     """Return the message that says how a leader ended; its survivors are counted later."""
     code = os.waitstatus_to_exitcode(status)
     return {

@@ -10,11 +10,11 @@ import contextlib
 import math
 import signal
 
-from jobq.run.guardian import kernel
 from jobq.run.guardian.protocol import ARMED, Message, WireError
 from jobq.run.guardian.running_clock import RunningClock
 from jobq.run.guardian.system import System
-from jobq.run.guardian.task_process import Leader, ending
+from jobq.run.guardian.task_process import TaskProcess, ending
+from jobq.run.process import kernel
 
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class Tasks:
         self._namespaces = namespaces
         self._inits = set[int]()  # those of live leaders' namespaces; of an ended one it is a stray, as all in there
         self._strangers = set(strangers)  # ours un-reaped, so their numbers stay their own (P4)
-        self._by_id: dict[int, Leader] = {}  # live ones only, as in the next
-        self._by_pid: dict[int, Leader] = {}
-        self._sweeping: list[Leader] = []  # reaped: their numbers may be others' by now
+        self._by_id: dict[int, TaskProcess] = {}  # live ones only, as in the next
+        self._by_pid: dict[int, TaskProcess] = {}
+        self._sweeping: list[TaskProcess] = []  # reaped: their numbers may be others' by now
         self._killed: dict[int, int] = {}  # strays that were sent SIGKILL, numbered as they were discovered
         self._discovered = 0
         self._foreign = 0  # strays up to this number were there when no leader waited to be reaped
@@ -76,37 +76,37 @@ class Tasks:
         """Whether something that was killed is not gone yet."""
         return bool(self._sweeping or self._killed.keys() - self._hopeless.keys())
 
-    def get(self, number: int) -> Leader | None:
+    def get(self, number: int) -> TaskProcess | None:
         """Return a leader by the worker's name for it; None when it has ended."""
         return self._by_id.get(number)
 
-    def spawn(self, message: Message, stdout: int, stderr: int) -> Leader:
+    def spawn(self, message: Message, stdout: int, stderr: int) -> TaskProcess:
         """Fork a task; whether exec works is written to `status`. Raises OSError, see `System.start`."""
         user = message.get("user")
         own_user: int = user["uid"] if user and user["is_alone"] else 0
         if own_user:  # of an attempt whose guardian was killed
             self._system.kill_all_of_user(own_user)
         pid, init, status = self._system.fork_task(message, stdout, stderr, self._namespaces)
-        leader = Leader(message["id"], pid, status, message["deadline"])
+        leader = TaskProcess(message["id"], pid, status, message["deadline"])
         leader.init, leader.own_user = init, own_user
         self._by_id[leader.id] = self._by_pid[pid] = leader
         self._inits |= {init} - {0}
         return leader
 
-    def expect(self, message: Message, gate: int) -> Leader:
+    def expect(self, message: Message, gate: int) -> TaskProcess:
         """Note a task that the zygote is asked to fork."""
-        leader = Leader(message["id"], 0, gate, message["deadline"])
+        leader = TaskProcess(message["id"], 0, gate, message["deadline"])
         self._by_id[leader.id] = leader
         return leader
 
-    def is_forked(self, leader: Leader, pid: int) -> None:
+    def is_forked(self, leader: TaskProcess, pid: int) -> None:
         """Note the number of an expected task; it is about to be our child, if the zygote does not lie."""
         if leader.pid or not 1 < pid <= MOST_PID or pid in self._by_pid or pid in {self._me, self._worker, self.zygote}:
             raise WireError(f"{pid} cannot be task {leader.id}")
         leader.pid = pid
         self._by_pid[pid] = leader
 
-    def forget(self, leader: Leader) -> None:
+    def forget(self, leader: TaskProcess) -> None:
         """Give up a task that never came to be; what may still come of it is a stray."""
         self._by_id.pop(leader.id, None)
         self._by_pid.pop(leader.pid, None)
@@ -119,7 +119,7 @@ class Tasks:
             self._note(self.zygote)
             self._system.kill(self.zygote, signal.SIGKILL)  # our un-reaped child (P4)
 
-    def started(self, leader: Leader) -> tuple[str, int] | None:
+    def started(self, leader: TaskProcess) -> tuple[str, int] | None:
         """Read `status`: None when the program runs, or was killed before it could; else (stage, errno)."""
         try:
             said = self._system.read(leader.status).removeprefix(ARMED)
@@ -133,7 +133,7 @@ class Tasks:
         # Of a task from the zygote these are a stranger's words: whatever they are, they must not end the guardian.
         return stage, int(number) if number.isdecimal() and len(number) < _NUMBER_CHARACTERS else 0
 
-    def signal(self, leader: Leader, number: int) -> None:
+    def signal(self, leader: TaskProcess, number: int) -> None:
         """Send a signal to a leader's group while its number is ours (P4)."""
         if leader.ended is not None:
             return
@@ -149,7 +149,7 @@ class Tasks:
         except PermissionError:
             pass  # it has become another user: reported as a survivor
 
-    def kill(self, leader: Leader, why: str) -> None:
+    def kill(self, leader: TaskProcess, why: str) -> None:
         """Kill the group; the leader's end then brings the rest of its tree here, where `reap` kills it."""
         leader.killed = leader.killed or why
         self.signal(leader, signal.SIGKILL)
@@ -197,7 +197,7 @@ class Tasks:
         """Kill what was killed and is not gone: SIGKILL is sure, but it may have been refused to us for a moment."""
         self._kill(self._strays())
 
-    def finished(self, *, all_reaped: bool) -> list[Leader]:
+    def finished(self, *, all_reaped: bool) -> list[TaskProcess]:
         """Return, and forget, the leaders whose whole tree is gone, or was waited for in vain.
 
         Args:
@@ -207,7 +207,7 @@ class Tasks:
             return []
         strays = self._strays()
         now = self._clock.seconds()
-        finished: list[Leader] = []
+        finished: list[TaskProcess] = []
         for leader in list(self._sweeping):
             # One that is not even numbered yet may be anybody's.
             own = [pid for pid in strays if self._killed.get(pid, math.inf) > leader.foreign]

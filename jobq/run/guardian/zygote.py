@@ -20,9 +20,9 @@ import warnings
 from collections.abc import Collection
 from typing import NoReturn
 
-from jobq.run.guardian import kernel, protocol
+from jobq.run.guardian import protocol
 from jobq.run.guardian.protocol import Message, Receiver
-from jobq.run.process import call_function
+from jobq.run.process import call_function, kernel
 
 _LONGEST_PAUSE_SECONDS = 0.02
 _FLUSH_FAILED = 120  # what Python ends with then

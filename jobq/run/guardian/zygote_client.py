@@ -12,12 +12,13 @@ import signal
 import socket
 from collections.abc import Callable
 
-from jobq.run.guardian import kernel, protocol
-from jobq.run.guardian.fork import fork_zygote
+from jobq.run.guardian import protocol
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
-from jobq.run.guardian.task_process import Leader
+from jobq.run.guardian.start_process import fork_zygote
+from jobq.run.guardian.task_process import TaskProcess
 from jobq.run.guardian.tasks import Tasks
 from jobq.run.guardian.validation import check_preload
+from jobq.run.process import kernel
 
 ANSWER_SECONDS = 10.0  # until a zygote that was asked for a task and forks none is given up
 AGAIN_SECONDS = 60.0  # between two starts of a zygote that was lost: tasks start cold meanwhile
@@ -27,14 +28,14 @@ _MOST_READS = 64  # of 64 KiB; what it has to say is never so much
 class Asked:
     """A task that the zygote is to fork, with all that is needed to start it cold instead."""
 
-    def __init__(self, leader: Leader, message: Message, stdout: int, stderr: int) -> None:
+    def __init__(self, leader: TaskProcess, message: Message, stdout: int, stderr: int) -> None:
         self.leader = leader
         self.message = message
         self.output = (stdout, stderr)
         self.give_up = kernel.boottime() + ANSWER_SECONDS
 
 
-class Warm:
+class ZygoteClient:
     """One zygote at a time, and the tasks that it is asked for.
 
     Args:
@@ -74,7 +75,7 @@ class Warm:
         self._wanted = message
         self._start()
 
-    def fork(self, message: Message, stdout: int, stderr: int) -> Leader | None:
+    def fork(self, message: Message, stdout: int, stderr: int) -> TaskProcess | None:
         """Ask for a task; None = it has to start cold, for now. The descriptors stay the caller's. Raises OSError."""
         if self._connection is None and self._was_ready and kernel.boottime() >= self._start_after:
             self._start()
@@ -139,7 +140,7 @@ class Warm:
             case other:
                 raise WireError(f"unknown message {other[:40]!r}")
 
-    def arm(self, leader: Leader) -> None:
+    def arm(self, leader: TaskProcess) -> None:
         """Let a task go that says it is armed, once it is known as a leader; one that ended instead starts cold."""
         self.hear()  # its number was written before it could say anything
         try:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
 from jobq.run.process import call_function
-from jobq.settings import is_ours
+from jobq.settings import TASK_VARIABLES, is_ours
 from jobq.task import Task
 
 # What jobq itself signs in with: a task that got them could act as the worker. A task that needs one brings its own.
@@ -58,18 +58,7 @@ _MARK: Final = "JOBQ_WORKER_ID"
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
 _TRACE_VARIABLES: Final = frozenset(name.upper() for name in _TRACE)
 # Always jobq's word: a task that brings one of these would lie to its own processes.
-_RESERVED: Final = frozenset(
-    {
-        "JOBQ_TASK_ID",
-        "JOBQ_ATTEMPT",
-        "JOBQ_LEASE_TOKEN",
-        "JOBQ_QUEUE_NAME",
-        "JOBQ_CHECKPOINT",
-        "JOBQ_CHECKPOINT_DIR",
-        "JOBQ_RESULT_FILE",
-        "JOBQ_TASK_SOCKET",
-    }
-)
+_RESERVED: Final = TASK_VARIABLES - {"JOBQ_LEASE_NAME", "JOBQ_CALLBACK_SOCKET", _MARK}
 
 
 def task_environment(

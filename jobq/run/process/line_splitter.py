@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 MAX_LINE_BYTES: Final = 8 * 1024
 
 
-class Line(NamedTuple):
+class OutputLine(NamedTuple):
     """One line of output, without its end, undecodable bytes replaced; progress = CR ended it."""
 
     text: str
@@ -36,7 +36,7 @@ class LineSplitter:
         """Whether a line waits for the byte after its CR."""
         return self._cr
 
-    def feed(self, chunk: bytes) -> list[Line]:
+    def feed(self, chunk: bytes) -> list[OutputLine]:
         """Return the lines that this chunk completes."""
         if not chunk:
             return []
@@ -54,20 +54,20 @@ class LineSplitter:
             return []
         return self._cut(chunk)
 
-    def settle(self) -> list[Line]:
+    def settle(self) -> list[OutputLine]:
         """Return the line that waits for the byte after its CR; should an LF follow after all, it ends nothing."""
         if not self._cr:
             return []
         self._cr, self._skip_lf = False, True
         return [self._take(progress=True)]
 
-    def finish(self) -> list[Line]:
+    def finish(self) -> list[OutputLine]:
         """Return what is left at the end of the stream."""
         if self._cr:
             return self.settle()
         return [self._take(progress=False)] if self._line else []
 
-    def _cut(self, chunk: bytes) -> list[Line]:
+    def _cut(self, chunk: bytes) -> list[OutputLine]:
         lines = []
         pieces = chunk.split(b"\n")
         unended = len(pieces) - 1
@@ -87,7 +87,7 @@ class LineSplitter:
         self._line += piece[:room]
         self._dropped += max(0, len(piece) - room)
 
-    def _take(self, *, progress: bool) -> Line:
+    def _take(self, *, progress: bool) -> OutputLine:
         if not self._dropped:
             text = self._line.decode(errors="replace")
         else:
@@ -95,7 +95,7 @@ class LineSplitter:
             text += f" [{len(self._line) - used + self._dropped} bytes dropped]"
             self._dropped = 0
         self._line.clear()
-        return Line(text, progress)
+        return OutputLine(text, progress)
 
 
 class Tail:

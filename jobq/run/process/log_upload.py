@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import IO, Final
 
 from jobq.errors import JobqError
-from jobq.files.file_store import Place, place_at
+from jobq.files.file_store import FileStore, place_at
 from jobq.files.location import is_container
 from jobq.formats import sizes
 from jobq.run.process.log_files import Sink, file_sink, log_name, nowhere
@@ -80,7 +80,7 @@ class Spool:
         self._given_up = 0
         self._logged = -_LOG_SECONDS
 
-    def begin(self, place: Place, name: str) -> "LogUpload":
+    def begin(self, place: FileStore, name: str) -> "LogUpload":
         """Return a log that is on its way from now on."""
         upload = LogUpload(place, name, spool=self)
         sending = asyncio.create_task(upload.run(), name=f"log {name}")
@@ -144,7 +144,7 @@ class LogUpload:
     """
 
     def __init__(
-        self, place: Place, name: str, *, most_bytes: int = MOST_WAITING_BYTES, spool: Spool | None = None
+        self, place: FileStore, name: str, *, most_bytes: int = MOST_WAITING_BYTES, spool: Spool | None = None
     ) -> None:
         self._place = place
         self._spool = spool or Spool()

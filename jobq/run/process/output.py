@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Final, Literal, Self
 
-from jobq.run.process.line_splitter import Line, LineSplitter, Tail
+from jobq.run.process.line_splitter import LineSplitter, OutputLine, Tail
 
 StreamName = Literal["stdout", "stderr"]
 TAIL_BYTES: Final = 64 * 1024
@@ -184,7 +184,7 @@ class _Stream:
             self._chunk_bytes = min(_MAX_CHUNK_BYTES, self._chunk_bytes * 2)
         return True
 
-    def _accept(self, lines: list[Line]) -> None:
+    def _accept(self, lines: list[OutputLine]) -> None:
         for line in lines:
             if line.progress:
                 self._progress = line.text or self._progress

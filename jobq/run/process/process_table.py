@@ -13,7 +13,7 @@ _STAT_BYTES: Final = 4096  # a stat line has some 50 numbers
 _LOOKS: Final = 20
 
 
-class Seen(NamedTuple):
+class ProcessRow(NamedTuple):
     """One process at one moment.
 
     Attributes:
@@ -31,7 +31,7 @@ class Seen(NamedTuple):
     is_alive: bool
 
 
-class Tree(NamedTuple):
+class ProcessTree(NamedTuple):
     """A leader and all that is below it at one moment.
 
     Attributes:
@@ -46,7 +46,7 @@ class Tree(NamedTuple):
     rss_of: Mapping[int, int]
 
 
-def trees(leaders: Iterable[int]) -> dict[int, Tree]:
+def trees(leaders: Iterable[int]) -> dict[int, ProcessTree]:
     """Return the trees of those leaders that exist, by the leader's number."""
     wanted = set(leaders)
     seen = _from_proc() if sys.platform == "linux" else from_psutil(wanted)
@@ -93,7 +93,7 @@ def pss_bytes(rss_of: Mapping[int, int]) -> int:
     return total
 
 
-def _trees(seen: Mapping[int, Seen], leaders: set[int]) -> dict[int, Tree]:
+def _trees(seen: Mapping[int, ProcessRow], leaders: set[int]) -> dict[int, ProcessTree]:
     children: dict[int, list[int]] = {}
     for pid, process in seen.items():
         children.setdefault(process.parent, []).append(pid)
@@ -105,7 +105,7 @@ def _trees(seen: Mapping[int, Seen], leaders: set[int]) -> dict[int, Tree]:
             # A parent is never younger than its child: else its number was taken over while we looked.
             members += [pid for pid in children.get(parent, ()) if seen[pid].created >= seen[parent].created]
             position += 1
-        found[leader] = Tree(
+        found[leader] = ProcessTree(
             created=seen[leader].created,
             cpu_seconds=sum(seen[pid].cpu_seconds for pid in members),
             rss_bytes=sum(seen[pid].rss_bytes for pid in members),
@@ -114,14 +114,14 @@ def _trees(seen: Mapping[int, Seen], leaders: set[int]) -> dict[int, Tree]:
     return found
 
 
-def _from_proc() -> dict[int, Seen]:
+def _from_proc() -> dict[int, ProcessRow]:
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     seen = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - plain names, and quicker
         if name.isdigit() and (stat := _stat(name)):
             # proc_pid_stat(5), from the third field: 0 state, 1 parent, 11 to 14 times, 19 start, 21 resident pages.
             fields = stat[stat.rindex(b")") + 2 :].split()
-            seen[int(name)] = Seen(
+            seen[int(name)] = ProcessRow(
                 parent=int(fields[1]),
                 created=int(fields[19]),
                 cpu_seconds=sum(map(int, fields[11:15])) / ticks,
@@ -144,7 +144,7 @@ def _stat(name: str) -> bytes:
         os.close(file)
 
 
-def from_psutil(leaders: set[int]) -> dict[int, Seen]:
+def from_psutil(leaders: set[int]) -> dict[int, ProcessRow]:
     """Return what is below the leaders, through psutil alone; for systems without /proc."""
     import psutil  # noqa: PLC0415 - needed elsewhere than on Linux only
 
@@ -161,7 +161,7 @@ def from_psutil(leaders: set[int]) -> dict[int, Seen]:
             process = psutil.Process(pid)
             with process.oneshot():
                 times = process.cpu_times()
-                seen[pid] = Seen(
+                seen[pid] = ProcessRow(
                     parent=parents[pid],
                     created=process.create_time(),
                     cpu_seconds=times.user + times.system + times.children_user + times.children_system,

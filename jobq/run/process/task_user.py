@@ -122,7 +122,7 @@ def _check(settings: Settings, numbers: range | None) -> None:
         )
     if numbers is None:
         return
-    from jobq.run.guardian.fork import NOBODYS  # noqa: PLC0415 - Linux alone has what it imports
+    from jobq.run.process.kernel import NOBODYS  # noqa: PLC0415 - Linux alone has what it imports
 
     if not _is_mapped(NOBODYS):
         raise ConfigurationError(
@@ -139,7 +139,7 @@ def _check(settings: Settings, numbers: range | None) -> None:
 
 
 def _missing_rights() -> list[str]:
-    from jobq.run.guardian.kernel import capabilities  # noqa: PLC0415 - Linux alone has what it imports
+    from jobq.run.process.kernel import capabilities  # noqa: PLC0415 - Linux alone has what it imports
 
     effective = capabilities()
     return [name for name, bit in _NEEDED.items() if not effective >> bit & 1]

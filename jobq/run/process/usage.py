@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from jobq.run.process import process_table
-from jobq.run.process.process_table import Tree
+from jobq.run.process.process_table import ProcessTree
 from jobq.run.process.spawner import ExitStatus, Process
 from jobq.task import Task, Usage
 
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 _Number = TypeVar("_Number", int, float)
 
 
-class Reading(NamedTuple):
+class UsageReading(NamedTuple):
     """What a tree used at its last sample.
 
     Attributes:
@@ -79,7 +79,7 @@ class Watch:
         self.limit_bytes: Final = limit_bytes
         self.task: Final = task
         self.started: Final = time.monotonic()
-        self.reading: Reading | None = None
+        self.reading: UsageReading | None = None
         self.samples = 0
         self._forget = forget
         self._created: float | None = None
@@ -109,7 +109,7 @@ class Watch:
             )
         return self._usage
 
-    def take(self, tree: Tree) -> bool:
+    def take(self, tree: ProcessTree) -> bool:
         """Add a sample; return False when it may be of another process that has taken over the number."""
         # Not ended now, so the number was its own all the while. The first sample's time of birth holds for the rest.
         if self.process.has_exited() or self._created not in (None, tree.created):
@@ -124,19 +124,19 @@ class Watch:
         )
         return True
 
-    def _read(self, tree: Tree) -> Reading:
+    def _read(self, tree: ProcessTree) -> UsageReading:
         now = time.monotonic()
-        before = self.reading or Reading(self.started, 0.0, 0.0, 0, 0)
+        before = self.reading or UsageReading(self.started, 0.0, 0.0, 0, 0)
         cores = max(0.0, tree.cpu_seconds - before.cpu_seconds) / max(now - before.at, 0.01)
-        return Reading(now, tree.cpu_seconds, cores, tree.rss_bytes, len(tree.rss_of))
+        return UsageReading(now, tree.cpu_seconds, cores, tree.rss_bytes, len(tree.rss_of))
 
-    def is_suspect(self, tree: Tree) -> bool:
+    def is_suspect(self, tree: ProcessTree) -> bool:
         """Return whether the tree may be over its limit, and it is time to look closer."""
         if self.limit_bytes is None or tree.rss_bytes <= self.limit_bytes or self._over.is_set():
             return False
         return time.monotonic() >= self._confirm_after or tree.rss_bytes > self._confirm_above_bytes
 
-    def judge(self, tree: Tree, in_use_bytes: int, cost_seconds: float) -> None:
+    def judge(self, tree: ProcessTree, in_use_bytes: int, cost_seconds: float) -> None:
         """Compare with the limit what a closer look has found, and what that look has cost."""
         if self.limit_bytes is None or self.process.has_exited():
             return
@@ -232,7 +232,7 @@ class UsageSampler:
         look = partial(process_table.trees, [watch.process.pid for watch in watches])
         trees, cost = await _in_thread(look)
         began = time.thread_time()
-        suspects: list[tuple[Watch, Tree]] = []
+        suspects: list[tuple[Watch, ProcessTree]] = []
         for watch in watches & self._watched:  # those that have ended meanwhile want no more of it
             tree = trees.get(watch.process.pid)
             if tree is not None and watch.take(tree) and watch.is_suspect(tree):
@@ -240,7 +240,7 @@ class UsageSampler:
         self.cpu_seconds += cost + time.thread_time() - began
         await asyncio.gather(*(self._confirm(watch, tree) for watch, tree in suspects))
 
-    async def _confirm(self, watch: Watch, tree: Tree) -> None:
+    async def _confirm(self, watch: Watch, tree: ProcessTree) -> None:
         in_use, cost = tree.rss_bytes, 0.0
         # A process may hold its memory map locked for as long as it likes: no answer in time counts as unreadable.
         with suppress(TimeoutError):

@@ -15,14 +15,14 @@ from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
 from jobq.run.racing import racing
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
-from jobq.run.spawn.containment import NONE, PIDNS, UNGUARDED, InUse, check, guardian_options
+from jobq.run.spawn.containment import NONE, PIDNS, UNGUARDED, ContainmentInUse, check, guardian_options
 from jobq.run.spawn.guardian_spawner import FD_VARIABLE, GuardianSpawner, inherited_connection
 from jobq.run.spawn.launch import launch
+from jobq.run.stopping import GIVE_BACK_SECONDS
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
 _IMPORT_SECONDS: Final = 10.0  # after which a preload is warned of, and again
-_GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end (architecture 11)
 _WEAKER: Final = (
     "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
     " their group outlive the task"
@@ -37,7 +37,7 @@ def is_possible() -> bool:
 def spawner_for(settings: Settings) -> Spawner:
     """Return the spawner of this process: through the guardian that is its parent, one of its own, or none."""
     if sys.platform == "linux":  # what signs in to the queue is in our memory, and no task's to read (A6)
-        from jobq.run.guardian.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
+        from jobq.run.process.kernel import hide_from_same_user  # noqa: PLC0415 - Linux alone has what it imports
 
         hide_from_same_user()
     if settings.guardian_fd is not None and (connection := inherited_connection()) is not None:
@@ -46,7 +46,7 @@ def spawner_for(settings: Settings) -> Spawner:
     if settings.guardian == "on" and is_possible():
         _check_proc()
         return GuardianSpawner(contained=settings.containment)
-    check(settings.containment, InUse(NONE, UNGUARDED))
+    check(settings.containment, ContainmentInUse(NONE, UNGUARDED))
     _log.warning(_WEAKER)
     return AsyncioSpawner()
 
@@ -98,7 +98,7 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
     _check_proc()
     options = [
         *("--restart", str(settings.restart)),
-        *("--stop-within", str(settings.stop_grace.total_seconds() + _GIVE_BACK_SECONDS)),
+        *("--stop-within", str(settings.stop_grace.total_seconds() + GIVE_BACK_SECONDS)),
     ]
     contained = guardian_options(settings.containment)
     group = contained if "--group" in contained else []

@@ -27,7 +27,7 @@ _ADVICE: Final = {
 }
 
 
-class InUse(NamedTuple):
+class ContainmentInUse(NamedTuple):
     """What is in use.
 
     Attributes:
@@ -53,12 +53,12 @@ def guardian_options(asked: Asked) -> list[str]:
     try:
         path = _path_for(asked)
     except NoControlGroup as error:
-        check(asked, InUse(NONE, str(error)))
+        check(asked, ContainmentInUse(NONE, str(error)))
         return []
     return ["--group", path] if path else []
 
 
-def check(asked: Asked, found: InUse) -> None:
+def check(asked: Asked, found: ContainmentInUse) -> None:
     """Raise ConfigurationError when something was asked for by name and something else is in use."""
     if asked in _ADVICE and asked != found.kind:
         why = found.why or "its guardian was started without"
@@ -67,7 +67,7 @@ def check(asked: Asked, found: InUse) -> None:
         )
 
 
-def try_here(asked: Asked, *, is_guarded: bool) -> InUse:
+def try_here(asked: Asked, *, is_guarded: bool) -> ContainmentInUse:
     """Return what a worker that is started here would use, by trying it.
 
     Args:
@@ -75,17 +75,17 @@ def try_here(asked: Asked, *, is_guarded: bool) -> InUse:
         is_guarded: whether it would be below a guardian.
     """
     if asked == NONE:
-        return InUse(NONE, "JOBQ_CONTAINMENT=off")
+        return ContainmentInUse(NONE, "JOBQ_CONTAINMENT=off")
     if not is_guarded:
-        return InUse(NONE, UNGUARDED)
+        return ContainmentInUse(NONE, UNGUARDED)
     if asked == PIDNS:
         from jobq.run.guardian.pid_namespaces import why_not  # noqa: PLC0415 - Linux alone has what it imports
 
-        return InUse(NONE, why) if (why := why_not()) else InUse(PIDNS, "one for each attempt")
+        return ContainmentInUse(NONE, why) if (why := why_not()) else ContainmentInUse(PIDNS, "one for each attempt")
     try:
         path = _path_for(asked)
     except NoControlGroup as error:
-        return InUse(NONE, str(error))
+        return ContainmentInUse(NONE, str(error))
     group = ControlGroup(path)
 
     def enter() -> str:
@@ -94,7 +94,7 @@ def try_here(asked: Asked, *, is_guarded: bool) -> InUse:
 
     why = _in_a_child(enter)
     group.end(_TRIAL_SECONDS)
-    return InUse(NONE, why) if why else InUse(CGROUP, f"below {Path(path).parent}")
+    return ContainmentInUse(NONE, why) if why else ContainmentInUse(CGROUP, f"below {Path(path).parent}")
 
 
 def _path_for(asked: Asked) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.spawn.dead_workers import kill_what_dead_workers_left, new_worker_id
-from jobq.run.spawn.survivors import SECONDS, Lifeline, kill_all_of
+from jobq.run.spawn.survivors import SECONDS, SurvivorPipe, kill_all_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class GuardianHandle:
         self.group = ControlGroup("")
         self.worker_id = ""
         self._pidfd = -1
-        self._lifeline: Lifeline | None = None
+        self._lifeline: SurvivorPipe | None = None
 
     async def kill_what_dead_workers_left(self) -> int:
         """Kill what other workers left when they died with their watchers; return how many."""
@@ -54,7 +54,7 @@ class GuardianHandle:
 
     def watch(self, connection: socket.socket, on_lost: Callable[[], None] | None) -> None:
         """Kill what the guardian leaves when it dies, without waiting for the event loop; then call `on_lost`."""
-        self._lifeline = Lifeline(connection, self.kill_what_is_left, on_lost)
+        self._lifeline = SurvivorPipe(connection, self.kill_what_is_left, on_lost)
 
     def let_go(self) -> None:
         """Watch no more: the guardian ends as it should."""

@@ -286,7 +286,7 @@ class GuardianSpawner:
         elif self._handle.group.path:
             self.contained_by = containment.CGROUP
         try:
-            containment.check(self._contained, containment.InUse(self.contained_by, hello.get("why", "")))
+            containment.check(self._contained, containment.ContainmentInUse(self.contained_by, hello.get("why", "")))
         except ConfigurationError as error:
             self._hello.set_exception(error)
         else:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from jobq.run import withheld
-from jobq.run.guardian import OBEYED
+from jobq.run.process import OBEYED
 
 
 def launch(
@@ -31,7 +31,7 @@ def launch(
     Returns:
         The worker's connection to its guardian.
     """
-    from jobq.run.guardian import kernel  # noqa: PLC0415 - Linux alone has what it imports
+    from jobq.run.process import kernel  # noqa: PLC0415 - Linux alone has what it imports
 
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,7 +22,7 @@ LOOKS_WITHOUT: Final = 50
 _LOOK_BACK: Final = 6
 
 
-class Lifeline:
+class SurvivorPipe:
     """Watches for the guardian's death on a thread, so that a blocked event loop does not delay the kill (rule 7).
 
     Args:

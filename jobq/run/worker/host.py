@@ -3,13 +3,13 @@
 import random
 from collections.abc import Callable
 
-from jobq.run.attempt.task_socket import TaskLine
+from jobq.run.attempt.task_socket import TaskSocket
 from jobq.run.process.oom import OomCounter, oom_counter
 from jobq.run.process.output import OutputReader, StreamName
 from jobq.run.process.task_folder import TaskFolder
 
 
-class Host:
+class WorkerHost:
     """The machine as it is.
 
     Args:
@@ -23,9 +23,9 @@ class Host:
         """Return the folder of one worker."""
         return TaskFolder()
 
-    def task_line(self, folder: TaskFolder) -> TaskLine:
+    def task_line(self, folder: TaskFolder) -> TaskSocket:
         """Return the socket of one worker, which lies in its folder."""
-        return TaskLine(folder)
+        return TaskSocket(folder)
 
     def oom_counter(self) -> OomCounter:
         """Return the counter of what the kernel kills for want of memory."""

@@ -28,7 +28,7 @@ _INTERNAL: Final = frozenset({"JOBQ_GUARDIAN_FD", "JOBQ_GUARDIAN_RESTARTED"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class LeaseCommandEnd:
     """How a run ended.
 
     Attributes:
@@ -40,7 +40,7 @@ class Ended:
     cause: str = ""
 
 
-class Singleton:
+class LeaseCommand:
     """Runs one command under one named lease.
 
     Args:
@@ -68,7 +68,7 @@ class Singleton:
         self._asked_to_stop = asyncio.Event()
         self._asked_twice = asyncio.Event()
 
-    async def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> Ended:
+    async def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> LeaseCommandEnd:
         """Wait for the lease, run the command and give the lease back.
 
         Args:
@@ -81,15 +81,17 @@ class Singleton:
         """
         with obeying(self._on_signal):
             if not await self._entered():
-                return Ended(exit_code=_KILLED_BY + self._asked[0])
-            ended = Ended(exit_code=None)
+                return LeaseCommandEnd(exit_code=_KILLED_BY + self._asked[0])
+            ended = LeaseCommandEnd(exit_code=None)
             try:
                 ended = await self._run(argv, environment)
             finally:
                 gone = await self._left()
             if ended.exit_code is None:
                 why = self._lease.loss.cause if self._lease.loss is not None else gone
-                return Ended(exit_code=None, cause=ended.cause or f"the lease was lost, the command was killed: {why}")
+                return LeaseCommandEnd(
+                    exit_code=None, cause=ended.cause or f"the lease was lost, the command was killed: {why}"
+                )
             return ended
 
     async def _entered(self) -> bool:
@@ -112,16 +114,16 @@ class Singleton:
             return str(error)
         return ""
 
-    async def _run(self, argv: Sequence[str], environment: Mapping[str, str]) -> Ended:
+    async def _run(self, argv: Sequence[str], environment: Mapping[str, str]) -> LeaseCommandEnd:
         try:
             process = await self._started(argv, environment)
         except StartFailed as error:
-            return Ended(exit_code=NOT_STARTED, cause=str(error))
+            return LeaseCommandEnd(exit_code=NOT_STARTED, cause=str(error))
         except StatusLost as error:
             self._lease.leave_to_expire()  # it may live
-            return Ended(exit_code=None, cause=f"{error}; the lease is left to expire")
+            return LeaseCommandEnd(exit_code=None, cause=f"{error}; the lease is left to expire")
         if process is None:
-            return Ended(exit_code=None)
+            return LeaseCommandEnd(exit_code=None)
         self._process = process
         for number in (*self._early, *self._asked):
             process.signal(number)
@@ -129,7 +131,7 @@ class Singleton:
             return self._judged(await self._until_ended(process))
         except StatusLost as error:
             self._lease.leave_to_expire()
-            return Ended(exit_code=None, cause=f"{error}; the lease is left to expire")
+            return LeaseCommandEnd(exit_code=None, cause=f"{error}; the lease is left to expire")
         finally:
             process.kill()
 
@@ -180,15 +182,15 @@ class Singleton:
             known = [wait for wait in waits if isinstance(wait, asyncio.Future)]
             await asyncio.wait([*known, *futures], return_when=asyncio.FIRST_COMPLETED)
 
-    def _judged(self, status: ExitStatus) -> Ended:
+    def _judged(self, status: ExitStatus) -> LeaseCommandEnd:
         if status.survivors:
             self._lease.leave_to_expire()
             _log.warning("%d processes could not be killed yet: the lease is left to expire", status.survivors)
         if status.overdue or self._lease.lost.is_set():
-            return Ended(exit_code=None)
+            return LeaseCommandEnd(exit_code=None)
         if status.signal is not None:
-            return Ended(exit_code=_KILLED_BY + status.signal)
-        return Ended(exit_code=status.exit_code)
+            return LeaseCommandEnd(exit_code=_KILLED_BY + status.signal)
+        return LeaseCommandEnd(exit_code=status.exit_code)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._process is not None:

@@ -13,9 +13,9 @@ from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.events import Events
 from jobq.run.attempt.checkpoints import archives_of
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
-from jobq.run.attempt.supervisor import Report, Supervisor
-from jobq.run.attempt.task_socket import TaskLine
-from jobq.run.callbacks.callback import Callback, Convention
+from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
+from jobq.run.attempt.task_socket import TaskSocket
+from jobq.run.callbacks.callback import Callback, CallbackSignature
 from jobq.run.callbacks.inline_runner import CallbackRunner, ThreadRunner
 from jobq.run.callbacks.process_runner import ProcessRunner, portable
 from jobq.run.circuit_breaker import Breaker
@@ -35,7 +35,7 @@ def _commands(commands: CommandRunner) -> Runner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class PullWay:
     """How tasks are run.
 
     Attributes:
@@ -47,7 +47,7 @@ class Way:
     adapt: Callable[[CommandRunner], Runner] = _commands
 
 
-def way_of(callback: Callback | None, *, thread: bool) -> Way:
+def way_of(callback: Callback | None, *, thread: bool) -> PullWay:
     """Return how a callback is run.
 
     Args:
@@ -60,27 +60,27 @@ def way_of(callback: Callback | None, *, thread: bool) -> Way:
     if callback is None:
         if thread:
             raise ConfigurationError("thread=True is for a callback; commands are processes")
-        return Way()
-    convention = Convention(callback)
+        return PullWay()
+    convention = CallbackSignature(callback)
     if convention.is_asynchronous:
         if thread:
             raise ConfigurationError(f"callback {convention.name} is asynchronous; thread=True is for plain functions")
-        return Way(inside=CallbackRunner(convention))
+        return PullWay(inside=CallbackRunner(convention))
     if thread:
-        return Way(inside=ThreadRunner(convention))
+        return PullWay(inside=ThreadRunner(convention))
     function = portable(callback, convention.name)
-    return Way(adapt=lambda commands: ProcessRunner(convention, function, commands))
+    return PullWay(adapt=lambda commands: ProcessRunner(convention, function, commands))
 
 
 async def pull_and_execute(
     backend: Backend,
     settings: Settings,
-    way: Way,
+    way: PullWay,
     *,
     wait: timedelta,
     stopping: Stopping | None,
     on_line: OnLine,
-) -> Report | None:
+) -> DeliveryReport | None:
     """Receive one task and carry it through; see `Queue.pull_and_execute`."""
     async with _runner(backend, settings, way, on_line) as runner:
         supervisor = Supervisor(
@@ -106,7 +106,7 @@ async def pull_and_execute(
             raise
 
 
-async def _pull(supervisor: Supervisor, wait: timedelta) -> Report | None:
+async def _pull(supervisor: Supervisor, wait: timedelta) -> DeliveryReport | None:
     since = Moment.of(supervisor.clock)  # rule 1: before the request that grants the lease
     receive = supervisor.backend.receive(1, supervisor.lease, wait)
     limit = wait.total_seconds() + RECEIVE_SECONDS
@@ -124,13 +124,13 @@ async def _pull(supervisor: Supervisor, wait: timedelta) -> Report | None:
 
 
 @asynccontextmanager
-async def _runner(backend: Backend, settings: Settings, way: Way, on_line: OnLine) -> AsyncIterator[Runner]:
+async def _runner(backend: Backend, settings: Settings, way: PullWay, on_line: OnLine) -> AsyncIterator[Runner]:
     if way.inside is not None:
         yield way.inside
         return
     sampler = UsageSampler(settings.memory_limit)
     folder = TaskFolder()
-    line = TaskLine(folder)
+    line = TaskSocket(folder)
     async with (
         archives_of(backend, settings) as archives,
         sinks_of(backend.name, settings, lambda: LOG_SECONDS) as sinks,

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from jobq.run.guardian import OBEYED
+from jobq.run.process import OBEYED
 from jobq.run.stopping import Stopping
 
 
-class Heard:
+class SignalHeard:
     """The first signal that asked the worker to stop working; None = none did."""
 
     def __init__(self) -> None:
@@ -22,9 +22,9 @@ class Heard:
 
 
 @contextmanager
-def heard_by(stopping: Stopping) -> Iterator[Heard]:
+def heard_by(stopping: Stopping) -> Iterator[SignalHeard]:
     """Pass signals on to `stopping` while entered; does nothing outside the main thread, where none arrive."""
-    heard = Heard()
+    heard = SignalHeard()
 
     def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGUSR1:

@@ -11,11 +11,11 @@ from jobq.backend import Backend
 from jobq.errors import JobqError, LockLost
 from jobq.run.callbacks.taken_task import HandOut, TakenTask
 from jobq.run.stopping import Stopping
-from jobq.run.worker.pull_one import Way, pull_and_execute
+from jobq.run.worker.pull_one import PullWay, pull_and_execute
 from jobq.settings import Settings
 
 if TYPE_CHECKING:
-    from jobq.run.attempt.supervisor import Report
+    from jobq.run.attempt.supervisor import DeliveryReport
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Taking:
         self._wait = wait
         self._hand_out: HandOut
         self._stopping: Stopping
-        self._pulling: asyncio.Task[Report | None] | None = None
+        self._pulling: asyncio.Task[DeliveryReport | None] | None = None
 
     @property
     def is_entered(self) -> bool:
@@ -55,7 +55,7 @@ class Taking:
         pull = pull_and_execute(
             self._backend,
             self._settings,
-            Way(inside=self._hand_out),
+            PullWay(inside=self._hand_out),
             wait=timedelta(seconds=seconds),
             stopping=self._stopping,
             on_line=lambda _task, _stream, _line: None,
@@ -103,6 +103,6 @@ class Taking:
         await asyncio.wait({self._pulling})
 
 
-def _report(taken: TakenTask, pulled: "asyncio.Task[Report | None]") -> None:
+def _report(taken: TakenTask, pulled: "asyncio.Task[DeliveryReport | None]") -> None:
     failed = pulled.cancelled() or pulled.exception() is not None
     taken.reported.set_result(None if failed else pulled.result())

@@ -15,11 +15,11 @@ from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
-from jobq.run.attempt.neighbours import Admission, Neighbours, Place
+from jobq.run.attempt.neighbours import Admission, Neighbours, Placement
 from jobq.run.attempt.retry import Judge, verdict
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.settle import Settled
-from jobq.run.attempt.supervisor import Report, Supervisor
+from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
@@ -29,12 +29,12 @@ from jobq.run.racing import first_error, first_of, racing
 from jobq.run.spawn.choose_spawner import preload, spawner_for
 from jobq.run.stopping import Stopping
 from jobq.run.worker.empty_queue import EmptyQueue
-from jobq.run.worker.host import Host
+from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.preemption import PreemptionWatch
 from jobq.run.worker.receive import Receiving
-from jobq.run.worker.signals import Heard, heard_by
-from jobq.run.worker.worker_report import Tally, WorkerReport
+from jobq.run.worker.signals import SignalHeard, heard_by
+from jobq.run.worker.worker_report import ReportCounter, WorkerReport
 from jobq.settings import Settings
 from jobq.settlement import Release, Requeue
 
@@ -77,9 +77,9 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         max_tasks: int | None = None,
         judge: Judge = verdict,
-        on_report: Callable[[Delivery, Report], None] = lambda _delivery, _report: None,
+        on_report: Callable[[Delivery, DeliveryReport], None] = lambda _delivery, _report: None,
         sampler: UsageSampler | None = None,
-        host: Host | None = None,
+        host: WorkerHost | None = None,
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -88,7 +88,7 @@ class Worker:
         self._stopping = stopping or Stopping()
         self._breaker = Breaker(settings.max_consecutive_failures, self._clock)
         self._sampler = sampler or UsageSampler(settings.memory_limit)
-        self._host = host or Host()
+        self._host = host or WorkerHost()
         self._folder = self._host.task_folder()
         self._line = self._host.task_line(self._folder)
         self._archives: Archives | None = None
@@ -107,7 +107,7 @@ class Worker:
         self._neighbours = Neighbours(self._clock)
         self._alone: asyncio.Task[None] | None = None  # nothing is taken beside it
         self._unguarded = False
-        self._tally = Tally()
+        self._tally = ReportCounter()
         self._leftovers = Leftovers(backend, self._clock)
         self._empty = EmptyQueue(settings.idle_timeout, self._clock, self._leftovers, self._attempts)
 
@@ -141,7 +141,7 @@ class Worker:
             if futures[0].done():
                 futures[0].result()
 
-    async def _run(self, heard: Heard) -> WorkerReport:
+    async def _run(self, heard: SignalHeard) -> WorkerReport:
         supervisor = self._supervisor()
         supervisor.check()
         if self._settings.guardian_restarted:
@@ -288,7 +288,7 @@ class Worker:
             raise
 
     def _start(
-        self, supervisor: Supervisor, delivery: Delivery, since: Moment, group: asyncio.TaskGroup, place: Place
+        self, supervisor: Supervisor, delivery: Delivery, since: Moment, group: asyncio.TaskGroup, place: Placement
     ) -> None:
         self._free -= 1
         self._left -= place.admission in (Admission.START, Admission.ALONE)
@@ -307,7 +307,7 @@ class Worker:
             self._neighbours.have_room()
         self._empty.attempt_ended()
 
-    async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Place) -> None:
+    async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Placement) -> None:
         back_in = supervisor.lease.total_seconds()  # what nobody settled comes back; it may be the only task
         try:
             report = await supervisor.execute(delivery, since, place)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.retry import Leave
 from jobq.run.attempt.settle import Settled
-from jobq.run.attempt.supervisor import Report
-from jobq.settlement import Complete, DeadLetter
+from jobq.run.attempt.supervisor import DeliveryReport
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import OutcomeKind
 
 _FAILURES = (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT, OutcomeKind.CRASHED)
@@ -39,7 +39,7 @@ class WorkerReport:
     stopped_by: str | None = None
 
 
-class Tally:
+class ReportCounter:
     """Counts what becomes of deliveries; only what the backend acknowledged counts as done (S5)."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Tally:
         """Count an attempt that ended by a fault of ours."""
         self._done["lost"] += 1
 
-    def count(self, report: Report) -> None:
+    def count(self, report: DeliveryReport) -> None:
         """Count one delivery."""
         if self.is_misplaced:
             pass  # that stays
@@ -69,7 +69,7 @@ class Tally:
             self._done["succeeded"] += 1
             if report.outcome is not None and report.outcome.value_lost:
                 self._done["results_not_kept"] += 1
-        elif isinstance(report.verdict, DeadLetter):
+        elif isinstance(report.verdict, MoveToDeadLetters):
             self._done["dead_lettered"] += 1
         if report.outcome is not None and report.outcome.kind in _FAILURES:
             self._done["failed"] += 1

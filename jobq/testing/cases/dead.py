@@ -1,6 +1,6 @@
 """Dead letters: S6 (original bytes), redrive in a new epoch (S3, S7), purge."""
 
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, Bench, crashes, stored
 
@@ -10,7 +10,7 @@ async def keeps_bytes_and_reason(bench: Bench) -> None:
     """S6: the original bytes, the reason, the description, the count and the time are kept."""
     (pushed,) = await bench.pushed(env={"A": "ü"})
     delivery = await bench.take()
-    await delivery.settle(DeadLetter("failures", "exit code 1\nünd a tail\n"))
+    await delivery.settle(MoveToDeadLetters("failures", "exit code 1\nünd a tail\n"))
     (letter,) = await bench.backend.dead_letters(10)
     assert letter.id == pushed.id
     assert letter.body == stored(pushed, letter.body), "the body of a dead letter is the original's (S6)"
@@ -50,7 +50,7 @@ async def redrive_is_a_new_epoch(bench: Bench) -> None:
     delivery = await bench.take()
     await bench.expire()  # one crash, which the new epoch must not be charged for
     delivery = await bench.take()
-    await delivery.settle(DeadLetter("failures", ""))
+    await delivery.settle(MoveToDeadLetters("failures", ""))
     assert await bench.backend.redrive([delivery.id]) == [delivery.id]
     assert await bench.backend.dead_letters(10) == []
     await bench.counts(visible=1)
@@ -85,7 +85,7 @@ async def redrive_ignores_an_old_not_before(bench: Bench) -> None:
     soon = bench.clock.wall() + 2
     (buried,) = await bench.pushed(not_before=soon)
     await bench.clock.advance(3)
-    await (await bench.take()).settle(DeadLetter("failures", ""))
+    await (await bench.take()).settle(MoveToDeadLetters("failures", ""))
     await bench.backend.redrive([buried.id])
     assert (await bench.take()).task.not_before is None
 
@@ -97,7 +97,7 @@ async def dies_again_as_one_letter(bench: Bench) -> None:
     await bench.backend.redrive([buried.id])
     again = await bench.take()
     body = again.body
-    await again.settle(DeadLetter("crashes", "the second time"))
+    await again.settle(MoveToDeadLetters("crashes", "the second time"))
     (letter,) = await bench.backend.dead_letters(10)
     assert (letter.reason, letter.body) == ("crashes", body)
 

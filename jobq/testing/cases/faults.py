@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.testing.cases import case
 from jobq.testing.fault_script import SETTLE_VERBS, Fault
 from jobq.testing.harness import DONE, NOW, Bench, Verb, raises, task
@@ -32,7 +32,7 @@ async def refusal_changes_nothing(bench: Bench) -> None:
         "renew": lambda: delivery.renew(bench.lease),
         "requeue": lambda: delivery.settle(Requeue(one.requeued(failures=1).counters, NOW)),
         "release": lambda: delivery.settle(Release()),
-        "dead_letter": lambda: delivery.settle(DeadLetter("failures", "")),
+        "dead_letter": lambda: delivery.settle(MoveToDeadLetters("failures", "")),
         "complete": lambda: delivery.settle(Complete(DONE)),
     }
     for verb, call in calls.items():
@@ -76,7 +76,7 @@ async def lost_settle_is_repeated(bench: Bench) -> None:
             "complete": lambda: delivery.settle(Complete(DONE)),  # noqa: B023 - called within the same turn
             "requeue": lambda: delivery.settle(Requeue(one.requeued(failures=1).counters, _DELAY)),  # noqa: B023 - as above
             "release": lambda: delivery.settle(Release()),  # noqa: B023 - as above
-            "dead_letter": lambda: delivery.settle(DeadLetter("failures", "")),  # noqa: B023 - as above
+            "dead_letter": lambda: delivery.settle(MoveToDeadLetters("failures", "")),  # noqa: B023 - as above
         }
         faults.next(verb, Fault.LOSE_ANSWER)
         with raises(SettlementUnknown, f"{verb} without an answer"):

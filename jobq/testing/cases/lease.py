@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from jobq.backend import Delivery
 from jobq.errors import LockLost
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, Verb, crashes, raises, task
 
@@ -47,7 +47,7 @@ async def _again(bench: Bench, delivery: Delivery, step: str) -> Delivery:
         case "release":
             await delivery.settle(Release())
         case _:
-            await delivery.settle(DeadLetter("failures", ""))
+            await delivery.settle(MoveToDeadLetters("failures", ""))
             assert await bench.backend.redrive([delivery.id]) == [delivery.id]
     return await bench.take()
 
@@ -83,13 +83,13 @@ async def an_id_that_was_forgotten_goes_on(bench: Bench) -> None:
         if "purge" not in how:
             await bench.backend.clear()
         else:
-            await delivery.settle(DeadLetter("failures", ""))
+            await delivery.settle(MoveToDeadLetters("failures", ""))
             if "redrive" in how:
                 await bench.clock.advance(_GRAIN)
                 await bench.backend.redrive(["again"])
                 delivery = await bench.take()
                 seen.append(delivery.fencing)
-                await delivery.settle(DeadLetter("failures", ""))
+                await delivery.settle(MoveToDeadLetters("failures", ""))
             assert await bench.backend.purge_dead(["again"]) == ["again"]
         await bench.clock.advance(_GRAIN)
     assert seen == sorted(set(seen)), f"fencing numbers did not strictly rise: {seen}"
@@ -149,7 +149,7 @@ async def expired_receipt_is_refused_before_redelivery(bench: Bench) -> None:
         "complete": lambda: delivery.settle(Complete(DONE)),
         "requeue": lambda: delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW)),
         "release": lambda: delivery.settle(Release()),
-        "dead_letter": lambda: delivery.settle(DeadLetter("failures", "")),
+        "dead_letter": lambda: delivery.settle(MoveToDeadLetters("failures", "")),
     }
     for verb, call in verbs.items():
         with raises(LockLost, f"{verb} after expiry"):

@@ -1,7 +1,7 @@
 """Messages that are no tasks: L3 (they delay others by one receive at most) and S6 (their bytes are kept)."""
 
 from jobq.errors import LockLost, MalformedTask
-from jobq.settlement import Complete, DeadLetter, Release
+from jobq.settlement import Complete, MoveToDeadLetters, Release
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, Bench, raises
 
@@ -46,7 +46,7 @@ async def dead_letter_keeps_any_bytes(bench: Bench) -> None:
     """S6: whatever the bytes, the dead letter holds them unchanged under the message's id."""
     expected = {await bench.inject(body): body for body in _BODIES}
     for delivery in await bench.take_all(len(_BODIES)):
-        await delivery.settle(DeadLetter("malformed", "by the suite"))
+        await delivery.settle(MoveToDeadLetters("malformed", "by the suite"))
     assert {each.id: each.body for each in await bench.backend.dead_letters(100)} == expected
     assert {each.reason for each in await bench.backend.dead_letters(100)} == {"malformed"}
     await bench.counts(dead=len(_BODIES))
@@ -63,7 +63,7 @@ async def others_are_not_affected(bench: Bench) -> None:
     found = {each.id: each for each in await bench.take_all(3)}
     assert found.keys() == {before.id, bad, after.id}
     await found[before.id].settle(Complete(DONE))
-    await found[bad].settle(DeadLetter("malformed", ""))
+    await found[bad].settle(MoveToDeadLetters("malformed", ""))
     await found[after.id].settle(Complete(DONE))
     await bench.counts(dead=1)
 
@@ -72,11 +72,11 @@ async def others_are_not_affected(bench: Bench) -> None:
 async def malformed_is_redriven_and_purged_as_it_is(bench: Bench) -> None:
     """A redrive puts the bytes back unchanged; a purge and a clear delete them like any other."""
     injected = await bench.inject(b"not json")
-    await (await bench.take()).settle(DeadLetter("malformed", ""))
+    await (await bench.take()).settle(MoveToDeadLetters("malformed", ""))
     assert await bench.backend.redrive([injected]) == [injected]
     again = await bench.take()
     assert (again.id, again.body) == (injected, b"not json")
-    await again.settle(DeadLetter("malformed", ""))
+    await again.settle(MoveToDeadLetters("malformed", ""))
     assert await bench.backend.purge_dead([injected]) == [injected]
     await bench.inject(b"another")
     assert await bench.backend.clear() == 1

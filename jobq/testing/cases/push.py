@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from jobq.backend import Backend
 from jobq.errors import ConfigurationError, DuplicateTask, MalformedTask, QueueNotFound
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Budgets
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, Verb, raises, stored, task
@@ -97,7 +97,7 @@ async def id_is_remembered_in_every_state(bench: Bench) -> None:
     assert await bench.backend.push([known]) == [known.id]
     delivery = await bench.take()
     assert delivery.task.counters.failures == 1, "the push has overwritten the counters"
-    await delivery.settle(DeadLetter("failures", ""))
+    await delivery.settle(MoveToDeadLetters("failures", ""))
     assert await bench.backend.push([known]) == [known.id]
     await bench.nothing()
     assert await bench.backend.redrive([known.id]) == [known.id]

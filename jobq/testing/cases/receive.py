@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from jobq.backend import Delivery
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, crashes, stored
 
@@ -169,7 +169,7 @@ async def stats_follow_every_state(bench: Bench) -> None:
     await bench.counts(visible=4, scheduled=1)
     first, second = [await bench.take() for _ in range(2)]
     await bench.counts(visible=2, leased=2, scheduled=1)
-    await first.settle(DeadLetter("failures", ""))
+    await first.settle(MoveToDeadLetters("failures", ""))
     await second.settle(Requeue(second.task.requeued(failures=1).counters, timedelta(seconds=600)))
     await bench.counts(visible=2, scheduled=2, dead=1)
     await bench.take()

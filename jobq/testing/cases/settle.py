@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from jobq.backend import Delivery
 from jobq.errors import LockLost
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Counters, TaskResult
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, Verb, crashes, raises
@@ -18,7 +18,7 @@ def _settlements(delivery: Delivery) -> dict[str, Verb]:
         "complete": lambda: delivery.settle(Complete(DONE)),
         "requeue": lambda: delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW)),
         "release": lambda: delivery.settle(Release()),
-        "dead_letter": lambda: delivery.settle(DeadLetter("failures", "three times")),
+        "dead_letter": lambda: delivery.settle(MoveToDeadLetters("failures", "three times")),
     }
 
 
@@ -166,7 +166,7 @@ async def other_arguments_are_no_repeat(bench: Bench) -> None:
     again = back.task.requeued(failures=1)
     await done.settle(Complete(DONE))
     await back.settle(Requeue(again.counters, _DELAY))
-    await dead.settle(DeadLetter("failures", "first"))
+    await dead.settle(MoveToDeadLetters("failures", "first"))
     before = await bench.seen()
     with raises(LockLost, "complete with another result"):
         await done.settle(Complete(TaskResult(exit_code=1)))
@@ -175,7 +175,7 @@ async def other_arguments_are_no_repeat(bench: Bench) -> None:
     with raises(LockLost, "requeue with another delay"):
         await back.settle(Requeue(again.counters, NOW))
     with raises(LockLost, "dead_letter with another description"):
-        await dead.settle(DeadLetter("failures", "second"))
+        await dead.settle(MoveToDeadLetters("failures", "second"))
     assert await bench.seen() == before
 
 
@@ -187,7 +187,7 @@ async def two_at_once_have_one_effect(bench: Bench) -> None:
     answers = await asyncio.gather(
         delivery.settle(Complete(DONE)),
         delivery.settle(Requeue(pushed.requeued(failures=1).counters, NOW)),
-        delivery.settle(DeadLetter("failures", "")),
+        delivery.settle(MoveToDeadLetters("failures", "")),
         return_exceptions=True,
     )
     accepted = [answer for answer in answers if answer is None]

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from jobq.backend import Delivery
 from jobq.errors import LockLost
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import TaskResult
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, Verb, raises
@@ -19,7 +19,7 @@ def _verbs(delivery: Delivery, bench: Bench) -> dict[str, Verb]:
             Requeue(delivery.task.requeued(preemptions=1).counters, timedelta(seconds=77))
         ),
         "release": lambda: delivery.settle(Release()),
-        "dead_letter": lambda: delivery.settle(DeadLetter("stale", "stale")),
+        "dead_letter": lambda: delivery.settle(MoveToDeadLetters("stale", "stale")),
     }
 
 
@@ -94,7 +94,7 @@ async def after_dead_letter(bench: Bench) -> None:
     """A dead letter is not changed, completed or brought back by its former holder."""
     await bench.pushed()
     delivery = await bench.take()
-    await delivery.settle(DeadLetter("failures", "the first word"))
+    await delivery.settle(MoveToDeadLetters("failures", "the first word"))
     await _refused(bench, delivery, "after dead_letter")
     await bench.backend.redrive([delivery.id])
     following = await bench.take()

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from jobq.testing.simulation.campaign import SHARES, Failure, Totals, run_many, run_one
+from jobq.testing.simulation.campaign import SHARES, BrokenRun, Totals, run_many, run_one
 from jobq.testing.simulation.shrink import shrink
 from jobq.testing.simulation.stores import STORES
 
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 def _many(arguments: argparse.Namespace) -> int:
     count = arguments.seeds or (10**9 if arguments.seconds else 100)
     end = time.monotonic() + (arguments.seconds or float("inf"))
-    printed: list[Failure] = []
+    printed: list[BrokenRun] = []
     is_terminal = sys.stderr.isatty()
 
     def progress(totals: Totals) -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from jobq.errors import JobqError
 from jobq.testing.simulation.loop import Loop
-from jobq.testing.simulation.machine.trees import Plan, Tree
+from jobq.testing.simulation.machine.trees import Plan, TaskTree
 from jobq.testing.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
-    from jobq.run.attempt.checkpoints import Checkpoints
+    from jobq.run.attempt.checkpoints import AttemptCheckpoints
 
 
 def chance_of(seed: int | str) -> Random:
@@ -32,7 +32,7 @@ class Attempts:
     """
 
     def __init__(self, seed: int, scenario: Scenario, loop: Loop) -> None:
-        self.lines: dict[str, Checkpoints] = {}
+        self.lines: dict[str, AttemptCheckpoints] = {}
         self.is_faulty = True
         self._seed, self._scenario, self._loop = seed, scenario, loop
         self._plans: dict[tuple[str, str], Plan] = {}
@@ -44,7 +44,7 @@ class Attempts:
             self._plans[task, fencing] = self._scenario.plan(chance, is_faulty=self.is_faulty)
         return self._plans[task, fencing]
 
-    def save(self, tree: Tree) -> None:
+    def save(self, tree: TaskTree) -> None:
         """Have a task save a checkpoint now."""
         checkpoints = self.lines.get(tree.socket)
         if checkpoints is None or tree.node.dead or not tree.leader:

@@ -22,7 +22,7 @@ class Reset(Exception):
     """The connection broke: whether the request was done is unknown."""
 
 
-class Broker:
+class SimulatedBroker:
     """Serves requests, each in a task of its own.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from jobq.testing.simulation.blows import BLOWS
 from jobq.testing.simulation.broker import MakeBackend
 from jobq.testing.simulation.menu import NOT_OF_THE_BUS
-from jobq.testing.simulation.store import Store
+from jobq.testing.simulation.store import SimulatedStore
 from jobq.testing.simulation.world import World
 
 SEEDS_A_PROCESS: Final = 25  # nothing of a run is freed before its process ends, as `run_one` says
@@ -36,7 +36,7 @@ _ON_THE_WAY: Final = (
 
 
 @dataclass(frozen=True)
-class Failure:
+class BrokenRun:
     """A run that broke a rule."""
 
     seed: int
@@ -68,7 +68,7 @@ class Totals:
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[BrokenRun] = field(default_factory=list)
 
     def add(self, other: "Totals") -> None:
         """Add what other runs saw, except the time they took."""
@@ -162,7 +162,11 @@ SHARES: Final = {"memory": SHARE, "service-bus": BUS_SHARE}
 
 
 def run_one(
-    seed: int, make_backend: Store | MakeBackend, *, skip: frozenset[int] = frozenset(), keeps_trace: bool = False
+    seed: int,
+    make_backend: SimulatedStore | MakeBackend,
+    *,
+    skip: frozenset[int] = frozenset(),
+    keeps_trace: bool = False,
 ) -> World:
     """Run one seed to its end.
 
@@ -188,13 +192,13 @@ def totals_of(world: World) -> Totals:
         interrupted=monitor.interrupted,
         faults=world.broker.faults,
         counts=monitor.counts,
-        failures=[Failure(world.seed, broken.rule, broken.text) for broken in monitor.violations[:1]],
+        failures=[BrokenRun(world.seed, broken.rule, broken.text) for broken in monitor.violations[:1]],
     )
 
 
 def run_many(
     seeds: Iterable[int],
-    make_backend: Store | MakeBackend,
+    make_backend: SimulatedStore | MakeBackend,
     *,
     processes: int | None = None,
     stop_at: Callable[[Totals], bool] = lambda _totals: False,
@@ -230,7 +234,7 @@ def run_many(
 _kept: Final[list[World]] = []
 
 
-def _run_chunk(seeds: list[int], make_backend: Store | MakeBackend) -> Totals:
+def _run_chunk(seeds: list[int], make_backend: SimulatedStore | MakeBackend) -> Totals:
     totals = Totals()
     for seed in seeds:
         totals.add(totals_of(run_one(seed, make_backend)))

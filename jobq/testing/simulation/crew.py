@@ -10,7 +10,7 @@ from typing import Final
 from jobq.run.stopping import Stopping
 from jobq.testing.simulation.loop import Machine, Node
 from jobq.testing.simulation.machine.guardian import GuardianProcess
-from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.network import NetworkLink
 
 MOST_DRIFT: Final = 0.009  # of a clock's rate; the timing rule allows 1 %
 
@@ -31,7 +31,7 @@ class Crew:
 
     number: int
     machine: Machine
-    link: Link
+    link: NetworkLink
     chance: Random
     stands_still: bool = False
     excused_until: float = -1.0

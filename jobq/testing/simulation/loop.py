@@ -12,11 +12,11 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any, Final
 
-from jobq.testing.simulation.machine.node import NODE, Handle, Machine, Node
+from jobq.testing.simulation.machine.node import NODE, LoopHandle, Machine, Node
 
 _GRAIN_SECONDS: Final = 1e-7  # by which a timer may fire early: clocks that run at other rates do not round alike
 
-__all__ = ["NODE", "Handle", "Loop", "Machine", "Node"]
+__all__ = ["NODE", "Loop", "LoopHandle", "Machine", "Node"]
 
 
 class _Future(asyncio.Future[Any]):
@@ -59,14 +59,14 @@ class Loop(asyncio.BaseEventLoop):
         self.set_debug(False)
         self.now = 0.0
         self.steps = 0
-        self.readers: dict[Any, Handle] = {}
+        self.readers: dict[Any, LoopHandle] = {}
         self.before_time_moves: Callable[[], None] = lambda: None
         self.on_error: Callable[[dict[str, Any]], None] = lambda _context: None
         self.is_over = False
         self._numbers = 0
         self._sequence = 0
-        self._due_now: deque[Handle] = deque()
-        self._timers: list[tuple[float, int, Handle]] = []
+        self._due_now: deque[LoopHandle] = deque()
+        self._timers: list[tuple[float, int, LoopHandle]] = []
 
     def next_number(self) -> int:
         """Return a number that was not given before."""
@@ -80,22 +80,22 @@ class Loop(asyncio.BaseEventLoop):
         node = NODE.get(None)
         return self.now if node is None else node.machine.monotonic()
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> LoopHandle:  # type: ignore[override]
         """See asyncio."""
-        handle = Handle(callback, args, context or copy_context())
+        handle = LoopHandle(callback, args, context or copy_context())
         if not self.is_over:
             self._due_now.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> LoopHandle:  # type: ignore[override]
         """See asyncio."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> LoopHandle:  # type: ignore[override]
         """See asyncio."""
-        handle = Handle(callback, args, context or copy_context(), when)
+        handle = LoopHandle(callback, args, context or copy_context(), when)
         self._arm(handle)
         return handle
 
@@ -121,8 +121,8 @@ class Loop(asyncio.BaseEventLoop):
 
     def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """See asyncio; `fd` is any object, and who makes it readable calls `fire`."""
-        self.readers[fd] = handle = Handle(callback, args, copy_context())
-        self._due_now.append(Handle(callback, args, handle.context))  # what has come before is there to be read
+        self.readers[fd] = handle = LoopHandle(callback, args, copy_context())
+        self._due_now.append(LoopHandle(callback, args, handle.context))  # what has come before is there to be read
 
     def remove_reader(self, fd: Any) -> bool:
         """See asyncio."""
@@ -137,7 +137,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Have it called when the node gets the signal."""
-        NODE.get().signal_handlers[sig] = Handle(callback, args, copy_context())
+        NODE.get().signal_handlers[sig] = LoopHandle(callback, args, copy_context())
 
     def remove_signal_handler(self, sig: int) -> bool:
         """See asyncio."""
@@ -148,18 +148,18 @@ class Loop(asyncio.BaseEventLoop):
 
     # What the simulation asks of it
 
-    def fire(self, registered: Handle | None) -> None:
+    def fire(self, registered: LoopHandle | None) -> None:
         """Run what was registered for a reader or a signal: next, as a real loop looks there before at its timers."""
         if registered is not None and not self.is_over:
-            self._due_now.appendleft(Handle(registered.callback, registered.args, registered.context))
+            self._due_now.appendleft(LoopHandle(registered.callback, registered.args, registered.context))
 
-    def true_later(self, delay: float, node: Node | None, callback: Any, *args: Any) -> Handle:
+    def true_later(self, delay: float, node: Node | None, callback: Any, *args: Any) -> LoopHandle:
         """Call after so many true seconds, as code of a node."""
-        handle = Handle(callback, args, copy_context() if node is None else node.context)
+        handle = LoopHandle(callback, args, copy_context() if node is None else node.context)
         self._push(self.now + max(0.0, delay), handle)
         return handle
 
-    def again(self, handle: Handle) -> None:
+    def again(self, handle: LoopHandle) -> None:
         """Run what fell due while its node was paused; later, if its clock has stood still meanwhile."""
         if handle.due is not None and handle.due - self._time_of(handle) > _GRAIN_SECONDS:
             self._arm(handle)
@@ -222,13 +222,13 @@ class Loop(asyncio.BaseEventLoop):
                 self.again(handle)
         return True
 
-    def _time_of(self, handle: Handle) -> float:
+    def _time_of(self, handle: LoopHandle) -> float:
         return self.now if handle.node is None else handle.node.machine.monotonic()
 
-    def _arm(self, handle: Handle) -> None:
+    def _arm(self, handle: LoopHandle) -> None:
         due = handle.due or 0.0
         self._push(due if handle.node is None else handle.node.machine.true_at_monotonic(due), handle)
 
-    def _push(self, when: float, handle: Handle) -> None:
+    def _push(self, when: float, handle: LoopHandle) -> None:
         self._sequence += 1
         heapq.heappush(self._timers, (max(when, self.now), self._sequence, handle))

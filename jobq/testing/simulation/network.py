@@ -16,14 +16,14 @@ from jobq.errors import AnswerLost, BackendUnavailable, PushUnknown, SettlementU
 from jobq.journal.records import Beat
 from jobq.settlement import Settlement
 from jobq.task import Task
-from jobq.testing.simulation.broker import Broker, Reset
+from jobq.testing.simulation.broker import Reset, SimulatedBroker
 from jobq.testing.simulation.loop import NODE
 
 Way = Literal["out", "in"]
 MEAN_SECONDS = 0.004
 
 
-class Link:
+class NetworkLink:
     """One client's way to the broker and back.
 
     Args:
@@ -38,7 +38,7 @@ class Link:
         holds: what is blocked is delivered when the partition heals; else it is lost.
     """
 
-    def __init__(self, broker: Broker, chance: Random) -> None:
+    def __init__(self, broker: SimulatedBroker, chance: Random) -> None:
         self.broker, self.chance = broker, chance
         self.slow = self.slow_seconds = 0.0
         self.lose_request = self.lose_answer = self.double = 0.0
@@ -142,7 +142,7 @@ class Client:
         link: to the broker.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: NetworkLink) -> None:
         self._link = link
         self._broker = link.broker
 
@@ -207,7 +207,7 @@ class Client:
 class _RemoteDelivery(BaseDelivery):
     """A delivery whose verbs are requests."""
 
-    def __init__(self, link: Link, near: Delivery) -> None:
+    def __init__(self, link: NetworkLink, near: Delivery) -> None:
         super().__init__(
             id=near.id,
             body=near.body,

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
-from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.network import NetworkLink
 from jobq.testing.simulation.rules.monitor import Monitor
 from jobq.testing.simulation.scenario import Scenario
 
@@ -36,7 +36,9 @@ async def produce(client: Any, chance: Random, scenario: Scenario, monitor: Moni
             await asyncio.sleep(chance.uniform(0, scenario.lease))
 
 
-async def meddle(client: Any, link: Link, scenario: Scenario, monitor: Monitor, goes_on: Callable[[], bool]) -> None:
+async def meddle(
+    client: Any, link: NetworkLink, scenario: Scenario, monitor: Monitor, goes_on: Callable[[], bool]
+) -> None:
     """Cancel and redrive now and then, as long as faults strike."""
     chance = link.chance
     while goes_on():

@@ -12,7 +12,7 @@ from jobq.settings import Settings
 from jobq.task import Budgets, Task
 from jobq.testing.simulation import menu
 from jobq.testing.simulation.machine.trees import Plan
-from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.network import NetworkLink
 
 _SIGSEGV: Final = 11
 
@@ -59,7 +59,7 @@ class Scenario:
             tasks=tuple(_task(chance, kinds, lease, number) for number in range(chance.randint(2, 8 + 6 * machines))),
         )
 
-    def set_up(self, link: Link, chance: Random) -> None:
+    def set_up(self, link: NetworkLink, chance: Random) -> None:
         """Give a worker's link the faults that befall its messages."""
         if "slow" in self.kinds:
             link.slow, link.slow_seconds = chance.choice([0.02, 0.2]), self.lease * chance.choice([0.1, 0.5, 2.0])

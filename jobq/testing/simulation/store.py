@@ -8,11 +8,11 @@ from typing import Any
 
 from jobq.testing.simulation.broker import MakeBackend
 from jobq.testing.simulation.loop import Machine
-from jobq.testing.simulation.network import Client, Link
+from jobq.testing.simulation.network import Client, NetworkLink
 from jobq.testing.simulation.rules.monitor import Monitor
 
 
-def _client(link: Link, _machine: Machine) -> AbstractAsyncContextManager[Any]:
+def _client(link: NetworkLink, _machine: Machine) -> AbstractAsyncContextManager[Any]:
     return Client(link)
 
 
@@ -21,7 +21,7 @@ def _made(_backend: Any, _monitor: Monitor, _lease: float, _chance: Random) -> N
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class SimulatedStore:
     """One store.
 
     Attributes:
@@ -35,12 +35,12 @@ class Store:
 
     make: MakeBackend
     finish: Callable[[Any, Monitor, float, Random], None] = _made
-    connect: Callable[[Link, Machine], AbstractAsyncContextManager[Any]] = _client
+    connect: Callable[[NetworkLink, Machine], AbstractAsyncContextManager[Any]] = _client
     monitor: type[Monitor] = Monitor
     grain: float = 0.0
     without: frozenset[str] = frozenset()
 
 
-def store_of(made: Store | MakeBackend) -> Store:
+def store_of(made: SimulatedStore | MakeBackend) -> SimulatedStore:
     """Return the store of a backend that does each verb in one instant."""
-    return made if isinstance(made, Store) else Store(make=made)
+    return made if isinstance(made, SimulatedStore) else SimulatedStore(make=made)

@@ -10,10 +10,10 @@ from typing import Any, Final
 from jobq.backend import Backend
 from jobq.testing.simulation.loop import Machine
 from jobq.testing.simulation.menu import NOT_OF_THE_BUS
-from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.network import NetworkLink
 from jobq.testing.simulation.rules.monitor import Monitor
 from jobq.testing.simulation.service_bus.copy_monitor import CopyMonitor
-from jobq.testing.simulation.store import Store
+from jobq.testing.simulation.store import SimulatedStore
 
 QUEUE: Final = "queue"
 _TRACE_LENGTH: Final = 16  # of the store's own
@@ -32,12 +32,12 @@ def memory(server: Machine) -> Iterator[Backend]:
 def sqlite(server: Machine) -> Iterator[Backend]:
     """Lend the embedded one: the real SQL on a real file, without its threads."""
     from jobq_sqlite import SqliteBackend, StoreFile  # noqa: PLC0415 - likewise
-    from jobq_sqlite.host import Host  # noqa: PLC0415 - likewise
+    from jobq_sqlite.host import BootedHost  # noqa: PLC0415 - likewise
     from jobq_sqlite.loop_connection import LoopConnection  # noqa: PLC0415 - likewise
 
     place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="jobq-simulation-", dir=place) as folder:
-        file = StoreFile(path=Path(folder) / "jobs.db", clock=server, host=Host("machine", "boot"))
+        file = StoreFile(path=Path(folder) / "jobs.db", clock=server, host=BootedHost("machine", "boot"))
         yield SqliteBackend(file, QUEUE, connect=LoopConnection)
 
 
@@ -50,7 +50,7 @@ def service_bus(server: Machine) -> Iterator[Any]:
 
 
 @asynccontextmanager
-async def _connected(link: Link, machine: Machine) -> AsyncIterator[Any]:
+async def _connected(link: NetworkLink, machine: Machine) -> AsyncIterator[Any]:
     from jobq.testing.simulation.service_bus.client import connected  # noqa: PLC0415 - likewise
 
     async with connected(link, machine) as backend:
@@ -61,11 +61,11 @@ def _finish(bus: Any, monitor: Monitor, lease: float, chance: Random) -> None:
     bus.make(monitor, lease, chance)
 
 
-STORES: Final[dict[str, Store]] = {
-    "memory": Store(make=memory),
-    "sqlite": Store(make=sqlite),
+STORES: Final[dict[str, SimulatedStore]] = {
+    "memory": SimulatedStore(make=memory),
+    "sqlite": SimulatedStore(make=sqlite),
     # Its protocol of several requests a verb, each of them over the network.
-    "service-bus": Store(
+    "service-bus": SimulatedStore(
         make=service_bus,
         finish=_finish,
         connect=_connected,

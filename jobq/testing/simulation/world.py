@@ -12,18 +12,18 @@ from jobq.journal.store import KeepsJournal
 from jobq.lease.store import KeepsLeases
 from jobq.run.stopping import Stopping
 from jobq.testing.simulation.attempts import Attempts, chance_of
-from jobq.testing.simulation.broker import Broker, MakeBackend
+from jobq.testing.simulation.broker import MakeBackend, SimulatedBroker
 from jobq.testing.simulation.crew import MOST_DRIFT, Crew
 from jobq.testing.simulation.logs import ErrorsTo
 from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.machine.guardian import GuardianProcess
 from jobq.testing.simulation.machine.host import SimulatedHost, worker_on
-from jobq.testing.simulation.machine.trees import Tree
-from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.machine.trees import TaskTree
+from jobq.testing.simulation.network import NetworkLink
 from jobq.testing.simulation.people import meddle, produce
 from jobq.testing.simulation.rules.named import NamedRules, contend
 from jobq.testing.simulation.scenario import Scenario
-from jobq.testing.simulation.store import Store, store_of
+from jobq.testing.simulation.store import SimulatedStore, store_of
 
 MOST_STEPS: Final = 400_000  # while faults strike, and as many for the drain
 _BLOWS_A_LEASE: Final = 2.5
@@ -45,7 +45,7 @@ class World:
     def __init__(
         self,
         seed: int,
-        made: Store | MakeBackend,
+        made: SimulatedStore | MakeBackend,
         blows: Mapping[str, Blow],
         *,
         keeps_trace: bool = False,
@@ -66,7 +66,7 @@ class World:
         server = Machine(self.loop, "server")
         self.monitor = store.monitor(self.loop, server, self, keeps_lines=keeps_trace)
         self._open = ExitStack()
-        self.broker = Broker(self.loop, self.monitor, server, self._open.enter_context(store.make(server)))
+        self.broker = SimulatedBroker(self.loop, self.monitor, server, self._open.enter_context(store.make(server)))
         store.finish(self.broker.backend, self.monitor, self.lease, chance_of(f"{seed} store"))
         self.broker.rotates = "rotating receipts" in self.kinds
         self.loop.before_time_moves = self._instant
@@ -92,7 +92,7 @@ class World:
         chance = self._chance
         rate = 1.0 + chance.uniform(-MOST_DRIFT, MOST_DRIFT)
         machine = Machine(self.loop, f"m{number}", rate, chance.uniform(10, 100_000))
-        link = Link(self.broker, chance_of(chance.getrandbits(64)))
+        link = NetworkLink(self.broker, chance_of(chance.getrandbits(64)))
         self.scenario.set_up(link, chance)
         return Crew(number, machine, link, chance_of(chance.getrandbits(64)))
 
@@ -141,17 +141,17 @@ class World:
             self.later(0.1 * number, self._start, crew)
             self.later(0.1 * number, self.contend, crew)
         people = Node(Machine(self.loop, "people"), "people")
-        links = [Link(self.broker, chance_of(self._chance.getrandbits(64))) for _ in range(2)]
+        links = [NetworkLink(self.broker, chance_of(self._chance.getrandbits(64))) for _ in range(2)]
         links[0].lose_answer, links[0].double = self.crews[0].link.lose_answer, self.crews[0].link.double
         people.run(self.loop.create_task, self._produce(links[0], people.machine))
         people.run(self.loop.create_task, self._meddle(links[1], people.machine))
         self.later(self.lease * 0.5, self._strike)
 
-    async def _produce(self, link: Link, machine: Machine) -> None:
+    async def _produce(self, link: NetworkLink, machine: Machine) -> None:
         async with self._store.connect(link, machine) as client:
             await produce(client, link.chance, self.scenario, self.monitor)
 
-    async def _meddle(self, link: Link, machine: Machine) -> None:
+    async def _meddle(self, link: NetworkLink, machine: Machine) -> None:
         async with self._store.connect(link, machine) as client:
             await meddle(client, link, self.scenario, self.monitor, lambda: self._is_faulty)
 
@@ -280,7 +280,7 @@ class World:
 
     # What excuses; see `monitor.Circumstances`
 
-    def excuses(self, tree: Tree) -> bool:
+    def excuses(self, tree: TaskTree) -> bool:
         """Return whether its machine stands still as a whole, or has just stood still."""
         return self._is_excused(tree.node)
 

@@ -28,7 +28,7 @@ from jobq_azure.storage import account as connection
 from jobq_azure.storage import push as pushing
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.backend import StorageQueueBackend
-from jobq_azure.storage.queue_client import Wire, whole_seconds
+from jobq_azure.storage.queue_client import StorageQueueClient, whole_seconds
 from tests.azure.emulator import ACCOUNT, connection_string
 from tests.azure.stage import LEASE, NOW, SHORT, Stage
 
@@ -76,7 +76,7 @@ async def test_a_credential_that_fails_later_ends_no_worker() -> None:
     async def served() -> str:
         return "yes"
 
-    wire = Wire(object(), "account/queue")  # type: ignore[arg-type] # no request is made
+    wire = StorageQueueClient(object(), "account/queue")  # type: ignore[arg-type] # no request is made
     with pytest.raises(AccessDenied, match="az login"):
         await wire.ask(refused())
     assert await wire.ask(served()) == "yes"

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from jobq.task import Task
-from jobq_azure.storage.message_format import Content
-from jobq_azure.storage.queue_client import Wire
+from jobq_azure.storage.message_format import MessageContent
+from jobq_azure.storage.queue_client import StorageQueueClient
 from tests.azure.faults import hostile
 from tests.azure.stage import SHORT, Stage, ended
 
@@ -15,7 +15,7 @@ _PUTS_AT_ONCE = 16
 _PATIENT = SHORT | {"JOBQ_VISIBILITY_TIMEOUT": "60s"}
 
 
-async def _put_all(wire: Wire, texts: list[str]) -> None:
+async def _put_all(wire: StorageQueueClient, texts: list[str]) -> None:
     turn = asyncio.Semaphore(_PUTS_AT_ONCE)
 
     async def put(text: str) -> None:
@@ -34,7 +34,7 @@ async def _put_all(wire: Wire, texts: list[str]) -> None:
 )
 async def test_hostile_among_good(stage: Stage, bad: int, good: int) -> None:
     texts = [hostile.text(seed) for seed in range(bad)]
-    done = [Content(Task.new(command="echo $JOBQ_TASK_ID >> done").encode()).text() for _ in range(good)]
+    done = [MessageContent(Task.new(command="echo $JOBQ_TASK_ID >> done").encode()).text() for _ in range(good)]
     mixed = list(texts)
     for number, text in enumerate(done):
         mixed.insert(number * (bad // good + 1), text)
@@ -52,7 +52,7 @@ async def test_hostile_among_good(stage: Stage, bad: int, good: int) -> None:
     assert (stats.total, stats.dead) == (0, bad)
     letters = await stage.behind.dead_letters(2 * bad)
     # Two that have the same bytes and name themselves the same are one letter for a reader.
-    expected = Counter(Content.read(text).body for text in texts)
+    expected = Counter(MessageContent.read(text).body for text in texts)
     found = Counter(letter.body for letter in letters)
     assert found.keys() == expected.keys()
     told = {letter.reason for letter in letters}
@@ -63,7 +63,7 @@ async def test_hostile_among_good(stage: Stage, bad: int, good: int) -> None:
 async def test_a_message_that_cannot_be_told_does_not_hide_others(stage: Stage) -> None:
     # Azurite takes a control character and then fails each answer that would hold it, hiding what it would have told.
     wire = await stage.wire()
-    good = [Content(Task.new(command="echo x >> done").encode()).text() for _ in range(12)]
+    good = [MessageContent(Task.new(command="echo x >> done").encode()).text() for _ in range(12)]
     await _put_all(wire, [*good[:6], "\x01", *good[6:]])
     worker = await stage.start("worker", "-n", "32", "--idle-timeout", "6s", **(SHORT | {"JOBQ_POLL_MAX": "500ms"}))
     result = await ended(worker)

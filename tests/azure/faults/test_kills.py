@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobq.task import Task
-from jobq.testing.http_proxy import Request
+from jobq.testing.http_proxy import ProxiedRequest
 from tests.azure import emulator
 from tests.azure.stage import SHORT, ended, eventually, staged
 
@@ -42,7 +42,7 @@ def _saved(folder: Path, count: int) -> bool:
     return file.exists() and file.read_text().count('"popReceipt"') >= count
 
 
-def _settled(request: Request) -> bool:
+def _settled(request: ProxiedRequest) -> bool:
     return request.method == "DELETE" and request.status == 204
 
 

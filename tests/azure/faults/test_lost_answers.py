@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from jobq.errors import BackendUnavailable, LockLost, PushUnknown, SettlementUnknown
-from jobq.settlement import Complete, DeadLetter, Release
+from jobq.settlement import Complete, MoveToDeadLetters, Release
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import Strike
@@ -101,9 +101,9 @@ async def test_dead_letter_cut_off_anywhere_loses_nothing_and_folds(stage: Stage
     (delivery,) = await stage.backend.receive(1, timedelta(seconds=1), NOW)
     stage.proxy.strike(Strike.BREAK, "DELETE")
     with pytest.raises(SettlementUnknown):
-        await delivery.settle(DeadLetter("failures", "the first time"))
+        await delivery.settle(MoveToDeadLetters("failures", "the first time"))
     (again,) = await stage.backend.receive(1, LEASE, timedelta(seconds=10))
-    await again.settle(DeadLetter("failures", "the second time"))
+    await again.settle(MoveToDeadLetters("failures", "the second time"))
     assert (await stage.behind.stats()).dead == 2
     assert [each.id for each in await stage.backend.dead_letters(10)] == [task.id]
     assert await stage.backend.redrive([task.id]) == [task.id]
@@ -116,7 +116,7 @@ async def test_dead_letter_by_a_stale_worker_buries_nothing(stage: Stage) -> Non
     (stale,) = await stage.backend.receive(1, timedelta(seconds=1), NOW)
     (holder,) = await stage.backend.receive(1, LEASE, timedelta(seconds=10))
     with pytest.raises(LockLost):
-        await stale.settle(DeadLetter("failures", ""))
+        await stale.settle(MoveToDeadLetters("failures", ""))
     assert (await stage.behind.stats()).dead == 0
     await holder.settle(Complete(DONE))
 
@@ -139,7 +139,7 @@ async def test_renewals_name_visibility_and_carry_no_body(stage: Stage) -> None:
 async def test_time_to_live_is_never(stage: Stage) -> None:
     # S1: the service's default deletes a waiting task after 7 days.
     (task,) = await stage.pushed()
-    await (await stage.take()).settle(DeadLetter("failures", ""))
+    await (await stage.take()).settle(MoveToDeadLetters("failures", ""))
     await stage.backend.redrive([task.id])
     puts = stage.proxy.seen("POST", "/messages")
     assert [each.path.removesuffix("/messages").rpartition("/")[2] for each in puts] == [

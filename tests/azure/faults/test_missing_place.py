@@ -5,7 +5,7 @@ from pathlib import Path
 
 from azure.storage.queue import AccountSasPermissions, QueueServiceClient, ResourceTypes, generate_account_sas
 
-from jobq.settlement import DeadLetter
+from jobq.settlement import MoveToDeadLetters
 from jobq.task import Task
 from tests.azure.emulator import ACCOUNT, KEY
 from tests.azure.stage import SHORT, Stage, ended, eventually
@@ -38,7 +38,7 @@ async def test_it_is_made_when_it_is_needed(stage: Stage) -> None:
     await stage.pushed()
     delivery = await stage.take()
     _without_place(stage)
-    await delivery.settle(DeadLetter("failed", "while the place was gone"))
+    await delivery.settle(MoveToDeadLetters("failed", "while the place was gone"))
     assert [letter.description for letter in await stage.backend.dead_letters(10)] == ["while the place was gone"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from jobq.queue import Queue
 from jobq.settings import Settings
-from jobq.settlement import DeadLetter
+from jobq.settlement import MoveToDeadLetters
 from jobq.task import Task
 from jobq.testing.http_proxy import Strike
 from jobq_azure.table_journal import backend as module
@@ -123,7 +123,7 @@ async def test_a_lost_answer_is_written_once(stage: Stage) -> None:
     await written(queue)
     (delivery,) = await queue.receive(1, timedelta(seconds=30), timedelta(0))
     stage.tables.strike(Strike.LOSE_ANSWER, "POST", "$batch", count=2)
-    await delivery.settle(DeadLetter("failed", "exit code 3"))
+    await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     assert await state(queue, id_) == "dead"
     assert (await queue.journal.stats(60)).ended == {"failed": 1}
     assert rows.safe(id_) == id_

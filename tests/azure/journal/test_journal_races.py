@@ -10,13 +10,13 @@ import pytest
 
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskRecord
+from jobq.journal.wait_for_end import ended
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Record, Release, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.spec import resolve
 from jobq.task import Counters, OutcomeKind, Task, TaskResult
 from jobq.task_handle import TaskHandle
 from jobq.testing.http_proxy import Strike
-from jobq.wait_for_end import ended, lag_of
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal import recorder
@@ -46,7 +46,7 @@ class _Wait:
         self._find, self._looks = queue.journal.find, asyncio.Semaphore(0)
         monkeypatch.setattr(queue.journal, "find", self._looked)
         self.found: asyncio.Future[tuple[str, TaskRecord | None]] = asyncio.ensure_future(
-            anext(ended(queue.journal, [id_], lag=lag_of(queue), unseen=True))
+            anext(ended(queue.journal, [id_], lag=queue.capabilities.record_lag, unseen=True))
         )
 
     async def _looked(self, ids: Sequence[str]) -> list[TaskRecord]:
@@ -112,7 +112,7 @@ async def test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones(
         await written(worker)
         await waiting.look()
         assert not waiting.found.done()
-        await ours.settle(DeadLetter("failed", "exit code 3"))
+        await ours.settle(MoveToDeadLetters("failed", "exit code 3"))
         async with asyncio.timeout(20):
             _, record = await waiting.found
         assert record is not None
@@ -424,7 +424,9 @@ async def test_s5_a_result_has_the_output_of_its_own_task(stage: Stage, asks_bef
         await written(queue)
         handle = TaskHandle.of("train", queue)
         (ours,) = await other.receive(1, LEASE, NOW)
-        await ours.settle(DeadLetter("failed", "exit code 1", record=_record("dead", OutcomeKind.FAILED, "OURS")))
+        await ours.settle(
+            MoveToDeadLetters("failed", "exit code 1", record=_record("dead", OutcomeKind.FAILED, "OURS"))
+        )
         await written(other)
         if asks_before:
             assert (await handle.status()).state == "dead"
@@ -458,7 +460,7 @@ async def test_the_word_of_a_redrive_hides_no_later_one_that_waits(
     queue = await journaled(stage)
     await queue.push([Task.new(command="true", id="train")])
     (delivery,) = await queue.receive(1, LEASE, NOW)
-    await delivery.settle(DeadLetter("failed", "exit code 3"))
+    await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     await written(queue)
     redrive = queue._inner.redrive
 

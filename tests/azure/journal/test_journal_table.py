@@ -11,7 +11,7 @@ from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, Se
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, TaskState
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Record, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Requeue
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
@@ -178,7 +178,7 @@ async def test_what_is_cleared_purged_and_put_back_is_known(stage: Stage) -> Non
     queue = await journaled(stage)
     one, two = await queue.push([Task.new(command="true") for _ in range(2)])
     for delivery in await queue.receive(2, LEASE, NOW):
-        await delivery.settle(DeadLetter("failed", "exit code 3"))
+        await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     assert await state(queue, one) == "dead"
     assert await queue.redrive([one]) == [one]
     assert await state(queue, one) == "ready"
@@ -195,7 +195,7 @@ async def _dead(queue: JournaledQueue, id_: str) -> Task:
     task = Task.new(command="true", id=id_)
     await queue.push([task])
     (delivery,) = await queue.receive(1, LEASE, NOW)
-    await delivery.settle(DeadLetter("failed", "exit code 3"))
+    await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     return task
 
 
@@ -233,7 +233,7 @@ async def test_s5_an_end_that_is_written_late_is_not_told_over_a_later_one(
         (delivery,) = await cut_off.receive(1, LEASE, NOW)
         await written(cut_off)
         await stage.tables.refuse()
-        await delivery.settle(DeadLetter("failed", "exit code 3"))
+        await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
         assert await other.redrive([id_]) == [id_]
         (again,) = await other.receive(1, LEASE, NOW)
         await again.settle(Complete(GOOD))
@@ -263,7 +263,7 @@ async def test_s5_an_end_that_is_written_late_meets_a_word_that_comes_after_its_
         await write(partition, writes)
 
     monkeypatch.setattr(queue._wire, "write", behind_another)
-    await delivery.settle(DeadLetter("failed", "exit code 3"))
+    await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     await written(queue)
     row = await queue._wire.get(place.queue, rows.live(id_))
     assert met
@@ -309,7 +309,7 @@ async def test_what_is_put_back_is_known_though_others_stay(stage: Stage) -> Non
     queue = await journaled(stage)
     ids = await queue.push([Task.new(command="true") for _ in range(3)])
     for delivery in await queue.receive(3, LEASE, NOW):
-        await delivery.settle(DeadLetter("failed", "exit code 3"))
+        await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
     await written(queue)
     failed = await stage.wire(f"{stage.queue}-failed")
     (held,) = await failed.get(1, 60)  # another reader
@@ -332,7 +332,7 @@ async def test_who_retries_a_task_wants_it_to_run(stage: Stage) -> None:
         if delivery.id == ids[0]:
             await written(queue)
             assert [*await queue.journal.cancel(ids)] == ["stopping"] * 2
-            await delivery.settle(DeadLetter("failed", "exit code 3"))
+            await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
         else:
             await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
     assert await state(queue, ids[0]) == "dead"
@@ -507,7 +507,7 @@ async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: St
         await (
             delivery.settle(Complete(TaskResult(exit_code=0)))
             if outcome == "succeeded"
-            else delivery.settle(DeadLetter("failed", "exit code 7"))
+            else delivery.settle(MoveToDeadLetters("failed", "exit code 7"))
         )
         assert await state(queue, "nightly") == outcome
     queue._pushed._apart = queue._notebook._apart = lambda: 60.0  # a queue that deduplicates

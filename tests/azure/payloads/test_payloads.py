@@ -14,7 +14,7 @@ from jobq.errors import (
     BackendUnavailable,
     PushUnknown,
 )
-from jobq.settlement import Complete, DeadLetter, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import Strike
 from jobq_azure.storage import large_payloads
@@ -69,7 +69,7 @@ async def test_a_dead_letter_has_a_copy_and_a_redrive_another(stage: Stage) -> N
     await push_as_cli(stage, [task])
     (first,) = await blobs_of(stage)
     delivery = await stage.take()
-    await delivery.settle(DeadLetter("retries", "it failed"))
+    await delivery.settle(MoveToDeadLetters("retries", "it failed"))
     async with asyncio.timeout(20):
         while first in (found := await blobs_of(stage)):
             await asyncio.sleep(0.02)
@@ -84,7 +84,7 @@ async def test_a_dead_letter_has_a_copy_and_a_redrive_another(stage: Stage) -> N
     assert again.task.epoch > delivery.task.epoch
     assert (again.task.counters.failures, again.deliveries) == (0, 2)
     assert again.task.fingerprint() == task.fingerprint()
-    await again.settle(DeadLetter("retries", "again"))
+    await again.settle(MoveToDeadLetters("retries", "again"))
     assert await stage.backend.purge_dead([task.id]) == [task.id]
     await no_blobs(stage)
 
@@ -95,7 +95,7 @@ async def test_killed_between_dead_letter_and_delete_loses_no_payload(stage: Sta
     delivery = await stage.take()
     stage.proxy.strike(Strike.BUSY, "DELETE", f"/{stage.queue}/")
     with pytest.raises(BackendUnavailable):
-        await delivery.settle(DeadLetter("retries", "first"))
+        await delivery.settle(MoveToDeadLetters("retries", "first"))
     assert len(await blobs_of(stage)) == 2, "each message has its own"
     await stage.backend.purge_dead([task.id])
     await delivery.settle(Release())
@@ -165,7 +165,7 @@ async def test_original_that_leaves_no_room_keeps_its_story(stage: Stage) -> Non
     original = "x " * 32_768
     await wire.put(original)
     delivery = await stage.take()
-    await delivery.settle(DeadLetter("malformed", "not JSON"))
+    await delivery.settle(MoveToDeadLetters("malformed", "not JSON"))
     (letter,) = await stage.backend.dead_letters(10)
     assert (letter.reason, letter.description, letter.body) == ("malformed", "not JSON", original.encode())
     assert await stage.backend.purge_dead([letter.id]) == [letter.id]
@@ -178,7 +178,7 @@ async def test_without_blobs_the_original_stays_verbatim(stage: Stage) -> None:
     await wire.put(original)
     delivery = await stage.take()
     stage.blobs.strike(Strike.HANG, "PUT")
-    await delivery.settle(DeadLetter("malformed", "not JSON"))
+    await delivery.settle(MoveToDeadLetters("malformed", "not JSON"))
     (letter,) = await stage.backend.dead_letters(10)
     assert (letter.reason, letter.body) == ("unknown", original.encode())
 
@@ -210,7 +210,7 @@ async def test_a_payload_that_comes_back_is_run_after_a_redrive(stage: Stage) ->
     await push_as_cli(stage, [large := large_task()])
     ((name, stored),) = (await blobs_of(stage)).items()
     await delete_blobs(stage)
-    await (await stage.take()).settle(DeadLetter("malformed", "the payload is gone"))
+    await (await stage.take()).settle(MoveToDeadLetters("malformed", "the payload is gone"))
     (letter,) = await stage.backend.dead_letters(10)
     client = ContainerClient.from_connection_string(stage.azurite.connection_string, CONTAINER)
     async with client:
@@ -231,7 +231,7 @@ async def test_a_sweep_takes_what_is_old_and_nobody_names(stage: Stage, monkeypa
     await stage.backend.clear()
     assert not await blobs_of(stage)
     await push_as_cli(stage, [task := large_task()])
-    await (await stage.take()).settle(DeadLetter("failed", ""))
+    await (await stage.take()).settle(MoveToDeadLetters("failed", ""))
     await stage.backend.purge_dead([task.id])
     await no_blobs(stage)
 

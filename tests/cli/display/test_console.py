@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from jobq.cli.display.event_format import json_line, sentence, terminal_safe, text_line
-from jobq.cli.display.writer_thread import Writer
+from jobq.cli.display.writer_thread import WriterThread
 from jobq.events import Event
 from tests.cli.conftest import eventually
 
@@ -83,7 +83,7 @@ class Pipe:
 
     def __init__(self, max_bytes: int) -> None:
         self.end, self.descriptor = os.pipe()
-        self.writer = Writer(lambda count: (self.descriptor, b"dropped %d\n" % count), max_bytes=max_bytes)
+        self.writer = WriterThread(lambda count: (self.descriptor, b"dropped %d\n" % count), max_bytes=max_bytes)
         self.writer.start()
 
     def lines(self) -> list[bytes]:

@@ -9,9 +9,9 @@ from rich.cells import cell_len
 
 from jobq.backend import QueueStats
 from jobq.cli.display import slot_table
-from jobq.cli.display.live_view import Depth, Progress
+from jobq.cli.display.live_view import Depth, TaskCounts
 from jobq.events import Event
-from jobq.run.process.usage import Reading
+from jobq.run.process.usage import UsageReading
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 from tests.cli.terminals import Terminal
@@ -197,7 +197,7 @@ def test_run_shows_what_runs(jobq: Jobq, opened: Opened) -> None:
 
 
 def busy(number: int, what: str = "true") -> slot_table.Slot:
-    reading = Reading(at=0, cpu_seconds=1, cores=12.34, rss_bytes=3 * 1024**3, processes=7)
+    reading = UsageReading(at=0, cpu_seconds=1, cores=12.34, rss_bytes=3 * 1024**3, processes=7)
     return slot_table.Slot(number=number, task_id=f"0000-{number:08}", what=what, age_seconds=3700, reading=reading)
 
 
@@ -232,7 +232,7 @@ def test_memory(size: int, shown: str) -> None:
 
 
 def test_the_rate_is_that_of_the_last_minute() -> None:
-    progress = Progress()
+    progress = TaskCounts()
     progress.rate(0.0)
     for _ in range(120):
         progress.on_event(Event(name="task.succeeded", fields={}))

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from jobq.errors import MalformedTask
-from jobq.submit.input_lines import LineCutter, Template
+from jobq.submit.input_lines import LineCutter, TaskOptions
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 
@@ -137,7 +137,7 @@ def test_bad_lines(line: bytes, said: str) -> None:
     ((number, cut), *_) = cutter.feed(line) + cutter.feed(b"")
     assert number == 1
     with pytest.raises(MalformedTask, match=said):
-        Template().task_of_line(cut)
+        TaskOptions().task_of_line(cut)
 
 
 @pytest.mark.parametrize("line", [b"echo \0", b'{"command": "x", "oops": 1}', b"# " + b"x" * (7 * 1024 * 1024)])

@@ -17,7 +17,7 @@ import pytest
 import jobq
 from jobq.run.attempt.retry import Leave
 from jobq.run.attempt.settle import Settled
-from jobq.run.attempt.supervisor import Report
+from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.settings import Settings
 from jobq.settlement import Complete, Requeue
 from jobq.task import Outcome, OutcomeKind
@@ -40,7 +40,9 @@ def settings(folder: Path, **own: Any) -> Settings:
     return Settings(home=folder, **{**QUICK, "max_consecutive_failures": 0, **own})
 
 
-async def run_once(folder: Path, callback: Callable[..., Any], kwargs: Kwargs | None = None, **fields: Any) -> Report:
+async def run_once(
+    folder: Path, callback: Callable[..., Any], kwargs: Kwargs | None = None, **fields: Any
+) -> DeliveryReport:
     async with jobq.connect("demo", settings=settings(folder)) as queue:
         await queue.push(jobq.Task.new(kwargs=kwargs or {}, **fields))
         report = await queue.pull_and_execute(callback)

@@ -15,8 +15,8 @@ import jobq
 from jobq.errors import LockLost
 from jobq.run.attempt.retry import Leave
 from jobq.run.attempt.settle import Settled
-from jobq.run.attempt.supervisor import Report
-from jobq.run.callbacks.callback import Convention
+from jobq.run.attempt.supervisor import DeliveryReport
+from jobq.run.callbacks.callback import CallbackSignature
 from jobq.run.callbacks.inline_runner import CallbackRunner
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
@@ -32,7 +32,7 @@ def settings(folder: Path, **own: Any) -> Settings:
 
 async def run_once(
     folder: Path, callback: Callable[..., Any], *, thread: bool = False, kwargs: dict[str, Any] | None = None
-) -> tuple[Report, Outcome]:
+) -> tuple[DeliveryReport, Outcome]:
     async with jobq.connect("demo", settings=settings(folder)) as queue:
         await queue.push(jobq.Task.new(kwargs=kwargs or {}))
         report = await queue.pull_and_execute(callback, thread=thread)
@@ -110,7 +110,7 @@ async def test_one_that_never_ends_is_left_to_its_lease(tmp_path: Path) -> None:
     async with stage_in(tmp_path) as stage:
         await stage.push("true")
         stopping = Stopping()
-        runner = CallbackRunner(Convention(callback), patience=0.05)
+        runner = CallbackRunner(CallbackSignature(callback), patience=0.05)
         worker = Worker(stage.backend, settings(tmp_path), runner=runner, stopping=stopping)
         running = asyncio.create_task(worker.run())
         await started.wait()

@@ -13,12 +13,12 @@ import pytest
 import jobq
 from jobq.errors import ConfigurationError
 from jobq.run.attempt.settle import Settled
-from jobq.run.callbacks.callback import Convention
+from jobq.run.callbacks.callback import CallbackSignature
 from jobq.run.callbacks.inline_runner import CallbackRunner
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import OutcomeKind
 from tests.process.stage import QUICK, stage_in
 
@@ -143,7 +143,7 @@ async def test_a_callback_that_raises_fails_the_attempt_and_keeps_its_secret(tmp
         assert isinstance(first.verdict, Requeue)
         second = await queue.pull_and_execute(callback, wait=timedelta(seconds=5))
         assert second is not None
-        assert isinstance(second.verdict, DeadLetter)
+        assert isinstance(second.verdict, MoveToDeadLetters)
         (dead,) = await queue.dead_letters()
         assert "RuntimeError" in dead.description
         assert "canary" not in dead.description
@@ -181,7 +181,7 @@ async def test_a_stopped_worker_cancels_its_callbacks_and_gives_them_back(tmp_pa
         await stage.push("true")
         stopping = Stopping()
         worker = Worker(
-            stage.backend, settings(tmp_path), runner=CallbackRunner(Convention(callback)), stopping=stopping
+            stage.backend, settings(tmp_path), runner=CallbackRunner(CallbackSignature(callback)), stopping=stopping
         )
         running = asyncio.create_task(worker.run())
         await started.wait()

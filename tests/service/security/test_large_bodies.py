@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from jobq.server.shares import BodyRoom
+from jobq.server.shares import FairShare
 from tests.cli.conftest import Jobq
 from tests.service.server import HttpServer, running
 
@@ -178,7 +178,7 @@ def test_a_head_has_32_kib_however_it_comes(server: HttpServer, where: str) -> N
 
 
 async def test_room_is_shared_and_given_back() -> None:
-    room, log = BodyRoom(10, 4), list[str]()
+    room, log = FairShare(10, 4), list[str]()
     go = {name: asyncio.Event() for name in "abcdef"}
 
     async def hold(name: str, caller: str, size: int) -> None:

@@ -8,11 +8,13 @@ from typing import Any, cast
 import pytest
 
 from jobq.server import refusals
-from jobq.server.endpoint import Call, Service
+from jobq.server.request import RequestCall, ServiceState
 
 
-def call(caller: str = "token", address: str = "here", queue: str = "demo") -> Call:
-    return Call(cast("Service", None), queue, {}, {}, None, caller, address, asyncio.Event(), lambda *_: False)
+def call(caller: str = "token", address: str = "here", queue: str = "demo") -> RequestCall:
+    return RequestCall(
+        cast("ServiceState", None), queue, {}, {}, None, caller, address, asyncio.Event(), lambda *_: False
+    )
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.run.process.line_splitter import MAX_LINE_BYTES, Line, LineSplitter, Tail
+from jobq.run.process.line_splitter import MAX_LINE_BYTES, LineSplitter, OutputLine, Tail
 
 # Ends of line, whole and broken characters of one to four bytes, NUL.
 PARTS = st.sampled_from(
@@ -16,7 +16,7 @@ PARTS = st.sampled_from(
 OUTPUT = st.lists(PARTS | st.binary(max_size=4), max_size=30).map(b"".join)
 
 
-def split(*chunks: bytes, max_bytes: int = MAX_LINE_BYTES) -> list[Line]:
+def split(*chunks: bytes, max_bytes: int = MAX_LINE_BYTES) -> list[OutputLine]:
     splitter = LineSplitter(max_bytes)
     lines = [line for chunk in chunks for line in splitter.feed(chunk)]
     return lines + splitter.finish()
@@ -36,17 +36,18 @@ def test_any_chunking_gives_the_lines_of_one_chunk(output: bytes, places: list[i
 def test_byte_by_byte_gives_the_lines_of_a_regular_expression(output: bytes) -> None:
     parts = re.split(rb"(\r\n|\r|\n)", output)
     expected = [
-        Line(text.decode(errors="replace"), end == b"\r") for text, end in zip(parts[::2], parts[1::2], strict=False)
+        OutputLine(text.decode(errors="replace"), end == b"\r")
+        for text, end in zip(parts[::2], parts[1::2], strict=False)
     ]
     if parts[-1]:
-        expected.append(Line(parts[-1].decode(errors="replace"), progress=False))
+        expected.append(OutputLine(parts[-1].decode(errors="replace"), progress=False))
     assert split(*(bytes([byte]) for byte in output)) == expected
 
 
 @given(OUTPUT, st.lists(st.integers(min_value=0), max_size=8))
 def test_settling_at_any_place_loses_and_adds_no_line(output: bytes, places: list[int]) -> None:
     splitter = LineSplitter()
-    lines: list[Line] = []
+    lines: list[OutputLine] = []
     for chunk in cut(output, places):
         lines += splitter.feed(chunk)
         lines += splitter.settle()

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from jobq.run.process import process_table
-from jobq.run.process.process_table import Seen
+from jobq.run.process.process_table import ProcessRow
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def family() -> Iterator[list[int]]:
     shell.stdout.close()
 
 
-def seen(parent: int, created: float) -> Seen:
-    return Seen(parent=parent, created=created, cpu_seconds=1.0, rss_bytes=10, is_alive=True)
+def seen(parent: int, created: float) -> ProcessRow:
+    return ProcessRow(parent=parent, created=created, cpu_seconds=1.0, rss_bytes=10, is_alive=True)
 
 
 def test_a_tree_holds_all_below_its_leader_and_nothing_beside_it() -> None:

@@ -19,12 +19,12 @@ from jobq.errors import ConfigurationError, LockLost
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.run.attempt.attempt_journal import AttemptJournal
-from jobq.run.callbacks.callback import ArgumentsRefused, Callback, Convention
-from jobq.run.callbacks.callback_channel import CallbackLine
+from jobq.run.callbacks.callback import ArgumentsRefused, Callback, CallbackSignature
+from jobq.run.callbacks.callback_channel import CallbackChannel
 from jobq.run.callbacks.process_runner import portable
-from jobq.run.callbacks.sync_task_context import MAX_CHECKPOINT_BYTES, checked_checkpoint
 from jobq.run.worker.pull_one import way_of
 from jobq.task import Task
+from jobq.task_client import MAX_CHECKPOINT_BYTES, checked_checkpoint
 from jobq.testing.clock import VirtualClock
 from tests.process import callbacks
 from tests.unit.scripted_delivery import ScriptedDelivery
@@ -74,7 +74,7 @@ class Model:
 )
 def test_what_can_never_work_is_refused_at_once(callback: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
-        Convention(callback)
+        CallbackSignature(callback)
 
 
 def test_threads_are_for_plain_callbacks() -> None:
@@ -99,7 +99,7 @@ def test_arguments_that_do_not_fit_are_named_and_their_values_are_not(
     callback: Callback, kwargs: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ArgumentsRefused) as refused:
-        Convention(callback).arguments(Task.new(kwargs=kwargs))
+        CallbackSignature(callback).arguments(Task.new(kwargs=kwargs))
     assert text in str(refused.value)
     assert "canary" not in str(refused.value)
 
@@ -115,21 +115,24 @@ def test_arguments_that_do_not_fit_are_named_and_their_values_are_not(
     ],
 )
 def test_a_task_gives_its_arguments_by_name(fields: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert Convention(dict).arguments(Task.new(**fields)) == expected
+    assert CallbackSignature(dict).arguments(Task.new(**fields)) == expected
 
 
 def test_a_callback_asks_for_the_context_by_name() -> None:
-    assert Convention(asynchronous).takes_context
-    assert not Convention(plain).takes_context
-    assert not Convention(lambda **_: None).takes_context
-    assert Convention(asynchronous).arguments(Task.new(kwargs={"n": 1})) == {"n": 1}
+    assert CallbackSignature(asynchronous).takes_context
+    assert not CallbackSignature(plain).takes_context
+    assert not CallbackSignature(lambda **_: None).takes_context
+    assert CallbackSignature(asynchronous).arguments(Task.new(kwargs={"n": 1})) == {"n": 1}
 
 
 def test_what_is_asynchronous_is_found_behind_partials_and_objects() -> None:
-    found = [Convention(each).is_asynchronous for each in (asynchronous, functools.partial(asynchronous, n=1), Model())]
+    found = [
+        CallbackSignature(each).is_asynchronous
+        for each in (asynchronous, functools.partial(asynchronous, n=1), Model())
+    ]
     assert found == [True, True, True]
-    assert not Convention(plain).is_asynchronous
-    assert not Convention(Model).is_asynchronous  # calling the class makes an object
+    assert not CallbackSignature(plain).is_asynchronous
+    assert not CallbackSignature(Model).is_asynchronous  # calling the class makes an object
 
 
 def test_a_function_that_can_be_imported_goes_by_its_name() -> None:
@@ -186,7 +189,7 @@ def a_keeper() -> tuple[LeaseKeeper, ScriptedDelivery]:
 
 async def test_nonsense_on_the_line_is_answered_and_harms_nobody() -> None:
     keeper, _ = a_keeper()
-    line = CallbackLine({"kwargs": {}}, keeper)
+    line = CallbackChannel({"kwargs": {}}, keeper)
     line.speaks_with(os.getpid())
     try:
         caller = await asyncio.to_thread(Caller, line.path)
@@ -206,7 +209,7 @@ async def test_nonsense_on_the_line_is_answered_and_harms_nobody() -> None:
 async def test_a_stale_checkpoint_is_told_as_such_to_the_process() -> None:
     keeper, _ = a_keeper()
     keeper.lock_lost_event.set()
-    line = CallbackLine({}, keeper)
+    line = CallbackChannel({}, keeper)
     line.speaks_with(os.getpid())
     try:
         caller = await asyncio.to_thread(Caller, line.path)
@@ -220,7 +223,7 @@ async def test_a_stale_checkpoint_is_told_as_such_to_the_process() -> None:
 
 
 async def test_a_line_that_nobody_takes_leaves_nothing() -> None:
-    line = CallbackLine({}, cast("LeaseKeeper", None))
+    line = CallbackChannel({}, cast("LeaseKeeper", None))
     assert Path(line.path).exists()
     assert Path(line.path).parent.stat().st_mode & 0o777 == 0o700
     await line.close()
@@ -230,7 +233,7 @@ async def test_a_line_that_nobody_takes_leaves_nothing() -> None:
 async def test_a6_another_process_of_the_same_user_is_not_spoken_to() -> None:
     """A neighbour task could read what this one is given, and save checkpoints in its name."""
     keeper, delivery = a_keeper()
-    line = CallbackLine({"password": "s3cret"}, keeper)
+    line = CallbackChannel({"password": "s3cret"}, keeper)
     line.speaks_with(os.getpid())
     stranger = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"

@@ -9,9 +9,9 @@ import pytest
 from jobq.backend import Backend
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Event, Events
-from jobq.run.attempt.neighbours import Admission, Place
+from jobq.run.attempt.neighbours import Admission, Placement
 from jobq.run.attempt.settle import Settled
-from jobq.run.attempt.supervisor import Report, Supervisor
+from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
 from jobq.run.circuit_breaker import Breaker
 from jobq.settings import Settings
 from jobq.task import Task
@@ -22,7 +22,7 @@ from jobq_memory import MemoryBackend, Router
 from tests.sb.stage import staged
 
 
-async def _given_back(backend: Backend, clock: Clock, told: list[Event]) -> Report:
+async def _given_back(backend: Backend, clock: Clock, told: list[Event]) -> DeliveryReport:
     (delivery,) = await backend.receive(1, None, timedelta(0))
     supervisor = Supervisor(
         backend=backend,
@@ -32,7 +32,7 @@ async def _given_back(backend: Backend, clock: Clock, told: list[Event]) -> Repo
         events=Events(told.append),
         breaker=Breaker(0, clock),
     )
-    return await supervisor.execute(delivery, Moment.of(clock), Place(admission=Admission.BACK))
+    return await supervisor.execute(delivery, Moment.of(clock), Placement(admission=Admission.BACK))
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSE, Fault.LOSE_ANSWER])

@@ -20,7 +20,7 @@ from jobq.run.attempt.retry import (
     verdict,
     verdict_of_caller,
 )
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Counters, Outcome, OutcomeKind, Task
 
 BACKOFF = Backoff()
@@ -70,7 +70,7 @@ def test_each_budget_has_its_own_cap(kind: OutcomeKind, reason: Reason, budget: 
         task = task.counted(told.counters)
         assert refusal(task, delivery + 1) is None
     last = verdict(task, budget + 1, outcome(kind), BACKOFF)
-    assert isinstance(last, DeadLetter)
+    assert isinstance(last, MoveToDeadLetters)
     assert last.reason is reason
     assert "why" in last.description
 
@@ -79,7 +79,7 @@ def test_for_a_caller_a_signal_is_a_failure_and_a_lost_delivery_is_not() -> None
     """`jobq run`: nothing that ran to an end of its own runs again unasked; what was cut off does."""
     task = Task.new(command="x", budgets={"retries": 0})
     told = verdict_of_caller(task, 1, outcome(OutcomeKind.CRASHED), BACKOFF)
-    assert isinstance(told, DeadLetter)
+    assert isinstance(told, MoveToDeadLetters)
     assert told.reason is Reason.FAILED
     assert refusal(task, 2) is None
     assert isinstance(verdict_of_caller(task, 1, outcome(OutcomeKind.PREEMPTED), BACKOFF), Requeue)
@@ -94,7 +94,7 @@ def test_a_memory_limit_is_a_failure_with_a_reason_of_its_own() -> None:
     assert isinstance(told, Requeue)
     assert told.counters.failures == 1
     last = verdict(task.counted(told.counters), 2, killed, BACKOFF)
-    assert last == DeadLetter(Reason.MEMORY_LIMIT, "failed 2 times; last: killed: 2 GiB in use")
+    assert last == MoveToDeadLetters(Reason.MEMORY_LIMIT, "failed 2 times; last: killed: 2 GiB in use")
 
 
 def test_a_silent_crash_is_seen_at_the_next_delivery() -> None:
@@ -138,7 +138,7 @@ def test_starts_are_bounded_whatever_happens(kinds: list[str], retries: int, pre
         if kind == "silent":
             continue
         told = verdict(task, deliveries, outcome(OutcomeKind(kind)), BACKOFF)
-        if isinstance(told, DeadLetter):
+        if isinstance(told, MoveToDeadLetters):
             break
         assert isinstance(told, Requeue)
         task = task.counted(told.counters)
@@ -170,7 +170,7 @@ def test_what_is_given_up_never_starts_again_though_nobody_can_bury_it(
     )
     deliveries = 1 + ends + lost
     told = verdict(task, deliveries, outcome(kind), BACKOFF)
-    if isinstance(told, DeadLetter) and refusal(task, deliveries) is None:
+    if isinstance(told, MoveToDeadLetters) and refusal(task, deliveries) is None:
         record = unburied(task, told)
         again = task if record is None else task.counted(record.counters)
         refused = refusal(again, deliveries + 1)

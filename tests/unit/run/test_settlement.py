@@ -14,7 +14,7 @@ from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.attempt.retry import Reason, Verdict
 from jobq.run.attempt.settle import Settled, settle
 from jobq.run.stopping import Stopping
-from jobq.settlement import Complete, DeadLetter, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Counters, Outcome, OutcomeKind
 from jobq.testing.clock import VirtualClock
 from tests.unit.scripted_delivery import ScriptedDelivery
@@ -133,7 +133,7 @@ async def test_a_pause_ends_with_the_lease() -> None:
 
 async def test_a_place_that_is_missing_holds_up_no_slot() -> None:
     """L5: no waiting makes it, and another task could run meanwhile."""
-    verdict = DeadLetter(Reason.MALFORMED, "not JSON")
+    verdict = MoveToDeadLetters(Reason.MALFORMED, "not JSON")
     assert await settled("missing", "ok", idempotent=True, verdict=verdict) == (Settled.LOST, 1)
     assert await settled("lost", "missing", idempotent=True, verdict=verdict) == (Settled.UNKNOWN, 2)
 
@@ -169,7 +169,7 @@ async def test_s5_the_journal_records_what_became_of_the_task_not_what_was_wante
         await settle(
             delivery,
             keeper,
-            DeadLetter(Reason.FAILED, "failed"),
+            MoveToDeadLetters(Reason.FAILED, "failed"),
             failed,
             capabilities=Capabilities(default_lease=timedelta(seconds=60)),
             clock=clock,

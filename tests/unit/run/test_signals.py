@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from jobq.run.guardian import OBEYED
+from jobq.run.process import OBEYED
 from jobq.run.stopping import Stopping
-from jobq.run.worker.signals import Heard, heard_by
+from jobq.run.worker.signals import SignalHeard, heard_by
 
 
 @pytest.fixture
-async def heard() -> AsyncIterator[tuple[Heard, Stopping]]:
+async def heard() -> AsyncIterator[tuple[SignalHeard, Stopping]]:
     stopping = Stopping()
     with heard_by(stopping) as heard:
         yield heard, stopping
@@ -27,7 +27,7 @@ async def told(number: signal.Signals, what: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_the_first_signal_decides_the_exit_code(heard: tuple[Heard, Stopping]) -> None:
+async def test_the_first_signal_decides_the_exit_code(heard: tuple[SignalHeard, Stopping]) -> None:
     seen, stopping = heard
     await told(signal.SIGTERM, stopping.working.is_set)
     os.kill(os.getpid(), signal.SIGHUP)
@@ -35,7 +35,7 @@ async def test_the_first_signal_decides_the_exit_code(heard: tuple[Heard, Stoppi
     assert seen.stopped_by is signal.SIGTERM
 
 
-async def test_one_ctrl_c_after_a_sigterm_leaves_the_grace(heard: tuple[Heard, Stopping]) -> None:
+async def test_one_ctrl_c_after_a_sigterm_leaves_the_grace(heard: tuple[SignalHeard, Stopping]) -> None:
     seen, stopping = heard
     await told(signal.SIGTERM, stopping.working.is_set)
     os.kill(os.getpid(), signal.SIGINT)
@@ -44,14 +44,14 @@ async def test_one_ctrl_c_after_a_sigterm_leaves_the_grace(heard: tuple[Heard, S
     assert seen.stopped_by is signal.SIGTERM
 
 
-async def test_what_ended_the_tasks_is_told_and_not_what_drained_before(heard: tuple[Heard, Stopping]) -> None:
+async def test_what_ended_the_tasks_is_told_and_not_what_drained_before(heard: tuple[SignalHeard, Stopping]) -> None:
     _, stopping = heard
     await told(signal.SIGUSR1, stopping.receiving.is_set)
     await told(signal.SIGTERM, stopping.working.is_set)
     assert "SIGTERM" in stopping.cause
 
 
-async def test_the_second_ctrl_c_ends_the_grace(heard: tuple[Heard, Stopping]) -> None:
+async def test_the_second_ctrl_c_ends_the_grace(heard: tuple[SignalHeard, Stopping]) -> None:
     _, stopping = heard
     await told(signal.SIGINT, stopping.working.is_set)
     assert not stopping.at_once.is_set()

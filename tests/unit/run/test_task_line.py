@@ -8,8 +8,8 @@ from jobq.clock import Moment
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.run.attempt.attempt_journal import AttemptJournal
-from jobq.run.attempt.checkpoints import Checkpoints
-from jobq.run.attempt.task_socket import TaskLine
+from jobq.run.attempt.checkpoints import AttemptCheckpoints
+from jobq.run.attempt.task_socket import TaskSocket
 from jobq.run.process.task_folder import TaskFolder
 from jobq.testing.clock import VirtualClock
 from tests.unit.scripted_delivery import ScriptedDelivery
@@ -22,8 +22,8 @@ async def test_whoever_opens_many_connections_is_hung_up_on() -> None:
         AttemptJournal(ScriptedDelivery(clock)), since=Moment.of(clock), timing=LeaseTiming(lease=60.0), clock=clock
     )
     folder = TaskFolder()
-    checkpoints = Checkpoints(ScriptedDelivery(clock), keeper, None, folder.new_folder)
-    line = TaskLine(folder)
+    checkpoints = AttemptCheckpoints(ScriptedDelivery(clock), keeper, None, folder.new_folder)
+    line = TaskSocket(folder)
     opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     try:
         admitted = await line.admit(checkpoints)

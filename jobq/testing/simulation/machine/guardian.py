@@ -15,7 +15,7 @@ from jobq.testing.simulation.loop import Loop, Node
 from jobq.testing.simulation.machine.kernel import WORKER, Kernel
 from jobq.testing.simulation.machine.sockets import End, pair
 from jobq.testing.simulation.machine.system import SimulatedSystem
-from jobq.testing.simulation.machine.trees import Tasks
+from jobq.testing.simulation.machine.trees import TaskPlans
 from jobq.testing.simulation.rules.monitor import Monitor
 
 _WAKING_SECONDS: Final = 0.0002  # from news for a process until it runs
@@ -43,7 +43,7 @@ class GuardianProcess:
         excused_until: until which it is stopped or has just been: the leases of what it guards it cannot see to.
     """
 
-    def __init__(self, loop: Loop, monitor: Monitor, tasks: Tasks, worker: Node, chance: Random) -> None:
+    def __init__(self, loop: Loop, monitor: Monitor, tasks: TaskPlans, worker: Node, chance: Random) -> None:
         self._loop, self._worker, self._chance, self._machine = loop, worker, chance, worker.machine
         self.node = Node(worker.machine, f"guardian of {worker.name}")
         self._kernel = Kernel(loop, monitor, tasks, worker, self._notify)

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any, Final, cast
 
 from jobq.backend import Backend
-from jobq.run.attempt.checkpoints import Checkpoints
-from jobq.run.attempt.task_socket import TaskLine
+from jobq.run.attempt.checkpoints import AttemptCheckpoints
+from jobq.run.attempt.task_socket import TaskSocket
 from jobq.run.process.line_splitter import Tail
 from jobq.run.process.oom import OomCounter
 from jobq.run.process.output import OutputReader
@@ -15,14 +15,14 @@ from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.usage import UsageSampler
 from jobq.run.spawn.guardian_handle import GuardianHandle
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
-from jobq.run.worker.host import Host
+from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.worker import Worker
 from jobq.testing.simulation.machine.guardian import GuardianProcess
 
 _NO_FILE: Final = Path("/nonexistent/jobq-simulation")
 
 
-class Handle(GuardianHandle):
+class SimulatedGuardianHandle(GuardianHandle):
     """Signals for a guardian that is no process.
 
     Args:
@@ -60,15 +60,15 @@ class Handle(GuardianHandle):
         await self._nothing_lives()
 
 
-class SimulatedHost(Host):
+class SimulatedHost(WorkerHost):
     """A machine for one worker.
 
     Args:
-        chance: see `Host`.
+        chance: see `WorkerHost`.
         lines: takes what saves for each attempt, by what JOBQ_TASK_SOCKET says to its task.
     """
 
-    def __init__(self, chance: Random, lines: dict[str, Checkpoints]) -> None:
+    def __init__(self, chance: Random, lines: dict[str, AttemptCheckpoints]) -> None:
         super().__init__(chance)
         self._lines = lines
 
@@ -76,7 +76,7 @@ class SimulatedHost(Host):
         """Return one in which nothing is ever found."""
         return _Folder()
 
-    def task_line(self, folder: TaskFolder) -> TaskLine:
+    def task_line(self, folder: TaskFolder) -> TaskSocket:
         """Return one that is no socket."""
         return _Line(folder, self._lines)
 
@@ -84,7 +84,7 @@ class SimulatedHost(Host):
         """Return one that counts nothing."""
         return OomCounter()
 
-    def output_reader(self, on_line: object, sink: object) -> OutputReader:  # noqa: ARG002 - as in `Host`
+    def output_reader(self, on_line: object, sink: object) -> OutputReader:  # noqa: ARG002 - as in `WorkerHost`
         """Return one that reads nothing: these tasks print nothing."""
         return cast("OutputReader", _Output())
 
@@ -107,12 +107,12 @@ class _Folder(TaskFolder):
         """Nothing is there."""
 
 
-class _Line(TaskLine):
-    def __init__(self, folder: TaskFolder, lines: dict[str, Checkpoints]) -> None:
+class _Line(TaskSocket):
+    def __init__(self, folder: TaskFolder, lines: dict[str, AttemptCheckpoints]) -> None:
         super().__init__(folder)
         self._lines = lines
 
-    async def admit(self, checkpoints: Checkpoints, folder: TaskFolder | None = None) -> str:  # noqa: ARG002 - as in `TaskLine`
+    async def admit(self, checkpoints: AttemptCheckpoints, folder: TaskFolder | None = None) -> str:  # noqa: ARG002 - as in `TaskSocket`
         name = f"line {len(self._lines) + 1}"
         self._lines[name] = checkpoints
         return name
@@ -155,6 +155,6 @@ def worker_on(
         ping_seconds: how often it asks whether that lives.
         more: for `Worker`.
     """
-    handle = Handle(guardian.signal, guardian.nothing_lives)
+    handle = SimulatedGuardianHandle(guardian.signal, guardian.nothing_lives)
     spawner = GuardianSpawner(cast("Any", guardian.connection), handle=handle, ping_seconds=ping_seconds)
     return Worker(backend, spawner=spawner, environment={}, sampler=NoSampler(), host=host, **more)

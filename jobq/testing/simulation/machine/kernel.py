@@ -11,8 +11,8 @@ from typing import Final
 
 from jobq.run.guardian.protocol import Message
 from jobq.testing.simulation.loop import Loop, Node
-from jobq.testing.simulation.machine.process import Pipe, Process
-from jobq.testing.simulation.machine.trees import Tasks, Tree
+from jobq.testing.simulation.machine.process import Pipe, SimulatedProcess
+from jobq.testing.simulation.machine.trees import TaskPlans, TaskTree
 from jobq.testing.simulation.rules.monitor import Monitor
 
 GUARDIAN: Final = 1000  # the number of the guardian, which leads the session of its worker too
@@ -39,15 +39,17 @@ class Kernel:
         is_guardian_stopped: whether it was sent SIGSTOP.
     """
 
-    def __init__(self, loop: Loop, monitor: Monitor, tasks: Tasks, worker: Node, notify: Callable[[int], None]) -> None:
+    def __init__(
+        self, loop: Loop, monitor: Monitor, tasks: TaskPlans, worker: Node, notify: Callable[[int], None]
+    ) -> None:
         self._loop, self._monitor, self._tasks, self._owner, self._notify = loop, monitor, tasks, worker, notify
         self.node = Node(worker.machine, f"processes of {worker.name}")
-        self.guardian = Process(GUARDIAN, None, GUARDIAN, None)
-        self.worker = Process(WORKER, self.guardian, WORKER, None)
-        self.processes: dict[int, Process] = {WORKER: self.worker}
+        self.guardian = SimulatedProcess(GUARDIAN, None, GUARDIAN, None)
+        self.worker = SimulatedProcess(WORKER, self.guardian, WORKER, None)
+        self.processes: dict[int, SimulatedProcess] = {WORKER: self.worker}
         self.pipes: dict[int, Pipe] = {}
         self.is_guardian_stopped = False
-        self._trees: dict[int, Tree] = {}  # by the worker's number, until it hears of their end
+        self._trees: dict[int, TaskTree] = {}  # by the worker's number, until it hears of their end
         self._descriptors = count(10)
 
     @property
@@ -55,7 +57,7 @@ class Kernel:
         """Whether nothing of any task is left."""
         return not self.processes.keys() - {WORKER}
 
-    def children(self) -> list[Process]:
+    def children(self) -> list[SimulatedProcess]:
         """Return those of the guardian."""
         return [each for each in self.processes.values() if each.parent is self.guardian]
 
@@ -65,7 +67,7 @@ class Kernel:
         """Fork a leader; return its number and the guardian's end of its pipe."""
         env, machine = message["env"], self._owner.machine
         task, fencing = env["JOBQ_TASK_ID"], env["JOBQ_LEASE_TOKEN"]
-        tree = Tree(
+        tree = TaskTree(
             number=message["id"],
             task=task,
             fencing=fencing,
@@ -107,11 +109,11 @@ class Kernel:
             truth = f"{os.waitstatus_to_exitcode(tree.status)}, killed: {tree.killed or 'no'}"
             self._monitor.broken("P7", f"{tree.task} {tree.fencing} ended with {truth}, and {message} is reported")
 
-    def _fork(self, tree: Tree, parent: Process, group: int = 0) -> Process:
+    def _fork(self, tree: TaskTree, parent: SimulatedProcess, group: int = 0) -> SimulatedProcess:
         # It is used again as soon as no process and no group has it (P4), as the kernel does it after a while.
         taken = self.processes.keys() | {each.group for each in self.processes.values()}
         number = next(free for free in count(WORKER) if free not in taken)
-        process = Process(number, parent, group or number, tree)
+        process = SimulatedProcess(number, parent, group or number, tree)
         if parent is not self.guardian:
             process.leader = parent.leader
             tree.others += 1
@@ -119,17 +121,17 @@ class Kernel:
         self.processes[number] = process
         return process
 
-    def _later(self, tree: Tree, seconds: float, function: Callable[..., None], *args: object) -> None:
+    def _later(self, tree: TaskTree, seconds: float, function: Callable[..., None], *args: object) -> None:
         """Call it in the machine's time: what tasks do stands still with the machine."""
         tree.timers.append(self.node.run(self._loop.call_later, seconds, function, *args))
 
-    def _fail(self, leader: Process, pipe: Pipe) -> None:
+    def _fail(self, leader: SimulatedProcess, pipe: Pipe) -> None:
         assert leader.tree is not None
         if leader.status is None and not leader.is_dying:
             pipe.data = b"program:%d" % leader.tree.plan.fails
             self.exit(leader, 127 << 8)
 
-    def _exec(self, leader: Process, pipe: Pipe) -> None:
+    def _exec(self, leader: SimulatedProcess, pipe: Pipe) -> None:
         tree = leader.tree
         if leader.status is not None or leader.is_dying:
             return
@@ -145,7 +147,7 @@ class Kernel:
             if moment < tree.plan.run:
                 self._later(tree, moment, self._tasks.save, tree)
 
-    def _run_is_over(self, leader: Process) -> None:
+    def _run_is_over(self, leader: SimulatedProcess) -> None:
         tree = leader.tree
         assert tree is not None
         if leader.status is None and not leader.is_dying:
@@ -154,7 +156,7 @@ class Kernel:
             tree.ended_by_itself = True  # a kill that comes now comes too late (P7)
             self._leave(leader, tree.plan.signal or tree.plan.code << 8)
 
-    def _leave(self, leader: Process, status: int) -> None:
+    def _leave(self, leader: SimulatedProcess, status: int) -> None:
         """It exits, and others stay."""
         tree = leader.tree
         assert tree is not None
@@ -165,7 +167,7 @@ class Kernel:
 
     # Ends
 
-    def exit(self, process: Process, status: int) -> None:
+    def exit(self, process: SimulatedProcess, status: int) -> None:
         """A process ends: its children fall to the nearest subreaper, and who is its parent hears of it."""
         if process.status is not None:
             return
@@ -202,7 +204,7 @@ class Kernel:
             if tree is not None and process.leader is process and process.status is None and not process.is_dying:
                 self._monitor.broken("P2", f"{tree.task} {tree.fencing} lives on without its worker")
 
-    def reap(self, process: Process) -> int:
+    def reap(self, process: SimulatedProcess) -> int:
         """Forget one that has ended; return its status."""
         assert process.status is not None
         del self.processes[process.number]
@@ -213,7 +215,7 @@ class Kernel:
                 self._is_over(tree)
         return process.status
 
-    def _is_over(self, tree: Tree) -> None:
+    def _is_over(self, tree: TaskTree) -> None:
         tree.is_over = True
         for timer in tree.timers:
             timer.cancel()
@@ -241,7 +243,7 @@ class Kernel:
 
     # Signals
 
-    def strike(self, process: Process, number: int) -> None:
+    def strike(self, process: SimulatedProcess, number: int) -> None:
         """A signal reaches a process."""
         tree = process.tree
         if process.status is not None or process.is_dying or tree is None:

@@ -16,10 +16,10 @@ class _Loop(Protocol):
     now: float
 
     def create_future(self) -> asyncio.Future[Any]: ...
-    def call_at(self, when: float, callback: Any, *args: Any) -> "Handle": ...
-    def true_later(self, delay: float, node: "Node | None", callback: Any, *args: Any) -> "Handle": ...
-    def again(self, handle: "Handle") -> None: ...
-    def fire(self, registered: "Handle | None") -> None: ...
+    def call_at(self, when: float, callback: Any, *args: Any) -> "LoopHandle": ...
+    def true_later(self, delay: float, node: "Node | None", callback: Any, *args: Any) -> "LoopHandle": ...
+    def again(self, handle: "LoopHandle") -> None: ...
+    def fire(self, registered: "LoopHandle | None") -> None: ...
 
 
 class Machine:
@@ -121,9 +121,9 @@ class Node:
         self.machine, self.name = machine, name
         self.pauses = 0
         self.dead = False
-        self.waiting: deque[Handle] = deque()  # what fell due while it was paused
+        self.waiting: deque[LoopHandle] = deque()  # what fell due while it was paused
         self.tasks: list[asyncio.Task[Any]] = []
-        self.signal_handlers: dict[int, Handle] = {}
+        self.signal_handlers: dict[int, LoopHandle] = {}
         self.context = copy_context()
         self.context.run(NODE.set, self)
 
@@ -149,7 +149,7 @@ class Node:
         self.waiting.clear()
 
 
-class Handle:
+class LoopHandle:
     """What asyncio calls a handle; knows its node. `due` is its machine's monotonic time; None = true time."""
 
     __slots__ = ("args", "callback", "context", "due", "is_canceled", "node")

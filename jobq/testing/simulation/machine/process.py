@@ -1,9 +1,9 @@
 """One process of a simulated kernel, and the pipe that says why a task does not execute."""
 
-from jobq.testing.simulation.machine.trees import Tree
+from jobq.testing.simulation.machine.trees import TaskTree
 
 
-class Process:
+class SimulatedProcess:
     """One process, until it is reaped.
 
     Attributes:
@@ -18,7 +18,7 @@ class Process:
 
     __slots__ = ("group", "is_dying", "leader", "number", "parent", "status", "tree")
 
-    def __init__(self, number: int, parent: "Process | None", group: int, tree: Tree | None) -> None:
+    def __init__(self, number: int, parent: "SimulatedProcess | None", group: int, tree: TaskTree | None) -> None:
         self.number, self.parent, self.group, self.tree = number, parent, group, tree
         self.leader = self
         self.status: int | None = None
@@ -30,7 +30,7 @@ class Pipe:
 
     __slots__ = ("data", "is_closed", "tree")
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: TaskTree) -> None:
         self.tree = tree
         self.data = b""
         self.is_closed = False

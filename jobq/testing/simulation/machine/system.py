@@ -10,15 +10,15 @@ from jobq.run.guardian.protocol import Message
 from jobq.run.guardian.system import System
 from jobq.testing.simulation.loop import Machine
 from jobq.testing.simulation.machine.kernel import GUARDIAN, WORKER, Kernel
-from jobq.testing.simulation.machine.process import Process
+from jobq.testing.simulation.machine.process import SimulatedProcess
 from jobq.testing.simulation.machine.sockets import End
 from jobq.testing.simulation.rules.monitor import Monitor
 
-_SIGNALS: Final = 3  # the descriptor of `Signals`
+_SIGNALS: Final = 3  # the descriptor of `SimulatedSignals`
 _NOTHING_USED: Final = resource.struct_rusage([0] * 16)
 
 
-class Signals:
+class SimulatedSignals:
     """The guardian's signals, as its own object for them has it."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Signals:
 class Poll:
     """Returns what is ready, at once: what drives the guardian has waited already."""
 
-    def __init__(self, signals: Signals, connection: End, kernel: Kernel) -> None:
+    def __init__(self, signals: SimulatedSignals, connection: End, kernel: Kernel) -> None:
         self._signals, self._connection, self._kernel = signals, connection, kernel
         self._interests: dict[int, int] = {}
 
@@ -87,7 +87,7 @@ class SimulatedSystem(System):
     def __init__(self, kernel: Kernel, machine: Machine, monitor: Monitor, connection: End, chance: Random) -> None:
         self._kernel, self._machine, self._monitor = kernel, machine, monitor
         self._connection, self._chance = connection, chance
-        self.signals = Signals()
+        self.signals = SimulatedSignals()
         self.work_seconds = 0.0
         self._worked = 0.0
 
@@ -194,7 +194,7 @@ class SimulatedSystem(System):
         """Have it in the trace."""
         self._monitor.note("guardian says", text)
 
-    def _child(self, pid: int) -> Process:
+    def _child(self, pid: int) -> SimulatedProcess:
         process = self._kernel.processes.get(pid)
         if process is None or process.parent is not self._kernel.guardian:
             self._monitor.broken("P4", f"the guardian takes {pid} for its child")

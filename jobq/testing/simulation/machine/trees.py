@@ -41,7 +41,7 @@ class Plan:
 
 
 @dataclass(eq=False, kw_only=True)
-class Tree:
+class TaskTree:
     """One attempt's processes.
 
     Attributes:
@@ -84,13 +84,13 @@ class Tree:
         return self.leader or self.others > 0
 
 
-class Tasks(Protocol):
+class TaskPlans(Protocol):
     """Knows what tasks do."""
 
     def plan_of(self, task: str, fencing: str) -> Plan:
         """Return what an attempt does; the same for the same attempt."""
         ...
 
-    def save(self, tree: Tree) -> None:
+    def save(self, tree: TaskTree) -> None:
         """Have a task save a checkpoint now."""
         ...

@@ -9,7 +9,7 @@ from jobq.testing.simulation.loop import Node
 
 
 @dataclass(eq=False)
-class Known:
+class KnownTask:
     """One task as it should be; times of leases are the broker's boottime in seconds, `True` ones are so named.
 
     Attributes:

@@ -5,10 +5,10 @@ from typing import Any, Final, Protocol
 
 from jobq.lease.keeper import FREEZE_SECONDS
 from jobq.run.attempt.settle import Settled
-from jobq.run.attempt.supervisor import Report
+from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.machine.trees import Tree
-from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.machine.trees import TaskTree
+from jobq.testing.simulation.rules.known import KnownTask
 from jobq.testing.simulation.rules.task_rules import TaskRules
 
 _CANCEL_SECONDS: Final = 2.0  # from the answer that says so to the task's end
@@ -23,7 +23,7 @@ class Circumstances(Protocol):
     hold: float
     slots: int
 
-    def excuses(self, tree: Tree) -> bool:
+    def excuses(self, tree: TaskTree) -> bool:
         """Return whether a tree's machine stands still as a whole, or has just stood still: only fencing protects."""
         ...
 
@@ -55,14 +55,14 @@ class Monitor(TaskRules):
 
     def __init__(self, loop: Loop, server: Machine, around: Circumstances, *, keeps_lines: bool = False) -> None:
         super().__init__(loop, server, keeps_lines=keeps_lines)
-        self.trees: list[Tree] = []
+        self.trees: list[TaskTree] = []
         self.interrupted = 0  # starts that did not end by themselves
         self._around = around
         self._cancels: dict[tuple[str, str], float] = {}  # true times at which workers heard
 
     # Processes
 
-    def tree_started(self, tree: Tree) -> None:
+    def tree_started(self, tree: TaskTree) -> None:
         """A task's first process was forked."""
         known, around = self.tasks[tree.task], self._around
         self.note("tree", tree.task, tree.fencing, "starts on", tree.node.name)
@@ -79,17 +79,17 @@ class Monitor(TaskRules):
             self.broken("slots", f"{here} trees live on {tree.node.name}, which has {around.slots} slots")
         self._check_starts(known, tree)
 
-    def _may_live_beside(self, tree: Tree, other: Tree) -> bool:  # noqa: ARG002 - for queues that send copies
+    def _may_live_beside(self, tree: TaskTree, other: TaskTree) -> bool:  # noqa: ARG002 - for queues that send copies
         """Return whether two trees of one task may live at once."""
         return False
 
-    def _check_starts(self, known: Known, tree: Tree) -> None:  # noqa: ARG002 - as above
+    def _check_starts(self, known: KnownTask, tree: TaskTree) -> None:  # noqa: ARG002 - as above
         budgets = known.task.budgets
         most = 1 + budgets.retries + budgets.preemptions + budgets.crashes
         if known.starts > most:
             self.broken("S7", f"{known.id} started {known.starts} times, at most {most} are allowed")
 
-    def deadline_sent(self, tree: Tree) -> None:
+    def deadline_sent(self, tree: TaskTree) -> None:
         """A worker sent its guardian the time by which the tree must be dead: counted from what extended the lease."""
         kept = self.tasks[tree.task].extended_at.get(tree.fencing)
         if kept is None or tree.deadline is None or self._around.excuses(tree):
@@ -101,7 +101,7 @@ class Monitor(TaskRules):
             over = tree.deadline - most
             self.broken("1.3", f"{tree.task} {tree.fencing} may live {over:.3f} s longer than its lease lets it")
 
-    def tree_ended(self, tree: Tree) -> None:
+    def tree_ended(self, tree: TaskTree) -> None:
         """Nothing of it is left, and all of it is reaped."""
         known = self.tasks[tree.task]
         if tree.ended_by_itself and tree.plan.code and not tree.plan.signal:
@@ -115,7 +115,7 @@ class Monitor(TaskRules):
         if tree in self.trees:
             self.trees.remove(tree)
 
-    def signaled(self, tree: Tree, number: int) -> None:
+    def signaled(self, tree: TaskTree, number: int) -> None:
         """A signal is sent to its group."""
         self.note("signal", number, tree.task, tree.fencing)
         if number != SIGTERM:
@@ -125,7 +125,7 @@ class Monitor(TaskRules):
             self.broken("P6", f"SIGTERM to {tree.task} {tree.fencing} after its lease was gone")
         tree.is_ending = self._check_cause(tree)
 
-    def killed(self, tree: Tree, why: str) -> None:
+    def killed(self, tree: TaskTree, why: str) -> None:
         """All of it is killed."""
         self.note("kill", tree.task, tree.fencing, why)
         self.counts[f"killed: {why}"] += 1
@@ -135,7 +135,7 @@ class Monitor(TaskRules):
         """A worker has heard that a task is to be canceled."""
         self._cancels.setdefault((task_id, fencing), self._loop.now)
 
-    def ends_by_itself(self, tree: Tree) -> None:
+    def ends_by_itself(self, tree: TaskTree) -> None:
         """Its leader exits; what is to be canceled does not run so long (S11)."""
         known_at = self._cancels.get((tree.task, tree.fencing))
         if known_at is None or self._around.has_clock_trouble(tree.node) or self._around.excuses(tree):
@@ -144,7 +144,7 @@ class Monitor(TaskRules):
             late = self._loop.now - known_at
             self.broken("cancel", f"{tree.task} {tree.fencing} ran on for {late:.1f} s after its worker heard")
 
-    def _check_cause(self, tree: Tree) -> bool:
+    def _check_cause(self, tree: TaskTree) -> bool:
         """What is ended has a reason of its own, nothing that befell a neighbour (S11). Return whether it has."""
         known, around, fencing = self.tasks[tree.task], self._around, tree.fencing
         left = around.lease - (self._loop.now - known.extended_at.get(fencing, 0.0))
@@ -169,7 +169,7 @@ class Monitor(TaskRules):
 
     # The worker's words
 
-    def reported(self, delivery: Any, report: Report) -> None:
+    def reported(self, delivery: Any, report: DeliveryReport) -> None:
         """A worker says what became of a delivery: it must not claim what was not accepted (S5)."""
         self.counts[f"reported {report.settled.name.lower()}"] += 1
         if report.settled is not Settled.YES:
@@ -200,7 +200,7 @@ class Monitor(TaskRules):
                 self.broken("P1", f"{tree.task} {tree.fencing} lives on {tree.node.name} {late:.3f} s after its lease")
                 del self.tasks[tree.task].expires_of[tree.fencing]
 
-    def _settled(self, known: Known, verb: str, values: tuple[Any, ...], fencing: str) -> None:
+    def _settled(self, known: KnownTask, verb: str, values: tuple[Any, ...], fencing: str) -> None:
         super()._settled(known, verb, values, fencing)
         for tree in self.trees:  # it may start elsewhere at once
             if tree.task == known.id and tree.fencing == fencing and tree.lives:

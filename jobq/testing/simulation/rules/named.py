@@ -15,7 +15,7 @@ from jobq.lease.timing import timing_for
 from jobq.settings import Settings
 from jobq.testing.simulation.broker import Reset
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.network import NetworkLink
 from jobq.testing.simulation.rules.trace import Trace
 
 NAME: Final = "name"
@@ -135,7 +135,7 @@ class NamedRules:
 class _RemoteLeases:
     """The store as one process sees it."""
 
-    def __init__(self, link: Link, rules: NamedRules) -> None:
+    def __init__(self, link: NetworkLink, rules: NamedRules) -> None:
         self._link, self._rules = link, rules
 
     @property
@@ -165,7 +165,9 @@ class _RemoteLeases:
             raise SettlementUnknown(str(error)) from None
 
 
-async def contend(link: Link, rules: NamedRules, node: Node, lease: float, settings: Settings, chance: Random) -> None:
+async def contend(
+    link: NetworkLink, rules: NamedRules, node: Node, lease: float, settings: Settings, chance: Random
+) -> None:
     """Hold the name again and again, each time for a while, and save a cursor that only rises.
 
     Args:

@@ -7,7 +7,7 @@ from jobq.journal.records import Canceled, TaskRecord, TaskState
 from jobq.run.attempt.retry import Reason
 from jobq.task import Task
 from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.known import KnownTask
 from jobq.testing.simulation.rules.trace import Trace
 
 GRAIN_SECONDS: Final = 1e-6
@@ -37,7 +37,7 @@ class TaskRules(Trace):
 
     def __init__(self, loop: Loop, server: Machine, *, keeps_lines: bool) -> None:
         super().__init__(loop, keeps_lines=keeps_lines)
-        self.tasks: dict[str, Known] = {}
+        self.tasks: dict[str, KnownTask] = {}
         self.lease_seconds = 0.0
         self.leases = 0
         self._server = server
@@ -48,7 +48,7 @@ class TaskRules(Trace):
 
     def pushing(self, task: Task) -> None:
         """A push of this task is about to be sent."""
-        self.tasks.setdefault(task.id, Known(task.id, task))
+        self.tasks.setdefault(task.id, KnownTask(task.id, task))
 
     def acknowledged(self, task_id: str) -> None:
         """A producer knows that it was pushed."""
@@ -214,7 +214,7 @@ class TaskRules(Trace):
             known.expires_of[fencing] = now
             self._settled(known, verb, values, fencing)
 
-    def _settled(self, known: Known, verb: str, values: tuple[Any, ...], fencing: str) -> None:
+    def _settled(self, known: KnownTask, verb: str, values: tuple[Any, ...], fencing: str) -> None:
         match verb:
             case "complete":
                 if fencing not in known.succeeded and not known.is_cancel_asked:
@@ -232,7 +232,7 @@ class TaskRules(Trace):
                 known.task = task
                 known.state = "done" if known.is_stopping else "waiting"
 
-    def _check_burial(self, known: Known, reason: str) -> None:
+    def _check_burial(self, known: KnownTask, reason: str) -> None:
         """Nothing is given up before its budget is spent (S7)."""
         counters, budgets = known.task.counters, known.task.budgets
         is_spent = {
@@ -244,7 +244,7 @@ class TaskRules(Trace):
         if not is_spent.get(Reason(reason), False):
             self.broken("S7", f"{known.id} is given up as {reason}, with {counters} and {known.silent_ends} crashes")
 
-    def _check_requeue(self, known: Known, task: Task, fencing: str) -> None:
+    def _check_requeue(self, known: KnownTask, task: Task, fencing: str) -> None:
         """Exactly one counter moves, and the right one (S7); the generation rises (S3)."""
         now, former = task.counters, known.task.counters
         step = (now.failures - former.failures, now.preemptions - former.preemptions, now.ends - former.ends)
@@ -264,7 +264,7 @@ class TaskRules(Trace):
         """Return whether a worker has a reason to give a failure back uncharged."""
         raise NotImplementedError
 
-    def _end_if_expired(self, known: Known, now: float) -> None:
+    def _end_if_expired(self, known: KnownTask, now: float) -> None:
         """Let time take effect: who did not settle has ended without a record."""
         if known.state == "leased" and known.expires <= now + GRAIN_SECONDS:
             known.state = "done" if known.is_stopping else "waiting"

@@ -14,14 +14,14 @@ from jobq.testing.service_bus import errors
 from jobq.testing.service_bus.message import Message, State
 from jobq.testing.simulation.broker import Reset
 from jobq.testing.simulation.loop import NODE, Machine
-from jobq.testing.simulation.network import Link
+from jobq.testing.simulation.network import NetworkLink
 from jobq.testing.simulation.service_bus.bus import NAME, Bus
 from jobq.testing.simulation.service_bus.copy_monitor import CopyMonitor
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.service_bus.backend import Sdk, ServiceBusBackend
-from jobq_azure.service_bus.namespace import Place
+from jobq_azure.service_bus.namespace import QueueAddress
 from jobq_azure.service_bus.options import Options
-from jobq_azure.service_bus.responses import Answer
+from jobq_azure.service_bus.responses import Response
 from jobq_azure.service_bus.seen import Seen
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jobq_azure.service_bus.namespace import Namespace
 
 T = TypeVar("T")
-_PLACE: Final = Place(namespace="simulated", queue=NAME, rest_url="https://bus", host="bus")
+_PLACE: Final = QueueAddress(namespace="simulated", queue=NAME, rest_url="https://bus", host="bus")
 _ANSWER_SECONDS: Final = 30.0  # as in `Namespace.request`
 _AMQP_SECONDS: Final = 10.0  # as in `Amqp`, like the next
 _SETTLE_SECONDS: Final = 3.0
@@ -39,7 +39,7 @@ _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 
 
 @asynccontextmanager
-async def connected(link: Link, machine: Machine) -> "AsyncIterator[_Watched]":
+async def connected(link: NetworkLink, machine: Machine) -> "AsyncIterator[_Watched]":
     """Lend the real backend over a link, entered."""
     bus, rules = cast("Any", link.broker.backend), cast("Any", link.broker.monitor)
     rules.struck = link.broker.faults.total
@@ -56,7 +56,7 @@ class _Requests:
 
     place = _PLACE
 
-    def __init__(self, link: Link, bus: Bus, rules: CopyMonitor) -> None:
+    def __init__(self, link: NetworkLink, bus: Bus, rules: CopyMonitor) -> None:
         self.link, self.bus, self.rules = link, bus, rules
         self._unanswered: set[str] = set()  # paths of locks
 
@@ -74,7 +74,7 @@ class _Requests:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         seconds: float = _ANSWER_SECONDS,
-    ) -> Answer:
+    ) -> Response:
         """See `Namespace.request`."""
         node, sent = NODE.get(), self.link.broker.loop.now
         is_poll = path.endswith("/head") or "/head?" in path
@@ -101,7 +101,7 @@ class _Requests:
         status, answered, content, date, lock = answer
         if lock is not None:
             self.rules.reached(cast("Lock", lock), node, sent)
-        return Answer(status, answered, content, date)
+        return Response(status, answered, content, date)
 
 
 class _NoSdk(Sdk):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from jobq.task import Task
 from jobq.testing.simulation.loop import Node
-from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.known import KnownTask
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class Copy:
         is_redriven: whether that came back.
     """
 
-    known: Known
+    known: KnownTask
     task: Task
     before: int
     silent: int

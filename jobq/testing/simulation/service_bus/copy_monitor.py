@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 from jobq.errors import MalformedTask
 from jobq.run.attempt.retry import Cancel
 from jobq.run.attempt.settle import Settled
-from jobq.run.attempt.supervisor import Report
-from jobq.settlement import Complete, DeadLetter
+from jobq.run.attempt.supervisor import DeliveryReport
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
 from jobq.testing.simulation.loop import Node
-from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.known import KnownTask
 from jobq.testing.simulation.service_bus.copies import Lock
 from jobq.testing.simulation.service_bus.copy_rules import BEFORE, EPOCH, CopyRules
 
 if TYPE_CHECKING:
-    from jobq.testing.simulation.machine.trees import Tree
+    from jobq.testing.simulation.machine.trees import TaskTree
 
 
 class CopyMonitor(CopyRules):
@@ -60,7 +60,7 @@ class CopyMonitor(CopyRules):
         if not self.tasks[task_id].is_pushed:
             self.broken("S1", f"{task_id} is acknowledged, and was not taken")
 
-    def reported(self, delivery: Any, report: Report) -> None:
+    def reported(self, delivery: Any, report: DeliveryReport) -> None:
         """A worker claims nothing that was not accepted (S5)."""
         self.counts[f"reported {report.settled.name.lower()}"] += 1
         if report.settled is Settled.UNKNOWN or (delivery.id, str(delivery.fencing)) in self._twins:
@@ -68,7 +68,7 @@ class CopyMonitor(CopyRules):
         match report.verdict:
             case Complete() | Cancel():
                 verb = "complete"
-            case DeadLetter():
+            case MoveToDeadLetters():
                 verb = "dead_letter"
             case _:
                 verb = "copy"
@@ -86,7 +86,7 @@ class CopyMonitor(CopyRules):
             return False
         return all(known.has_ended for known in self.tasks.values() if known.is_acknowledged)
 
-    def _may_live_beside(self, tree: "Tree", other: "Tree") -> bool:
+    def _may_live_beside(self, tree: "TaskTree", other: "TaskTree") -> bool:
         """An original that was not completed runs beside its copy; never twice under one lock."""
         self.counts["trees side by side"] += 1
         here, there = (self._granted.get((each.task, each.fencing)) for each in (tree, other))
@@ -94,7 +94,7 @@ class CopyMonitor(CopyRules):
             return False
         return here.copy is not there.copy or self._has_twin(here)
 
-    def _check_starts(self, known: Known, tree: "Tree") -> None:
+    def _check_starts(self, known: KnownTask, tree: "TaskTree") -> None:
         lock = self._granted.get((tree.task, tree.fencing))
         if lock is None or not self.deduplicates:
             return

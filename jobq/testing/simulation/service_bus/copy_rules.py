@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jobq.fencing import FencingNumber
 from jobq.task import Task
 from jobq.testing.service_bus.message import Content, Message
-from jobq.testing.simulation.rules.known import Known
+from jobq.testing.simulation.rules.known import KnownTask
 from jobq.testing.simulation.rules.monitor import Monitor
 from jobq.testing.simulation.service_bus.copies import Copy, Lock
 
@@ -75,7 +75,7 @@ class CopyRules(Monitor):
         else:
             self._redriven(known, task, int(content.properties[BEFORE]), message)
 
-    def _pushed(self, known: Known, task: Task, message: Message | None) -> None:
+    def _pushed(self, known: KnownTask, task: Task, message: Message | None) -> None:
         if message is None:
             self.counts["push dropped by name"] += 1
             if not known.is_pushed:
@@ -86,7 +86,7 @@ class CopyRules(Monitor):
             self._copies[message] = Copy(known, task.in_epoch(int(message.enqueued)), 0, 0)
         known.is_pushed = True
 
-    def _put_back(self, known: Known, task: Task, before: int, message: Message | None) -> None:
+    def _put_back(self, known: KnownTask, task: Task, before: int, message: Message | None) -> None:
         lock = self._parent(known, task, before)
         if lock is None:
             self.broken("S7", f"a copy of {known.id} in generation {task.generation} is of no delivery {before}")
@@ -113,7 +113,7 @@ class CopyRules(Monitor):
     def _copied_before(self, lock: Lock) -> bool:
         return bool(lock.copy.copies if self.deduplicates else lock.copies)
 
-    def _redriven(self, known: Known, task: Task, before: int, message: Message | None) -> None:
+    def _redriven(self, known: KnownTask, task: Task, before: int, message: Message | None) -> None:
         letters = [each for each in self._of(known) if each.place == "dead"]
         letter = next(
             (each for each in letters if (each.deliveries, each.task.epoch + 1) == (before, task.epoch)), None
@@ -239,7 +239,7 @@ class CopyRules(Monitor):
     def _has_twin(self, lock: Lock) -> bool:
         return (lock.copy.known.id, lock.fencing) in self._twins
 
-    def _is_dead_already(self, known: Known, lock: Lock, what: str) -> None:
+    def _is_dead_already(self, known: KnownTask, lock: Lock, what: str) -> None:
         if self._has_twin(lock):
             return
         for tree in self.trees:  # it may start elsewhere at once
@@ -264,7 +264,7 @@ class CopyRules(Monitor):
         self._unrecorded[lock.copy.known.id, lock.copy.task.epoch] += 1
         self.lease_seconds += self._server.boottime() - lock.granted_at
 
-    def _check_place(self, known: Known) -> None:
+    def _check_place(self, known: KnownTask) -> None:
         places = {each.place for each in self._of(known)}
         if known.state == "done":
             return
@@ -277,10 +277,10 @@ class CopyRules(Monitor):
         else:
             self.broken("S1", f"nothing of {known.id} is left, and it has not ended")
 
-    def _of(self, known: Known) -> list[Copy]:
+    def _of(self, known: KnownTask) -> list[Copy]:
         return [each for each in self._copies.values() if each.known is known]
 
-    def _parent(self, known: Known, task: Task, before: int) -> Lock | None:
+    def _parent(self, known: KnownTask, task: Task, before: int) -> Lock | None:
         """Return the delivery that a copy is of, by what stands in it, whatever its name is."""
         found = [
             lock

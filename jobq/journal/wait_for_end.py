@@ -3,14 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from jobq.errors import BackendUnavailable
 from jobq.journal.records import TaskRecord
 from jobq.journal.store import MOST_IDS, Journal
-
-if TYPE_CHECKING:
-    from jobq.backend import Backend
 
 T = TypeVar("T")
 _FIRST_PAUSE_SECONDS: Final = 0.05
@@ -33,7 +30,7 @@ async def ended(
         journal: of their queue.
         ids: the tasks, which were acknowledged (S1): one that is missing was cleared or purged.
         away: called each time that the service does not answer, and the wait goes on.
-        lag: seconds for which the record of a task that goes on may be missing again, see `lag_of`.
+        lag: seconds for which the record of a task that goes on may be missing again: `Capabilities.record_lag`.
         unseen: wait without an end also for a task of which there was no record yet.
 
     Raises:
@@ -71,16 +68,6 @@ async def ended(
         if left:
             pause = _FIRST_PAUSE_SECONDS if some else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(max(pause, _SHARE * (time.monotonic() - began)))
-
-
-def lag_of(backend: "Backend") -> float:
-    """Return for how many seconds a record may be missing of a task that goes on: two leases, for one is the worker's.
-
-    A journal beside its queue (`Capabilities.journal_lags`) is written later: a `clear` may take a task for one that
-    waits, and delete its record, though a worker has it already and has not written so yet.
-    """
-    known = backend.capabilities
-    return 2 * known.default_lease.total_seconds() if known.journal_lags else 0.0
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], away: Callable[[BackendUnavailable], None] | None) -> T:

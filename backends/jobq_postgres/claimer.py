@@ -18,11 +18,11 @@ from uuid import UUID, uuid4
 
 from jobq.errors import StoreUnusable
 from jobq.journal.records import this_holder
+from jobq.servable import IDS_KEPT
 from jobq_postgres import migrations
-from jobq_postgres.retention import Trimming
-from jobq_postgres.settle import Leased
+from jobq_postgres.retention import JournalRetention
+from jobq_postgres.settle import LeasedRow
 
-RETENTION: Final = timedelta(days=30)  # how long the id of a task that is done is remembered
 SWEEP_SECONDS: Final = 1.0  # how late a due or expired task is seen at the latest, while something is asked for
 _FULL_LOOK_SECONDS: Final = 5.0
 _FULL_SWEEP_SECONDS: Final = 30.0
@@ -135,7 +135,7 @@ class Claimer:
     def __init__(self, place: str, *, keep: timedelta | None = None, most_bytes: int = 1024**3) -> None:
         self.next_due = math.inf
         self._keep = keep
-        self._trimming = Trimming(most_bytes)
+        self._trimming = JournalRetention(most_bytes)
         self._holder = None if keep is None else this_holder()
         self._place = place
         self._notes = 0  # how often it was notified of tasks; and at the last sweep
@@ -178,7 +178,7 @@ class Claimer:
         *,
         thorough: bool,
         receipts: Sequence[UUID] = (),
-    ) -> tuple[list[Leased], dict[int, int]]:
+    ) -> tuple[list[LeasedRow], dict[int, int]]:
         """Lease up to `limit` tasks.
 
         Args:
@@ -213,12 +213,12 @@ class Claimer:
 
     async def take_over(
         self, connection: Any, queue: int, limit: int, lease: timedelta, receipts: Sequence[UUID], former: Sequence[str]
-    ) -> list[Leased]:
+    ) -> list[LeasedRow]:
         """Lease what claims whose receipts begin so still hold; see `jobq.servable.Servable.claim`."""
         rows = await connection.fetch(TAKE_OVER, queue, limit, lease, list(receipts), list(former))
-        return [Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
+        return [LeasedRow(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
 
-    async def _take_again(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
+    async def _take_again(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[LeasedRow]:
         now = time.monotonic()
         self._ask_again_at = now + _ASK_AGAIN_SECONDS
         self._sent = []
@@ -230,7 +230,7 @@ class Claimer:
 
     async def _claim(
         self, connection: Any, queue: int, limit: int, lease: timedelta, *, thorough: bool
-    ) -> tuple[list[Leased], dict[int, int]]:
+    ) -> tuple[list[LeasedRow], dict[int, int]]:
         sweeps = time.monotonic() >= self._sweep_due
         moved = await self._sweep(connection, queue) if sweeps else {}
         looks = not self._floors or time.monotonic() >= max(self._full_look_due, self._full_look_after)
@@ -246,7 +246,7 @@ class Claimer:
             found = await self._look_at_all(connection, queue, limit, lease)
         return found, moved
 
-    async def _take(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
+    async def _take(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[LeasedRow]:
         ranks = sorted(self._floors)
         floors = [self._floors[rank] for rank in ranks]
         self._noted = {}
@@ -254,7 +254,7 @@ class Claimer:
             queue, await connection.fetch(CLAIM, queue, limit, lease, self._sent, ranks, floors, self._holder)
         )
 
-    async def _look_at_all(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[Leased]:
+    async def _look_at_all(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[LeasedRow]:
         began = time.monotonic()
         self._noted = {}
         self._full_look_due = began + _FULL_LOOK_SECONDS  # unless a note says "anywhere" meanwhile
@@ -266,7 +266,7 @@ class Claimer:
             self._floors = {rank: max(floor, self._last + 1) for rank, floor in self._floors.items()}
         return self._taken(queue, rows)
 
-    def _taken(self, queue: int, rows: list[Any]) -> list[Leased]:
+    def _taken(self, queue: int, rows: list[Any]) -> list[LeasedRow]:
         rows.sort(key=lambda row: (row["rank"], row["position"]))  # RETURNING keeps no order
         for row in rows:
             # What it was notified of since the statement was sent it may not have seen: the floor stays below that.
@@ -296,7 +296,7 @@ class Claimer:
             self._floors[rank] = min(position, self._floors.get(rank, position))
         if now - self._forgot_at > _FORGET_SECONDS:
             self._forgot_at = now
-            done = [await connection.execute(FORGET, queue, max(RETENTION, self._keep or RETENTION))]
+            done = [await connection.execute(FORGET, queue, max(IDS_KEPT, self._keep or IDS_KEPT))]
             if self._keep is not None:
                 done.append(await connection.execute(FORGET_ATTEMPTS, queue, self._keep))
                 await self._trimming.step(connection, queue)
@@ -305,5 +305,5 @@ class Claimer:
         return moved
 
 
-def _leased(queue: int, row: Any) -> Leased:
-    return Leased(row[0], queue, row[1], row[2], row[3], row[4], row[5], row["cancel_requested"])
+def _leased(queue: int, row: Any) -> LeasedRow:
+    return LeasedRow(row[0], queue, row[1], row[2], row[3], row[4], row[5], row["cancel_requested"])

@@ -1,4 +1,4 @@
-"""The guardian forks: a task, or the zygote; and what these do before exec: arm, connect, execute, or end (P2)."""
+"""How the guardian starts a task or the zygote: it forks, and the child arms, connects, and executes or ends (P2)."""
 
 import contextlib
 import errno
@@ -8,15 +8,13 @@ import signal
 import stat
 import sys
 
-from jobq.run.guardian import kernel
-from jobq.run.guardian.kernel import say
 from jobq.run.guardian.protocol import Message
+from jobq.run.process import kernel
+from jobq.run.process.kernel import say
 
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     from jobq.run.guardian.pid_namespaces import PidNamespaces
-
-NOBODYS = 2**32 - 3  # a user that nobody is
 
 
 def fork_task(
@@ -64,8 +62,7 @@ def become(message: Message, stdout: int, stderr: int, report: int, guardian: in
         for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, target)
         # All that is not the task's: also the connection, before a slow chdir can hold it open.
-        os.closerange(3, report)
-        os.closerange(report + 1, max(report + 2, os.sysconf("SC_OPEN_MAX")))
+        kernel.close_from(3, report)
         kernel.default_signals()
         if message["cwd"] is not None:
             stage = "cwd"
@@ -104,7 +101,8 @@ def kill_all_of_user(uid: int) -> None:
     if pid == 0:
         code = 1
         try:
-            os.setresuid(NOBODYS, uid, NOBODYS)  # who is killed must not be able to kill or stop this process
+            # Who is killed must not be able to kill or stop this process.
+            os.setresuid(kernel.NOBODYS, uid, kernel.NOBODYS)
             if 0 not in os.getresuid() and os.geteuid() == uid and not kernel.capabilities():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(-1, signal.SIGKILL)
@@ -128,8 +126,7 @@ def fork_zygote(message: Message, connection: int) -> int:
             os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
             os.dup2(2, 1)  # what imports print is no task's output
             os.set_inheritable(connection, True)
-            os.closerange(3, connection)
-            os.closerange(connection + 1, max(connection + 2, os.sysconf("SC_OPEN_MAX")))
+            kernel.close_from(3, connection)
             kernel.default_signals()
             command = [sys.executable, "-P", "-m", "jobq.run.guardian.zygote", str(connection), *message["modules"]]
             os.execve(sys.executable, command, message["env"])  # noqa: S606 - ourselves

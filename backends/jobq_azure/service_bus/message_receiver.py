@@ -12,7 +12,7 @@ from typing import Final
 
 from jobq.errors import JobqError
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.service_bus.rest_client import Locked, ServiceBusWire
+from jobq_azure.service_bus.rest_client import Locked, RestClient
 
 _FIRST_SECONDS: Final = 1
 _LONGEST_SECONDS: Final = 10
@@ -22,7 +22,7 @@ _PAUSE_SECONDS: Final = 1.0
 _KEPT_SECONDS: Final = 2.0  # what an abandoned poll has brought, for the next receive: most follow at once
 
 
-class Polls:
+class MessageReceiver:
     """All that wait at one queue.
 
     Args:
@@ -34,7 +34,7 @@ class Polls:
 
     def __init__(
         self,
-        wire: ServiceBusWire,
+        wire: RestClient,
         give_back: Callable[[Locked], Awaitable[None]],
         longest_seconds: float,
         now: Callable[[], float],

@@ -9,7 +9,7 @@ import signal
 import struct
 import time
 
-from jobq.run.guardian import OBEYED
+from jobq.run.process import OBEYED
 
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _HANDLED = (signal.SIGCHLD, *FORWARDED, signal.SIGTSTP)  # a Ctrl-Z would stop w
 _TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)  # ignored: `stty tostop` stops nobody for a line, nor has it written twice
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
+NOBODYS = 2**32 - 3  # a user that nobody is
 _CREDENTIALS = struct.Struct("iII")  # struct ucred, unix(7)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -113,12 +114,18 @@ def capabilities() -> int:
         return next(int(line.split()[1], 16) for line in file if line.startswith(b"CapEff:"))
 
 
+def close_from(first: int, but: int) -> None:
+    """Close all descriptors from this number on, but for one that is not below it."""
+    os.closerange(first, but)
+    os.closerange(but + 1, max(but + 2, os.sysconf("SC_OPEN_MAX")))
+
+
 def _call(option: int, value: int) -> None:
     if _prctl(option, value, 0, 0, 0) != 0:
         raise OSError(errno.EINVAL, f"prctl({option}, {value}) was refused: is this a Linux kernel of this century?")
 
 
-class Signals:
+class SignalPipe:
     """The signals of this process as bytes in a pipe, for poll; made once, before anything is forked.
 
     What started this process may have blocked them, so that none was lost until now.

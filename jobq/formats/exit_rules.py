@@ -14,6 +14,7 @@ once for each queue that it names.
 
 import re
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
@@ -47,6 +48,11 @@ def parse(rule: str) -> tuple[str, Action]:
             f"{rule!r} is no rule: write CODE, SIGNAL, oom or timeout, =, and retry, fail, delay:10m or queue:NAME"
         )
     return _condition(when), _action(then)
+
+
+def queues_of(rules: Iterable[str]) -> set[str]:
+    """Return the queues to which rules may send a task on."""
+    return {action.queue for _, action in map(parse, rules) if action.queue}
 
 
 def _condition(when: str) -> str:

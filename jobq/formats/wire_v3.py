@@ -1,0 +1,192 @@
+r"""Messages of wire version 3: the work as its producer wrote it, with what changes, and signatures, beside it.
+
+    {"version":3,"work":"{\"id\":...}","state":{"epoch":0,...},"signatures":[{"keyid":"...","sig":"..."}]}
+
+`work` is JSON within a string: requeues, dead letters, redrives and copies keep its text, so that what was signed stays
+what was signed. A signature is DSSE's (https://github.com/secure-systems-lab/dsse): over the pre-authentication
+encoding of a type and that text. `state` is not signed; it holds the counters, and what a way through other queues has
+made of the id and used up of the rules. Names within `work` that this version does not know yet are kept apart.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from jobq.errors import MalformedTask
+from jobq.formats import strict_json, task_ids
+
+VERSION: Final = 3
+PAYLOAD_TYPE: Final = "application/vnd.jobq.work+json"
+STATE: Final = frozenset({"epoch", "generation", "counters", "not_before"})
+_MOST_SIGNATURES: Final = 8
+_MOST_HOPS: Final = 32  # as many rules as a task may have
+_OF_A_NEWER_JOBQ: Final = frozenset({"resources", "needs"})
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One of a work's signatures.
+
+    Attributes:
+        key_id: names the key; a hint, which nothing is believed for.
+        value: what the key's algorithm made.
+    """
+
+    key_id: str
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Audience:
+    """For whom work was signed.
+
+    Attributes:
+        location: what the queues are in, as its producer names it.
+        queues: in which of them it may run.
+    """
+
+    location: str
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a message, as its producer wrote it.
+
+    Attributes:
+        text: JSON; may hold secrets (A5).
+        id: within that text.
+        signatures: of that text; none for work that nobody signed.
+        audience: None = it names none.
+        not_before, not_after: wall time in seconds since the epoch; None = unlimited.
+        hops: the queues through which its rules have brought it.
+        of_a_newer_jobq: names within the text for which this jobq is too old to run it.
+    """
+
+    text: str = field(repr=False)
+    id: str
+    signatures: tuple[Signature, ...] = ()
+    audience: Audience | None = None
+    not_before: float | None = None
+    not_after: float | None = None
+    hops: tuple[str, ...] = ()
+    of_a_newer_jobq: tuple[str, ...] = ()
+
+
+def pre_authentication_encoding(text: str) -> bytes:
+    """Return the bytes that are signed: of the type and of the text, each with its length (DSSE version 1)."""
+    kind, body = PAYLOAD_TYPE.encode(), text.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(body), body)
+
+
+def envelope(fields: Mapping[str, Any]) -> tuple[str, tuple[Signature, ...]]:
+    """Return the text of the work and its signatures, of a decoded message; raises MalformedTask."""
+    if unknown := sorted(fields.keys() - {"version", "work", "state", "signatures"}):
+        raise MalformedTask(f"unknown field in version {VERSION}", ascii(unknown[0])[:42])
+    text = fields.get("work")
+    if not isinstance(text, str):
+        raise MalformedTask("must be a string", "work")
+    signatures = fields.get("signatures", [])
+    if not isinstance(signatures, list) or len(signatures) > _MOST_SIGNATURES:
+        raise MalformedTask(f"must be an array, of {_MOST_SIGNATURES} at most", "signatures")
+    return text, tuple(_signature(given, f"signatures.{number}") for number, given in enumerate(signatures))
+
+
+def work_in(text: str, signatures: tuple[Signature, ...] = ()) -> tuple[Work, dict[str, Any]]:
+    """Return the work in a text, and what `Task` takes of it; raises MalformedTask."""
+    fields = strict_json.loads(text.encode())
+    if not isinstance(fields, dict):
+        raise MalformedTask("must hold a JSON object", "work")
+    if stray := sorted(fields.keys() & (STATE - {"not_before"} | {"work"})):
+        raise MalformedTask("is no part of work", f"work.{stray[0]}")
+    if not isinstance(id_ := fields.get("id"), str):
+        raise MalformedTask("must be a string", "work.id")  # a default would give it another name at each delivery
+    newer = tuple(sorted(fields.keys() & _OF_A_NEWER_JOBQ))
+    work = Work(
+        text=text,
+        id=id_,
+        signatures=signatures,
+        audience=_audience(fields.pop("audience", None)),
+        not_before=_moment(fields.pop("not_before", None), "work.not_before"),
+        not_after=_moment(fields.pop("not_after", None), "work.not_after"),
+        of_a_newer_jobq=newer,
+    )
+    return work, {name: value for name, value in fields.items() if name not in newer}
+
+
+def read(fields: Mapping[str, Any]) -> tuple[Work, dict[str, Any], dict[str, Any]]:
+    """Return the work of a decoded message, what `Task` takes of it, and its state; raises MalformedTask."""
+    work, own = work_in(*envelope(fields))
+    state = fields.get("state", {})
+    if not isinstance(state, dict):
+        raise MalformedTask("must be an object", "state")
+    hop = state.get("hop")
+    if hop is None:
+        return work, own, state
+    id_, hops = _hop(hop, work.id)
+    rules = own.get("on_exit")
+    if isinstance(rules, list):
+        used = tuple(f"=queue:{queue}" for queue in hops)
+        own["on_exit"] = [rule for rule in rules if not (isinstance(rule, str) and rule.endswith(used))] or None
+    rest = {name: value for name, value in state.items() if name != "hop"}
+    return replace(work, hops=hops), own | {"id": id_}, rest
+
+
+def write(work: Work, id_: str, state: bytes) -> bytes:
+    """Return a message.
+
+    Args:
+        work: kept as it is.
+        id_: the task's.
+        state: a JSON object, without what the work's hops have changed.
+    """
+    if work.hops:
+        state = state[:-1] + b',"hop":' + strict_json.dumps({"id": id_, "queues": work.hops}) + b"}"
+    text = json.dumps(work.text, ensure_ascii=False).encode()
+    signatures = [
+        {"keyid": signature.key_id, "sig": base64.b64encode(signature.value).decode()} for signature in work.signatures
+    ]
+    end = b',"signatures":' + strict_json.dumps(signatures) if signatures else b""
+    return b'{"version":%d,"work":%b,"state":%b%b}' % (VERSION, text, state, end)
+
+
+def _signature(given: Any, where: str) -> Signature:
+    if not isinstance(given, dict) or given.keys() != {"keyid", "sig"}:
+        raise MalformedTask("must be an object with keyid and sig", where)
+    if not all(isinstance(value, str) for value in given.values()):
+        raise MalformedTask("must hold strings", where)
+    try:
+        return Signature(given["keyid"], base64.b64decode(given["sig"], validate=True))
+    except (binascii.Error, ValueError):
+        raise MalformedTask("must be base64", f"{where}.sig") from None
+
+
+def _audience(given: Any) -> Audience | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict) or given.keys() != {"location", "queues"}:
+        raise MalformedTask("must be an object with location and queues", "work.audience")
+    location, queues = given["location"], given["queues"]
+    if not isinstance(location, str) or not isinstance(queues, list) or not all(isinstance(q, str) for q in queues):
+        raise MalformedTask("must hold a string and an array of strings", "work.audience")
+    return Audience(location, tuple(queues))
+
+
+def _moment(given: Any, where: str) -> float | None:
+    if given is None or (isinstance(given, int | float) and not isinstance(given, bool)):
+        return given
+    raise MalformedTask("must be a number", where)
+
+
+def _hop(given: Any, id_: str) -> tuple[str, tuple[str, ...]]:
+    if not isinstance(given, dict) or given.keys() != {"id", "queues"}:
+        raise MalformedTask("must be an object with id and queues", "state.hop")
+    later, queues = given["id"], given["queues"]
+    if not isinstance(later, str) or not isinstance(queues, list) or not all(isinstance(q, str) for q in queues):
+        raise MalformedTask("must hold a string and an array of strings", "state.hop")
+    if not 0 < len(queues) <= _MOST_HOPS or not task_ids.comes_from(later, id_, len(queues)):
+        raise MalformedTask("is not what becomes of the work's id on its way through queues", "state.hop.id")
+    return later, tuple(queues)
