@@ -4,6 +4,7 @@ Regular files, folders and links are kept. Links are never followed: they are ma
 more, so no member is written through one; on top of that each member must pass tarfile's own filter for data.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -25,6 +26,10 @@ _EXTENDED: Final = frozenset(
         *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
         *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
     }
+)
+# What names that contradict each other come to: a file in a file, a link below itself. A full disk is another matter.
+_OF_ITS_NAMES: Final = frozenset(
+    {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY}
 )
 _EXTENDED_BYTES: Final = 64 * 1024  # of one
 _ALL_EXTENDED_BYTES: Final = 64 * 1024 * 1024
@@ -131,6 +136,10 @@ def unpack(source: Path, folder: Path, most_bytes: int, digest: str) -> None:
             _unpack(stream, folder, most_bytes)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # as tarfile reads what is none
             raise ArchiveRefused(f"the archive of the checkpoint cannot be restored: {error}") from None
+        except OSError as error:
+            if error.errno not in _OF_ITS_NAMES:
+                raise
+            raise ArchiveRefused(f"the archive of the checkpoint cannot be restored: {error.strerror}") from None
 
 
 def _unpack(stream: IO[bytes], folder: Path, most_bytes: int) -> None:
