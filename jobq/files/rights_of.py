@@ -4,6 +4,7 @@ Linux keeps these rights for each thread, and its own programs that serve files 
 (setfsuid(2), capabilities(7)); libc's own `setgroups` would change the groups of all threads.
 """
 
+import codecs
 import ctypes
 import os
 import platform
@@ -34,6 +35,8 @@ def rights_of(uid: int, gid: int) -> Iterator[None]:
     Raises:
         PermissionError: this process may not; nothing was read.
     """
+    for encoding in ("ascii", "utf-8"):  # that user may not be able to read where Python is: nothing is imported as it
+        codecs.lookup(encoding)
     libc = ctypes.CDLL(None, use_errno=True)
     former, groups = (libc.setfsuid(_NONE), libc.setfsgid(_NONE)), os.getgroups()
     try:

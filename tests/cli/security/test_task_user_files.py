@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 import tarfile
 import threading
 from pathlib import Path
@@ -69,6 +71,22 @@ def test_a11_what_that_user_may_not_read_is_not_saved(shared: Path) -> None:
     with tarfile.open(shared / "3.tar") as archive:
         assert archive.getnames() == ["own"]
     assert (shared / "3.tar").stat().st_uid == 0
+
+
+def test_a_python_that_the_user_cannot_read_is_read_before(shared: Path) -> None:
+    """Its first archive: what Python imports when it is needed first is not there any more with that user's rights."""
+    theirs = shared / "theirs"
+    theirs.mkdir(mode=0o700)
+    (theirs / "é").write_text("fine")
+    os.chown(theirs, FIRST, FIRST)
+    os.chown(theirs / "é", FIRST, FIRST)
+    code = (
+        "from pathlib import Path; from jobq.files.archive import pack; from jobq.files.rights_of import rights_of;"
+        f"pack(Path({str(theirs)!r}), Path({str(shared / 'made.tar')!r}), {LIMIT}, rights_of({FIRST}, {FIRST}))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with tarfile.open(shared / "made.tar") as archive:
+        assert archive.getnames() == ["é"]
 
 
 def test_a11_the_groups_of_the_worker_are_not_the_users(shared: Path) -> None:
