@@ -518,13 +518,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/journal/test_sending_on.py::test_each_life_of_each_task_has_a_name_of_its_own",
     ),
     Mutant(
-        name="a later task of an id removes the files of an earlier one",
-        file="jobq/run/attempt/checkpoints.py",
-        text="if whose == life else None",
-        wrong="if whose else None",
-        test="tests/journal/test_checkpoint_files.py::test_tasks_of_one_id_keep_their_files_apart",
-    ),
-    Mutant(
         name="a handle is that of the last task of its id (table journal)",
         file="backends/jobq_azure/table_journal/pushed_tasks.py",
         text="return id_.birth if isinstance(id_, IdOfLife) else",
