@@ -237,9 +237,9 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a later task's word is told as that of a former one of its id (table journal)",
-        file="backends/jobq_azure/table_journal/lives.py",
-        text="life = life_meant(last, birth, apart)",
-        wrong="life = life_meant(last, None, apart)",
+        file="backends/jobq_azure/table_journal/lookup.py",
+        text="part, birth = rows.safe(life[0]), life[1]",
+        wrong="part, birth = rows.safe(life[0]), None",
         test="tests/azure/journal/test_journal_races.py::test_s5_the_end_of_a_later_task_of_that_id_is_not_told_as_this_ones",
     ),
     Mutant(
@@ -301,8 +301,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a later task's attempt ends a former one that waits again (table journal)",
         file="backends/jobq_azure/table_journal/reader.py",
-        text="return [each for each in found if rows.birth_in(each) == life]",
-        wrong="return found",
+        text="self._own_attempts(record.id, rows.birth_in(row), 0)",
+        wrong="self._own_attempts(record.id, None, 0)",
         test="tests/azure/journal/test_journal_races.py::test_s5_a_task_that_waits_again_is_not_told_as_ended_by_a_later_one_of_its_id",
     ),
     Mutant(

@@ -20,7 +20,7 @@ from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.cancel_requests import CancelRequest
 from jobq_azure.table_journal.client import MOST_ROWS, Verb, Write
-from tests.azure.journal.journal_stage import journaled, key_of, record, state, written
+from tests.azure.journal.journal_stage import another, journaled, key_of, record, state, written
 from tests.azure.stage import LEASE, NOW, Stage, eventually
 
 GOOD = TaskResult(exit_code=0)
@@ -290,7 +290,9 @@ async def test_s5_a_clear_forgets_nothing_that_was_pushed_since(stage: Stage, mo
     monkeypatch.setattr(queue._inner, "clear", slow)
     assert await queue.clear() == 1
     await written(queue)
-    assert [each.id for each in await queue.journal.find([before, *since])] == since
+    async with another(stage) as other:
+        for each in (queue, other):
+            assert [found.id for found in await each.journal.find([before, *since])] == since
 
 
 async def test_s5_a_purge_forgets_no_later_task_of_that_id(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
