@@ -90,8 +90,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="of a copy on Service Bus the journal hears only when its original is gone",
         file="backends/jobq_azure/service_bus/delivery.py",
-        text="            self.on_requeued()",
-        wrong="            pass",
+        text="                on_copied()",
+        wrong="                pass",
         test="tests/sb/test_journal.py::test_what_is_back_before_its_copy_is_due_is_not_run",
     ),
     Mutant(
@@ -516,13 +516,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         text='self.id, f"{origin} {self.epoch}',
         wrong='self.id, f"{self.epoch}',
         test="tests/journal/test_sending_on.py::test_each_life_of_each_task_has_a_name_of_its_own",
-    ),
-    Mutant(
-        name="a later task of an id removes the files of an earlier one",
-        file="jobq/run/attempt/checkpoints.py",
-        text="if whose == life else None",
-        wrong="if whose else None",
-        test="tests/journal/test_checkpoint_files.py::test_tasks_of_one_id_keep_their_files_apart",
     ),
     Mutant(
         name="a handle is that of the last task of its id (table journal)",
