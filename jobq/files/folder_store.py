@@ -41,11 +41,19 @@ class FolderStore:
         return None
 
     def _open(self) -> None:
-        (self._root / _SCRATCH).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make(self._root / _SCRATCH)
         for left in os.scandir(self._root / _SCRATCH):
             with suppress(OSError):
                 if time.time() - left.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS:
                     Path(left.path).unlink()
+
+    def _make(self, folder: Path) -> None:
+        """Make a folder, the root or one below it, and those between: for this user alone each of them."""
+        if not folder.is_dir():
+            self._root.parent.mkdir(parents=True, exist_ok=True)
+            for each in (*reversed(folder.parents), folder):
+                if each.is_relative_to(self._root):
+                    each.mkdir(mode=0o700, exist_ok=True)
 
     async def put(self, name: str, source: Path) -> None:
         """Sync it, and rename it to its place."""
@@ -53,7 +61,7 @@ class FolderStore:
 
     def _put(self, name: str, source: Path) -> None:
         target = self._root / name
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make(target.parent)
         if source.stat().st_dev != self._root.stat().st_dev:
             copied = self._root / _SCRATCH / secrets.token_hex(8)
             shutil.copyfile(source, copied)
@@ -110,7 +118,7 @@ class FolderStore:
 
         def write() -> None:
             path = self._root / name
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._make(path.parent)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "wb") as stream:
                 stream.seek(offset)

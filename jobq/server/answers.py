@@ -49,7 +49,12 @@ class LeasedTask(Answer):
     receipt: Annotated[str, Field(description="For all that follows; keep it secret.")]
     lease_seconds: float
     deliveries: int
-    fencing: Annotated[str, Field(description="Rises with each delivery of this task: for others to refuse a lower.")]
+    fencing: Annotated[
+        str | None,
+        Field(
+            description="Rises with each delivery of this task: for others to refuse a lower. Not where raw was asked."
+        ),
+    ] = None
     checkpoint: str | None = None
     task: Annotated[dict[str, Any] | None, Field(description="None = these bytes are no task; see body.")] = None
     body: Annotated[str | None, Field(description="As stored, where raw was asked for or it is no task.")] = None

@@ -18,7 +18,18 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from jobq.errors import JobqError
-from jobq.server import deliveries, health, journal, leases, load_generator, openapi, queues, schemas, tasks
+from jobq.server import (
+    deliveries,
+    health,
+    journal,
+    leases,
+    load_generator,
+    openapi,
+    queues,
+    refusals,
+    schemas,
+    tasks,
+)
 from jobq.server.backend_pool import BackendPool
 from jobq.server.endpoint import QUEUE, Endpoint, Routes
 from jobq.server.error_responses import RequestRefused, refused_for
@@ -44,8 +55,6 @@ _SEND_SECONDS: Final = 60.0
 _MANY_VALUED: Final = 2  # bodies of many values that are in memory at once
 _ROOM_SECONDS: Final = 20.0  # that a large body waits for others
 _TOO_MANY: Final = 429
-_NOT_LET_IN: Final = frozenset({401, 403})
-_NOTED_PER_SECOND: Final = 1.0
 _SERVICE: Final = (schemas.SERVICE_HEADER.lower().encode(), schemas.API_VERSION.encode())
 _JSON: Final = (b"content-type", b"application/json")
 _COMMON_HEADERS: Final = [_SERVICE, (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
@@ -99,7 +108,7 @@ class App:
         self._limits = limits or Limits()
         self._rate = RateShare(self._limits.rate, self._limits.burst)
         self._bad = RateShare(self._limits.bad_tokens, 4 * self._limits.bad_tokens)
-        self._noted = RateShare(_NOTED_PER_SECOND, _NOTED_PER_SECOND)
+        self._refusals = refusals.Refusals()
         self._room = FairShare(self._limits.all_bodies_bytes, self._limits.bodies_of_one_bytes)
         self._many_valued = FairShare(_MANY_VALUED, 1)
         self._book = tokens or TokenBook(places.root)
@@ -107,7 +116,7 @@ class App:
         parts = tasks, deliveries, leases, queues, journal, load_generator, health
         endpoints = [each for part in parts for each in part.ENDPOINTS]
         self._routes = Routes(endpoints)
-        document = openapi.document(endpoints, default_queue=places.default)
+        document = openapi.document(endpoints, default_queue=places.default, needs_tokens=needs_tokens)
         # Written once: anybody may ask for it, as often as he likes.
         self.service = ServiceState(places, openapi=json.dumps(document, indent=1).encode())
 
@@ -116,6 +125,7 @@ class App:
         self.service.is_stopping = True
         for gone in self._waiting:
             gone.set()
+        self._refusals.end()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -171,7 +181,9 @@ class App:
         finally:
             if call is not None:
                 call.end()
-                if (endpoint.changes and has_begun) or self._is_noted(call, status):
+                if status in refusals.STATUSES:
+                    self._refusals.note(call, endpoint.name, status)
+                elif endpoint.changes and has_begun:
                     call.audit(endpoint.name, status)
         return status, value
 
@@ -198,6 +210,12 @@ class App:
             raise RequestRefused(
                 400, "malformed_request", "queue: 1 to 63 letters, digits, dots, dashes and underscores"
             )
+        if endpoint.is_of_default and queue != self.service.places.default:
+            raise RequestRefused(
+                400, "malformed_request", f"queue: this is about {self.service.places.default!r} alone"
+            )
+        for parameter in endpoint.parameters if query else ():
+            parameter.read(query)
         return RequestCall(
             self.service, queue, path, query, None, _ANYONE, address, asyncio.Event(), lambda _scope, _queue: True
         )
@@ -238,10 +256,6 @@ class App:
         )
         call.body = await aside(call.size, lambda: validated(model, fields))
 
-    def _is_noted(self, call: RequestCall, status: int) -> bool:
-        """Return whether this is a refusal for the audit; of one who asks too often it has one each second."""
-        return status in _NOT_LET_IN or (status == _TOO_MANY and not self._noted.wait(_who(call)))
-
     async def _holder(self, headers: Mapping[bytes, bytes], address: str) -> TokenRecord | None:
         """Return whose token this is; None = no token is needed here."""
         given = headers.get(b"authorization", b"").decode("latin-1")
@@ -268,6 +282,10 @@ class App:
 def _who(call: RequestCall) -> str:
     """Return whose share a call uses: its token's, or its address's where none is needed."""
     return call.address if call.caller == _ANYONE else call.caller
+
+
+def _malformed(message: str) -> RequestRefused:
+    return RequestRefused(400, "malformed_request", message)
 
 
 def _too_many(message: str, waits: float) -> RequestRefused:

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -12,6 +12,12 @@ from jobq.server.error_responses import RequestRefused
 from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 
+NO_NUL: Final = r"^[^\x00]*$"  # what PostgreSQL takes as text
+_NUMBERS: Final = {
+    "integer": re.compile(r"[0-9]{1,19}"),  # 64 bits
+    "number": re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,3})?"),
+}
+_KINDS: Final = {"integer": "a whole number", "number": "a number"}
 QUEUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
@@ -25,13 +31,42 @@ class Parameter:
 
     Attributes:
         name: of it.
-        schema: JSON schema.
+        schema: JSON schema, of which `read` knows what is used here: integers and numbers with their bounds and
+            default; texts with enum, pattern and maxLength.
         text: what it is for.
     """
 
     name: str
     schema: Mapping[str, Any]
     text: str
+
+    def read(self, query: Mapping[str, str]) -> Any:
+        """Return its value, None = there is none and no default; raises RequestRefused for what its schema forbids."""
+        given = query.get(self.name)
+        if given is None:
+            return self.schema.get("default")
+        kind = self.schema["type"]
+        if kind == "string":
+            return self._checked(given)
+        if not _NUMBERS[kind].fullmatch(given):
+            raise self._malformed(f"must be {_KINDS[kind]}")
+        value = int(given) if kind == "integer" else float(given)
+        least, most = self.schema["minimum"], self.schema["maximum"]
+        if not least <= value <= most:
+            raise self._malformed(f"must be {_KINDS[kind]} from {least} to {most}")
+        return value
+
+    def _checked(self, given: str) -> str:
+        if len(given) > self.schema.get("maxLength", len(given)):
+            raise self._malformed(f"at most {self.schema['maxLength']} characters")
+        if given not in self.schema.get("enum", (given,)):
+            raise self._malformed(f"must be one of {', '.join(self.schema['enum'])}")
+        if "pattern" in self.schema and not re.fullmatch(self.schema["pattern"], given):  # no "$" before a line's end
+            raise self._malformed("is not of the form that is described")
+        return given
+
+    def _malformed(self, why: str) -> RequestRefused:
+        return RequestRefused(400, "malformed_request", f"{self.name}: {why}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +84,8 @@ class Endpoint:
         body: the request's model.
         parameters: of the query, beside `queue`.
         has_queue: whether it is about a queue.
+        is_of_default: whether the default queue is the only one that it is about.
+        id_schema: JSON schema of an {id} of the path.
         changes: whether it changes anything, so that the audit has it.
         text: more than the summary.
     """
@@ -62,6 +99,8 @@ class Endpoint:
     body: type[BaseModel] | None = None
     parameters: tuple[Parameter, ...] = ()
     has_queue: bool = True
+    is_of_default: bool = False
+    id_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string", "minLength": 1})
     is_open: bool = False
     changes: bool = False
     text: str = ""
@@ -101,7 +140,9 @@ LIMIT: Final = Parameter(
     name="limit", schema={"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}, text="How many at most."
 )
 AFTER: Final = Parameter(
-    name="after", schema={"type": "string", "maxLength": 200}, text="The `next` of the page before this one."
+    name="after",
+    schema={"type": "string", "maxLength": 200, "pattern": NO_NUL},
+    text="The `next` of the page before this one.",
 )
 
 

@@ -1,6 +1,5 @@
 """The endpoints of a queue's journal, as `jobq.journal.store.Journal` has them: for jobq's own client."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -8,21 +7,21 @@ from jobq.journal.records import TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.journal.wire import attempt_fields, record_fields
 from jobq.server import answers, schemas
-from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
-from jobq.server.error_responses import RequestRefused
-from jobq.server.request import RequestCall, whole
+from jobq.server.endpoint import AFTER, LIMIT, NO_NUL, Endpoints, Parameter, Reply
+from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 
 _MOST_ATTEMPT: Final = 2**31 - 1
-_HOUR: Final = 3600.0
-_ID: Final = Parameter(name="id", schema={"type": "string", "maxLength": 200}, text="Of the task.")
+_ID: Final = Parameter(name="id", schema={"type": "string", "maxLength": 200, "pattern": NO_NUL}, text="Of the task.")
 _ATTEMPT: Final = Parameter(
     name="attempt",
     schema={"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPT},
     text="Its number; none = the last that has ended.",
 )
 _WINDOW: Final = Parameter(
-    name="window", schema={"type": "number", "minimum": 0, "default": _HOUR}, text="Seconds of ends to count."
+    name="window",
+    schema={"type": "number", "minimum": 0, "maximum": schemas.MAX_DELAY_SECONDS, "default": 3600.0},
+    text="Seconds of ends to count.",
 )
 _RECORDS: Final = {
     "answers": {200: answers.JournalRecords},
@@ -43,47 +42,41 @@ def _shown(call: RequestCall, found: Sequence[TaskRecord]) -> dict[str, Any]:
 @ENDPOINTS.add("POST", "/find", Scope.VIEW, body=schemas.JournalIds, changes=False, **_RECORDS)
 async def find(call: RequestCall) -> Reply:
     """Show where these tasks are."""
-    return 200, _shown(call, await (await _journal(call)).find(_named(call)))
+    return 200, _shown(call, await (await _journal(call)).find(call.body.ids))
 
 
 @ENDPOINTS.add("GET", "/running", Scope.VIEW, parameters=(LIMIT,), **_RECORDS)
 async def running(call: RequestCall) -> Reply:
     """Show what is leased, the longest first."""
-    return 200, _shown(call, await (await _journal(call)).running(whole(call, "limit", 100, schemas.MAX_PAGE)))
+    return 200, _shown(call, await (await _journal(call)).running(LIMIT.read(call.query)))
 
 
 @ENDPOINTS.add("GET", "/unfinished", Scope.VIEW, parameters=(LIMIT, AFTER), **_RECORDS)
 async def unfinished(call: RequestCall) -> Reply:
     """Show what has not ended, by id."""
-    limit = whole(call, "limit", 100, schemas.MAX_PAGE)
-    return 200, _shown(call, await (await _journal(call)).unfinished(_text(call, "after"), limit))
+    limit = LIMIT.read(call.query)
+    return 200, _shown(call, await (await _journal(call)).unfinished(AFTER.read(call.query) or "", limit))
 
 
 @ENDPOINTS.add("GET", "/attempts", Scope.VIEW, answers={200: answers.JournalAttempts}, parameters=(_ID,))
 async def attempts(call: RequestCall) -> Reply:
     """Show the attempts of a task."""
-    found = await (await _journal(call)).attempts(_text(call, "id"))
+    found = await (await _journal(call)).attempts(_ID.read(call.query) or "")
     return 200, {"attempts": [attempt_fields(each) for each in found]}
 
 
 @ENDPOINTS.add("GET", "/output", Scope.VIEW, answers={200: answers.JournalOutput}, parameters=(_ID, _ATTEMPT))
 async def output(call: RequestCall) -> Reply:
     """Show the end of what an attempt has printed."""
-    attempt = whole(call, "attempt", 0, _MOST_ATTEMPT) or None
-    found = await (await _journal(call)).output(_text(call, "id"), attempt)
+    attempt = _ATTEMPT.read(call.query)
+    found = await (await _journal(call)).output(_ID.read(call.query) or "", attempt)
     return 200, {"attempt": None, "output": None} if found is None else {"attempt": found[0], "output": found[1]}
 
 
 @ENDPOINTS.add("GET", "/stats", Scope.WATCH, answers={200: answers.JournalCounts}, parameters=(_WINDOW,))
 async def stats(call: RequestCall) -> Reply:
     """Count tasks by state, and what ended lately."""
-    try:
-        window = float(call.query.get("window", _HOUR))
-    except ValueError:
-        window = -1.0
-    if not (math.isfinite(window) and 0 <= window <= schemas.MAX_DELAY_SECONDS):
-        raise RequestRefused(400, "malformed_request", "window must be a number of seconds")
-    found = await (await _journal(call)).stats(window)
+    found = await (await _journal(call)).stats(_WINDOW.read(call.query))
     return 200, {
         "states": dict(found.states),
         "oldest_ready_seconds": found.oldest_ready_seconds,
@@ -95,21 +88,7 @@ async def stats(call: RequestCall) -> Reply:
 @ENDPOINTS.add("POST", "/cancel", Scope.OPERATE, body=schemas.JournalIds, answers={202: answers.JournalCanceled})
 async def cancel(call: RequestCall) -> Reply:
     """Cancel tasks: one that waits has ended with the answer, one that runs is stopped by its worker."""
-    ids = _named(call)
+    ids: list[str] = call.body.ids
     found = await (await _journal(call)).cancel(ids)
     call.audited |= {"ids": ids[:10], "count": len(ids)}
     return 202, {"canceled": [str(each) for each in found]}
-
-
-def _named(call: RequestCall) -> list[str]:
-    ids: list[str] = call.body.ids
-    if any("\0" in each for each in ids):
-        raise RequestRefused(400, "malformed_request", "ids: one holds a NUL")
-    return ids
-
-
-def _text(call: RequestCall, name: str) -> str:
-    text = call.query.get(name, "")
-    if "\0" in text:
-        raise RequestRefused(400, "malformed_request", f"{name}: holds a NUL")
-    return text

@@ -11,15 +11,13 @@ from jobq.lease.store import Busy, Grant, LeaseRecord, LeaseState, LeaseStore, R
 from jobq.server import answers, schemas
 from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.error_responses import RequestRefused
-from jobq.server.request import RequestCall, whole
+from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 
 _ACCEPTED: Final = {"accepted": True}
 _OURS: Final = "jobq."  # names of the service itself
 _DONE: Final = {202: answers.Accepted}
-_RESOURCE: Final = Parameter(
-    name="resource", schema={"type": "string", "maxLength": 128}, text="Only the lease of this name."
-)
+_RESOURCE: Final = Parameter(name="resource", schema=schemas.RESOURCE, text="Only the lease of this name.")
 _TOKEN: Final = Parameter(
     name="token",
     schema={"type": "integer", "minimum": 1, "maximum": schemas.MAX_TOKEN},
@@ -134,7 +132,7 @@ def _list(path: str, summary: str, wanted: Callable[[LeaseRecord], bool]) -> Non
         summary=summary,
     )
     async def handler(call: RequestCall) -> Reply:
-        limit, after = whole(call, "limit", 100, schemas.MAX_PAGE), call.query.get("after", "")
+        limit, after = LIMIT.read(call.query), AFTER.read(call.query) or ""
         name = call.query.get("resource")
         store = await _store(call)
         if name is None:
@@ -163,7 +161,7 @@ _list("/released", "Show those that were given back.", _in_state(LeaseState.RELE
 _list("/confirmed", "Show those that were taken for good.", _in_state(LeaseState.CONFIRMED))
 
 
-@ENDPOINTS.add("GET", "/{id}", Scope.VIEW, answers={200: answers.LeaseShown})
+@ENDPOINTS.add("GET", "/{id}", Scope.VIEW, answers={200: answers.LeaseShown}, id_schema=schemas.RESOURCE)
 async def show(call: RequestCall) -> Reply:
     """Show a lease. One that is named like a list is found by ?resource=."""
     name = checked_name(call.path["id"])
@@ -207,15 +205,16 @@ def _audit(call: RequestCall) -> None:
     call.audited |= {"lease": call.body.resource, "token": call.body.token}
 
 
-@ENDPOINTS.add("DELETE", "/{id}", None, answers={200: answers.LeaseShown}, parameters=(_TOKEN,))
+@ENDPOINTS.add(
+    "DELETE", "/{id}", None, answers={200: answers.LeaseShown}, parameters=(_TOKEN,), id_schema=schemas.RESOURCE
+)
 async def release_by_id(call: RequestCall) -> Reply:
     """Give a name back under its token; without one, and as admin, keep its holder from renewing."""
-    text = call.query.get("token")
-    if text is None:
+    token = _TOKEN.read(call.query)
+    if token is None:
         call.needs(Scope.ADMIN)
         return await _revoke(call)
     call.needs(Scope.ADMIN if call.path["id"].startswith(_OURS) else Scope.LEASE)
-    token = whole(call, "token", 0, schemas.MAX_TOKEN)
     name = checked_name(call.path["id"])
     call.audited |= {"lease": name, "token": token}
     store = await _store(call)

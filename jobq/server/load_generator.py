@@ -121,22 +121,22 @@ async def _state(call: RequestCall) -> dict[str, Any]:
     }
 
 
-@ENDPOINTS.add("GET", "", Scope.VIEW, answers={200: answers.Generator})
+@ENDPOINTS.add("GET", "", Scope.VIEW, answers={200: answers.Generator}, is_of_default=True)
 async def look(call: RequestCall) -> Reply:
     """How the load generator stands; the same from every replica."""
-    _check_queue(call)
     return 200, await _state(call)
 
 
-def _check_queue(call: RequestCall) -> None:
-    if call.queue != call.service.places.default:
-        raise RequestRefused(400, "refused", f"the generator fills queue {call.service.places.default!r} alone")
-
-
-@ENDPOINTS.add("POST", "/start", Scope.ADMIN, body=schemas.GeneratorStart, answers={202: answers.Generator})
+@ENDPOINTS.add(
+    "POST",
+    "/start",
+    Scope.ADMIN,
+    body=schemas.GeneratorStart,
+    answers={202: answers.Generator},
+    is_of_default=True,
+)
 async def start(call: RequestCall) -> Reply:
     """Let the load generator run, on one replica."""
-    _check_queue(call)
     body: schemas.GeneratorStart = call.body
 
     if body.max_seconds is not None and body.max_seconds < body.min_seconds:
@@ -152,10 +152,9 @@ async def start(call: RequestCall) -> Reply:
     return 202, await _state(call)
 
 
-@ENDPOINTS.add("POST", "/stop", Scope.ADMIN, answers={202: answers.Generator})
+@ENDPOINTS.add("POST", "/stop", Scope.ADMIN, answers={202: answers.Generator}, is_of_default=True)
 async def stop(call: RequestCall) -> Reply:
     """Let it stop, wherever it runs."""
-    _check_queue(call)
     await _want(call.service.places.root, call.queue, lambda known: replace(known, is_running=False))
     return 202, await _state(call)
 

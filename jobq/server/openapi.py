@@ -31,7 +31,7 @@ _OF_A_BODY: Final = frozenset({408, 413, 415})
 _OF_A_CALLER: Final = frozenset({401, 403, 429})
 
 
-def document(endpoints: Sequence[Endpoint], *, default_queue: str) -> dict[str, Any]:
+def document(endpoints: Sequence[Endpoint], *, default_queue: str, needs_tokens: bool) -> dict[str, Any]:
     """Return the OpenAPI document, version 3.1."""
     models: set[type[BaseModel]] = {answers.Problem}
     for endpoint in endpoints:
@@ -42,7 +42,7 @@ def document(endpoints: Sequence[Endpoint], *, default_queue: str) -> dict[str, 
     )
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, default_queue)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, default_queue, needs_tokens)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -59,7 +59,7 @@ def document(endpoints: Sequence[Endpoint], *, default_queue: str) -> dict[str, 
     }
 
 
-def _operation(endpoint: Endpoint, default_queue: str) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, default_queue: str, needs_tokens: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": _operation_id(endpoint),
         "summary": endpoint.summary,
@@ -71,7 +71,7 @@ def _operation(endpoint: Endpoint, default_queue: str) -> dict[str, Any]:
     if text:
         found["description"] = text
     if not endpoint.is_open:
-        found["security"] = [{"token": []}, {}]
+        found["security"] = [{"token": []}] if needs_tokens else [{"token": []}, {}]
     if endpoint.body is not None:
         found["requestBody"] = {"required": True, "content": _json(endpoint.body)}
     return found
@@ -79,7 +79,8 @@ def _operation(endpoint: Endpoint, default_queue: str) -> dict[str, Any]:
 
 def _parameters(endpoint: Endpoint, default_queue: str) -> list[dict[str, Any]]:
     parts = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
-    schemas = {"queue": {"type": "string", "pattern": f"^{QUEUE.pattern}$"}, "id": {"type": "string", "minLength": 1}}
+    only = {"const": default_queue} if endpoint.is_of_default else {}
+    schemas = {"queue": {"type": "string", "pattern": f"^{QUEUE.pattern}$"} | only, "id": endpoint.id_schema}
     found: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": schemas[name]} for name in parts
     ]

@@ -8,9 +8,9 @@ from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
 from jobq.journal.wire import body_fields
 from jobq.server import answers, schemas
-from jobq.server.endpoint import LIMIT, Endpoints, Parameter, Reply
+from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.error_responses import RequestRefused
-from jobq.server.request import RequestCall, whole
+from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 
 _LIMIT: Final = Parameter(
@@ -19,12 +19,14 @@ _LIMIT: Final = Parameter(
     text=LIMIT.text,
 )
 _BEHIND: Final = Parameter(
-    name="after", schema={"type": "string", "maxLength": 300}, text="The `next` of the page before this one."
+    name="after",
+    schema={"type": "string", "maxLength": 300, "pattern": r"^([0-9]{1,18}:[^\x00]*)?$"},
+    text=AFTER.text,
 )
 _CLEAR_SECONDS: Final = 5.0  # of one request that has a cursor
 _CURSOR: Final = Parameter(
     name="cursor",
-    schema={"type": "string", "maxLength": 40},
+    schema={"type": "string", "pattern": "^([0-9]{1,18}-[0-9]{1,18})?$"},
     text="Empty to begin, then the answer's; none = the answer comes when all is done, however long that takes.",
 )
 _EXIST_OK: Final = Parameter(
@@ -43,7 +45,7 @@ async def names(call: RequestCall) -> Reply:
 @ENDPOINTS.add("PUT", "/{queue}", Scope.ENQUEUE, answers={202: answers.QueueMade}, parameters=(_EXIST_OK,))
 async def make(call: RequestCall) -> Reply:
     """Make a queue."""
-    exist_ok = call.query.get("exist_ok", "true") != "false"
+    exist_ok = _EXIST_OK.read(call.query) != "false"
     try:
         await call.service.places.make(call.queue, exist_ok=exist_ok)
     except ConfigurationError:
@@ -64,15 +66,15 @@ async def stats(call: RequestCall) -> Reply:
 @ENDPOINTS.add("GET", "/{queue}/peek", Scope.READ, answers={200: answers.RawTasks}, parameters=(_LIMIT,))
 async def peek(call: RequestCall) -> Reply:
     """Show what could be claimed, as it is stored; variables with their values."""
-    found = await (await call.backend()).peek(whole(call, "limit", 100, schemas.MAX_TASKS))
+    found = await (await call.backend()).peek(_LIMIT.read(call.query))
     return 200, {"tasks": list(_raw(found))}
 
 
 @ENDPOINTS.add("GET", "/{queue}/dead-letters", Scope.READ, answers={200: answers.RawPage}, parameters=(_LIMIT, _BEHIND))
 async def dead_letters(call: RequestCall) -> Reply:
     """Show dead letters, oldest first, as they are stored; variables with their values."""
-    limit = whole(call, "limit", 100, schemas.MAX_TASKS)
-    found, behind = await (await call.backend()).dead_page(call.query.get("after", ""), limit)
+    limit = _LIMIT.read(call.query)
+    found, behind = await (await call.backend()).dead_page(_BEHIND.read(call.query) or "", limit)
     return 200, {"tasks": list(_raw(found)), "next": behind}
 
 
@@ -88,7 +90,7 @@ def _raw(found: list[Peeked] | list[DeadLetter]) -> Iterator[dict[str, Any]]:
 async def clear(call: RequestCall) -> Reply:
     """Delete every task that waits or is leased."""
     backend = await call.backend()
-    cursor = call.query.get("cursor")
+    cursor = _CURSOR.read(call.query)
     if cursor is None or not isinstance(backend, ClearsInSteps):
         cleared = Cleared(await backend.clear(), None)
     else:
@@ -110,8 +112,6 @@ async def purge(call: RequestCall) -> Reply:
 
 
 async def _tend(call: RequestCall, verb: str) -> Reply:
-    if any("\0" in each for each in call.body.ids):
-        raise RequestRefused(400, "malformed_request", "ids: one holds a NUL")
     found = await getattr(await call.backend(), verb)(call.body.ids)
     call.audited |= {"ids": found[:10], "count": len(found)}
     return 202, {"ids": found}

@@ -90,13 +90,3 @@ class RequestCall:
         if self._backend is not None:
             self._backend = None
             self.service.places.give(self.queue)
-
-
-def whole(call: RequestCall, name: str, default: int, most: int) -> int:
-    """Return a parameter that is a whole number from 1; raises RequestRefused."""
-    text = call.query.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= most):  # noqa: PLR2004 - 64 bits
-        raise RequestRefused(400, "malformed_request", f"{name} must be a whole number from 1 to {most}")
-    return int(text)

@@ -18,7 +18,7 @@ from jobq.server.app import App, Limits
 from jobq.server.backend_pool import BackendPool
 from jobq.server.load_generator import GeneratorLoop
 from jobq.server.slow_client_limits import MOST_CONNECTIONS, SlowClientProtocol
-from jobq.server.tokens import TokenBook, write_owners_token
+from jobq.server.tokens import TokenBook, alone_in, write_owners_token
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger("jobq.server")
@@ -93,12 +93,16 @@ async def serve(
                 " away"
             )
         _allow_descriptors()
-        with _listener(listening) as listener:
+        own = token_file(settings, 0).parent if is_local and not listening.is_open else None
+        # In turn: of two that were bound to one port the second would leave its token in place of the first one's.
+        with alone_in(own) if own is not None else contextlib.nullcontext():
+            listener = _bound(listening)
             port = listener.getsockname()[1]
-            file = token_file(settings, port) if is_local and not listening.is_open else None
+            file = None if own is None else token_file(settings, port)
             if file is not None:
                 tokens.add(write_owners_token(file))
-            listener.listen(_BACKLOG)  # now: who reaches it finds the token
+            _listen(listener, listening)  # now: who reaches it finds the token
+        with listener:
             app = App(places, needs_tokens=not listening.is_open, tokens=tokens, limits=listening.limits)
             scheme = "https" if listening.certificate else "http"
             url = f"{scheme}://{_shown(listening.host)}:{port}"
@@ -146,8 +150,7 @@ async def _run(
         await serving
 
 
-@contextlib.contextmanager
-def _listener(listening: ListenOptions) -> Iterator[socket.socket]:
+def _bound(listening: ListenOptions) -> socket.socket:
     try:
         found = socket.getaddrinfo(listening.host, listening.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -158,13 +161,23 @@ def _listener(listening: ListenOptions) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.setblocking(False)
-        yield listener
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {listening.host} port {listening.port}: {error.strerror or error}; name another --port"
-        ) from None
-    finally:
         listener.close()
+        raise _cannot_listen(listening, error) from None
+    return listener
+
+
+def _listen(listener: socket.socket, listening: ListenOptions) -> None:
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(listening, error) from None
+
+
+def _cannot_listen(listening: ListenOptions, error: OSError) -> ConfigurationError:
+    why = error.strerror or error
+    return ConfigurationError(f"cannot listen on {listening.host} port {listening.port}: {why}; name another --port")
 
 
 def _allow_descriptors() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -47,6 +48,12 @@ MANY_VALUES: Final = 100_000  # as many take longer, and more memory, than their
 MOST_FIELDS: Final = 100  # of one object that is to be a request: each that is unknown costs an error
 MAX_DEPTH: Final = strict_json.MAX_DEPTH + 3  # of a request: a task stands within {"settles": [{"task": ...}]}
 
+
+def _whole(value: Any) -> Any:
+    """Return 3 for 3.0, which is the same number in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 # Values of any shape are `Any`: they are JSON already (`strict_json`), and to look at each again takes seconds.
 Seconds = Annotated[float, Field(ge=0, le=MAX_DELAY_SECONDS, allow_inf_nan=False)]
 LeaseSeconds = Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=False)]
@@ -54,8 +61,11 @@ Key = Annotated[str, Field(min_length=16, max_length=100, pattern=r"^[A-Za-z0-9.
 Receipt = Annotated[str, Field(min_length=1, max_length=100)]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Shown = Annotated[str, Field(pattern=r"^[^\x00]*$")]  # what PostgreSQL takes as text
-Resource = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?$", max_length=128)]
-Token = Annotated[int, Field(ge=1, le=MAX_TOKEN)]
+RESOURCE: Final = {"type": "string", "pattern": r"^[A-Za-z0-9]([A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?$", "maxLength": 128}
+Resource = Annotated[str, Field(pattern=RESOURCE["pattern"], max_length=RESOURCE["maxLength"])]
+Id = Annotated[Shown, Field(min_length=1, max_length=200)]
+WHOLE: Final = BeforeValidator(_whole)  # last of all: else the bounds are not in the OpenAPI
+Token = Annotated[int, Field(ge=1, le=MAX_TOKEN), WHOLE]
 
 
 class Body(BaseModel):
@@ -89,7 +99,7 @@ class NewTasks(Body):
 class ClaimRequest(Body):
     """A request for tasks."""
 
-    max_tasks: Annotated[int, Field(ge=1, le=MAX_CLAIM)] = 1
+    max_tasks: Annotated[int, Field(ge=1, le=MAX_CLAIM), WHOLE] = 1
     lease_seconds: Annotated[LeaseSeconds | None, Field(description="None = the backend's default, 60 s.")] = None
     wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, description="Stay for a first task.")] = 0.0
     key: Annotated[Key | None, Field(description="Made for this call alone, random; needed to ask again.")] = None
@@ -108,8 +118,8 @@ class BeatBody(Body):
     text: Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)] = ""
     cpu_seconds: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
     cores: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
-    rss_bytes: Annotated[int | None, Field(ge=0, le=MAX_FIGURE)] = None
-    processes: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
+    rss_bytes: Annotated[int | None, Field(ge=0, le=MAX_FIGURE), WHOLE] = None
+    processes: Annotated[int | None, Field(ge=0, le=2**31 - 1), WHOLE] = None
     output: Annotated[str, Field(max_length=MAX_BEAT_OUTPUT_BYTES, description="The end of what it has printed.")] = ""
 
 
@@ -125,8 +135,8 @@ class UsageBody(Body):
     """What an attempt's processes used."""
 
     cpu_seconds: Annotated[float | None, Field(ge=0, le=MAX_FIGURE)] = None
-    max_rss_bytes: Annotated[int | None, Field(ge=0, le=MAX_FIGURE)] = None
-    processes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+    max_rss_bytes: Annotated[int | None, Field(ge=0, le=MAX_FIGURE), WHOLE] = None
+    processes: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 1
 
 
 class AttemptBody(Body):
@@ -139,10 +149,10 @@ class AttemptBody(Body):
     ]
     running_seconds: Annotated[Seconds | None, Field(description="How long it ran; None = it never did.")] = None
     host: Annotated[Shown, Field(max_length=255)] = ""
-    pid: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    pid: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 0
     detail: Annotated[str, Field(max_length=MAX_DETAIL_CHARACTERS)] = ""
-    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1)] = None
-    signal: Annotated[int | None, Field(ge=0, le=1000)] = None
+    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1), WHOLE] = None
+    signal: Annotated[int | None, Field(ge=0, le=1000), WHOLE] = None
     usage: UsageBody | None = None
     value: Any = None
     program: Annotated[str, Field(max_length=100)] = ""
@@ -153,7 +163,7 @@ class CompleteRequest(Body):
     """The task is done."""
 
     receipt: Receipt
-    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1)] = None
+    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1), WHOLE] = None
     value: Any = None
     duration_seconds: Seconds = 0.0
     output: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
@@ -167,7 +177,7 @@ class FailRequest(Body):
     detail: Annotated[str, Field(max_length=MAX_TEXT, description="What happened, for people.")] = ""
     output: Annotated[str, Field(max_length=MAX_OUTPUT)] = ""
     duration_seconds: Seconds = 0.0
-    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1)] = None
+    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**31 - 1), WHOLE] = None
 
 
 class ReleaseRequest(Body):
@@ -204,11 +214,12 @@ class CheckpointRequest(Body):
         Field(
             ge=0, le=MOST_CHECKPOINTS, description="Rises within the attempt: a lower one than was saved is refused."
         ),
+        WHOLE,
     ] = 0
 
 
 class _Item(Body):
-    id: Annotated[str, Field(min_length=1, max_length=200)]
+    id: Id
 
 
 class CompleteItem(_Item, CompleteRequest):
@@ -269,7 +280,7 @@ class SettleRequest(Body):
 class Ids(Body):
     """Which dead letters."""
 
-    ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=MAX_TASKS)]
+    ids: Annotated[list[Id], Field(max_length=MAX_TASKS)]
 
 
 class NewLease(Body):
@@ -299,7 +310,7 @@ class CursorRequest(LeaseToken):
     """How far the work under a lease has come."""
 
     cursor: Text
-    version: Annotated[int, Field(ge=1, le=MAX_TOKEN)]
+    version: Annotated[int, Field(ge=1, le=MAX_TOKEN), WHOLE]
 
 
 class ConfirmRequest(LeaseToken):
@@ -326,7 +337,7 @@ class GeneratorStart(Body):
 
     rate: Annotated[float, Field(gt=0, le=10_000, description="Tasks a second.")] = 1.0
     command: Annotated[str, Field(min_length=1, max_length=MAX_TEXT, description="{seconds} is a length.")] = "true"
-    total: Annotated[int | None, Field(ge=1, le=10**9, description="Stop after so many; None = never.")] = None
+    total: Annotated[int | None, Field(ge=1, le=10**9, description="Stop after so many; None = never."), WHOLE] = None
     min_seconds: Annotated[float, Field(ge=0, le=86_400, description="The shortest length.")] = 0.0
     max_seconds: Annotated[
         float | None,
@@ -337,4 +348,4 @@ class GeneratorStart(Body):
 class JournalIds(Body):
     """Which tasks."""
 
-    ids: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=MOST_IDS)]
+    ids: Annotated[list[Id], Field(max_length=MOST_IDS)]

@@ -5,7 +5,7 @@ The server below (uvicorn) waits for ever for the first byte of a request, and k
 
 import asyncio
 import json
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -21,6 +21,7 @@ MOST_CONNECTIONS: Final = 4_000
 class SlowClientProtocol(HttpToolsProtocol):
     """One connection: HTTP/1.1 with limits on the head of a request."""
 
+    _idle: ClassVar[dict["SlowClientProtocol", None]] = {}  # those that have no whole head of a request, oldest first
     _deadline: asyncio.TimerHandle | None = None
     _read_bytes = 0  # of the head that is read: of its parts that have an end
     _head_bytes = 0
@@ -28,15 +29,20 @@ class SlowClientProtocol(HttpToolsProtocol):
     _is_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it, unless there are too many."""
+        """Take it; where there are too many, in place of the one that has said nothing for longest."""
         super().connection_made(transport)
         if len(self.connections) > MOST_CONNECTIONS:
-            self._refuse(503, "too_many_connections", "there are too many connections")
-            return
+            if not self._idle:
+                self._refuse(503, "too_many_connections", "there are too many connections")
+                return
+            # Else who only connects, and needs no token for that, keeps all others out.
+            next(iter(self._idle)).give_up()
+        self._idle[self] = None
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let it go."""
+        self._idle.pop(self, None)
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -73,6 +79,7 @@ class SlowClientProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """End a head."""
+        self._idle.pop(self, None)
         self._is_in_head = False
         self._head_bytes = 0
         self._stop_waiting()
@@ -95,8 +102,10 @@ class SlowClientProtocol(HttpToolsProtocol):
         """End an answer; the rest of a request that was answered before its end has to come soon."""
         super().on_response_complete()
         cycle: Any = self.cycle  # of the request that is read now, which need not be the one that was answered
+        if cycle.response_complete and not self._is_closed:
+            self._idle[self] = None
         if not self._is_in_head and cycle.response_complete and self._deadline is None and not self._is_closed:
-            self._deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self.give_up)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP."""
@@ -125,8 +134,10 @@ class SlowClientProtocol(HttpToolsProtocol):
         if self._is_in_head:
             self._refuse(408, "too_slow", "the head of the request did not arrive in time")
 
-    def _give_up(self) -> None:
-        self._deadline = None
+    def give_up(self) -> None:
+        """Hang up without an answer."""
+        self._idle.pop(self, None)
+        self._stop_waiting()
         self._is_closed = True
         self.transport.close()
 

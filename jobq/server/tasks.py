@@ -16,8 +16,7 @@ from jobq.servable import HeldDelivery, Kind, ListedTask
 from jobq.server import answers, schemas
 from jobq.server.deliveries import no_task
 from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
-from jobq.server.error_responses import RequestRefused
-from jobq.server.request import RequestCall, whole
+from jobq.server.request import RequestCall
 from jobq.server.request_parsing import aside
 from jobq.server.tokens import Scope
 from jobq.settlement import Release
@@ -137,10 +136,7 @@ def _claimed(delivery: HeldDelivery, *, raw: bool) -> dict[str, Any]:
 @ENDPOINTS.add("GET", "", Scope.VIEW, **_PAGES | {"parameters": (AFTER, LIMIT, _STATE)})
 async def page(call: RequestCall) -> Reply:
     """Show tasks, by id."""
-    kind = Kind(call.query.get("state", Kind.ALL)) if call.query.get("state", "all") in set(Kind) else None
-    if kind is None:
-        raise RequestRefused(400, "malformed_request", f"state must be one of {', '.join(Kind)}")
-    return await _page(call, kind)
+    return await _page(call, Kind(_STATE.read(call.query) or Kind.ALL))
 
 
 @ENDPOINTS.add("GET", "/started", Scope.VIEW, **_PAGES)
@@ -162,10 +158,7 @@ async def dead(call: RequestCall) -> Reply:
 
 
 async def _page(call: RequestCall, kind: Kind) -> Reply:
-    limit = whole(call, "limit", 100, schemas.MAX_PAGE)
-    after = call.query.get("after", "")
-    if "\0" in after:
-        raise RequestRefused(400, "malformed_request", "after: holds a NUL")
+    limit, after = LIMIT.read(call.query), AFTER.read(call.query) or ""
     backend = await call.backend()
     found = await backend.page(kind, after, limit + 1)
     shown = [_shown(record) for record in found[:limit]]

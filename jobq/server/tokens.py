@@ -8,14 +8,17 @@ A token is `jobq_ID_SECRET`: the id names it in lists and in the audit, the secr
 SHA-256 is enough of a hash.
 """
 
+import fcntl
 import hashlib
 import hmac
 import json
 import logging
+import os
 import secrets
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -196,25 +199,47 @@ def write_owners_token(path: Path) -> TokenRecord:
     """Return the record of a token that permits everything, and leave the token where nobody else can read it.
 
     Args:
-        path: of the file; one that is there is replaced.
+        path: of the file; one that is there is replaced. Its folder is there, and this process alone in it.
 
     Raises:
         ConfigurationError: it cannot be written.
     """
     record, token = new_token("local", "the owner's commands on this machine", tuple(Scope), (ALL_QUEUES,))
     try:
-        path.parent.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
         # Of mode 0600, and under a name that nobody has foreseen.
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             file.write(token)
         Path(file.name).replace(path)
     except OSError as error:
-        raise ConfigurationError(
-            f"the token of this service cannot be written to {path}: {error.strerror or error}; point JOBQ_HOME to a"
-            " folder of yours, or let everyone on this machine in with --no-token"
-        ) from None
+        raise _not_written(path, error) from None
     return record
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make the folder of such tokens, and have it to oneself while the context is entered: others wait.
+
+    Raises:
+        ConfigurationError: it cannot be made, or is not to be had.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        taken = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _not_written(folder, error) from None
+    try:
+        fcntl.flock(taken, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(taken)
+
+
+def _not_written(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"the token of this service cannot be written to {path}: {error.strerror or error}; point JOBQ_HOME to a"
+        " folder of yours, or let everyone on this machine in with --no-token"
+    )
 
 
 async def revoke(store: Servable, token_id: str) -> TokenRecord | None:

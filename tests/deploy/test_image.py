@@ -49,46 +49,44 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         parent.chmod(0o755)
     source = folder / "source"
     source.mkdir()
-    copied = [
-        name
-        for line in (DEPLOY / "Dockerfile").read_text().splitlines()
-        if line.startswith("COPY") and "--from" not in line
-        for name in line.split()[1:-1]
-    ]
-    for name in copied:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / name, source / name)
-    extras = re.search(r"^ARG EXTRAS=(\S+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    # Its own steps, at another place: /opt is this folder.
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    build = text[text.index("FROM ${BUILD_IMAGE}") : text.index("FROM ${RUNTIME_IMAGE}")]
+    extras = re.search(r"^ARG EXTRAS=(\S+)$", build, re.MULTILINE)
     assert extras is not None
-    uv = str(Path(sys.executable).parent / "uv")
-    _run(
-        uv, "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", str(folder / "wheels"), str(source)
-    )
-    (wheel,) = (folder / "wheels").glob("*.whl")
-    _run(uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv"))
-    _run(
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--compile-bytecode",
-        "--python",
-        str(folder / "venv/bin/python"),
-        f"{wheel}[{extras[1]}]",
-    )
-    yield folder / "venv"
+    environment = dict(re.findall(r"(UV_\w+)=(\w+)", build)) | {"EXTRAS": extras[1], "UV_PYTHON": sys.executable}
+    for line in build.splitlines():
+        verb, _, rest = line.partition(" ")
+        if verb == "RUN":
+            _run("sh", "-c", rest.replace("/opt/", f"{folder}/"), cwd=source, **environment)
+        elif verb == "COPY" and "--from" not in rest:
+            for name in rest.split()[:-1]:
+                _copy(ROOT / name, source / name)
+    yield folder / "jobq"
     shutil.rmtree(folder)
 
 
-def _run(*command: str) -> str:
+def _copy(path: Path, to: Path) -> None:
+    if path.is_dir():
+        shutil.copytree(path, to, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(path, to)
+
+
+def _run(*command: str, cwd: Path | None = None, **more: str) -> str:
     # Trust whom this machine trusts, as pip does: an index may be a mirror with a certificate of its own.
     trust = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
     if "PIP_CERT" in os.environ:
         trust["SSL_CERT_FILE"] = os.environ["PIP_CERT"]
+    tools = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, **trust}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=cwd,
+        env={**os.environ, **trust, **tools, **more},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -396,6 +396,26 @@ def test_a_header_that_is_none_is_refused_and_no_fault_of_ours(tmp_path: Path, a
     assert [path.name for path in (tmp_path / "in").iterdir()] == ["side"]
 
 
+@pytest.mark.parametrize(
+    "archive",
+    [
+        _raw(b"5", b"0", b"x") + _raw(b"0", b"0", b"x"),
+        _raw(b"0", b"0", b"x") + _raw(b"0", b"0", b"x/y"),
+        _pax(path="n" * 300) + _raw(b"0", b"0"),
+        _raw(b"0", b"0", b"x") + _raw(b"2", b"0", b"x"),
+        _raw(b"0", b"0", b"."),
+    ],
+    ids=["file on folder", "file in file", "too long", "link on file", "the folder itself"],
+)
+def test_names_that_contradict_each_other_are_refused_for_good(tmp_path: Path, archive: bytes) -> None:
+    """Such an archive passed for one that a full disk keeps from being restored, and its task went on for ever."""
+    file, folder = tmp_path / "a", tmp_path / "folder"
+    folder.mkdir()
+    file.write_bytes(archive + bytes(1024))
+    with pytest.raises(ArchiveRefused, match=r"cannot be (kept|restored)"):
+        unpack(file, folder, LIMIT, hashlib.sha256(file.read_bytes()).hexdigest()[:32])
+
+
 def test_a_chain_of_links_does_not_lead_out(tmp_path: Path) -> None:
     """Each alone stays inside by its text: `sub/up` is the folder, so `sub/up/..` is what holds it."""
     file, folder = tmp_path / "a", tmp_path / "in" / "side"

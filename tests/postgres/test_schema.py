@@ -14,6 +14,7 @@ from jobq_postgres import PostgresBackend, migrations
 from jobq_postgres.migrations import Section
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
+from tests.postgres.test_command_line import jobq
 
 
 def handle(database: Database, queue: str = "q") -> PostgresBackend:
@@ -102,35 +103,37 @@ async def test_schema_of_someone_else_is_left_alone_and_an_empty_one_is_used(dat
     assert database.run("SELECT count(*) FROM jobq.queue") == [(1,)]
 
 
-def documented_grants(pusher: str, worker: str) -> str:
+def documented_grants(**roles: str) -> str:
     """Return what docs/postgresql.md has an owner run, for other roles."""
     page = (Path(__file__).parents[2] / "docs/postgresql.md").read_text()
     (sql,) = re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return re.sub(r"\bpusher\b", pusher, re.sub(r"\bworker\b", worker, sql))
+    return re.sub(r"\b(pusher|worker|watcher)\b", lambda found: roles[found[0]], sql)
 
 
 @pytest.fixture
 def roles(database: Database) -> Any:
     name = database.url.rsplit("_", 1)[1]
-    pusher, worker = f"pusher_{name}", f"worker_{name}"
-    database.run(f"CREATE ROLE {pusher} LOGIN; CREATE ROLE {worker} LOGIN")
-    yield pusher, worker
-    database.run(f"DROP OWNED BY {pusher}, {worker}; DROP ROLE {pusher}; DROP ROLE {worker}")
+    made = {role: f"{role}_{name}" for role in ("pusher", "worker", "watcher")}
+    for role in made.values():
+        database.run(f"CREATE ROLE {role} LOGIN")
+    yield made
+    for role in made.values():
+        database.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def as_role(database: Database, role: str) -> PostgresBackend:
     return PostgresBackend(Database(database.url.replace("//postgres@", f"//{role}@")).server(), "q")
 
 
-async def test_least_rights_are_those_of_the_documentation(database: Database, roles: tuple[str, str]) -> None:
+async def test_least_rights_are_those_of_the_documentation(database: Database, roles: dict[str, str]) -> None:
     """A9: a pusher can push and nothing else, a worker everything but make queues or change tables."""
-    pusher, worker = roles
+    pusher, worker = roles["pusher"], roles["worker"]
     async with handle(database) as owner:
         await owner.create()
     async with as_role(database, pusher) as backend:
         with pytest.raises(AccessDenied, match="permission denied"):
             await backend.push(tasks(1))
-    database.run(documented_grants(pusher, worker))
+    database.run(documented_grants(**roles))
     async with as_role(database, pusher) as backend:
         await backend.push(tasks(3))
         await backend.push(tasks(300, "bulk"))
@@ -157,6 +160,37 @@ async def test_least_rights_are_those_of_the_documentation(database: Database, r
         assert await backend.clear() == 303
         with pytest.raises(AccessDenied):
             await as_role_queue(database, worker, "new").create()
+
+
+def test_each_role_does_its_own_on_the_command_line_and_nothing_else(
+    database: Database, roles: dict[str, str], tmp_path: Path
+) -> None:
+    """A9: with a journal, as the commands use it; what is refused changes nothing."""
+    spec = {role: database.spec().replace("//postgres@", f"//{name}@") for role, name in roles.items()}
+    jobq(database.spec(), "create", folder=tmp_path)
+    database.run(documented_grants(**roles))
+    jobq(spec["pusher"], "push", "--id", "one", "-c", "echo ran > ran", folder=tmp_path)
+    jobq(spec["pusher"], "push", "--id", "two", "--num-retries", "0", "-c", "exit 1", folder=tmp_path)
+    jobq(spec["worker"], "worker", folder=tmp_path)
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    jobq(spec["pusher"], "push", "--id", "three", "-c", "echo again > again", folder=tmp_path)
+    changes: tuple[tuple[str, ...], ...] = (("cancel", "three"), ("clear", "--yes"), ("dead", "purge", "two"))
+    changes += (("dead", "retry", "two"), ("worker",))
+    for command in (*changes, ("push", "-c", "true")):
+        assert "permission denied" in jobq(spec["watcher"], *command, folder=tmp_path, code=3)
+    for command in changes:
+        assert "permission denied" in jobq(spec["pusher"], *command, folder=tmp_path, code=3)
+    looks = (("size",), ("peek",), ("stats",), ("ps",), ("dead", "list"), ("status", "one"), ("logs", "one"))
+    assert [
+        word
+        for word, command in (("1", ("size",)), ("two", ("dead", "list", "--json")), ("three", ("peek", "--json")))
+        if word in jobq(spec["watcher"], *command, folder=tmp_path)
+    ] == ["1", "two", "three"]
+    for command in looks:
+        jobq(spec["watcher"], *command, folder=tmp_path)
+    jobq(spec["worker"], "dead", "retry", "two", folder=tmp_path)
+    jobq(spec["worker"], "worker", folder=tmp_path)
+    assert (tmp_path / "again").exists()
 
 
 def as_role_queue(database: Database, role: str, queue: str) -> PostgresBackend:

@@ -188,6 +188,32 @@ def test_pages(api: Caller) -> None:
     assert code_of(api("GET", "/tasks?state=odd", None, 400)) == "malformed_request"
 
 
+def test_parameters_are_what_the_openapi_says(api: Caller, server: HttpServer) -> None:
+    """A text that is too long, a word that is none of those, another queue than the one that it is about."""
+    refused = [
+        *(f"{path}?after={'0' * 201}" for path in ("/tasks", "/leases", "/queues/demo/journal/unfinished")),
+        *("/tasks?after=%00", "/leases?resource=no%20name", "/leases?resource=n%0A", "/leases?limit=0"),
+        *(f"/queues/demo/journal/attempts?id={'0' * 201}", "/queues/demo/journal/output?id=a&attempt=1.0"),
+        *(f"/queues/demo/journal/stats?window={each}" for each in ("nan", "1_0", "-1", "1e300", "inf", "%201")),
+        *("/queues/demo/dead-letters?after=%00", "/queues/demo/dead-letters?after=x"),
+    ]
+    assert [path for path in refused if code_of(api("GET", path, None, 400)) != "malformed_request"] == []
+    assert code_of(api("PUT", "/queues/demo?exist_ok=AAA", None, 400)) == "malformed_request"
+    assert code_of(api("POST", "/queues/demo/clear?cursor=1-x", None, 400)) == "malformed_request"
+    assert code_of(api("POST", "/queues/demo/purge", {"ids": ["\0"]}, 400)) == "malformed_request"
+    default, other = (server.ask("GET", f"/api/generator?queue={queue}") for queue in ("demo", "other"))
+    assert (default[0], other[0], code_of(other[1])) == (200, 400, "malformed_request")
+    accepted = [f"/tasks?after={'0' * 200}", "/leases?resource=n&limit=1000", "/leases?after="]
+    accepted += [f"/queues/demo/journal/stats?window={each}" for each in ("1.5", "1E3", "0", "-0.0")]
+    assert all(isinstance(api("GET", path), dict) for path in accepted)
+    # 1.0 is a whole number in JSON.
+    api.pushed()
+    assert api("POST", "/tasks/next", {"max_tasks": 1.0})["tasks"] != []
+    assert code_of(api("POST", "/tasks/next", {"max_tasks": 1.5}, 400)) == "malformed_request"
+    assert code_of(api("POST", "/tasks/next", {"max_tasks": 101.0}, 400)) == "malformed_request"
+    assert code_of(api("POST", "/tasks/next", {"max_tasks": 1e300}, 400)) == "malformed_request"
+
+
 def test_a_claim_that_is_sent_twice_makes_no_old_receipt_good(api: Caller) -> None:
     """S4: by a proxy that repeats it, late."""
     api.pushed()

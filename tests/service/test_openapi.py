@@ -1,6 +1,7 @@
 """The service answers as its OpenAPI says: schemathesis makes the requests (no 5xx, no status that is not told)."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,29 +10,30 @@ import pytest
 
 from tests.service.server import HttpServer, running
 
-CHECKS = "not_a_server_error,status_code_conformance,response_schema_conformance,content_type_conformance"
+CONFIGURATION = Path(__file__).with_name("schemathesis.toml")  # which checks, and what they are not to expect
 
 
-def ask_all(server: HttpServer, folder: Path, *options: str) -> None:
+def ask_all(server: HttpServer, folder: Path, *options: str) -> str:
     schema = server.ask("GET", "/openapi.json")[1]
     # Shorter than any patience: many of these claims find nothing.
     schema["components"]["schemas"]["ClaimRequest"]["properties"]["wait_seconds"]["maximum"] = 0.05
     (folder / "openapi.json").write_text(json.dumps(schema))
     done = subprocess.run(
         [
-            *(str(Path(sys.executable).with_name("schemathesis")), "run", str(folder / "openapi.json")),
-            *("--url", server.url, "--checks", CHECKS, "--no-color", *options),
+            *(str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(CONFIGURATION)),
+            *("run", str(folder / "openapi.json"), "--url", server.url, "--no-color", *options),
         ],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert done.returncode == 0, done.stdout[-60000:] + done.stderr[-2000:]
     assert "Tested: " in done.stdout
     log = server.log.read_text()
     assert "incident" not in log, log[-4000:]
     assert "Traceback" not in log, log[-4000:]
+    return done.stdout
 
 
 def test_schemathesis(server: HttpServer, tmp_path: Path) -> None:
@@ -41,8 +43,16 @@ def test_schemathesis(server: HttpServer, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_schemathesis_at_length(tmp_path: Path) -> None:
-    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path, "--rate-limit", "100000") as server:
-        ask_all(server, tmp_path, "--max-examples", "200")
+    """Five minutes, all phases, stateful too: `make fuzz-http`."""
+    place = f"sqlite://{tmp_path}/jobs.db/demo"
+    with running(place, tmp_path, "--rate-limit", "100000", is_open=False) as server:
+        assert server.token_file is not None
+        token = server.token_file.read_text()
+        said = ask_all(
+            server, tmp_path, "--max-time", "300", "--continue-on-failure", "-H", f"Authorization: Bearer {token}"
+        )
+    print(said[said.index("= SUMMARY =") :])
+    assert re.search(r"Stateful.*passed", said, re.DOTALL)
 
 
 def test_it_tells_of_every_endpoint(server: HttpServer) -> None:

@@ -11,7 +11,8 @@ import logging
 import secrets
 import tarfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,10 +22,12 @@ from jobq.fencing import FencingNumber
 from jobq.files.archive import ArchiveRefused, pack, unpack
 from jobq.files.file_store import FileStore, place_at
 from jobq.files.remove_tree import remove_beside, remove_tree
+from jobq.files.rights_of import rights_of
 from jobq.files.threads import in_thread
 from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.process.spawner import StartFailed
+from jobq.run.process.task_folder import TaskFolder
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
@@ -77,14 +80,22 @@ class AttemptCheckpoints:
         keeper: saves, fenced, in order with renewals.
         archives: where files are kept; None = this worker has no such place.
         make_folder: returns a path for a new folder of this worker.
+        owned: where the files are to be instead, an empty folder of another user; removed by its owner.
     """
 
     def __init__(
-        self, delivery: Delivery, keeper: LeaseKeeper, archives: Archives | None, make_folder: Callable[[], Path]
+        self,
+        delivery: Delivery,
+        keeper: LeaseKeeper,
+        archives: Archives | None,
+        make_folder: Callable[[], Path],
+        owned: TaskFolder | None = None,
     ) -> None:
         self._keeper = keeper
         self._archives = archives
         self._make_folder = make_folder
+        self._owned = owned
+        self._restored: Path | None = None
         self._saved = StoredCheckpoint.decode(delivery.checkpoint_value)
         self._fencing = delivery.fencing
         self._task_id = delivery.id
@@ -124,10 +135,13 @@ class AttemptCheckpoints:
                 )
             return
         try:
-            self.folder = self._make_folder()
+            self.folder = self._restored = self._make_folder()
             if name is not None:
                 async with asyncio.timeout(SAVE_SECONDS):
                     await self._restore(self._archives, name, self.folder)
+            if self._owned is not None:  # nobody else has been in it so far
+                await in_thread(partial(self._owned.take, self._restored), "checkpoint")
+                self.folder = self._owned.path
         except FileNotFoundError:
             raise StartFailed(f"the files of its checkpoint are gone from the store: {name}") from None
         except (BackendUnavailable, TimeoutError, OSError) as error:
@@ -190,7 +204,7 @@ class AttemptCheckpoints:
         scratch = archives.place.scratch or self._make_folder()
         packed = scratch / secrets.token_hex(8)
         try:
-            digest = await in_thread(lambda: pack(folder, packed, archives.most_bytes), "checkpoint")
+            digest = await in_thread(lambda: pack(folder, packed, archives.most_bytes, self._rights()), "checkpoint")
             self._count += 1
             made = f"{self._life}-{self._fencing}-{self._count:06d}-{digest}{_ENDING}"
             name = f"{archives.queue}/{self._task_id}/{made}"
@@ -201,6 +215,10 @@ class AttemptCheckpoints:
                 packed.unlink(missing_ok=True)
             if archives.place.scratch is None:
                 remove_tree(scratch)
+
+    def _rights(self) -> AbstractContextManager[None] | None:
+        owner = None if self._owned is None else self._owned.owner
+        return None if owner is None else rights_of(*owner)
 
     async def _keep(self, saved: StoredCheckpoint) -> None:
         await self._keeper.checkpoint(saved.encode())
@@ -232,8 +250,8 @@ class AttemptCheckpoints:
 
     def close(self) -> None:
         """Remove the folder."""
-        if self.folder is not None:
-            remove_beside(self.folder)
+        if self._restored is not None:
+            remove_beside(self._restored)
 
 
 def _made(name: str, life: str) -> tuple[FencingNumber, int] | None:

@@ -146,12 +146,16 @@ class CommandRunner:
                 raise StartFailed("all users of JOBQ_TASK_USER are taken", transient=True)
             if user is not None:
                 held.callback(self._users.give_back, user)
-            checkpoints = AttemptCheckpoints(delivery, keeper, self._archives, self._folder.new_folder)
-            held.callback(checkpoints.close)
             try:
+                kept = None
                 if user is not None:
                     folder = own = self._folder.of((user.uid, user.gid))
                     held.callback(folder.close)
+                    if self._archives is not None:
+                        kept = self._folder.of((user.uid, user.gid))
+                        held.callback(kept.close)
+                checkpoints = AttemptCheckpoints(delivery, keeper, self._archives, self._folder.new_folder, kept)
+                held.callback(checkpoints.close)
                 await checkpoints.restore()
                 socket = await self._line.admit(checkpoints, own)
                 held.callback(self._line.dismiss, socket)

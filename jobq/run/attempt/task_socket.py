@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +23,9 @@ from jobq.run.process.task_folder import TaskFolder
 from jobq.task_client import MAX_LINE_BYTES, checked_checkpoint
 
 _PATIENCE_SECONDS: Final = 10.0  # for a question; who connects and says nothing is hung up on
-_MOST_AT_ONCE: Final = 64  # connections: a task that opens thousands takes no descriptors from its neighbours (S11)
+# Connections: a task that opens thousands takes no descriptors from its neighbours, nor their way to the worker (S11).
+_MOST_OF_ONE: Final = 16
+_MOST_OF_OTHERS: Final = 64  # whose task is not known: yet, any more, or on this system
 _log: Final = logging.getLogger(__name__)
 
 
@@ -45,7 +48,7 @@ class TaskSocket:
         self._server: asyncio.Server | None = None
         self._attempts: dict[str, _Attempt] = {}
         self._opening = asyncio.Lock()
-        self._open = 0
+        self._open = Counter[int]()  # by the leader of the task; 0 = others
 
     async def admit(self, checkpoints: AttemptCheckpoints, folder: TaskFolder | None = None) -> str:
         """Return what JOBQ_TASK_SOCKET says to one attempt; raises OSError when there is no room for a socket.
@@ -89,13 +92,15 @@ class TaskSocket:
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= _MOST_AT_ONCE:
-            writer.transport.abort()  # who asks sees that the worker hung up, and may ask again
-            return
-        self._open += 1
         # Now: what it passes its connection on to, and who gets its number when it has ended, is not it.
         peer = peer_of(writer.get_extra_info("socket"))
         above = None if peer is None else lineage(peer)
+        leaders = (attempt.leader for attempt in self._attempts.values())
+        whose = next((leader for leader in leaders if leader and leader in (above or ())), 0)
+        if self._open[whose] >= (_MOST_OF_ONE if whose else _MOST_OF_OTHERS):
+            writer.transport.abort()  # who asks sees that the worker hung up, and may ask again
+            return
+        self._open[whose] += 1
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 question = await reader.readline()
@@ -105,7 +110,9 @@ class TaskSocket:
         except (OSError, ValueError, TimeoutError) as error:  # it has gone, says too much, or nothing
             _log.debug("a task's question was not answered: %r", error)
         finally:
-            self._open -= 1
+            self._open[whose] -= 1
+            if not self._open[whose]:
+                del self._open[whose]
             writer.close()
 
     async def _answer(self, question: bytes, above: frozenset[int] | None) -> dict[str, Any]:

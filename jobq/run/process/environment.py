@@ -50,7 +50,7 @@ CREDENTIALS: Final = frozenset(
 )
 # Addresses that may hold a password: of a proxy, and where telemetry goes.
 _ADDRESS: Final = re.compile(r"(?:HTTPS?|ALL|FTP)_PROXY|OTEL_EXPORTER_OTLP_(?:\w+_)?ENDPOINT", re.IGNORECASE)
-_USER: Final = re.compile(r"^([A-Za-z][\w+.-]*://)?[^/?#]*@")
+_USER: Final = re.compile(r"^\s*([A-Za-z][\w+.-]*://)?[^/?#]*@")
 # What Python and the numeric libraries read when they start or are imported: too late for a process that was forked.
 _READ_AT_START: Final = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "NUMEXPR_")
 _CLEAN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})

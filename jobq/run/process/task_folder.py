@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from jobq.files.remove_tree import remove_beside, remove_tree
+from jobq.files.rights_of import give_tree
 
 PREFIX: Final = "jobq-tasks-"  # of no other folder of jobq: `sweep` removes what has no lock
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
@@ -34,11 +35,14 @@ class TaskFolder:
     Args:
         path: one that there is already, of a single attempt.
         owner: user and group whose that is; None = this process's.
+
+    Attributes:
+        owner: as given.
     """
 
     def __init__(self, path: Path | None = None, owner: tuple[int, int] | None = None) -> None:
         self._path = path
-        self._owner = owner
+        self.owner = owner
         self._lock = -1
         self._passable: TaskFolder | None = None
 
@@ -61,8 +65,8 @@ class TaskFolder:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                if self._owner is not None:
-                    os.fchown(descriptor, *self._owner)
+                if self.owner is not None:
+                    os.fchown(descriptor, *self.owner)
                 file.write(content)
         except OSError:
             path.unlink(missing_ok=True)  # on a full disk it would take what is left
@@ -85,12 +89,22 @@ class TaskFolder:
         os.chown(path, *owner)
         return TaskFolder(path, owner)
 
+    def take(self, folder: Path) -> None:
+        """Put a folder of this process, with what is in it, into the place of this one, which is empty.
+
+        Raises:
+            OSError: it cannot be; the former may have become its new owner's.
+        """
+        assert self.owner is not None
+        give_tree(folder, *self.owner)
+        folder.rename(self.path)
+
     def close(self) -> None:
         """Remove it, at any time and any number of times."""
         if self._passable is not None:
             self._passable.close()
             self._passable = None
-        if self._path is not None and self._owner is not None:
+        if self._path is not None and self.owner is not None:
             with suppress(OSError):  # a disk that fails is no reason to lose how the attempt ended
                 os.chown(self._path, os.geteuid(), os.getegid())  # the next of that user finds nothing
             remove_beside(self._path)

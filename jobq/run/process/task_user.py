@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from jobq.errors import ConfigurationError
+from jobq.files.rights_of import is_possible
 from jobq.settings import Settings
 
 # Of capabilities(7): to become another user, to give files away and read what comes back, and to kill.
@@ -108,10 +109,10 @@ def _check(settings: Settings, numbers: range | None) -> None:
     """Raise ConfigurationError for what does not go together, and where this process lacks a right."""
     if settings.guardian == "off" or not hasattr(os, "pidfd_open"):
         raise ConfigurationError("JOBQ_TASK_USER needs the guardian, which starts tasks as another user and kills them")
-    if settings.checkpoint_store is not None:
+    if settings.checkpoint_store is not None and not is_possible():
         raise ConfigurationError(
-            "JOBQ_TASK_USER and JOBQ_CHECKPOINT_STORE do not go together: the worker would read with its own rights"
-            " what another user has put into the folder"
+            "JOBQ_TASK_USER and JOBQ_CHECKPOINT_STORE do not go together on this machine: the worker would read"
+            " with its own rights what another user has put into the folder"
         )
     if os.geteuid() != 0 or (missing := _missing_rights()):
         lacks = f"lacks {', '.join(missing)}" if os.geteuid() == 0 else "is not root's"

@@ -122,9 +122,8 @@ def test_p5_what_another_user_runs_is_killed_like_any_task(jobq: Jobq) -> None:
         (("--task-user", "1-2"), "user 1 is 'daemon'"),
         (("--task-user", f"{FIRST}-{FIRST + 1}", "-n", "3"), "has 2 users for 3 slots"),
         (("--task-user", f"{FIRST + 1}-{FIRST}"), "is no range of users"),
-        (("--task-user", "nobody", "--checkpoint-store", "files"), "do not go together"),
     ],
-    ids=["no guardian", "unknown", "root", "root's number", "somebody's", "too few", "backwards", "files"],
+    ids=["no guardian", "unknown", "root", "root's number", "somebody's", "too few", "backwards"],
 )
 def test_what_cannot_be_kept_ends_the_worker_at_its_start(jobq: Jobq, arguments: tuple[str, ...], says: str) -> None:
     jobq.fill(Task.new(command="true"))

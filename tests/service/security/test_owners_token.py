@@ -1,5 +1,6 @@
 """A service on this machine's loopback is its owner's: others need a token that was made for them (A8)."""
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -106,6 +107,30 @@ def test_what_stands_where_the_token_goes_is_replaced(tmp_path: Path) -> None:
             assert (tmp_path / "elsewhere").read_text() == "mine"
             assert server.ask("GET", "/api/tasks", token=file.read_text())[0] == 200
             server.kill()
+
+
+def test_of_two_that_start_on_one_port_the_one_that_listens_has_left_its_token(jobq: Jobq, tmp_path: Path) -> None:
+    """The second was bound to the port too before the first listened, and replaced its token."""
+    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path, is_open=False) as server:
+        file = own(server)
+        server.kill()
+        folder = os.open(file.parent, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)  # both wait here, and begin together
+        arguments = ("serve", f"sqlite://{tmp_path}/jobs.db/demo", "--port", str(server.port), "--json")
+        both = [jobq.start(*arguments, stdin=-3, stdout=-1, stderr=-1) for _ in range(2)]
+        waiting = Path("/proc/locks")
+        eventually(lambda: waiting.read_text().count(f":{file.parent.stat().st_ino} ") == 3)
+        os.close(folder)
+        eventually(lambda: any(each.poll() is not None for each in both))
+        loser, winner = sorted(both, key=lambda each: each.poll() is None)
+        _, said = loser.communicate()
+        assert loser.returncode == 3
+        assert b"name another --port" in said
+        assert winner.stdout is not None
+        assert winner.stdout.readline().startswith(b"{")
+        assert server.ask("GET", "/api/tasks", token=file.read_text())[0] == 200
+        winner.terminate()
+        winner.communicate()
 
 
 def test_a_place_where_no_token_can_be_kept_says_what_to_do(jobq: Jobq, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_a6_nothing_of_jobq_and_no_credential_is_inherited(mode: Literal["inheri
     ("name", "value", "seen"),
     [
         ("HTTPS_PROXY", "http://user:canary@proxy:3128/", "http://proxy:3128/"),
+        ("HTTPS_PROXY", " http://user:canary@proxy:3128/", "http://proxy:3128/"),
         ("https_proxy", "user:can/ary@proxy", "user:can/ary@proxy"),  # no address: nothing reads it so
         ("ALL_PROXY", "socks5h://user:c@nary@proxy:1080", "socks5h://proxy:1080"),
         ("http_proxy", "user:canary@proxy:3128", "proxy:3128"),

@@ -1,0 +1,49 @@
+"""A9: a token with the scopes of a role does what the role does on the command line, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Jobq
+from tests.service.server import HttpServer, running
+
+ROLES = {"pushes": ("enqueue",), "works": ("lease", "settle"), "counts": ("watch",), "looks": ("view",)}
+ROLES |= {"reads": ("read",), "tends": ("operate", "view")}
+# What each may do of what the roles are made for; nobody else may.
+COMMANDS: dict[tuple[str, ...], set[str]] = {
+    ("push", "-c", "true"): {"pushes"},
+    ("pull",): {"works"},
+    ("size",): {"counts", "looks", "reads", "tends"},
+    ("ps",): {"looks", "reads", "tends"},
+    ("peek",): {"reads"},
+    ("cancel", "waits"): {"tends"},
+    ("clear", "--yes"): set(),
+}
+
+
+@pytest.fixture
+def jobq(tmp_path: Path) -> Jobq:
+    return Jobq(tmp_path)
+
+
+def test_a9_each_role_does_its_own_and_nothing_else(jobq: Jobq, tmp_path: Path) -> None:
+    place = f"sqlite://{tmp_path}/jobs.db/demo"
+    token = {
+        role: jobq("serve", "token", "create", place, *(f"--scope={scope}" for scope in scopes)).out.strip()
+        for role, scopes in ROLES.items()
+    }
+    with running(place, tmp_path, is_open=False) as server:
+        check(jobq, server, token)
+
+
+def check(jobq: Jobq, server: HttpServer, token: dict[str, str]) -> None:
+    spec = f"{server.url}/demo"
+    assert server.token_file is not None
+    owner = server.token_file.read_text()
+    for command, may in COMMANDS.items():
+        for role in ROLES:
+            jobq(spec, "clear", "--yes", env={"JOBQ_HTTP_TOKEN": owner})
+            jobq(spec, "push", "--id", "waits", "-c", "true", env={"JOBQ_HTTP_TOKEN": owner})
+            code = 0 if role in may else 3
+            said = jobq(spec, *command, env={"JOBQ_HTTP_TOKEN": token[role]}, code=code)
+            assert code == 0 or "does not permit" in said.err, (command, role, said)
