@@ -71,7 +71,7 @@ async def test_a_journal_stays_within_its_size(
 
 
 async def test_the_router_does_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_store, "MOST_OUTPUT_CHARACTERS", 3 * 4096)
+    monkeypatch.setattr(memory_store, "_MOST_OUTPUT_CHARACTERS", 3 * 4096)
     async with resolve("memory://size/q", Settings()) as backend:
         await backend.create()
         ids = await _end(backend, 5)
