@@ -90,8 +90,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="of a copy on Service Bus the journal hears only when its original is gone",
         file="backends/jobq_azure/service_bus/delivery.py",
-        text="            self.on_requeued()",
-        wrong="            pass",
+        text="                on_copied()",
+        wrong="                pass",
         test="tests/sb/test_journal.py::test_what_is_back_before_its_copy_is_due_is_not_run",
     ),
     Mutant(

@@ -94,7 +94,7 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S5: a give-back only unlocks",
         _DELIVERY,
-        "                else:\n                    await self._put_back(task, delay)\n",
+        "                else:\n                    await self._put_back(task, delay, on_copied)\n",
         "                else:\n"
         '                    await self._settle("unlock", lambda: self._wire.unlock(self._locked))\n',
     ),

@@ -53,9 +53,6 @@ class ServiceBusDelivery(BaseDelivery):
         on_their_way: the backend's; holds each request until it is answered.
         deduplicates: whether the broker is known to drop a second clone.
         length: of the queue's locks.
-
-    Attributes:
-        on_requeued: called once the service has the clone, before the original is completed.
     """
 
     def __init__(
@@ -76,7 +73,6 @@ class ServiceBusDelivery(BaseDelivery):
             deliveries=min(locked.number_in(BEFORE) + max(1, locked.count + 1 - first), _MOST_COUNT),
             lease=lease,  # and no checkpoint: a message cannot be changed, so there is no place for one
         )
-        self.on_requeued: Callable[[], None] = lambda: None
         self._wire = wire
         self._amqp = amqp
         self._locked = locked
@@ -112,18 +108,22 @@ class ServiceBusDelivery(BaseDelivery):
             self.lease = shorter
         return Renewed(lease=shorter)
 
-    async def settle(self, settlement: Settlement) -> None:
+    async def settle(self, settlement: Settlement, *, on_copied: Callable[[], None] | None = None) -> None:
         """End the delivery.
 
         What is put back unstarted is the next generation too, with one more end recorded, so that it is no crash (S7):
         its fencing numbers are none of the original's (S3), and the clone that an original sends which runs beside it
         is dropped (S7).
+
+        Args:
+            settlement: how.
+            on_copied: called once the service has the clone, before the original is completed.
         """
         match settlement:
             case Complete():
                 await self._settle("complete", lambda: self._wire.complete(self._locked))
             case Requeue(counters, delay):
-                await self._put_back(self.task.counted(counters), delay)
+                await self._put_back(self.task.counted(counters), delay, on_copied)
             case Release(delay):
                 try:
                     task = self.task.requeued()
@@ -132,17 +132,17 @@ class ServiceBusDelivery(BaseDelivery):
                         raise
                     await self._settle("unlock", lambda: self._wire.unlock(self._locked))
                 else:
-                    await self._put_back(task, delay)
+                    await self._put_back(task, delay, on_copied)
             case MoveToDeadLetters(reason, description):
                 await self._settle("dead_letter", lambda: self._bury(reason, description))
 
-    async def _put_back(self, task: Task, delay: timedelta) -> None:
+    async def _put_back(self, task: Task, delay: timedelta, on_copied: Callable[[], None] | None) -> None:
         """Send a clone, scheduled by the service's clock, to the second; then complete the original (S6)."""
 
         async def put_back() -> None:
             now, _ = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
             at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
-            await self._replace(clone(self._locked, task, self.deliveries, at))
+            await self._replace(clone(self._locked, task, self.deliveries, at), on_copied)
 
         await self._settle("requeue", put_back)
 
@@ -164,7 +164,7 @@ class ServiceBusDelivery(BaseDelivery):
             " save it where the task keeps its data, under its JOBQ_TASK_ID"
         )
 
-    async def _replace(self, message: Outgoing) -> None:
+    async def _replace(self, message: Outgoing, on_copied: Callable[[], None] | None) -> None:
         """Send a clone, unless it was sent, and complete the original."""
         if self._sent is None or self._sent.message_id != message.message_id:
             self._in_doubt = True
@@ -175,7 +175,8 @@ class ServiceBusDelivery(BaseDelivery):
                 raise
             self._in_doubt = False
             self._sent = message
-            self.on_requeued()
+            if on_copied is not None:
+                on_copied()
         try:
             await self._wire.complete(self._locked)
         except LockLost as error:

@@ -31,11 +31,13 @@ _log: Final = logging.getLogger(__name__)
 class _Copying(Protocol):
     """A delivery that goes back to the queue as a copy, whose original is completed then."""
 
-    on_requeued: Callable[[], None]
-
     @property
     def origin(self) -> str:
         """What all copies of one task have in common, and no other task."""
+        ...
+
+    async def settle(self, settlement: Settlement, *, on_copied: Callable[[], None] | None = None) -> None:
+        """End it; `on_copied` is called once the service has the copy, before the original is completed."""
         ...
 
 
@@ -114,11 +116,12 @@ class JournaledDelivery(BaseDelivery):
     async def settle(self, settlement: Settlement) -> None:
         """End the delivery, and record that once it is confirmed, also when nobody waits for it any more."""
         after = self._after(settlement)
-        if after is not None and isinstance(self._inner, _Copying):
-            self._inner.on_requeued = lambda: self._record_copy(after)
 
         async def settled() -> None:
-            await self._inner.settle(settlement)
+            if after is not None and isinstance(self._inner, _Copying):
+                await self._inner.settle(settlement, on_copied=lambda: self._record_copy(after))
+            else:
+                await self._inner.settle(settlement)
             self._is_settled = True
             self._safely(lambda: self._record_ended(settlement, None if after is None else after()))
 
