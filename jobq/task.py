@@ -31,9 +31,9 @@ from jobq.formats import exit_rules, strict_json, task_ids, wire_v1, wire_v3
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
+_A_HOP_BYTES: Final = 160
 MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
 _WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
-_FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 
 
 def new_id() -> str:
@@ -72,7 +72,7 @@ def _function(text: str) -> str:
 
 
 def _moment(seconds: float) -> float:
-    if not math.isfinite(seconds) or not 0 <= seconds <= _FAR_FUTURE_SECONDS:
+    if not math.isfinite(seconds) or not 0 <= seconds <= wire_v3.FAR_FUTURE_SECONDS:
         raise ValueError("is not a time in seconds since 1970")
     return float(seconds)
 
@@ -231,8 +231,11 @@ class Task(_Frozen):
 
     def checked(self) -> Self:
         """Return the task itself; raises MalformedTask when it is too large to be pushed."""
-        if (size := len(self.encode())) > MAX_NEW_BYTES:
-            raise MalformedTask(f"{size} bytes, at most {MAX_NEW_BYTES} fit")
+        # What was signed stays beside the id that it has in each queue to which its rules send it.
+        onward = exit_rules.queues_of(self.on_exit or ()) if self.work is not None else ()
+        most = MAX_NEW_BYTES - sum(len(queue) + _A_HOP_BYTES for queue in onward)
+        if (size := len(self.encode())) > most:
+            raise MalformedTask(f"{size} bytes, at most {most} fit")
         return self
 
     @classmethod

@@ -5,7 +5,7 @@ import re
 from typing import Final
 
 VALID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
-_SENT_ON: Final = re.compile(r"(.+)\+([0-9]+)(?:\.[0-9a-f]{12})?")
+_SENT_ON: Final = re.compile(r"(.+)\+([0-9]{1,9})(?:\.[0-9a-f]{12})?")
 
 
 def sent_on(id_: str, life: str) -> str:
@@ -28,6 +28,8 @@ def base_of(id_: str) -> tuple[str, int]:
 
 def comes_from(id_: str, first: str, hops: int) -> bool:
     """Return whether an id is what becomes of a first one by so many hops."""
+    if not (VALID.fullmatch(id_) and VALID.fullmatch(first)):
+        return False
     (base, count), (former, before) = base_of(id_), base_of(first)
     return count == before + hops and base in (former, digest(former, 16))
 

@@ -23,6 +23,8 @@ PAYLOAD_TYPE: Final = "application/vnd.jobq.work+json"
 STATE: Final = frozenset({"epoch", "generation", "counters", "not_before"})
 _MOST_SIGNATURES: Final = 8
 _MOST_HOPS: Final = 32  # as many rules as a task may have
+_LONGEST_KEY_ID: Final = 100
+FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 _OF_A_NEWER_JOBQ: Final = frozenset({"resources", "needs"})
 
 
@@ -158,6 +160,10 @@ def _signature(given: Any, where: str) -> Signature:
         raise MalformedTask("must be an object with keyid and sig", where)
     if not all(isinstance(value, str) for value in given.values()):
         raise MalformedTask("must hold strings", where)
+    if len(given["keyid"]) > _LONGEST_KEY_ID:
+        raise MalformedTask(
+            f"has {len(given['keyid'])} characters, at most {_LONGEST_KEY_ID} are read", f"{where}.keyid"
+        )
     try:
         return Signature(given["keyid"], base64.b64decode(given["sig"], validate=True))
     except (binascii.Error, ValueError):
@@ -176,9 +182,11 @@ def _audience(given: Any) -> Audience | None:
 
 
 def _moment(given: Any, where: str) -> float | None:
-    if given is None or (isinstance(given, int | float) and not isinstance(given, bool)):
-        return given
-    raise MalformedTask("must be a number", where)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= FAR_FUTURE_SECONDS:
+        raise MalformedTask("must be a time in seconds since 1970", where)
+    return float(given)
 
 
 def _hop(given: Any, id_: str) -> tuple[str, tuple[str, ...]]:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import resource
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +93,7 @@ async def serve(
                 " commands on your workers. Make one with `jobq serve token create SPEC --scope ...`, or leave --host"
                 " away"
             )
+        _check_certificate(listening)
         _allow_descriptors()
         own = token_file(settings, 0).parent if is_local and not listening.is_open else None
         # In turn: of two that were bound to one port the second would leave its token in place of the first one's.
@@ -148,6 +150,17 @@ async def _run(
         app.stop()
         server.should_exit = True
         await serving
+
+
+def _check_certificate(listening: ListenOptions) -> None:
+    """Raise ConfigurationError where TLS would fail, before anything is made."""
+    if listening.certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(listening.certificate, listening.key)
+    except OSError as error:  # of TLS too
+        what = f"--certificate {listening.certificate} with --key {listening.key}"
+        raise ConfigurationError(f"{what} cannot be used: {error.strerror or error}") from None
 
 
 def _bound(listening: ListenOptions) -> socket.socket:

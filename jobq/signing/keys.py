@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -70,7 +71,7 @@ class TrustedKey(_File):
         queues: patterns of the names of queues whose tasks it may sign.
         not_before, not_after: when its signatures count, by the worker's clock; None = without limit.
         commands, calls, variables: all that its tasks may run and bring, as JOBQ_ALLOW_* list it; none = anything.
-        revoked: since when nothing that it has signed is run; None = it is not.
+        revoked: when it was; nothing that it has signed is run any more. None = it is not.
         comment: whose it is.
     """
 
@@ -89,6 +90,11 @@ class TrustedKey(_File):
     @model_validator(mode="after")
     def _is_named_by_its_key(self) -> Self:
         _check_name(self.algorithm, self.id, self.key)
+        for entry in self.commands:
+            try:
+                re.compile(entry if entry.startswith("^") else "")
+            except re.error as error:
+                raise ValueError(f"the command {entry} is no regular expression: {error}") from None
         return self
 
     def has_signed(self, message: bytes, signature: bytes) -> bool:
@@ -106,7 +112,7 @@ class TrustedKey(_File):
 
     def state(self, now: datetime) -> str:
         """Return `valid`, `revoked`, `expired` or `not yet valid`."""
-        if self.revoked is not None and self.revoked <= now:
+        if self.revoked is not None:
             return "revoked"
         if self.not_after is not None and self.not_after < now:
             return "expired"
@@ -201,11 +207,19 @@ class KeyFile(_File):
         return found
 
     def write(self, path: Path) -> None:
-        """Write it in place of what is there, all or nothing, for this user alone; raises ConfigurationError."""
+        """Write it in place of what is there, all or nothing; raises ConfigurationError.
+
+        Who may read the former file may read this one; a new one is this user's alone.
+        """
+        path = path.resolve()
         try:
+            former = path.stat() if path.exists() else None
             with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
                 file.write(self.model_dump_json(indent=2, exclude_defaults=True) + "\n")
                 file.flush()
+                if former is not None:
+                    os.fchown(file.fileno(), former.st_uid, former.st_gid)
+                    os.fchmod(file.fileno(), stat.S_IMODE(former.st_mode))
                 os.fsync(file.fileno())
             Path(file.name).replace(path)
         except OSError as error:

@@ -9,7 +9,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from jobq.backend import Backend
@@ -17,9 +17,9 @@ from jobq.clock import SystemClock
 from jobq.errors import ConfigurationError
 from jobq.formats.exit_rules import queues_of
 from jobq.formats.wire_v3 import STATE, Signature, pre_authentication_encoding, work_in
-from jobq.settings import Settings
+from jobq.settings import Settings, user_home
 from jobq.signing.keys import SigningKey
-from jobq.spec import QueueSpec, origin_of
+from jobq.spec import EMBEDDED, QueueSpec, origin_of
 from jobq.task import Task
 
 _PROGRAM_SECONDS: Final = 60.0  # for the signatures of one batch
@@ -113,4 +113,15 @@ def locations(settings: Settings, spec: QueueSpec | None) -> tuple[str, ...]:
     """Return what the place of a queue is called where work is signed for it; the first name is the one to sign for."""
     if settings.audience or spec is None:
         return settings.audience or ("",)
-    return (str(replace(spec, queue="")).rstrip("/") or spec.scheme,)
+    return (_place(spec, settings),)
+
+
+def _place(spec: QueueSpec, settings: Settings) -> str:
+    """Return one name for one place: of a file its whole path, of a service no user, since pusher and worker differ."""
+    if spec.scheme == EMBEDDED:
+        return f"{EMBEDDED}:{user_home(settings).resolve()}"
+    if spec.scheme == "sqlite":
+        return f"sqlite://{Path(spec.location).expanduser().resolve()}"
+    host, slash, rest = spec.location.partition("/")
+    scheme = "postgresql" if spec.scheme == "postgres" else spec.scheme
+    return f"{scheme}://{host.rpartition('@')[2].lower()}{slash}{rest}"

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from jobq.cli.main import cli
+from jobq.signing.keys import KeyFile, SigningKey
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
@@ -30,6 +31,7 @@ LEASE: Final = {
 }
 RECORD: Final = {"id", "state", "attempt", "since", "worker", "lease_left_s", "running", "last", "task"}
 TOKEN: Final = {"id", "name", "scopes", "queues", "created"}
+KEY: Final = "ed25519-56475aa75463474c"
 SOME_TOKEN: Final = "0123456789ab"
 DIES: Final = "01a1fe07-0000-7000-8000-000000000001"
 RAN: Final = "01a1fe07-0000-7000-8000-000000000002"
@@ -68,6 +70,11 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "serve token create": (("demo", "serve", "token", "create", "--scope", "read"), 0, TOKEN | {"token"}),
     "serve token list": (("serve", "token", "list", "demo"), 0, TOKEN),
     "serve token revoke": (("serve", "token", "revoke", "demo", SOME_TOKEN), 0, TOKEN),
+    "keys new": (("keys", "new", "another.key"), 0, {"id"}),
+    "keys show": (("keys", "show", "own.key"), 0, {"id", "algorithm", "key"}),
+    "keys trust": (("keys", "trust", "own.public"), 0, {"id"}),
+    "keys revoke": (("keys", "revoke", KEY), 0, {"id"}),
+    "keys check": (("keys", "check"), 0, {"id", "algorithm", "queues", "state"}),
     "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
 }
 WITHOUT: Final = {
@@ -121,6 +128,11 @@ def test_it_prints_objects(jobq: Jobq, command: str) -> None:
         jobq.hold()
     jobq.token(SOME_TOKEN)
     (jobq.folder / "commands").write_text("echo hello\nexit 3\n")
+    key = SigningKey(id=KEY, algorithm="ed25519", secret=bytes(range(32)))
+    key.write_new(jobq.folder / "own.key")
+    (jobq.folder / "own.public").write_text(key.trusted().model_dump_json())
+    KeyFile(keys=(key.trusted(),)).write(jobq.folder / "trusted.json")
+    jobq.environment["JOBQ_TRUSTED_KEYS"] = str(jobq.folder / "trusted.json")
     result = jobq(*arguments, "--json", code=code)
     found = result.objects
     assert found

@@ -60,8 +60,8 @@ SIGNING: Final = (
     Mutant(
         name="a revoked key counts",
         file="jobq/signing/keys.py",
-        text="self.revoked is not None and self.revoked <= now",
-        wrong="self.revoked is not None and self.revoked > now",
+        text="if self.revoked is not None:",
+        wrong="if self.revoked is not None and self.revoked > now:",
         test="tests/cli/security/test_signed.py::test_a_revoked_key_takes_effect_while_a_worker_runs",
     ),
     Mutant(
@@ -70,6 +70,13 @@ SIGNING: Final = (
         text=" or not task_ids.comes_from(later, id_, len(queues)):",
         wrong=":",
         test=_TESTS + "test_a_task_on_its_way_through_queues_keeps_its_work",
+    ),
+    Mutant(
+        name="queues that no signed rule names may have brought a task here",
+        file=_CHECK,
+        text=" or not onward.issuperset(hops)",
+        wrong="",
+        test=_TESTS + "test_hops_are_those_of_the_signed_rules",
     ),
     Mutant(
         name="a requeue writes the work anew",

@@ -1,6 +1,7 @@
 """A1: what is signed and how, told apart from what was not; keys and their files."""
 
 import base64
+import contextlib
 import json
 import os
 import sys
@@ -15,11 +16,13 @@ from pydantic import ValidationError
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.formats import strict_json
 from jobq.formats.wire_v3 import Signature, pre_authentication_encoding, work_in
+from jobq.run.attempt import allowed
 from jobq.run.attempt.retry import Reason
 from jobq.run.attempt.signature_check import Refused, SignatureCheck, Verified
 from jobq.settings import Settings
 from jobq.signing.keys import KeyFile, SigningKey, TrustedKey
-from jobq.signing.signer import Signer
+from jobq.signing.signer import Signer, locations
+from jobq.spec import parse
 from jobq.task import Budgets, Counters, Task
 
 NOW = 1_900_000_000.0
@@ -117,7 +120,7 @@ def test_each_bit_flipped(check: SignatureCheck) -> None:
     ("change", "why"),
     [
         ({"version": 2}, Reason.UNSIGNED),
-        ({"signatures": []}, "it was signed by no key, which JOBQ_TRUSTED_KEYS does not hold"),
+        ({"signatures": []}, Reason.UNSIGNED),
         ({"signatures": [{"keyid": "else", "sig": ED25519_SIGNATURE}]}, "it was signed by else, which JOBQ_TRUSTED"),
         ({"signatures": [{"keyid": ED25519_ID, "sig": "AAAA"}]}, Reason.BAD_SIGNATURE),
         ({"work": TEXT.replace("echo", "evil")}, Reason.BAD_SIGNATURE),
@@ -196,6 +199,74 @@ def test_a_task_that_is_too_large_with_its_signature_is_not_pushed(tmp_path: Pat
     task = Task.new(command='"' * 400_000)
     with pytest.raises(MalformedTask, match="bytes, at most"):
         _signed(task, tmp_path)
+
+
+def test_hops_are_those_of_the_signed_rules(tmp_path: Path) -> None:
+    own = key_named("ed25519", ED25519_ID)
+    task = Task.decode(_signed(Task.new(command="x", id="golden", on_exit=("3=queue:verify", "4=fail")), tmp_path))
+    path = trusted_file(tmp_path, own.trusted())
+    now = time.time()
+    there = SignatureCheck(Settings(require_signed="on", trusted_keys=path), ("embedded",), "verify")
+    assert isinstance(there.verify("golden+1", task.sent_on("verify", "demo").encode(), now), Verified)
+    for body in (task.sent_on("verify", "demo").encode(), task.sent_on("demo", "demo").encode()):
+        found = check_of(path).verify("golden+1", body, now)
+        assert isinstance(found, Refused), "else who writes to the queue drops a rule, or runs it under any id"
+        assert found.reason is Reason.WRONG_QUEUE
+    check = check_of(path)
+    assert isinstance(check.verify("golden", task.encode(), now), Verified)
+    check.succeeded(task)
+    found = check.verify("other", task.encode(), now)
+    assert isinstance(found, Refused)
+    assert found.reason is Reason.REPLAYED
+
+
+def test_a_key_for_commands_signs_no_work_of_callbacks() -> None:
+    key = key_named("ed25519", ED25519_ID).trusted()
+    callback = Task.new(kwargs={"n": 1})
+    assert allowed.by_key(callback, key) is None
+    assert "a function of the worker's program" in str(
+        allowed.by_key(callback, key.model_copy(update={"calls": ("a:b",)}))
+    )
+
+
+def test_a_rule_has_room_for_its_queue(tmp_path: Path) -> None:
+    """The largest signed task that can be pushed can be sent on, and be counted there."""
+    key_named("ed25519", ED25519_ID).write_new(tmp_path / "own.key")
+    signer = Signer(Settings(sign_key_file=tmp_path / "own.key"), "embedded", "demo")
+    name = "n" * 63
+
+    def signed(size: int) -> Task | None:
+        with contextlib.suppress(MalformedTask):
+            return signer.sign([Task.new(command="x" * size, on_exit=(f"3=queue:{name}",))])[0]
+        return None
+
+    least, most = 900_000, 1_048_576
+    largest: Task | None = None
+    while most - least > 1:
+        middle = (least + most) // 2
+        found = signed(middle)  # sizes differ by the digits of its date
+        largest, least, most = (found, middle, most) if found else (largest, least, middle)
+    assert largest is not None
+    there = Task.decode(largest.sent_on(name, "demo").encode())
+    there.counted(Counters(failures=2**31 - 1, preemptions=2**31 - 1, ends=2**31 - 1)).encode()
+
+
+@pytest.mark.parametrize(
+    ("spec", "other"),
+    [
+        ("postgresql://pusher@DB.internal/work/demo", "postgres://worker@db.internal/work/demo"),
+        ("http://Jobs:8000/demo", "http://jobs:8000/demo"),
+        ("sqlite://x/../jobs.db/demo", "sqlite://jobs.db/demo"),
+    ],
+)
+def test_one_place_has_one_name(spec: str, other: str) -> None:
+    assert locations(Settings(), parse(spec)) == locations(Settings(), parse(other))
+    assert locations(Settings(audience=("a", "b")), parse(spec)) == ("a", "b")
+
+
+def test_two_files_are_two_places(tmp_path: Path) -> None:
+    here, there = Settings(home=tmp_path / "here"), Settings(home=tmp_path / "there")
+    assert locations(here, parse("demo")) != locations(there, parse("demo"))
 
 
 def test_the_file_is_read_again_when_it_changes_and_trusts_nobody_when_it_cannot_be(
@@ -295,6 +366,13 @@ def test_a_task_on_its_way_through_queues_keeps_its_work() -> None:
         ({"signatures": [{"keyid": "a"}]}, r"signatures\.0: must be an object"),
         ({"signatures": [{"keyid": "a", "sig": "%"}]}, r"signatures\.0\.sig: must be base64"),
         ({"signatures": [{"keyid": "a", "sig": ""}] * 9}, "of 8 at most"),
+        ({"signatures": [{"keyid": "k" * 101, "sig": ""}]}, r"signatures\.0\.keyid: has 101 characters"),
+        ({"work": '{"id":"a","command":"x","not_before":' + "9" * 399 + "}"}, r"work\.not_before: must be a time"),
+        ({"state": {"hop": {"id": "a+" + "1" * 5000, "queues": ["q"]}}}, r"state\.hop\.id"),
+        (
+            {"work": '{"id":"a+' + "1" * 5000 + '","command":"x"}', "state": {"hop": {"id": "a+2.0", "queues": ["q"]}}},
+            r"state\.hop\.id",
+        ),
         ({"command": "evil"}, "'command': unknown field in version 3"),
     ],
 )

@@ -36,13 +36,14 @@ def keys() -> None:
 @keys.command(cls=ExampleCommand, examples=("jobq keys new bob.key", "jobq keys new --hmac team.key"))
 @click.argument("file", type=_PATH)
 @click.option("--hmac", is_flag=True, help="One secret for pushing and working: weaker, each worker could sign.")
-def new(file: Path, hmac: bool) -> int:
+@json_option
+def new(file: Path, hmac: bool, as_json: bool) -> int:
     """Write a new key to FILE, which nobody else can read, and print its id."""
     from jobq.signing.keys import SigningKey  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
 
     key = SigningKey.new("hmac-sha256" if hmac else "ed25519")
     key.write_new(file)
-    terminal.put(key.id)
+    _put_id(key.id, as_json=as_json)
     terminal.say(
         f"{file} is its secret: JOBQ_SIGN_KEY_FILE={file} signs with it; `jobq keys show {file}` is for workers"
     )
@@ -51,7 +52,8 @@ def new(file: Path, hmac: bool) -> int:
 
 @keys.command(cls=ExampleCommand, examples=("jobq keys show alice.key > alice.public",))
 @click.argument("file", type=_PATH)
-def show(file: Path) -> int:
+@json_option
+def show(file: Path, as_json: bool) -> int:  # noqa: ARG001 - it is JSON in any case
     """Print what workers need to trust the key in FILE: of an Ed25519 key its public half, of HMAC the secret."""
     from jobq.signing.keys import SigningKey  # noqa: PLC0415 - as above
 
@@ -72,6 +74,8 @@ def show(file: Path) -> int:
 @click.option("--call", "calls", multiple=True, help="Only these functions, as JOBQ_ALLOW_CALLS. Repeatable.")
 @click.option("--variable", "variables", multiple=True, help="What its tasks may bring then, as JOBQ_ALLOW_VARIABLES.")
 @click.option("--comment", default="", help="Whose it is.")
+@click.option("--restore", is_flag=True, help="Trust a key again that was revoked.")
+@json_option
 def trust(
     file: Path,
     queues: tuple[str, ...],
@@ -80,6 +84,8 @@ def trust(
     calls: tuple[str, ...],
     variables: tuple[str, ...],
     comment: str,
+    restore: bool,
+    as_json: bool,
 ) -> int:
     """Trust the key in FILE, as `jobq keys show` prints it (- = standard input): write it to JOBQ_TRUSTED_KEYS.
 
@@ -92,22 +98,31 @@ def trust(
     try:
         with click.open_file(str(file), "rb") as source:
             given = TrustedKey.model_validate_json(source.read())
+        until = None if valid_for is None else datetime.now(UTC).replace(microsecond=0) + valid_for
+        limits = {"commands": commands, "calls": calls, "variables": variables, "comment": comment, "not_after": until}
+        key = TrustedKey.model_validate({**dict(given), **limits, "queues": queues or ("*",)})
+    except OverflowError:
+        raise click.BadParameter("so far ahead there is no date", param_hint="'--for'") from None
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror}") from None
     except ValidationError as error:
-        what = error.errors(include_url=False, include_input=False)[0]["msg"]
+        what = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
         raise ConfigurationError(f"this is no key as `jobq keys show` prints it: {what}") from None
-    until = None if valid_for is None else datetime.now(UTC).replace(microsecond=0) + valid_for
-    limits = {"commands": commands, "calls": calls, "variables": variables, "comment": comment, "not_after": until}
-    key = given.model_copy(update={**limits, "queues": queues or ("*",)})
-    _change(lambda known: (*(each for each in known if each.id != key.id), key))
-    terminal.put(key.id)
+
+    def with_it(known: "tuple[TrustedKey, ...]") -> "tuple[TrustedKey, ...]":
+        if not restore and any(each.id == key.id and each.revoked for each in known):
+            raise ConfigurationError(f"{key.id} is revoked; --restore trusts it again")
+        return (*(each for each in known if each.id != key.id), key)
+
+    _change(with_it)
+    _put_id(key.id, as_json=as_json)
     return 0
 
 
 @keys.command(cls=ExampleCommand, examples=("jobq keys revoke ed25519-56475aa75463474c",))
 @click.argument("id_", metavar="ID")
-def revoke(id_: str) -> int:
+@json_option
+def revoke(id_: str, as_json: bool) -> int:
     """Run nothing more that the key ID has signed: it becomes a dead letter. The key stays listed, as revoked."""
 
     def revoked(known: "tuple[TrustedKey, ...]") -> "tuple[TrustedKey, ...]":
@@ -119,6 +134,8 @@ def revoke(id_: str) -> int:
         return tuple(each.model_copy(update={"revoked": now}) if each.id == id_ else each for each in known)
 
     _change(revoked)
+    if as_json:
+        _put_id(id_, as_json=True)
     terminal.say(f"{id_} is revoked; workers see it with their next task")
     return 0
 
@@ -156,6 +173,13 @@ def check(as_json: bool) -> int:
         return 1
     terminal.say(f"JOBQ_SIGN_KEY_FILE signs as {own.id}" + (", which is trusted here" if why else ""))
     return 0
+
+
+def _put_id(id_: str, *, as_json: bool) -> None:
+    if as_json:
+        terminal.put_json({"id": id_})
+    else:
+        terminal.put(id_)
 
 
 def _read(path: Path) -> "KeyFile":

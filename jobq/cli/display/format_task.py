@@ -52,7 +52,7 @@ def as_json(body: bytes, *, env: bool) -> dict[str, Any]:
     if not env:
         fields["env"] = dict.fromkeys(task.env, HIDDEN)
     if task.work is not None and task.work.signatures:
-        fields["signed_by"] = [signature.key_id for signature in task.work.signatures]
+        fields["claimed_keys"] = [signature.key_id for signature in task.work.signatures]
     return {"task": fields}
 
 

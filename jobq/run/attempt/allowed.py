@@ -40,6 +40,8 @@ def refusal(task: Task, settings: Settings) -> str | None:
 def by_key(task: Task, key: TrustedKey) -> str | None:
     """Return why a key may not have signed this task; None = it may."""
     named = f"of its key {key.id}"
+    if (key.commands or key.calls) and all(each is None for each in (task.command, task.argv, task.call)):
+        return f"it is for a function of the worker's program, which is not among the functions {named}"
     lists = Lists(key.commands, key.calls, key.variables)
     return lists.refusal(task, f"the commands {named}", f"the functions {named}", f"the variables {named}")
 

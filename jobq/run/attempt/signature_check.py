@@ -9,11 +9,12 @@ import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.formats import strict_json
-from jobq.formats.wire_v3 import VERSION, Work, envelope, pre_authentication_encoding, work_in
+from jobq.formats.exit_rules import queues_of
+from jobq.formats.wire_v3 import VERSION, Work, envelope, pre_authentication_encoding, read, work_in
 from jobq.run.attempt import allowed
 from jobq.run.attempt.retry import Reason
 from jobq.settings import Settings
@@ -36,11 +37,13 @@ class Refused:
         why: for people.
         reason: of the dead letter; None = another worker may run it, or this one later.
         wait: until it may be run, where that is known.
+        kind: what it has in common with others, for a warning; empty = the reason, or why.
     """
 
     why: str
     reason: Reason | None = None
     wait: timedelta | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class SignatureCheck:
         if self.mode == "off":
             return None
         found = self._verified(body, now)
-        if isinstance(found, Verified) and _digest(found.work, id_) in self._succeeded:
+        if isinstance(found, Verified) and _digest(found.work) in self._succeeded:
             found = Refused("this worker has done exactly this work already", Reason.REPLAYED)
         return self._if_it_counts(id_, found) if isinstance(found, Refused) else found
 
@@ -116,7 +119,7 @@ class SignatureCheck:
         """Remember that work has been done here, so that the same bytes are not run once more."""
         if self.mode == "off" or task.work is None:
             return
-        self._succeeded[_digest(task.work, task.id)] = None
+        self._succeeded[_digest(task.work)] = None
         if len(self._succeeded) > _MOST_REMEMBERED:
             del self._succeeded[next(iter(self._succeeded))]
 
@@ -124,7 +127,7 @@ class SignatureCheck:
         """Return it, or only log, the first of each kind, what `on` would do."""
         if self.mode == "on":
             return refused
-        kind = refused.reason or refused.why
+        kind = refused.reason or refused.kind or refused.why
         if kind not in self._warned and len(self._warned) < _MOST_WARNINGS:
             self._warned.add(kind)
             would = f"make it a dead letter ({refused.reason})" if refused.reason else "leave it to others"
@@ -136,9 +139,9 @@ class SignatureCheck:
             fields = strict_json.loads(body)
             if not isinstance(fields, dict):
                 return None
-            if fields.get("version") != VERSION or "signatures" not in fields:
+            text, signatures = envelope(fields) if fields.get("version") == VERSION else ("", ())
+            if not signatures:
                 return Refused("nobody has signed it", Reason.UNSIGNED)
-            text, signatures = envelope(fields)
         except MalformedTask:
             return None  # what decodes it says what is wrong
         try:
@@ -153,10 +156,11 @@ class SignatureCheck:
             if found is None and not key.has_signed(pre_authentication_encoding(text), signature.value):
                 found = Refused(f"the signature by {key.id} is not of this work", Reason.BAD_SIGNATURE)
             if found is None:
-                return self._in_time(text, key, now)
+                return self._in_time(fields, key, now)
             refused = refused or found
-        names = ", ".join(ascii(signature.key_id)[1:-1] for signature in signatures) or "no key"
-        return refused or Refused(f"it was signed by {names}, which JOBQ_TRUSTED_KEYS does not hold")
+        names = ", ".join(ascii(signature.key_id)[1:-1] for signature in signatures)
+        unknown = Refused(f"it was signed by {names}, which JOBQ_TRUSTED_KEYS does not hold", kind="an unknown key")
+        return refused or unknown
 
     def _of_key(self, key: TrustedKey, now: float) -> Refused | None:
         state = key.state(datetime.fromtimestamp(now, UTC))
@@ -170,24 +174,32 @@ class SignatureCheck:
             return Refused(f"it was signed by {key.id}, which is not trusted for queue {self._queue}")
         return None
 
-    def _in_time(self, text: str, key: TrustedKey, now: float) -> Verified | Refused | None:
+    def _in_time(self, fields: dict[str, Any], key: TrustedKey, now: float) -> Verified | Refused | None:
         try:
-            work, _ = work_in(text)
-        except MalformedTask:
+            work, _, _ = read(fields)
+            rules = work_in(work.text)[1].get("on_exit") or ()
+            onward = queues_of(rules)
+        except (MalformedTask, ValueError, TypeError, AttributeError):  # the last three: rules that are none
             return None
+        hops = work.hops
+        if hops and (len(set(hops)) < len(hops) or not onward.issuperset(hops) or hops[-1] != self._queue):
+            return Refused(f"its signed rules do not bring it to {self._queue}", Reason.WRONG_QUEUE)
         audience = work.audience
         if audience is None or audience.location not in self._locations or self._queue not in audience.queues:
             where = "no queue" if audience is None else f"{audience.location} and {', '.join(audience.queues)}"
             return Refused(
-                f"it was signed for {where}, not for {self._queue} at {' or '.join(self._locations)}",
+                f"it was signed for {where}, not for {self._queue} at {' or '.join(self._locations)}; where that is one"
+                " place with two names, set JOBQ_AUDIENCE for pushing and working",
                 Reason.WRONG_QUEUE,
             )
         if work.not_after is None or work.not_after < now:
-            return Refused("the time for which it was signed is over", Reason.EXPIRED)
+            over = "" if work.not_after is None else f" since {datetime.fromtimestamp(work.not_after, UTC):%F %T} UTC"
+            return Refused(f"the time for which it was signed is over{over}: push it again", Reason.EXPIRED)
         if work.not_before is not None and work.not_before > now:
             return Refused("it is not due yet", wait=timedelta(seconds=min(work.not_before - now, 3600.0)))
         return Verified(work, key)
 
 
-def _digest(work: Work, id_: str) -> bytes:
-    return hashlib.blake2b(f"{id_} {work.text}".encode(), digest_size=16).digest()
+def _digest(work: Work) -> bytes:
+    """Return what one work is known by in each queue to which its rules send it; the rest of its id is not signed."""
+    return hashlib.blake2b(repr((work.hops, work.text)).encode(), digest_size=16).digest()

@@ -229,9 +229,13 @@ class _Attempt:
         """Bury what nobody is to run; leave to others, uncharged, what only this worker does not."""
         if refused.reason is not None:
             return await self._settle(MoveToDeadLetters(refused.reason, refused.why), None)
+        try:
+            _ = self._delivery.task
+        except MalformedTask as error:  # for whomever it was signed
+            return await self._settle(MoveToDeadLetters(Reason.MALFORMED, str(error)), None)
         self._events.not_allowed(refused.why)
         delay = refused.wait or neighbours.delay(self._delivery.deliveries, self._backoff())
-        return replace(await self._go_back(delay), not_allowed=True)
+        return replace(await self._go_back(delay), not_allowed=refused.wait is None)
 
     async def _go_back(self, delay: timedelta) -> DeliveryReport:
         """Put it back uncharged, for a while: it needs room that is not here, or another worker."""

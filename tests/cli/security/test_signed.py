@@ -1,6 +1,8 @@
 """A1: who may write to a queue is not who may run something on its workers, where these want signatures."""
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,6 +174,37 @@ def test_a_replay_of_what_is_done_is_no_new_task(jobq: Jobq) -> None:
 
 
 @pytest.mark.usefixtures("key")
+def test_a_replay_is_no_task_that_rules_have_brought_here(jobq: Jobq) -> None:
+    """The way through queues is not signed: a stranger's copy had a new id each time, and ran each time."""
+    jobq("demo", "push", "-c", "echo x >> ran", env=signing(jobq))
+    fields = json.loads(jobq.inside(_waiting).encode())
+    jobq("demo", "worker", env=ON)
+    for queue in ("nowhere", "demo"):
+        fields["state"]["hop"] = {"id": f"{json.loads(fields['work'])['id']}+1.{0:012x}", "queues": [queue]}
+        forged = Task.decode(json.dumps(fields).encode())
+
+        async def push(backend: Backend, task: Task = forged) -> None:
+            await backend.push([task])
+
+        jobq.inside(push)
+        jobq("demo", "worker", env=ON)
+        (letter,) = jobq("demo", "dead", "list", "--json").objects
+        assert letter["reason"] == "wrong_queue"
+        jobq("demo", "dead", "purge", "--all", "--yes")
+    assert (jobq.folder / "ran").read_text() == "x\n"
+
+
+def test_a_message_that_names_a_key_and_holds_no_task_is_a_dead_letter(jobq: Jobq) -> None:
+    KeyFile().write(jobq.folder / "trusted.json")
+    body = {"version": 3, "work": "{}", "state": {}, "signatures": [{"keyid": "x", "sig": ""}]}
+    jobq("demo", "push", "-c", "true")
+    with contextlib.closing(sqlite3.connect(jobq.home / "queues.db")) as database, database:
+        database.execute("UPDATE task SET body = ?", (json.dumps(body).encode(),))
+    jobq("demo", "worker", env=ON | {"JOBQ_TRUSTED_KEYS": str(jobq.folder / "trusted.json")})
+    assert dead(jobq) == ["malformed"]
+
+
+@pytest.mark.usefixtures("key")
 def test_what_a_signed_queue_runs_by_jobq_run_needs_no_signature(jobq: Jobq) -> None:
     assert jobq("run", "-", stdin="echo own\n", env=ON).out == "own\n"
 
@@ -208,7 +241,13 @@ def test_keys_from_the_command_line(jobq: Jobq) -> None:
     assert "would not be run here: the key is revoked" in result.err
     assert "no key ed25519-0 is trusted" in jobq("keys", "revoke", "ed25519-0", env=env, code=3).err
     assert "no key as `jobq keys show` prints it" in jobq("keys", "trust", "-", stdin="{}", env=env, code=3).err
-    jobq("keys", "trust", "-", env=env, stdin=public)
+    assert "is revoked; --restore trusts it again" in jobq("keys", "trust", "-", stdin=public, env=env, code=3).err
+    bad = jobq("keys", "trust", "-", "--restore", "--command", "^(", stdin=public, env=env, code=3)
+    assert "the command ^( is no regular expression" in bad.err
+    trusted.chmod(0o640)
+    (jobq.folder / "link").symlink_to(trusted)
+    jobq("keys", "trust", "-", "--restore", env=env | {"JOBQ_TRUSTED_KEYS": str(jobq.folder / "link")}, stdin=public)
+    assert trusted.stat().st_mode & 0o777 == 0o640, "who could read it can still"
     assert jobq("keys", "check", env=env).lines == [f"{id_}  valid  for *"]
 
 
@@ -230,5 +269,5 @@ def test_the_key_of_who_pushes_is_not_in_what_is_pushed(jobq: Jobq, key: Signing
     jobq("demo", "push", "-c", "true", env=signing(jobq))
     secret = json.loads(Path(jobq.folder / "own.key").read_text())["secret"]
     (waiting,) = jobq("demo", "peek", "--json").objects
-    assert waiting["task"]["signed_by"] == [key.id]
+    assert waiting["task"]["claimed_keys"] == [key.id]
     assert secret not in json.dumps(waiting)
