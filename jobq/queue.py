@@ -284,7 +284,7 @@ class Queue:
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
         """Cancel tasks, at most 500: what waits has ended then, what runs is stopped with its next heartbeat."""
-        return await self.journal.cancel(ids)
+        return await self.journal.cancel([TaskHandle.pushed(each) for each in ids])
 
     async def peek(self, limit: int = 10) -> list[Peeked]:
         """Look at waiting tasks."""

@@ -30,8 +30,15 @@ class TaskHandle(str):
     def of(cls, task_id: str, backend: "Backend") -> Self:
         """Return the handle of a task on an entered backend: of that life of its id which a push has returned."""
         handle = cls(task_id)
-        handle._backend, handle._pushed = backend, task_id
+        handle._backend, handle._pushed = backend, cls.pushed(task_id)
         return handle
+
+    @staticmethod
+    def pushed(task_id: str) -> str:
+        """Return an id as its push has returned it, which may know more than its text: of a handle that within."""
+        # Both are of this file; what they hold is of no use to others.
+        handle = task_id._handle if isinstance(task_id, SyncTaskHandle) else task_id  # noqa: SLF001
+        return handle._pushed if isinstance(handle, TaskHandle) else task_id  # noqa: SLF001
 
     @property
     def id(self) -> str:

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Final, TypeVar
 
 from jobq.errors import BackendUnavailable
@@ -28,7 +30,8 @@ async def ended(
 
     Args:
         journal: of their queue.
-        ids: the tasks, which were acknowledged (S1): one that is missing was cleared or purged.
+        ids: the tasks, each for itself where two have one id. They were acknowledged (S1): one that is missing was
+            cleared or purged.
         away: called each time that the service does not answer, and the wait goes on.
         lag: seconds for which the record of a task that goes on may be missing again: `Capabilities.record_lag`.
         unseen: wait without an end also for a task of which there was no record yet.
@@ -36,8 +39,8 @@ async def ended(
     Raises:
         BackendUnavailable: the service does not answer, and `away` is None.
     """
-    left = dict.fromkeys(ids)
-    seen, missed = set[str](), dict[str, float]()  # since when there is no record any more
+    left = dict(enumerate(ids))
+    seen, missed = set[int](), dict[int, float]()  # since when there is no record any more
     pause = _FIRST_PAUSE_SECONDS
 
     def is_away(error: BackendUnavailable) -> None:
@@ -49,20 +52,21 @@ async def ended(
     while left:
         began = time.monotonic()
         some = False
-        for batch in _batches(list(left)):
-            found = {record.id: record for record in await patiently(lambda: journal.find(batch), is_away)}  # noqa: B023 - called at once
-            for id_ in batch:
+        for batch in _batches(left):
+            asked = [id_ for _, id_ in batch]
+            found = {record.id: record for record in await patiently(partial(journal.find, asked), is_away)}
+            for number, id_ in batch:
                 record = found.get(id_)
                 if record is not None:
-                    seen.add(id_)
-                    missed.pop(id_, None)
+                    seen.add(number)
+                    missed.pop(number, None)
                     is_over = record.state.is_final
-                elif id_ in seen:
-                    is_over = began - missed.setdefault(id_, began) >= lag
+                elif number in seen:
+                    is_over = began - missed.setdefault(number, began) >= lag
                 else:
                     is_over = not unseen
                 if is_over:
-                    del left[id_]
+                    del left[number]
                     some = True
                     yield id_, record
         if left:
@@ -84,5 +88,11 @@ async def patiently(ask: Callable[[], Awaitable[T]], away: Callable[[BackendUnav
         pause = min(2 * pause, _LONGEST_PAUSE_AWAY_SECONDS)
 
 
-def _batches(ids: list[str]) -> Iterable[list[str]]:
-    return (ids[start : start + MOST_IDS] for start in range(0, len(ids), MOST_IDS))
+def _batches(left: dict[int, str]) -> list[list[tuple[int, str]]]:
+    """Divide what is asked for, so that no two of one id are asked for at once: their records would be told by it."""
+    times = Counter[str]()
+    turns: dict[int, list[tuple[int, str]]] = {}
+    for number, id_ in left.items():
+        times[id_] += 1
+        turns.setdefault(times[id_], []).append((number, id_))
+    return [turn[start : start + MOST_IDS] for turn in turns.values() for start in range(0, len(turn), MOST_IDS)]

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
+from jobq.errors import BackendUnavailable, LockLost, MalformedTask, SettlementUnknown
 from jobq.journal.records import TaskState
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
@@ -348,10 +348,14 @@ async def test_what_is_back_before_its_copy_is_due_is_not_run(
     assert await state(queue, task.id) == "scheduled"
 
 
+@pytest.mark.parametrize("saves", [False, True], ids=["", "checkpoint"])
 async def test_s1_a_retry_that_waits_is_not_taken_for_an_original_of_what_was_pushed_since(
-    stage: Stage, azurite: Azurite
+    stage: Stage, azurite: Azurite, saves: bool
 ) -> None:
-    """One `Task` at the head of a module, pushed again and again: its retry was completed, and never ran."""
+    """One `Task` at the head of a module, pushed again and again: its retry was completed, and never ran.
+
+    Or it was put off each 30 s for ever, once the later one had saved a checkpoint in the row that both have.
+    """
     queue, _ = await _journaled(stage, azurite)
     task = await _pushed(queue)
     (first,) = await queue.receive(1, None, NOW)
@@ -363,10 +367,16 @@ async def test_s1_a_retry_that_waits_is_not_taken_for_an_original_of_what_was_pu
     await queue.push([task])
     (again,) = await queue.receive(1, None, NOW)
     assert again.fencing > first.fencing
+    if saves:
+        await again.checkpoint("half")
     await again.settle(MoveToDeadLetters("failed", "exit code 3"))
     await written(queue)
     (retry,) = await queue.receive(1, None, timedelta(seconds=10))
     assert retry.fencing[:2] == (first.fencing.epoch, 1)
+    assert retry.checkpoint_value is None
+    if saves:
+        with pytest.raises(MalformedTask, match="the same Task was pushed again"):
+            await retry.checkpoint("of the first")
     await retry.settle(Complete(GOOD))
 
 

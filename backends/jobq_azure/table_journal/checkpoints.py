@@ -24,11 +24,17 @@ class Claim:
         id: the task's.
         life: what distinguishes it from any other that has, had or gets this id.
         fencing: of the delivery.
+        origin: what all copies of the task have in common, and no other task; "" = nobody knows.
     """
 
     id: str
     life: str
     fencing: FencingNumber
+    origin: str = ""
+
+
+class _AnothersRow(Exception):
+    """A later task that was made of the same `Task` has the row."""
 
 
 class Checkpoints:
@@ -47,12 +53,18 @@ class Checkpoints:
     async def taken_over(self, held: Claim, seconds: float) -> str | None:
         """Return what was saved last, and keep out any that held the task before; None = nothing was saved.
 
+        One `Task` that was pushed twice has one row: of the two only the later one keeps a checkpoint, and the other
+        starts without.
+
         Raises:
+            LockLost: a later attempt holds the task.
             BackendUnavailable: nobody knows within so long.
         """
         try:
             async with asyncio.timeout(seconds):
                 row = await self._replaced(held, lambda row: None if row is None else rows.taken(row, "Value"))
+        except _AnothersRow:
+            return None
         except (NoAnswer, TimeoutError) as error:
             raise BackendUnavailable(str(error) or f"{self._wire.place}: no answer in time") from None
         return row.decode(errors="replace") if row else None
@@ -63,7 +75,7 @@ class Checkpoints:
         Raises:
             LockLost: one does, or this one has, under a higher number.
             SettlementUnknown: the answer was lost; it may be repeated.
-            MalformedTask: it cannot be kept.
+            MalformedTask: it cannot be kept, or a later task that was made of the same `Task` keeps one.
         """
         try:
             data = value.encode()
@@ -71,6 +83,8 @@ class Checkpoints:
             raise MalformedTask("holds half a surrogate pair, which is no text", "checkpoint") from None
         try:
             await self._replaced(held, lambda _: data, number)
+        except _AnothersRow:
+            raise MalformedTask("is not kept: the same Task was pushed again, and that one keeps its own") from None
         except NoAnswer as error:
             raise SettlementUnknown(str(error)) from None
 
@@ -83,6 +97,8 @@ class Checkpoints:
             row = await self._wire.get(self._queue, key)
             etag = "" if row is None else str(row["odata.etag"])
             if row is not None and rows.fencing_in(row["Fencing"]) > held.fencing:
+                if held.origin and row.get("Origin", held.origin) != held.origin:
+                    raise _AnothersRow
                 raise LockLost("a later attempt holds this task")
             if (
                 row is not None
@@ -93,6 +109,8 @@ class Checkpoints:
                 raise LockLost(f"a newer checkpoint of task {held.id} was saved before this one")
             data = change(row)
             values: dict[str, Any] = {"Fencing": rows.order(held.fencing), "At": time.time()}
+            if held.origin:
+                values["Origin"] = held.origin
             values["Number"] = float(number or 0)  # in a table an integer has 32 bits
             rows.put(values, "Value", data or b"")
             verb = Verb.REPLACE if etag else Verb.INSERT

@@ -216,7 +216,8 @@ def has_been_delivered(inner: Delivery) -> bool:
 
 def claim_of(inner: Delivery) -> Claim:
     """Return who holds a task, for its checkpoint."""
-    return Claim(id=inner.id, life=rows.moment(inner.task.created) or origin_of(inner), fencing=inner.fencing)
+    origin = origin_of(inner)
+    return Claim(id=inner.id, life=rows.moment(inner.task.created) or origin, fencing=inner.fencing, origin=origin)
 
 
 def origin_of(inner: Delivery) -> str:

@@ -1,7 +1,8 @@
 """`jobq QUEUE push --wait`: prints each task that ends, and ends with the worst exit code."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -40,7 +41,7 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
     journal = journal_of(backend)
     worst = done = failed = 0
     away = _Away()
-    left_ids = dict.fromkeys(ids)
+    left_ids = Counter(ids)  # two tasks may have one id
     try:
         with Bar("waiting", len(ids)) as bar:
             async with _until_hopeless(backend, left_ids, timeout):
@@ -51,10 +52,10 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
                     if record is None:
                         worst, failed = max(worst, 1), failed + 1
                         terminal.say(f"{id_} is not known any more: it was cleared or purged", is_error=True)
-                        del left_ids[id_]
+                        left_ids -= Counter([id_])
                         continue
                     result = await patiently(lambda: result_of(journal, record), away.say)  # noqa: B023 - called at once
-                    del left_ids[id_]
+                    left_ids -= Counter([id_])
                     code = exit_code_of(result)
                     worst, failed = max(worst, code), failed + bool(code)
                     if as_json:
@@ -67,13 +68,13 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
         raise Interrupted(left(len(ids) - done, len(ids))) from None
     except TimeoutError:
         worst = max(worst, BackendUnavailable.exit_code)
-        for id_ in left_ids:
+        for id_ in left_ids.elements():
             if as_json:
                 terminal.put_json({"id": id_, "state": "unknown", "outcome": "unknown"})
             else:
                 terminal.say(f"{id_} outcome unknown: `jobq QUEUE status {id_}` shows what is recorded of it later")
     if not as_json:
-        others = ((failed, "did not"), (len(left_ids), "unknown"))
+        others = ((failed, "did not"), (left_ids.total(), "unknown"))
         rest = "".join(f", {count} {what}" for count, what in others if count)
         terminal.say(f"{done - failed} of {len(ids)} succeeded{rest}")
     return worst
@@ -81,7 +82,7 @@ async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, tim
 
 @asynccontextmanager
 async def _until_hopeless(
-    backend: "Backend", left_ids: Collection[str], timeout: timedelta | None
+    backend: "Backend", left_ids: "Counter[str]", timeout: timedelta | None
 ) -> AsyncIterator[None]:
     """Raise TimeoutError when the time is over, or when no record can be expected any more.
 
@@ -104,8 +105,8 @@ async def _until_hopeless(
                     if empty_since is None:
                         empty_since = loop.time()
                         terminal.say(
-                            f"the queue is empty, and nobody has recorded what became of {len(left_ids)} tasks; waiting"
-                            f" for that {durations.show(2 * lease)} more at most",
+                            f"the queue is empty, and nobody has recorded what became of {left_ids.total()} tasks;"
+                            f" waiting for that {durations.show(2 * lease)} more at most",
                             is_error=True,
                         )
                     elif loop.time() - empty_since >= 2 * lease:

@@ -10,11 +10,12 @@ import pytest
 
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Canceled
+from jobq.journal.wait_for_end import ended
 from jobq.queue import Queue
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import OutcomeKind, Task, TaskResult
-from jobq.task_handle import TaskHandle
+from jobq.task_handle import SyncTaskHandle, TaskHandle
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.cancel_requests import CancelRequest
@@ -68,6 +69,35 @@ async def test_what_is_pushed_while_its_former_runs_is_known_to_others(stage: St
         await former.settle(Complete(GOOD))
         await written(queue)
         assert [each.state for each in await other.journal.find(["train"])] == ["scheduled"], "the end is another's"
+
+
+async def test_s11_a_queue_that_is_given_a_handle_means_its_task(stage: Stage) -> None:
+    """`Queue.cancel([handle])` took the text of the handle alone, and stopped the latest task of that id."""
+    queue = await journaled(stage)
+    (_, first), (_, second) = await _pushed(queue), await _pushed(queue)
+    older, newer = sorted(await queue.receive(2, LEASE, NOW), key=lambda each: each.task.created or 0.0)
+    await older.settle(BAD)
+    await written(queue)
+    program = Queue(queue, Settings())
+    assert [(await program.status(each)).state for each in (first, second)] == ["dead", "running"]
+    assert (await program.task(first).status()).state == "dead"
+    blocking = SyncTaskHandle.of(first, asyncio.run)
+    assert await program.cancel([blocking]) == [Canceled.ENDED]
+    await queue._cancel_requests._cancel_requested([newer])  # type: ignore[list-item]
+    assert not newer.cancel_requested
+
+
+async def test_s5_who_waits_for_two_tasks_of_one_id_hears_of_both(stage: Stage) -> None:
+    """`push --wait` heard of one, and ended with 0 where the other was dead."""
+    queue = await journaled(stage)
+    handles = [(await _pushed(queue))[1] for _ in range(2)]
+    older, newer = sorted(await queue.receive(2, LEASE, NOW), key=lambda each: each.task.created or 0.0)
+    await newer.settle(Complete(GOOD))
+    await older.settle(BAD)
+    await written(queue)
+    ids = [TaskHandle.pushed(each) for each in handles]
+    found = [record async for _, record in ended(queue.journal, [*ids, "train"])]
+    assert sorted(record.state for record in found if record is not None) == ["dead", "succeeded", "succeeded"]
 
 
 async def test_s11_a_handle_cancels_its_own_task(stage: Stage) -> None:
