@@ -372,7 +372,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a record that is missing for a moment was cleared",
         file="jobq/journal/wait_for_end.py",
-        text="is_over = began - missed.setdefault(id_, began) >= lag",
+        text="is_over = began - missed.setdefault(number, began) >= lag",
         wrong="is_over = True",
         test="tests/journal/test_results.py::test_s5_what_runs_is_not_told_as_cleared",
     ),
