@@ -42,6 +42,7 @@ _COMMANDS: Final = {
         "dead": ("jobq.cli.commands.dead", "List, show, retry or purge dead letters."),
     },
     "Manage": {
+        "check": ("jobq.cli.commands.check", "Find what is wrong with a queue, or its service."),
         "create": ("jobq.cli.commands.queue", "Make the queue; a first push does it too."),
         "cancel": ("jobq.cli.commands.cancel", "End tasks that wait, stop those that run."),
         "clear": ("jobq.cli.commands.queue", "Delete all tasks but dead letters."),
