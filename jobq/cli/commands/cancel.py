@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from jobq.cli import whole_ids
 from jobq.cli.commands.status import say_missing
 from jobq.cli.common import ExampleCommand, json_option, with_queue
 from jobq.cli.display import format_task, terminal
@@ -63,7 +64,7 @@ def cancel(
             return 1
         counts: dict[str, int] = {}
         missing: list[str] = []
-        batches = _given(ids) if ids else _found(journal, conditions)
+        batches = _given(await whole_ids.of_tasks(backend, ids)) if ids else _found(journal, conditions)
         async for batch in batches:
             for id_, answer in zip(batch, await journal.cancel(batch), strict=True):
                 counts[answer] = counts.get(answer, 0) + 1

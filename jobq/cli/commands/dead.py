@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from jobq.cli import whole_ids
 from jobq.cli.common import ExampleCommand, SuggestingGroup, json_option, with_queue
 from jobq.cli.display import format_task, terminal
 from jobq.cli.display.progress_bar import Bar
@@ -119,7 +120,8 @@ def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
     """Show all of one dead letter: why it died, the end of its output, its task, or the bytes that are none."""
 
     async def work(backend: "Backend") -> int:
-        letter = await _find(backend, id_)
+        (whole_id,) = await whole_ids.of_dead_letters(backend, [id_])
+        letter = await _find(backend, whole_id)
         if letter is None:
             return _say_missing([id_], as_json=as_json)
         if as_json:
@@ -231,7 +233,7 @@ async def _meant(
     backend: "Backend", ids: tuple[str, ...], where: tuple[str, ...], group: str | None
 ) -> tuple[str, ...]:
     if not where and group is None:
-        return ids
+        return tuple(await whole_ids.of_dead_letters(backend, ids))
     from jobq.cli.display import dead_letter_groups  # noqa: PLC0415 - as above
 
     return tuple(await dead_letter_groups.chosen(backend, where, group))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from jobq.cli import whole_ids
 from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, spec_of, with_queue
 from jobq.cli.display import format_journal, terminal
 from jobq.errors import ConfigurationError
@@ -37,10 +38,11 @@ def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
         from jobq.journal.store import MOST_IDS, journal_of  # noqa: PLC0415 - --help must not pay for pydantic
 
         journal = journal_of(backend)
+        asked = await whole_ids.of_tasks(backend, ids)
         found: dict[str, TaskRecord] = {}
-        for start in range(0, len(ids), MOST_IDS):
-            found |= {record.id: record for record in await journal.find(ids[start : start + MOST_IDS])}
-        for number, id_ in enumerate(dict.fromkeys(id_ for id_ in ids if id_ in found)):
+        for start in range(0, len(asked), MOST_IDS):
+            found |= {record.id: record for record in await journal.find(asked[start : start + MOST_IDS])}
+        for number, id_ in enumerate(dict.fromkeys(id_ for id_ in asked if id_ in found)):
             if as_json:
                 terminal.put_json(format_journal.record_as_json(found[id_]))
                 continue
@@ -48,7 +50,7 @@ def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
                 terminal.put("")
             for label, text in format_journal.details(found[id_]):
                 terminal.put(f"{label + ':':<14}{text}")
-        return say_missing([id_ for id_ in ids if id_ not in found], as_json=as_json)
+        return say_missing([id_ for id_ in asked if id_ not in found], as_json=as_json)
 
     return with_queue(ctx, work)
 
@@ -102,12 +104,13 @@ def history(ctx: click.Context, id_: str, as_json: bool) -> int:
         from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
 
         journal = journal_of(backend)
-        found = await journal.find([id_])
+        (task_id,) = await whole_ids.of_tasks(backend, [id_])
+        found = await journal.find([task_id])
         if not found:
             return say_missing([id_], as_json=as_json)
-        for attempt in await journal.attempts(id_):
+        for attempt in await journal.attempts(task_id):
             if as_json:
-                terminal.put_json({"id": id_, **format_journal.attempt_as_json(attempt)})
+                terminal.put_json({"id": task_id, **format_journal.attempt_as_json(attempt)})
             else:
                 terminal.put(format_journal.attempt_line(attempt))
         record = found[0]
