@@ -11,12 +11,8 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
-<<<<<<< HEAD
-from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
-from jobq.examination import Finding
-=======
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
->>>>>>> h3
+from jobq.examination import Finding
 from jobq.journal.records import this_holder
 from jobq.journal.retention import JournalCap
 from jobq.servable import (
