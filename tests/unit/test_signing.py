@@ -196,7 +196,7 @@ def test_warn_names_what_is_wrong_once(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_a_task_that_is_too_large_with_its_signature_is_not_pushed(tmp_path: Path) -> None:
-    task = Task.new(command='"' * 400_000)
+    task = Task.new(call="m:f", kwargs={"text": '"' * 300_000})  # quoted again in what is signed
     with pytest.raises(MalformedTask, match="bytes, at most"):
         _signed(task, tmp_path)
 
@@ -237,7 +237,7 @@ def test_a_rule_has_room_for_its_queue(tmp_path: Path) -> None:
 
     def signed(size: int) -> Task | None:
         with contextlib.suppress(MalformedTask):
-            return signer.sign([Task.new(command="x" * size, on_exit=(f"3=queue:{name}",))])[0]
+            return signer.sign([Task.new(call="m:f", kwargs={"text": "x" * size}, on_exit=(f"3=queue:{name}",))])[0]
         return None
 
     least, most = 900_000, 1_048_576
