@@ -57,6 +57,12 @@ def _text(text: str) -> str:
     return text
 
 
+def _filled(text: str) -> str:
+    if not text:
+        raise ValueError("is empty")
+    return _text(text)
+
+
 def _variable_name(text: str) -> str:
     if not text or "=" in text:
         raise ValueError("is not the name of an environment variable")
@@ -90,7 +96,7 @@ def _rule(text: str) -> str:
 _T = TypeVar("_T", bound=BaseModel)
 _Rule = Annotated[str, AfterValidator(_rule)]
 _Text = Annotated[str, AfterValidator(_text)]
-_Filled = Annotated[str, Field(min_length=1), AfterValidator(_text)]
+_Filled = Annotated[str, AfterValidator(_filled)]
 _Name = Annotated[str, AfterValidator(_variable_name)]
 _Function = Annotated[str, AfterValidator(_function)]
 _Moment = Annotated[float, AfterValidator(_moment)]
@@ -334,7 +340,8 @@ class Task(_Frozen):
             queue: where it goes on.
             origin: the queue that it comes from.
         """
-        id_ = task_ids.sent_on(self.id, f"{origin} {self.epoch} {self.created} {self.id}")
+        first, hops = (self.id, 0) if self.work is None else (self.work.id, len(self.work.hops))
+        id_ = task_ids.sent_on(first, hops + 1, f"{origin} {self.epoch} {self.created} {self.id}")
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
         work = self.work and replace(self.work, hops=(*self.work.hops, queue))
         return self.model_copy(update={**dict(_State()), "id": id_, "on_exit": rules or None, "work": work})

@@ -122,6 +122,40 @@ def test_failures_are_counted_and_end_in_the_dead_letters(api: Caller) -> None:
     assert "no such file" in dead["description"]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("a\0b", "x" * 65537, "é" * 32769, "𝄞" * 16385, "\x1dother"),
+        *("\x1djobq files a\n" + "é" * 32769, "\x1djobq files " + "a" * 1025, "\x1djobq files \0"),
+    ],
+    ids=lambda value: ascii(value)[1:20],
+)
+def test_a_checkpoint_that_no_attempt_could_be_given_is_refused(api: Caller, value: str) -> None:
+    """S9: it was saved, and then no attempt could be started."""
+    task_id = api.pushed()
+    receipt = {"receipt": api.claimed()["receipt"]}
+    error = api("PUT", f"/tasks/{task_id}/checkpoint", receipt | {"value": value}, 400)
+    assert code_of(error) == "malformed_request"
+    for good in ("x" * 65536, "\x1djobq files " + "a" * 1000 + "\n" + "é" * 32768):
+        api("PUT", f"/tasks/{task_id}/checkpoint", receipt | {"value": good}, 202)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"command": "true #" + "x" * 140_000},
+        {"version": 2, "id": "long", "command": "true #" + "x" * 140_000},
+        {"version": 2, "id": "long", "argv": ["true", *["a"] * 240_000]},
+        {"command": "true", "env": {f"a{number}": "" for number in range(2**16 + 1)}},
+    ],
+    ids=lambda fields: str(len(str(fields))),
+)
+def test_what_no_program_can_be_given_is_refused(api: Caller, fields: dict[str, Any]) -> None:
+    """It was queued, and given up after four starts that failed."""
+    error = api("POST", "/tasks", {"tasks": [fields]}, 400)
+    assert code_of(error) in {"malformed_task", "malformed_request"}
+
+
 def test_a_requeue_raises_counts_and_changes_nothing_else(api: Caller) -> None:
     """Who may settle a task must not make another worker run what nobody pushed (S2), nor run it for ever (S7)."""
     task_id = api.pushed()

@@ -229,6 +229,22 @@ def test_a_key_for_commands_signs_no_work_of_callbacks() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "id_", ["x", "x+999999999", "x+999999968", "x+999999967", "x+999999966.0123456789ab", "x+1+007", "y" * 99 + "+"]
+)
+def test_any_id_goes_through_all_the_queues_that_its_rules_name(id_: str, tmp_path: Path) -> None:
+    """S1: a count with a digit more than is read made it malformed in the next queue."""
+    queues = [f"q{number}" for number in range(32)]
+    rules = tuple(f"{number + 1}=queue:{queue}" for number, queue in enumerate(queues))
+    signed = Task.decode(_signed(Task.new(command="x", id=id_, on_exit=rules), tmp_path))
+    plain, ids = Task.new(command="x", id=id_, on_exit=rules), {id_}
+    for queue in queues:
+        signed = Task.decode(signed.sent_on(queue, "demo").encode())
+        plain = Task.decode(plain.sent_on(queue, "demo").encode())
+        ids |= {signed.id, plain.id}
+    assert len(ids) == 1 + 2 * len(queues)
+
+
 def test_a_rule_has_room_for_its_queue(tmp_path: Path) -> None:
     """The largest signed task that can be pushed can be sent on, and be counted there."""
     key_named("ed25519", ED25519_ID).write_new(tmp_path / "own.key")
