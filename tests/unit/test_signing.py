@@ -245,6 +245,17 @@ def test_any_id_goes_through_all_the_queues_that_its_rules_name(id_: str, tmp_pa
     assert len(ids) == 1 + 2 * len(queues)
 
 
+def test_a_push_is_repeated_with_another_key(tmp_path: Path) -> None:
+    """S8: a resumed push could not go on after its key was replaced; without any it is another submission."""
+    task = Task.new(command="x", id="x")
+    signed = []
+    for key in ("old", "new"):
+        key_named("ed25519", key).write_new(tmp_path / key)
+        signed += Signer(Settings(sign_key_file=tmp_path / key), "embedded", "demo").sign([task])
+    assert signed[0].encode() != signed[1].encode()
+    assert signed[0].fingerprint() == signed[1].fingerprint() != task.fingerprint()
+
+
 def test_a_rule_has_room_for_its_queue(tmp_path: Path) -> None:
     """The largest signed task that can be pushed can be sent on, and be counted there."""
     key_named("ed25519", ED25519_ID).write_new(tmp_path / "own.key")
