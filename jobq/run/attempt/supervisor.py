@@ -15,6 +15,7 @@ from jobq.errors import ConfigurationError, JobqError, MalformedTask
 from jobq.events import Events
 from jobq.formats import durations
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
+from jobq.lease.outage import Outage
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
@@ -93,6 +94,11 @@ class Supervisor:
     chance: random.Random = field(default_factory=random.Random)
 
     @cached_property
+    def outage(self) -> Outage:
+        """What the queue's service does not answer, of all that is asked here."""
+        return Outage(self.clock, f"queue {self.backend.name}")
+
+    @cached_property
     def onward(self) -> OnwardQueues:
         """Where a task's rule may send it on."""
         return OnwardQueues(self.settings.onward_queues)
@@ -158,6 +164,7 @@ class _Attempt:
             clock=supervisor.clock,
             on_extended=self._deadline.move,
             on_renewal=self._events.renewed,
+            outage=supervisor.outage,
         )
         self._checkpoints: AttemptCheckpoints | None = None
         self._save_by = 0.0  # boottime in seconds
@@ -433,6 +440,7 @@ class _Attempt:
             attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.interrupted.is_set() else None,
             stopping=self._with.stopping,
             record=lambda settled: self._journal.record(settled, outcome),
+            outage=self._with.outage,
         )
 
     async def _let_go(self) -> DeliveryReport:
@@ -443,6 +451,7 @@ class _Attempt:
             capabilities=self._with.backend.capabilities,
             clock=self._with.clock,
             stopping=self._with.stopping,
+            outage=self._with.outage,
         )
         if settled is Settled.YES:
             self._events.released()

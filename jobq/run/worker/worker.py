@@ -231,6 +231,7 @@ class Worker:
             attempts=self._attempts,
             comes_back=lambda: self._empty.is_expected,
             chance=self._host.chance,
+            outage=supervisor.outage,
         )
         try:
             while self._left and not self._stopping.receiving.is_set():
