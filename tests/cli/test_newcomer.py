@@ -1,5 +1,6 @@
 """What somebody types in the first hour, slip of the finger included: what is said, and the exit code."""
 
+import json
 import shlex
 import signal
 import subprocess
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from jobq.backend import Backend
 from jobq.errors import MalformedTask
 from jobq.queue import connect as jobq_connect
-from jobq.task import Task
+from jobq.task import Budgets, Task
 from tests.cli.conftest import Jobq
 
+_AS_PUSHED = Budgets(retries=3, preemptions=100, crashes=3)
 TYPED: list[tuple[str, str, int]] = [
     ("jobq", "Usage: jobq [QUEUE] COMMAND", 2),
     ("jobq help", "Queue commands.", 0),
@@ -63,6 +66,83 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo push tasks.txt", "cannot read tasks.txt: No such file or directory", 2),
     ("jobq config --chnged", "No such option '--chnged'", 2),
 ]
+
+
+# On a queue with tasks and a dead letter, see `filled`.
+TYPED_LATER: list[tuple[str, str, int]] = [
+    ("jobq demo push --id train-1 -c 'echo one'", "queued 0 tasks on demo; 1 was there already, and nothing", 0),
+    ("jobq demo push --id train-1 -c 'echo two'", "task id 'train-1' is taken by a task with another payload", 1),
+    ("jobq demo push --id train-2 -c 'echo two'", "queued 1 task on demo", 0),
+    ("jobq demo push named.txt", "queued 1 task on demo; 1 was there already, and nothing was changed", 0),
+    ("jobq demo push bad.txt", "go on behind it with: tail -n +3 bad.txt | jobq demo push -", 2),
+    ("jobq demo peek", "train-12 0 echo twelve", 0),
+    ("jobq demo peek --full", "train-12 0 echo twelve", 0),
+    ("jobq demo peek -n 0", "0 is not in the range", 2),
+    ("jobq demo ps", "nothing runs", 0),
+    ("jobq demo ps --full", "nothing runs", 0),
+    ("jobq demo status train-", "train- is a part of several ids: train-1, train-12", 2),
+    ("jobq demo status rain-12", "rain-12 is train-12", 0),
+    ("jobq demo status train-1", "state: ready", 0),
+    ("jobq demo status nothing", "no task with the id nothing is known", 4),
+    ("jobq demo logs ain-12", "ain-12 is train-12", 0),
+    ("jobq demo logs in-1", "in-1 is a part of several ids", 2),
+    ("jobq demo history ain-12", "now: ready", 0),
+    ("jobq demo cancel ain-12", "canceled 1 task that waited", 0),
+    ("jobq demo cancel train", "train is a part of several ids", 2),
+    ("jobq demo cancel", "give the IDs of tasks, or --where, or --all; one of them", 2),
+    ("jobq demo cancel --all", "there is no terminal to ask on; add --yes", 2),
+    ("jobq demo dead list", "failed 4 times; last: exit code 3 exit 3", 0),
+    ("jobq demo dead list --full", "failed 4 times; last: exit code 3 exit 3", 0),
+    ("jobq demo dead show lost", "description: failed 4 times; last: exit code 3", 0),
+    ("jobq demo dead show los", "no dead letter with the id los", 4),
+    ("jobq demo dead show lost-ta", "lost-ta is lost-task", 0),
+    ("jobq demo dead retry lost", "retried 1 dead letter", 0),
+    ("jobq demo dead purge lost", "purged 1 dead letter", 0),
+    ("jobq demo dead retry", "give the IDs of dead letters (`dead list` shows them), or --all", 2),
+    ("jobq demo size", "visible leased scheduled dead 2 0 0 1", 0),
+    ("jobq empty pull", "no task on empty", 4),
+    ("jobq empty pull --json", '{"id": null, "result": "none"}', 4),
+    (
+        "jobq empty worker --visibility-timeout 5s",
+        "a lease of 5s is shorter than 10s; raise --visibility-timeout to 10s",
+        3,
+    ),
+    (
+        "JOBQ_LOCK_LOST_BEHAVIOR=sigterm jobq empty worker --visibility-timeout 30s",
+        "lower JOBQ_LOCK_LOST_GRACE below 9s, or raise --visibility-timeout to 34s",
+        3,
+    ),
+    ("JOBQ_LOCK_LOST_BEHAVIOR=sigterm jobq empty worker --visibility-timeout 34s", "worker stopped", 0),
+    ("jobq postgresql://127.0.0.1:1/db/q size", "127.0.0.1:1/db: cannot connect (ConnectionRefusedError: Connect", 75),
+    ("jobq postgresql://127.0.0.1:1/db/q size", "Does the server run there, and is its port open to this machine?", 75),
+    ("jobq http://127.0.0.1:1/q size", "does `jobq serve` run there, and is its port open to this machine?", 75),
+]
+
+
+@pytest.fixture
+def filled(jobq: Jobq) -> Jobq:
+    jobq.kill_tasks(Task(id="lost-task", command="exit 3"))
+    jobq.fill(
+        Task.new(id="train-1", command="echo one", budgets=_AS_PUSHED), Task.new(id="train-12", command="echo twelve")
+    )
+    (jobq.folder / "bad.txt").write_text('true\n{"command": 3}\ntrue\n')
+    lines = [{"id": "train-1", "command": "echo one"}, {"id": "train-3", "command": "true"}]
+    (jobq.folder / "named.txt").write_text("\n".join(map(json.dumps, lines)))
+
+    async def empty(backend: Backend) -> None:
+        await backend.create()
+
+    jobq.inside(empty, "empty")
+    return jobq
+
+
+@pytest.mark.parametrize(("typed", "said", "code"), TYPED_LATER, ids=[typed for typed, _, _ in TYPED_LATER])
+def test_typed_later(filled: Jobq, typed: str, said: str, code: int) -> None:
+    before, after = typed.split("jobq ", 1)
+    env = dict(word.split("=", 1) for word in before.split())
+    result = filled(*shlex.split(after), env=env, code=code)
+    assert said in " ".join((result.out + result.err).split()), result
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize(("typed", "said", "code"), TYPED, ids=[typed for typed, _, _ in TYPED])

@@ -18,7 +18,7 @@ from jobq.cli.common import (
     with_queue,
 )
 from jobq.cli.display import terminal
-from jobq.cli.submit.push_options import call_of, check_rules, check_sources, kwargs_of, variables_of
+from jobq.cli.submit.push_options import call_of, check_priority, check_rules, check_sources, kwargs_of, variables_of
 from jobq.errors import JobqError
 
 if TYPE_CHECKING:
@@ -208,7 +208,9 @@ def push(
                 lambda backend: _awaited(
                     backend,
                     echo,
-                    LinePush(pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx)).run,
+                    LinePush(
+                        pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx), backend
+                    ).run,
                 ),
                 settings,
                 interruptible=True,
@@ -225,7 +227,9 @@ def push(
             raise click.UsageError(
                 f"--id: the service of {backend.name} does not know an id again, so a second push would run it twice"
             )
-        return await _awaited(backend, echo, lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks))
+        return await _awaited(
+            backend, echo, lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks, backend)
+        )
 
     code = with_queue(ctx, push_them, settings, interruptible=True)
     echo.check()
@@ -252,6 +256,7 @@ def _check_wait(wait: bool, wait_timeout: timedelta | None) -> None:
 
 async def _awaited(backend: "Backend", echo: "Echo", push_all: "Callable[[], Awaitable[int]]") -> int:
     """Push, and then, if that is wanted, wait for the end of what was pushed."""
+    check_priority(backend)
     if echo.kept is None:
         return await push_all()
     from jobq.cli.interrupts import Interrupted  # noqa: PLC0415 - most pushes do not wait
@@ -292,6 +297,7 @@ def _push_resumably(
     walked = WalkedFile(Path(file))
 
     async def work(backend: "Backend") -> int:
+        check_priority(backend)
         queue, creates = parse(spec_of(ctx, settings)), not no_create
         says = not echo.as_json
         async with cursor_of(backend, queue, settings, f"push:{name}", creates=creates, says=says) as cursor:

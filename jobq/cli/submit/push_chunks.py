@@ -12,6 +12,7 @@ from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
 from jobq.cli.submit.create_queue import say_created
+from jobq.cli.submit.known_ids import known_ids
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.submit.input_lines import Input, TaskOptions
 from jobq.submit.line_batches import NumberedTask, line_batches
@@ -76,8 +77,9 @@ def pusher_to(backend: Backend, echo: Echo, *, creates: bool = True) -> Pusher:
     )
 
 
-async def push_given(pusher: Pusher, tasks: list[Task]) -> int:
+async def push_given(pusher: Pusher, tasks: list[Task], backend: Backend) -> int:
     """Queue tasks that came from the command line; return the exit code."""
+    known = await known_ids(backend, tasks)
     try:
         await pusher.push_all(tasks)
     except JobqError as error:
@@ -86,6 +88,7 @@ async def push_given(pusher: Pusher, tasks: list[Task]) -> int:
         raise
     except asyncio.CancelledError:
         raise Interrupted(pusher.summary(), pusher.doubtful) from None
+    pusher.known += len(known)
     terminal.say(pusher.summary())
     return 0
 
@@ -98,10 +101,12 @@ class LinePush:
         source: where the lines come from.
         template: makes tasks of them.
         again: the command line that would read the rest from standard input, for messages.
+        backend: the pusher's.
     """
 
-    def __init__(self, pusher: Pusher, source: Input, template: TaskOptions, again: str) -> None:
+    def __init__(self, pusher: Pusher, source: Input, template: TaskOptions, again: str, backend: Backend) -> None:
         self._pusher = pusher
+        self._backend = backend
         self._source = source
         self._template = template
         self._again = again
@@ -139,6 +144,7 @@ class LinePush:
     async def _push(self, batch: list[NumberedTask]) -> None:
         """Push these lines, and know afterwards, however that ended, which may be queued."""
         before = self._pusher.count
+        known = await known_ids(self._backend, [task for _, task in batch])
         try:
             await self._pusher.push_to_its_end([task for _, task in batch])
         except (DuplicateTask, MalformedTask):
@@ -154,6 +160,7 @@ class LinePush:
             elif self._pusher.count > before:
                 self._next_line = batch[-1][0] + 1
             raise
+        self._pusher.known += len(known)
         self._next_line = batch[-1][0] + 1
 
     def _doubt(self, batch: list[NumberedTask], ids: Sequence[str]) -> None:
@@ -171,13 +178,18 @@ class LinePush:
     def _refuse(self, number: int, error: JobqError) -> NoReturn:
         refused = type(error)(f"{self._source.name}, line {number}: {error}")
         self._next_line = number
-        refused.add_note(self._how_to_go_on())
+        refused.add_note(self._how_to_go_on(skipped=1))
         raise refused from None
 
-    def _how_to_go_on(self) -> str:
-        """Return which lines are queued, which may be, and how to queue those that come after."""
+    def _how_to_go_on(self, *, skipped: int = 0) -> str:
+        """Return which lines are queued, which may be, and how to queue those that come after.
+
+        Args:
+            skipped: how many more to leave out: those that are refused.
+        """
         file = "FILE" if self._source.path == "-" else shlex.quote(self._source.path)
-        rest = f"go on with: tail -n +{self._next_line} {file} | {self._again}"
+        how = "go on behind it with" if skipped else "go on with"
+        rest = f"{how}: tail -n +{self._next_line + skipped} {file} | {self._again}"
         if self._doubtful:
             done = f"the lines before those are queued; {self._doubtful}" if self._pusher.count else self._doubtful
             return f"{done}; after that {rest}"
