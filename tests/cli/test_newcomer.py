@@ -11,6 +11,7 @@ import pytest
 
 from jobq.backend import Backend
 from jobq.errors import MalformedTask
+from jobq.journal.store import journal_of
 from jobq.queue import connect as jobq_connect
 from jobq.task import Budgets, Task
 from tests.cli.conftest import Jobq
@@ -75,6 +76,11 @@ TYPED_LATER: list[tuple[str, str, int]] = [
     ("jobq demo push --id train-2 -c 'echo two'", "queued 1 task on demo", 0),
     ("jobq demo push named.txt", "queued 1 task on demo; 1 was there already, and nothing was changed", 0),
     ("jobq demo push bad.txt", "go on behind it with: tail -n +3 bad.txt | jobq demo push -", 2),
+    ("jobq demo push same.txt", "tasks such as those of same.txt wait on demo already", 0),
+    ("jobq demo push same.txt -q", "", 0),
+    ("jobq demo push --resume s1 same.txt", "queued 1 task on demo", 0),
+    ("jobq run --queue-file run.db same.txt", "1 done, 0 failed in", 0),
+    ("jobq run --queue-file run.db same.txt", "; the queue is kept: sqlite://run.db/run", 0),
     ("jobq demo peek", "train-12 0 echo twelve", 0),
     ("jobq demo peek --full", "train-12 0 echo twelve", 0),
     ("jobq demo peek -n 0", "0 is not in the range", 2),
@@ -88,6 +94,8 @@ TYPED_LATER: list[tuple[str, str, int]] = [
     ("jobq demo logs in-1", "in-1 is a part of several ids", 2),
     ("jobq demo history ain-12", "now: ready", 0),
     ("jobq demo cancel ain-12", "canceled 1 task that waited", 0),
+    ("jobq demo cancel gone-task", "gone-task was canceled already", 0),
+    ("jobq demo cancel gone-task", "canceled 0 tasks that waited", 0),
     ("jobq demo cancel train", "train is a part of several ids", 2),
     ("jobq demo cancel", "give the IDs of tasks, or --where, or --all; one of them", 2),
     ("jobq demo cancel --all", "there is no terminal to ask on; add --yes", 2),
@@ -125,6 +133,9 @@ def filled(jobq: Jobq) -> Jobq:
     jobq.fill(
         Task.new(id="train-1", command="echo one", budgets=_AS_PUSHED), Task.new(id="train-12", command="echo twelve")
     )
+    jobq.fill(Task(id="gone-task", command="true"))
+    jobq.inside(lambda backend: journal_of(backend).cancel(["gone-task"]))
+    (jobq.folder / "same.txt").write_text("echo one\n")
     (jobq.folder / "bad.txt").write_text('true\n{"command": 3}\ntrue\n')
     lines = [{"id": "train-1", "command": "echo one"}, {"id": "train-3", "command": "true"}]
     (jobq.folder / "named.txt").write_text("\n".join(map(json.dumps, lines)))
@@ -143,6 +154,46 @@ def test_typed_later(filled: Jobq, typed: str, said: str, code: int) -> None:
     result = filled(*shlex.split(after), env=env, code=code)
     assert said in " ".join((result.out + result.err).split()), result
     assert "Traceback" not in result.err
+
+
+def test_a_second_push_of_other_lines_warns_of_nothing(filled: Jobq) -> None:
+    (filled.folder / "other.txt").write_text("echo other\n")
+    for _ in range(2):
+        assert "warning" not in filled("demo", "push", "other.txt").err
+        filled("demo", "worker")
+    assert "warning" not in filled("demo", "push", "--resume", "s1", "other.txt").err
+
+
+def test_a_file_gets_what_tasks_print(jobq: Jobq) -> None:
+    """It held JSON, or a short id before each line."""
+    for more in ((), ("--log-format", "text")):
+        jobq("demo", "push", "-c", "echo one; echo two >&2")
+        with (jobq.folder / "log").open("wb") as log:
+            events = jobq("demo", "worker", *more, stdout=log.fileno()).err
+        assert sorted((jobq.folder / "log").read_text().splitlines()) == ["one", "two"]
+        assert "succeeded" in events
+    for more in (("--json",), ("--log-format", "json")):
+        jobq("demo", "push", "-c", "echo one")
+        with (jobq.folder / "log").open("wb") as log:
+            jobq("demo", "worker", *more, stdout=log.fileno())
+        lines = [json.loads(line) for line in (jobq.folder / "log").read_text().splitlines()]
+        assert [one["line"] for one in lines if one["event"] == "task.output"] == ["one"], "it was asked for"
+
+
+def test_one_file_for_both_streams_holds_json_alone(jobq: Jobq) -> None:
+    jobq("demo", "push", "-c", "echo one")
+    with (jobq.folder / "log").open("wb") as log:
+        assert jobq.start("demo", "worker", stdout=log.fileno(), stderr=log.fileno()).wait(30) == 0
+    lines = [json.loads(line) for line in (jobq.folder / "log").read_text().splitlines()]
+    assert "task.output" in {one["event"] for one in lines}
+
+
+def test_quiet_is_what_tasks_print_and_errors_for_people(jobq: Jobq) -> None:
+    jobq("demo", "push", "--num-retries", "0", "-c", "echo one", "-c", "exit 3")
+    result = jobq("demo", "worker", "-q", "--backoff", "0s")
+    assert result.out == "one\n"
+    assert "was given up, see `jobq QUEUE dead list`" in result.err
+    assert "{" not in result.err
 
 
 @pytest.mark.parametrize(("typed", "said", "code"), TYPED, ids=[typed for typed, _, _ in TYPED])

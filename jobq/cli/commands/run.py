@@ -216,7 +216,8 @@ class _Run:
         counts = [f"{here.done} done", f"{here.failed} failed"]
         counts += [f"{here.failed_earlier} failed earlier (--resume-failed)"] if here.failed_earlier else []
         counts += [f"{here.left} left"] if here.left else []
-        terminal.say(f"{', '.join(counts)} in {durations.show(round(seconds, 1))}")
+        kept = f"; the queue is kept: sqlite://{self._queue_file}/run" if self._queue_file is not None else ""
+        terminal.say(f"{', '.join(counts)} in {durations.show(round(seconds, 1))}{kept}")
         resume = self._how_to_resume(here)
         if here.error is not None:
             terminal.complain(str(here.error))

@@ -20,6 +20,7 @@ The worker ends when the queue stays empty, on a limit, or on a signal. SIGTERM 
 end, killed after --stop-grace and given back; twice Ctrl-C: at once. SIGUSR1: finish what runs, take nothing new.
 
 Task output goes to standard output, logs to standard error; on a terminal a table of the slots is kept below them.
+Into a file (worker > FILE), and with --quiet, output goes as tasks print it; else each line has its task's id.
 Every option has a variable: --num-workers is JOBQ_NUM_WORKERS.
 """
 _EXAMPLES: Final = (

@@ -11,8 +11,8 @@ from jobq.backend import Backend
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
+from jobq.cli.submit.already_there import known_ids, waits_already
 from jobq.cli.submit.create_queue import say_created
-from jobq.cli.submit.known_ids import known_ids
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.submit.input_lines import Input, TaskOptions
 from jobq.submit.line_batches import NumberedTask, line_batches
@@ -132,6 +132,11 @@ class LinePush:
         return 0
 
     async def _flush(self, batch: list[NumberedTask]) -> None:
+        if not self._pusher.count and await waits_already(self._backend, [task for _, task in batch]):
+            terminal.warn(
+                f"tasks such as those of {self._source.name} wait on {self._backend.name} already; a file that is"
+                " pushed twice is queued twice (`push --resume NAME FILE` queues each line once)"
+            )
         try:
             await self._push(batch)
         except (DuplicateTask, MalformedTask):  # none of them was added: find the one that is to blame

@@ -141,7 +141,7 @@ def test_output_in_a_file_and_the_view_on_the_terminal(jobq: Jobq, opened: Opene
         release(jobq)
         assert terminal.wait() == 0
         assert "hello" not in terminal.scrolled.replace("echo hello", "")
-    assert (jobq.folder / "out").read_text().endswith("| hello\n")
+    assert (jobq.folder / "out").read_text() == "hello\n"
 
 
 @pytest.mark.parametrize(("view", "is_live"), [("auto", False), ("live", True)])
