@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from itertools import compress
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
+from jobq.examination import Finding
 from jobq.journal.records import this_holder
 from jobq.journal.retention import JournalCap
 from jobq.servable import (
@@ -32,6 +33,7 @@ from jobq_sqlite import push_sql, queue_admin, task_listing, task_sql
 from jobq_sqlite.bulk import some
 from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
+from jobq_sqlite.examination import findings
 from jobq_sqlite.journal import SqliteJournal
 from jobq_sqlite.leases import SqliteLeases
 from jobq_sqlite.open_file import OpenFile, StoreFile
@@ -102,6 +104,10 @@ class SqliteBackend:
 
     async def _journal_link(self) -> tuple[SqliteConnection, int]:
         return self._link or await self._linked()
+
+    def findings(self) -> AsyncIterator[Finding]:
+        """Look at the file."""
+        return findings(self._file.path)
 
     async def __aenter__(self) -> Self:
         self._closed = False

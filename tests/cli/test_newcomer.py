@@ -166,16 +166,16 @@ def test_a_second_push_of_other_lines_warns_of_nothing(filled: Jobq) -> None:
 
 def test_a_file_gets_what_tasks_print(jobq: Jobq) -> None:
     """It held JSON, or a short id before each line."""
-    for more in ((), ("--log-format", "text")):
+    for log_format in ("auto", "text"):
         jobq("demo", "push", "-c", "echo one; echo two >&2")
         with (jobq.folder / "log").open("wb") as log:
-            events = jobq("demo", "worker", *more, stdout=log.fileno()).err
+            events = jobq("demo", "worker", "--log-format", log_format, stdout=log.fileno()).err
         assert sorted((jobq.folder / "log").read_text().splitlines()) == ["one", "two"]
         assert "succeeded" in events
-    for more in (("--json",), ("--log-format", "json")):
+    for asked in ("--json", "--log-format=json"):
         jobq("demo", "push", "-c", "echo one")
         with (jobq.folder / "log").open("wb") as log:
-            jobq("demo", "worker", *more, stdout=log.fileno())
+            jobq("demo", "worker", asked, stdout=log.fileno())
         lines = [json.loads(line) for line in (jobq.folder / "log").read_text().splitlines()]
         assert [one["line"] for one in lines if one["event"] == "task.output"] == ["one"], "it was asked for"
 

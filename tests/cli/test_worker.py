@@ -3,12 +3,13 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from datetime import datetime
 
 from jobq.task import Task
-from tests.cli.conftest import Jobq
+from tests.cli.conftest import Jobq, eventually
 from tests.cli.terminals import read_to_end
 
 CANARY = "canary-3f9a"
@@ -103,6 +104,43 @@ def test_reader_that_stopped_reading_stops_no_worker(jobq: Jobq) -> None:
     assert "task.succeeded" in names
     assert names[-1] == "console.output_dropped"
     assert logs[-1]["level"] == "warning"
+    unwritten = int(logs[-1]["detail"].split()[0])
+    succeeded, stopped = (logs[names.index(name)] for name in ("task.succeeded", "worker.stopped"))
+    assert succeeded["lines_dropped"] == stopped["lines_dropped"] > 40_000 - unwritten - 1000  # the pipe holds some
+    assert f"{stopped['lines_dropped']} lines of output dropped: their reader is too slow" in stopped["msg"]
+
+
+def test_data_that_nobody_reads_is_named_on_standard_error(jobq: Jobq) -> None:
+    jobq.fill(Task.new(command="yes 0123456789 | head -n 20000; touch printed; sleep 60"))
+    process = jobq.start("demo", "worker", "--json")  # its standard output is never read
+    eventually((jobq.folder / "printed").exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr is not None
+    (said,) = process.stderr.read().splitlines()
+    assert process.wait(10) == 143
+    assert json.loads(said)["event"] == "console.output_dropped"
+
+
+def test_lines_of_an_attempt_stand_between_its_start_and_its_end(jobq: Jobq) -> None:
+    jobq.fill(*(Task.new(command="echo out; echo err >&2; exit $((JOBQ_ATTEMPT == 1))") for _ in range(40)))
+    lines = jobq("demo", "worker", "-n", "4", "--backoff", "10ms", "--json", "--max-consecutive-failures", "0").objects
+    running: dict[str, int] = {}
+    printed = 0
+    for line in lines:
+        if line["event"] == "task.started":
+            running[line["task_id"]] = line["attempt"]
+        elif line["event"] == "task.output":
+            assert running[line["task_id"]] == line["attempt"]
+            printed += 1
+        elif "duration_s" in line:
+            del running[line["task_id"]]
+    assert printed == 40 * 2 * 2
+
+
+def test_text_says_of_what_attempt_a_line_is(jobq: Jobq) -> None:
+    (id_,) = jobq.fill(Task.new(command="echo $JOBQ_ATTEMPT; exit $((JOBQ_ATTEMPT == 1))"))
+    shown = jobq("demo", "worker", "--backoff", "10ms", "--log-format", "text").lines
+    assert shown == [f"{id_[-8:]} | 1", f"{id_[-8:]}.2 | 2"]
 
 
 def test_reader_that_left_stops_no_worker(jobq: Jobq) -> None:

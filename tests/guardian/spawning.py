@@ -34,10 +34,12 @@ async def start(spawner: GuardianSpawner, *argv: str, env: dict[str, str] | None
     reader = OutputReader(lambda _stream, text: lines.put_nowait(text))
     try:
         launch = Launch(argv=argv, env=env or ENV, stdout=reader.stdout, stderr=reader.stderr, **fields)  # type: ignore[arg-type] # cwd, deadline
-        return Started(await spawner.spawn(launch), reader, lines)
+        started = Started(await spawner.spawn(launch), reader, lines)
     except BaseException:
         reader.close()
         raise
+    reader.begin()
+    return started
 
 
 def guardian_of(spawner: GuardianSpawner) -> int:

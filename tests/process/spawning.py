@@ -49,6 +49,7 @@ class Starter:
         )
         child.process = await self.spawner.spawn(launch)
         child.reader.child_started()
+        child.reader.begin()
         return child
 
     async def bash(self, script: str) -> Child:

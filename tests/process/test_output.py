@@ -72,6 +72,7 @@ async def bash(spawner: AsyncioSpawner, reader: OutputReader, script: str) -> Pr
     argv = ("bash", "-c", script)
     process = await spawner.spawn(Launch(argv=argv, env=ENV, stdout=reader.stdout, stderr=reader.stderr))
     reader.child_started()
+    reader.begin()
     return process
 
 
@@ -225,6 +226,7 @@ async def test_p5_close_at_any_time_leaves_no_descriptor() -> None:
     unused.close()
     unused.close()
     with OutputReader(lambda *_: None) as reader:
+        reader.begin()
         os.write(reader.stdout, b"50%\r")
         await asyncio.sleep(0)  # the reader has seen it and set its timer
     assert not await reader.drain(0)

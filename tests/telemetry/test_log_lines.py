@@ -166,8 +166,9 @@ def _hold_to_the_schema(line: dict[str, Any]) -> None:
         assert isinstance(held, TYPES.get(name, (str, int, float))), (name, held)
         assert f"`{name}`" in REFERENCE, f"docs/deployment.md does not tell what {name} is"
     assert f"`{line['event']}`" in REFERENCE
-    if family == "task" and verb != "output":
+    if family == "task":
         assert set(line) >= {"task_id", "attempt"}
+    if family == "task" and verb != "output":
         assert "max_attempts" in line or line.get("error_type") == "malformed" or verb == "leased"
     if verb in ENDS:
         assert "duration_s" in line

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli import whole_ids
+from jobq.cli import completions, whole_ids
 from jobq.cli.commands.status import say_missing
 from jobq.cli.common import ExampleCommand, json_option, with_queue
 from jobq.cli.display import format_task, terminal
@@ -28,7 +28,7 @@ _SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
         "jobq demo cancel --all --yes",
     ),
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=completions.ids)
 @click.option("--all", "all_", is_flag=True, help="All that wait or run now.")
 @click.option(
     "--where",

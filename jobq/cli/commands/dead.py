@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli import whole_ids
+from jobq.cli import completions, whole_ids
 from jobq.cli.common import ExampleCommand, SuggestingGroup, full_option, json_option, with_queue
 from jobq.cli.display import format_journal, format_task, terminal
 from jobq.cli.display.progress_bar import Bar
@@ -113,7 +113,7 @@ def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
     short_help="Show all of one dead letter.",
     examples=(f"jobq demo dead show {_SOME_ID}", f"jobq demo dead show {_SOME_ID} --json --show-env"),
 )
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=completions.ids)
 @click.option(
     "--show-env",
     is_flag=True,
@@ -183,7 +183,7 @@ def _show(letter: "DeadLetter", attempts: "Sequence[Attempt]", *, env: bool) -> 
         "jobq demo dead retry --all",
     ),
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=completions.ids)
 @click.option("--all", "all_", is_flag=True, help="All that are dead now.")
 @_where_option
 @_group_option
@@ -207,7 +207,7 @@ def retry(
     short_help="Delete dead letters for good.",
     examples=(f"jobq demo dead purge {_SOME_ID}", "jobq demo dead purge --all --yes"),
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=completions.ids)
 @click.option("--all", "all_", is_flag=True, help="All that are dead now.")
 @_where_option
 @_group_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli import whole_ids
+from jobq.cli import completions, whole_ids
 from jobq.cli.commands.status import say_missing
 from jobq.cli.common import ExampleCommand, json_option, read_settings, with_queue
 from jobq.cli.display import terminal
@@ -30,7 +30,7 @@ _RECENT_SECONDS: Final = 60.0  # since an end: a worker sends the log within tha
     cls=ExampleCommand,
     examples=(f"jobq demo logs {_SOME_ID}", f"jobq demo logs {_SOME_ID} --attempt 1"),
 )
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=completions.ids)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of this attempt. Default: the last.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the task has ended.")
 @click.option("--log-dir", metavar="PLACE", help="Where the worker writes all of it. Default: JOBQ_LOG_DIR.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from jobq.cli import completions
 from jobq.cli.common import (
     Invocation,
     ProgramCommand,
@@ -63,7 +64,7 @@ class _PushCommand(ProgramCommand):
 
 
 @click.command(cls=_PushCommand, help=_HELP, examples=_EXAMPLES)
-@click.argument("file", required=False)
+@click.argument("file", required=False, shell_complete=completions.files)
 @click.option("-c", "--command", "commands", multiple=True, metavar="COMMAND", help="A shell command; may be repeated.")
 @click.option(
     "--call",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from jobq.cli import completions
 from jobq.cli.common import ExampleCommand, Invocation, duration, read_settings, run_async
 from jobq.cli.display import terminal
 from jobq.cli.worker_options import BACKOFF, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW
@@ -52,7 +53,7 @@ _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as
 
 
 @click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
-@click.argument("file", required=False)
+@click.argument("file", required=False, shell_complete=completions.files)
 @NUM_WORKERS
 @click.option("--queue-file", metavar="PATH", help="Keep the queue in this file. Default: a temporary one.")
 @click.option("--resume", is_flag=True, help="Go on with what --queue-file holds; begin it when there is nothing yet.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli import whole_ids
+from jobq.cli import completions, whole_ids
 from jobq.cli.common import ExampleCommand, duration, full_option, json_option, read_settings, spec_of, with_queue
 from jobq.cli.display import format_journal, terminal
 from jobq.errors import ConfigurationError
@@ -23,7 +23,7 @@ _HOUR: Final = timedelta(hours=1)
     cls=ExampleCommand,
     examples=(f"jobq demo status {_SOME_ID}", f"jobq demo status {_SOME_ID} --json"),
 )
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completions.ids)
 @json_option
 @click.pass_context
 def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
@@ -92,7 +92,7 @@ def ps(ctx: click.Context, limit: int, full: bool, as_json: bool) -> int:
 
 
 @click.command(cls=ExampleCommand, examples=(f"jobq demo history {_SOME_ID}",))
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=completions.ids)
 @json_option
 @click.pass_context
 def history(ctx: click.Context, id_: str, as_json: bool) -> int:

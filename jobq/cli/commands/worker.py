@@ -30,6 +30,7 @@ _EXAMPLES: Final = (
     "jobq demo worker --json > events.jsonl",
     "JOBQ_QUEUE=demo jobq worker --log-format json",
 )
+_HURRIED_FLUSH_SECONDS: Final = 2.0
 
 
 @click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
@@ -139,4 +140,6 @@ async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: 
             adapt = await stack.enter_async_context(attached(events, settings, backend, kind))
             worker = Worker(backend, settings, events=events, on_line=console.on_line, adapt=adapt, sampler=sampler)
             report = await worker.run()
+        if report.stopped_by is not None:
+            console.flush_seconds = min(console.flush_seconds, _HURRIED_FLUSH_SECONDS)
     return report.exit_code or int(console.lost_output)

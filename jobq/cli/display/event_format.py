@@ -94,6 +94,7 @@ def _signal_name(number: int) -> str:
 _COUNTED: Final[dict[str, Callable[[int], str]]] = {
     "signal": _signal_name,
     "max_rss_bytes": lambda size: f"peak {sizes.show(size)}",
+    "lines_dropped": lambda count: f"{count} lines of output dropped: their reader is too slow",
     "processes": lambda count: f"{count} processes" if count > 1 else "",  # one goes without saying
 }
 

@@ -19,6 +19,11 @@ ERR: Final = 2
 _YELLOW: Final = "33"
 _RED: Final = "31"
 _FAINT: Final = "2"
+# Where standard output is data: as much may wait for a slow reader, and so long at the end.
+DATA_BYTES: Final = 64 * 1024 * 1024
+DATA_SECONDS: Final = 60.0
+_LAST_SECONDS: Final = 2.0
+_UNWRITTEN: Final = "{} lines of output were not written: their reader is too slow"
 
 
 class Output:
@@ -35,7 +40,8 @@ class Output:
     """
 
     def __init__(self, *, is_live: bool, logs_to: int = ERR, max_bytes: int = MAX_WAITING_BYTES) -> None:
-        is_one = logs_to == OUT or os.path.sameopenfile(OUT, ERR) or same_terminal(OUT, ERR)
+        is_same = os.path.sameopenfile(OUT, ERR) or same_terminal(OUT, ERR)
+        is_one = logs_to == OUT or is_same
         dropped = partial(self._dropped, logs_to)
         writer = partial(WriterThread, on_fault=self._on_fault, max_bytes=max_bytes)
         framed = partial(FrameWriter, on_fault=self._on_fault, max_bytes=max_bytes)
@@ -45,6 +51,7 @@ class Output:
         # Two threads, so that a stuck reader of task output does not hide the logs; one where both go to one place,
         # so that their order stays.
         self._out = self._err if is_one else writer(partial(self._dropped, OUT))
+        self._last_resort = None if is_same or logs_to == ERR else writer(partial(self._dropped, ERR))
         self._least_level = least_event_level()
         self._records = LogRecords(self._on_record)
         self.flush_seconds = 2.0
@@ -59,9 +66,12 @@ class Output:
     def __exit__(self, *exc_info: object) -> None:
         self._records.__exit__(*exc_info)
         if self._out is not self._err and (unwritten := self._out.stop(self.flush_seconds)):
-            text = f"{unwritten} lines of output were not written: their reader is too slow"
-            self._report("console.output_dropped", text, logging.WARNING)
-        self._err.stop(self.flush_seconds)
+            self._report("console.output_dropped", _UNWRITTEN.format(unwritten), logging.WARNING)
+        if (unwritten := self._err.stop(self.flush_seconds)) and self._last_resort is not None:
+            self._err = self._last_resort
+            self._err.start()
+            self._report("console.output_dropped", _UNWRITTEN.format(unwritten), logging.ERROR)
+            self._err.stop(_LAST_SECONDS)
 
     def show(self, draw: Draw | None) -> None:
         """Show this frame below the lines, where there is one."""

@@ -5,12 +5,9 @@ import os
 from typing import Final, Literal
 
 from jobq.cli.display.event_format import sentence, terminal_safe
-from jobq.cli.display.output import ERR, OUT, Output, colored, encoded
+from jobq.cli.display.output import DATA_BYTES, DATA_SECONDS, ERR, OUT, Output, colored, encoded
 from jobq.cli.display.terminal import visible
 from jobq.events import Event
-
-_MAX_WAITING_BYTES: Final = 64 * 1024 * 1024  # task output is data here: much may wait before any of it is dropped
-_FLUSH_SECONDS: Final = 60.0
 
 
 class PassthroughLog(Output):
@@ -23,8 +20,8 @@ class PassthroughLog(Output):
     """
 
     def __init__(self, *, echo: Literal["stdout", "stderr", "nowhere"], is_live: bool = False) -> None:
-        super().__init__(is_live=is_live, max_bytes=_MAX_WAITING_BYTES)
-        self.flush_seconds = _FLUSH_SECONDS
+        super().__init__(is_live=is_live, max_bytes=DATA_BYTES)
+        self.flush_seconds = DATA_SECONDS
         self._descriptor_of = {"stdout": OUT if echo == "stdout" else ERR, "stderr": ERR}
         self._echoes = echo != "nowhere"
         self.is_live: Final = is_live

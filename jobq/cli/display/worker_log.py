@@ -7,14 +7,24 @@ import logging
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from jobq.cli.display import terminal
 from jobq.cli.display.event_format import json_line, short_id, terminal_safe, text_line
-from jobq.cli.display.output import ERR, OUT, Output, colored, encoded
+from jobq.cli.display.output import DATA_BYTES, DATA_SECONDS, ERR, OUT, Output, colored, encoded
+from jobq.cli.display.writer_thread import MAX_WAITING_BYTES
 from jobq.events import Event
 
 LogFormat = Literal["auto", "text", "json"]
+
+
+@dataclass
+class _Printed:
+    """What is known of the output of an attempt."""
+
+    attempt: int
+    dropped: int = 0  # lines
 
 
 def _is_own_file(descriptor: int) -> bool:
@@ -45,7 +55,13 @@ class WorkerLog(Output):
         is_live: bool = False,
     ) -> None:
         self._events_to = OUT if is_data else ERR
-        super().__init__(is_live=is_live, logs_to=self._events_to)
+        super().__init__(
+            is_live=is_live, logs_to=self._events_to, max_bytes=DATA_BYTES if is_data else MAX_WAITING_BYTES
+        )
+        if is_data:
+            self.flush_seconds = DATA_SECONDS
+        self._printed: dict[str, _Printed] = {}  # of the attempts that run, by the ids of their tasks
+        self._lines_dropped = 0
         self._common = dict(common)
         is_quiet = terminal.verbosity() is terminal.Verbosity.QUIET  # what is left are errors, for people
         is_read_by_programs = log_format == "json" or (log_format == "auto" and not os.isatty(ERR) and not is_quiet)
@@ -57,6 +73,7 @@ class WorkerLog(Output):
 
     def on_event(self, event: Event) -> None:
         """Show an event, if it is grave enough to be shown; a subscriber of `jobq.events.Events`."""
+        event = self._with_drops(event)
         if event.level < self._least_level:
             return
         if event.name == "task.leased" and not self._as_json and self._least_level > logging.DEBUG:
@@ -67,14 +84,30 @@ class WorkerLog(Output):
         """Show a line that a task printed; `stream` is stdout or stderr."""
         if not self._echo_output:
             return
+        printed = self._printed.setdefault(task_id, _Printed(0))  # 0 = of another task of this id, which has ended
         if self._output_as_it_is:
             shown = encoded(line)
         elif self._as_json:  # an event of its own: what a task says never mixes with what jobq says of it
-            fields = {"task_id": task_id, "stream": stream, "line": line}
+            fields = {"task_id": task_id, "attempt": printed.attempt, "stream": stream, "line": line}
             shown = self._formatted(Event(name="task.output", fields=fields))
         else:
-            shown = encoded(f"{short_id(task_id)} | {terminal_safe(line) if self._out_is_terminal else line}")
-        self._out.put(OUT, shown)
+            again = f".{printed.attempt}" if printed.attempt > 1 else ""
+            shown = encoded(f"{short_id(task_id)}{again} | {terminal_safe(line) if self._out_is_terminal else line}")
+        if not self._out.put(OUT, shown):
+            printed.dropped += 1
+            self._lines_dropped += 1
+
+    def _with_drops(self, event: Event) -> Event:
+        """Return an end with how many lines were dropped before it; notes which attempts run."""
+        dropped = 0
+        if event.name == "task.started":
+            self._printed[event.fields["task_id"]] = _Printed(event.fields["attempt"])
+        elif "duration_s" in event.fields:  # how an attempt ended
+            printed = self._printed.pop(event.fields["task_id"], None)
+            dropped = 0 if printed is None else printed.dropped
+        elif event.name == "worker.stopped":
+            dropped = self._lines_dropped
+        return replace(event, fields={**event.fields, "lines_dropped": dropped}) if dropped else event
 
     def _on_record(self, record: logging.LogRecord) -> None:
         text = record.getMessage()

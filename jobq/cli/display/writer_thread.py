@@ -52,19 +52,24 @@ class WriterThread:
         """Start the thread."""
         self._thread.start()
 
-    def put(self, descriptor: int, line: bytes, *, important: bool = False) -> None:
-        """Hand in a line with its end; never blocks. Important lines may use a reserve that others may not."""
+    def put(self, descriptor: int, line: bytes, *, important: bool = False) -> bool:
+        """Hand in a line with its end; never blocks. Important lines may use a reserve that others may not.
+
+        Returns:
+            Whether there was room for it.
+        """
         cost = len(line) + _OVERHEAD_BYTES
         with self._changed:
             room = self._max_bytes + (_RESERVE_BYTES if important else 0) - self._waiting_bytes
             if cost > room:
                 self._dropped += 1
-                return
+                return False
             # As long as the queue is over half full, each line that is let in would drag a note along.
             if self._dropped and self._waiting_bytes < self._max_bytes // 2:
                 self._write_dropped()
             self._append(descriptor, line)
             self._changed.notify()
+            return True
 
     def stop(self, timeout_seconds: float) -> int:
         """Write what waits, for at most this long; return how many lines were not written."""

@@ -54,7 +54,8 @@ class CommandRunning:
         return self._process.has_exited()
 
     async def exited(self) -> None:
-        """Wait until nothing of it runs."""
+        """Wait until nothing of it runs; what it prints is passed on from now on, for its start is known by now."""
+        self._output.begin()
         with suppress(StatusLost):  # `ended` says it
             await self._process.wait()
         if self._duration is None:

@@ -33,7 +33,10 @@ class Running(Protocol):
     """One started attempt."""
 
     async def exited(self) -> None:
-        """Wait until nothing of it runs; repeatable. What comes later (a timeout, a stop) did not end it (P7)."""
+        """Wait until nothing of it runs; repeatable. What comes later (a timeout, a stop) did not end it (P7).
+
+        No output is passed on before the first wait: its start has been published by then.
+        """
         ...
 
     def has_exited(self) -> bool:

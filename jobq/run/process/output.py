@@ -23,8 +23,9 @@ _log: Final = logging.getLogger(__name__)
 class OutputReader:
     """The two pipes of one task and what becomes of the bytes; a context manager that closes them.
 
-    It never stops draining: what `on_line` raises is logged once and dropped. A slow `on_line` makes it read smaller
-    chunks, so that a task that floods does not hold the event loop.
+    Nothing is read before `begin`, so that a line can follow the word of the start. From then on it never stops:
+    what `on_line` raises is logged once and dropped. A slow `on_line` makes it read smaller chunks, so that a task that
+    floods does not hold the event loop.
 
     Args:
         on_line: called in the loop's thread with the stream and each line; of progress, at most one line a second.
@@ -73,6 +74,11 @@ class OutputReader:
         self._stdout.close_child_end()
         self._stderr.close_child_end()
 
+    def begin(self) -> None:
+        """Read from now on; any number of times."""
+        self._stdout.begin()
+        self._stderr.begin()
+
     async def drain(self, timeout_seconds: float) -> bool:
         """Read on to the end of both streams, pass on unfinished lines, and close; call it after the leader's exit.
 
@@ -83,6 +89,7 @@ class OutputReader:
             Whether the end was reached.
         """
         self.child_started()
+        self.begin()
         streams = (self._stdout, self._stderr)
         for stream in streams:
             stream.read_rest()
@@ -129,11 +136,16 @@ class _Stream:
         self.ended: Final[asyncio.Future[None]] = self._loop.create_future()
         self._fd, self.child_end = os.pipe()  # both close on exec; spawn passes a duplicate on
         os.set_blocking(self._fd, False)  # ours only: programs expect to block
-        self._loop.add_reader(self._fd, self._read)
+        self._has_begun = False
 
     @property
     def is_open(self) -> bool:
         return self._fd >= 0
+
+    def begin(self) -> None:
+        if self.is_open and not self._has_begun:
+            self._has_begun = True
+            self._loop.add_reader(self._fd, self._read)
 
     def read_rest(self) -> None:
         """Read what is there now, within a bound."""

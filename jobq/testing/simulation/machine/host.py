@@ -136,6 +136,9 @@ class _Output:
     def child_started(self) -> None:
         """No descriptors."""
 
+    def begin(self) -> None:
+        """Nothing is read."""
+
     async def drain(self, timeout_seconds: float) -> bool:  # noqa: ARG002 - as in `OutputReader`
         return True
 
