@@ -66,9 +66,8 @@ def check_sources(
         )
 
 
-def check_priority(backend: "Backend") -> None:
+def check_priority(backend: "Backend", priority: int | None) -> None:
     """Raise UsageError for --priority where the queue's service knows none."""
-    priority = click.get_current_context().params.get("priority")
     if priority and not backend.capabilities.priorities:
         raise click.UsageError(
             f"--priority: the service of {backend.name} delivers in order of arrival, and knows no priorities; use"
