@@ -312,6 +312,9 @@ class Settings(BaseModel):
         Literal["auto", "live", "lines"],
         About("What `worker` and `run` show on a terminal; auto = a live table of the slots, unless output is piped."),
     ] = "auto"
+    quiet_output: Annotated[
+        Switch, About("Whether `worker`, `run` and `pull` leave out what tasks print, which the journal has.")
+    ] = False
     health_file: Annotated[
         Path | None,
         About(

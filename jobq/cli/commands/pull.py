@@ -56,7 +56,7 @@ def pull(
     **options: Any,
 ) -> int:
     """Run one task; see _HELP."""
-    settings = read_settings(visibility_timeout=lease, **options)
+    settings = read_settings(visibility_timeout=lease, quiet_output=quiet_output or None, **options)
     own = {"num_workers": 1, "idle_timeout": wait, "time_limit": None, "restart": 0, "max_consecutive_failures": 0}
     settings = settings.model_copy(update=own)
     spec = spec_of(ctx, settings)
@@ -65,7 +65,7 @@ def pull(
     settings = below_guardian(sys.argv[1:], settings)
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 
-    echo = "nowhere" if quiet_output else "stderr" if as_json else "stdout"
+    echo = "nowhere" if settings.quiet_output else "stderr" if as_json else "stdout"
     return run_async(_pull(resolve(spec, settings), settings, limit, echo, as_json=as_json))
 
 
