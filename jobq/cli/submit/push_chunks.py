@@ -124,7 +124,7 @@ class LinePush:
                 async for batch in line_batches(self._source, task_of, self._refuse, linger_seconds=_LINGER_SECONDS):
                     await self._flush(batch)
                     if self._pusher.count >= BATCH_TASKS:
-                        bar.show(self._source.bytes_read, f"{self._pusher.count} tasks")
+                        bar.show_rate(self._source.bytes_read, self._pusher.count, "tasks")
         except asyncio.CancelledError:
             summary = f"{self._pusher.summary()}; {self._how_to_go_on()}"
             raise Interrupted(summary, self._pusher.doubtful) from None

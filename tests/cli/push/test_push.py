@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import shlex
 import signal
@@ -258,6 +259,20 @@ def test_progress_only_on_a_terminal(jobq: Jobq) -> None:
         os.close(ours)
     assert b"queueing" in shown
     assert b"queued 5000 tasks on demo" in shown
+
+
+def test_a_big_file_has_a_bar_with_its_rate_and_the_time_left(jobq: Jobq) -> None:
+    (jobq.folder / "tasks.txt").write_text("".join(f"echo {number}\n" for number in range(20_000)))
+    ours, theirs = pty.openpty()
+    try:
+        process = jobq.start("demo", "push", "tasks.txt", stderr=theirs, env={"TERM": "xterm", "COLUMNS": "200"})
+        os.close(theirs)
+        shown = read_to_end(ours)
+        assert process.wait(10) == 0
+    finally:
+        os.close(ours)
+    assert re.search(rb"\d+ tasks, [0-9,]+/s, \S+ left", shown)
+    assert b"queued 20000 tasks on demo" in shown
 
 
 def test_two_pushers_at_once_make_the_queue_once(jobq: Jobq) -> None:
