@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self, TypeVar
 
@@ -33,6 +34,7 @@ WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 _A_HOP_BYTES: Final = 160
 MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
+_SYNONYMS: Final = {"cmd": "command", "shell": "command", "args": "argv", "func": "call", "function": "call"}
 _WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
 
 
@@ -232,6 +234,11 @@ class Task(_Frozen):
         Raises:
             MalformedTask: a field is missing, unknown, of a wrong type or out of range.
         """
+        for name, value in fields.items():
+            if name not in cls.model_fields:
+                raise MalformedTask(_meant(name, value), name)
+        if isinstance(fields.get("argv"), str):
+            raise MalformedTask("is a list of words, such as ['ls', '-l']; a line for the shell is a command", "argv")
         if isinstance(fields.get("argv"), list):
             fields["argv"] = tuple(fields["argv"])
         task = _validated(cls, {"created": time.time(), **fields})
@@ -466,6 +473,18 @@ def _validated(cls: type[_T], fields: Mapping[str, Any]) -> _T:
         first = error.errors(include_url=False, include_input=False)[0]
         message = "unknown field" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
         raise MalformedTask(message, ".".join(str(part) for part in first["loc"])) from None
+
+
+def _meant(name: str, value: object) -> str:
+    """Return what to say of a field that no task has, by the names that options and other libraries have for one."""
+    budget = name.removeprefix("num_").removeprefix("max_")
+    if budget in Budgets.model_fields:
+        return f"unknown field; it is a budget: budgets={{{budget!r}: {value!r:.20}}}"
+    if name == "delay":
+        return "unknown field; not_before=time.time() + SECONDS says it"
+    known = [field for field in Task.model_fields if field != "work"]
+    near = _SYNONYMS.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
+    return f"unknown field; did you mean {near}?" if near else f"unknown field; a task has {', '.join(known)}"
 
 
 def _kind(value: object) -> str:

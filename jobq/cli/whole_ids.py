@@ -61,5 +61,10 @@ async def _whole(
     return found
 
 
+def is_of_push(id_: str) -> bool:
+    """Return whether an id is one as a push makes them: whole, and not somebody's own name for a task."""
+    return _OF_PUSH.fullmatch(id_) is not None
+
+
 def _may_be_part(id_: str) -> bool:
-    return len(id_) >= _LEAST_CHARACTERS and not _OF_PUSH.fullmatch(id_)
+    return len(id_) >= _LEAST_CHARACTERS and not is_of_push(id_)

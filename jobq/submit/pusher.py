@@ -53,13 +53,22 @@ def batches(tasks: Iterable[Task]) -> Iterator[list[Task]]:
         yield batch.tasks
 
 
-async def make_queue(backend: Backend, missing: QueueNotFound) -> None:
-    """Make a queue that is missing; raises AccessDenied, which then also says what was missing."""
+async def make_queue(backend: Backend, missing: QueueNotFound) -> bool:
+    """Make a queue that is missing, or what is missing beside it; raises AccessDenied, which then also says what was.
+
+    Returns:
+        Whether it was the queue itself, as far as this identity may see.
+    """
+    is_there = False
+    with contextlib.suppress(QueueNotFound, AccessDenied):
+        await backend.stats()
+        is_there = True
     try:
         await backend.create(exist_ok=True)
     except AccessDenied as error:
         error.add_note(str(missing))
         raise
+    return not is_there
 
 
 async def see_to_its_end(
@@ -87,7 +96,7 @@ class Pusher:
     Args:
         backend: an entered backend; its tasks are signed where the settings that it was opened with name a key.
         creates: whether to make a missing queue, for which a mere sender has no right.
-        on_created: called when it was made.
+        on_created: called when it was made, not for what is missing beside a queue.
         on_acknowledged: given the ids of each push.
 
     Raises:
@@ -95,6 +104,7 @@ class Pusher:
 
     Attributes:
         count: how many tasks were acknowledged.
+        known: how many of these the queue had before, as far as who pushes has looked.
         doubtful: ids of tasks of a cancelled push that may or may not be queued.
     """
 
@@ -106,7 +116,7 @@ class Pusher:
         on_created: Callable[[], None] = lambda: None,
         on_acknowledged: Callable[[Sequence[str]], None] = lambda _ids: None,
     ) -> None:
-        self.count = 0
+        self.count = self.known = 0
         self.doubtful: tuple[str, ...] = ()
         self._backend = backend
         self._signer = signer_of(backend)
@@ -126,8 +136,8 @@ class Pusher:
             if not self._creates:
                 raise
             self._begun = False
-            await make_queue(self._backend, missing)
-            self._on_created()
+            if await make_queue(self._backend, missing):
+                self._on_created()
             ids = await self._push(tasks)
         self.count += len(ids)
         self._on_acknowledged(ids)
@@ -190,5 +200,8 @@ class Pusher:
 
     def summary(self) -> str:
         """Return how many tasks are queued, and which are in doubt."""
-        queued = f"queued {self.count} task{'' if self.count == 1 else 's'} on {self._backend.name}"
+        new = self.count - self.known
+        queued = f"queued {new} task{'' if new == 1 else 's'} on {self._backend.name}"
+        if self.known:
+            queued += f"; {self.known} {'was' if self.known == 1 else 'were'} there already, and nothing was changed"
         return f"{queued}; {self.doubt(self.doubtful)}" if self.doubtful else queued

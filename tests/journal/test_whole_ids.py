@@ -18,7 +18,9 @@ def test_a_short_id_is_enough(place: Place) -> None:
     later, other = place.push("true", "true", more=("--delay", "1h"))
     assert place("logs", short_id(done)).lines == ["hello"]
     assert [one["id"] for one in place("history", short_id(done), "--json").objects] == [done]
-    assert "exit code 3" in place("dead", "show", short_id(dead)).out
+    shown = place("dead", "show", short_id(dead)).out
+    assert "attempt:      1 failed (dead): exit code 3; " in shown, "each failure is shown"
+    assert "counters" not in shown, "which leave out the last one"
     states = {one["id"]: one["state"] for one in place("status", "--json", *map(short_id, (done, dead, later))).objects}
     assert states == {done: "succeeded", dead: "dead", later: "scheduled"}
     canceled = place("cancel", short_id(later))

@@ -2,6 +2,7 @@
 
 import shlex
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from jobq.cli.common import (
     with_queue,
 )
 from jobq.cli.display import terminal
-from jobq.cli.submit.push_options import call_of, check_rules, check_sources, kwargs_of, variables_of
+from jobq.cli.submit.push_options import call_of, check_priority, check_rules, check_sources, kwargs_of, variables_of
 from jobq.errors import JobqError
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ def push(
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     _check_wait(wait, wait_timeout)
     echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None, wait_timeout=wait_timeout)
+    awaited = partial(_awaited, echo=echo, priority=priority)
     if resume is not None:
         if wait and accept_changes:
             raise click.UsageError(
@@ -184,10 +186,9 @@ def push(
             found = work_specification.specification_of(spec)
             code = with_queue(
                 ctx,
-                lambda backend: _awaited(
+                lambda backend: awaited(
                     backend,
-                    echo,
-                    lambda: work_specification.push_specification(
+                    push_all=lambda: work_specification.push_specification(
                         pusher_to(backend, echo, creates=not no_create),
                         found,
                         template,
@@ -206,10 +207,11 @@ def push(
         with _opened(file or "-") as source:
             code = with_queue(
                 ctx,
-                lambda backend: _awaited(
+                lambda backend: awaited(
                     backend,
-                    echo,
-                    LinePush(pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx)).run,
+                    push_all=LinePush(
+                        pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx), backend
+                    ).run,
                 ),
                 settings,
                 interruptible=True,
@@ -226,7 +228,9 @@ def push(
             raise click.UsageError(
                 f"--id: the service of {backend.name} does not know an id again, so a second push would run it twice"
             )
-        return await _awaited(backend, echo, lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks))
+        return await awaited(
+            backend, push_all=lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks, backend)
+        )
 
     code = with_queue(ctx, push_them, settings, interruptible=True)
     echo.check()
@@ -251,8 +255,11 @@ def _check_wait(wait: bool, wait_timeout: timedelta | None) -> None:
         raise click.UsageError("--wait-timeout goes with --wait")
 
 
-async def _awaited(backend: "Backend", echo: "Echo", push_all: "Callable[[], Awaitable[int]]") -> int:
+async def _awaited(
+    backend: "Backend", echo: "Echo", push_all: "Callable[[], Awaitable[int]]", priority: int | None = None
+) -> int:
     """Push, and then, if that is wanted, wait for the end of what was pushed."""
+    check_priority(backend, priority)
     if echo.kept is None:
         return await push_all()
     from jobq.cli.interrupts import Interrupted  # noqa: PLC0415 - most pushes do not wait
@@ -293,6 +300,7 @@ def _push_resumably(
     walked = WalkedFile(Path(file))
 
     async def work(backend: "Backend") -> int:
+        check_priority(backend, template.priority)
         queue, creates = parse(spec_of(ctx, settings)), not no_create
         says = not echo.as_json
         async with cursor_of(backend, queue, settings, f"push:{name}", creates=creates, says=says) as cursor:

@@ -1,14 +1,12 @@
 """`jobq QUEUE status`, `ps`, `history` and `stats`: what the journal knows."""
 
-import shutil
-import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from jobq.cli import completions, whole_ids
-from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, spec_of, with_queue
+from jobq.cli.common import ExampleCommand, duration, full_option, json_option, read_settings, spec_of, with_queue
 from jobq.cli.display import format_journal, terminal
 from jobq.errors import ConfigurationError
 
@@ -66,9 +64,10 @@ def say_missing(ids: list[str], *, as_json: bool) -> int:
 @click.option(
     "-n", "--limit", type=click.IntRange(1, _MOST_LISTED), default=1000, help="How many at most. Default: 1000."
 )
+@full_option
 @json_option
 @click.pass_context
-def ps(ctx: click.Context, limit: int, as_json: bool) -> int:
+def ps(ctx: click.Context, limit: int, full: bool, as_json: bool) -> int:
     """Show what runs: worker, age, attempt, progress, CPU and memory, what is left of the lease, what runs.
 
     What is shown of a running task is as old as its last heartbeat, which comes four times in a lease. A task whose
@@ -86,8 +85,7 @@ def ps(ctx: click.Context, limit: int, as_json: bool) -> int:
         if not records:
             terminal.say("nothing runs")
             return
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        for line in format_journal.running(records, width):
+        for line in format_journal.running(records, 0 if full else terminal.width()):
             terminal.put(line)
 
     return with_queue(ctx, work)

@@ -11,6 +11,7 @@ from jobq.errors import MalformedTask
 from jobq.formats import strict_json
 
 if TYPE_CHECKING:
+    from jobq.backend import Backend
     from jobq.settings import Settings
 
 
@@ -62,6 +63,15 @@ def check_sources(
     if not places and terminal.has_terminal_input():
         raise click.UsageError(
             "nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, --call FUNCTION, or -- PROGRAM"
+        )
+
+
+def check_priority(backend: "Backend", priority: int | None) -> None:
+    """Raise UsageError for --priority where the queue's service knows none."""
+    if priority and not backend.capabilities.priorities:
+        raise click.UsageError(
+            f"--priority: the service of {backend.name} delivers in order of arrival, and knows no priorities; use"
+            " another queue for what is urgent"
         )
 
 
