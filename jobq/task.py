@@ -234,8 +234,9 @@ class Task(_Frozen):
         Raises:
             MalformedTask: a field is missing, unknown, of a wrong type or out of range.
         """
+        known = cls.model_fields
         for name, value in fields.items():
-            if name not in cls.model_fields:
+            if name not in known:
                 raise MalformedTask(_meant(name, value), name)
         if isinstance(fields.get("argv"), str):
             raise MalformedTask("is a list of words, such as ['ls', '-l']; a line for the shell is a command", "argv")
@@ -253,7 +254,7 @@ class Task(_Frozen):
         Those are the readers of a queue, requests over HTTP, and the start of a program.
         """
         # Its id grows in each queue to which its rules send it; what was signed stays beside that.
-        onward = exit_rules.queues_of(self.on_exit or ())
+        onward = exit_rules.queues_of(self.on_exit) if self.on_exit else ()
         most = MAX_NEW_BYTES - sum(len(queue) + _A_HOP_BYTES for queue in onward)
         body = self.encode()
         if len(body) > most:

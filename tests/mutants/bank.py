@@ -476,6 +476,27 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/service/security/test_large_bodies.py::test_small_values_are_counted_before_they_are_read[objects]",
     ),
     Mutant(
+        name="the service takes a task that no program can be given",
+        file="jobq/server/tasks.py",
+        text='"version": version, **given})).checked()',
+        wrong='"version": version, **given}))',
+        test="tests/service/test_api.py::test_what_no_program_can_be_given_is_refused",
+    ),
+    Mutant(
+        name="a batch holds any number of values",
+        file="jobq/submit/pusher.py",
+        text=" or self._values >= BATCH_VALUES",
+        wrong="",
+        test="tests/unit/test_pusher.py::test_a_batch_is_bounded_by_tasks_and_bytes",
+    ),
+    Mutant(
+        name="a checkpoint is saved that no attempt can be given",
+        file="jobq/server/schemas.py",
+        text="        AfterValidator(_startable),\n",
+        wrong="",
+        test="tests/service/test_api.py::test_a_checkpoint_that_no_attempt_could_be_given_is_refused",
+    ),
+    Mutant(
         name="who may settle lowers a count",
         file="jobq/server/deliveries.py",
         text="Requeue(_counted(delivery.task.counters, given), delay",
