@@ -10,19 +10,22 @@ would swallow that too) and the next piece connects anew: what was lost is then 
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from jobq.errors import BackendUnavailable, JobqError, QueueNotFound
+from jobq.errors import AccessDenied, BackendUnavailable, JobqError, QueueNotFound
 from jobq_postgres import errors, migrations, passwords
 from jobq_postgres.errors import NoAnswer
 
 T = TypeVar("T")
 Work = Callable[[Any], Awaitable[T]]  # what is done with an asyncpg connection
 CONNECT_SECONDS: Final = 5.0
+FIRST_LOGIN_SECONDS: Final = 1.0  # between a login that was refused and the next; then twice as long each time
+LONGEST_LOGIN_SECONDS: Final = 10.0  # so that a lease outlives a password that is put right
 _FAULTS_OF_CONNECTING: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, OverflowError)
 _log = logging.getLogger(__name__)
 
@@ -55,6 +58,28 @@ _SET_UP: Final = """
 """
 
 
+class Refusal:
+    """A login that was refused, and for how long it is not tried again: many servers lock an account after a few."""
+
+    def __init__(self) -> None:
+        self._error: AccessDenied | None = None
+        self._until = 0.0  # time.monotonic()
+        self._pause = 0.0
+
+    def check(self) -> None:
+        """Raise what was said, while it is too early to ask again."""
+        if self._error is not None and time.monotonic() < self._until:
+            raise AccessDenied(str(self._error))
+
+    def note(self, error: JobqError | None) -> None:
+        """Take in how a login ended; None = it succeeded."""
+        if not isinstance(error, AccessDenied):
+            self._error, self._pause = None, 0.0
+            return
+        self._pause = min(max(FIRST_LOGIN_SECONDS, 2 * self._pause), LONGEST_LOGIN_SECONDS)
+        self._error, self._until = error, time.monotonic() + self._pause
+
+
 @dataclass(frozen=True, kw_only=True)
 class Server:
     """Where the database is and how it is reached.
@@ -63,11 +88,13 @@ class Server:
         dsn: a connection URL without a password; asyncpg reads PGPASSFILE, PGSSLMODE and the like by itself.
         place: HOST/DATABASE, for messages.
         options: further arguments of `asyncpg.connect`.
+        refusal: what all lanes of one handle know of their login.
     """
 
     dsn: str
     place: str
     options: tuple[tuple[str, Any], ...] = ()
+    refusal: Refusal = field(default_factory=Refusal, compare=False)
 
     async def connect(self, purpose: str, *, checks: bool = True) -> Any:
         """Return a new connection with our settings.
@@ -95,8 +122,9 @@ class Server:
     async def open(self, purpose: str) -> Any:
         """Return a new connection as the server and the role have it; raises as `connect`."""
         passwords.check()
+        self.refusal.check()
         try:
-            return await asyncpg.connect(
+            connection = await asyncpg.connect(
                 self.dsn,
                 timeout=CONNECT_SECONDS,
                 server_settings={"application_name": f"jobq {purpose}"},
@@ -104,7 +132,11 @@ class Server:
                 **dict(self.options),
             )
         except _FAULTS_OF_CONNECTING as error:
-            raise errors.misconfigured(error, self.place) or errors.translate(error, self.place) from None
+            cause = errors.misconfigured(error, self.place) or errors.translate(error, self.place)
+            self.refusal.note(cause)
+            raise cause from None
+        self.refusal.note(None)
+        return connection
 
     async def _check(self, connection: Any) -> None:
         installed = await migrations.installed_version(connection)

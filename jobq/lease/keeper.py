@@ -15,11 +15,13 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from jobq.clock import Clock, Moment
 from jobq.errors import LockLost, SettlementUnknown
+from jobq.lease.outage import Outage
 from jobq.lease.timing import LeaseTiming
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 STOPPING_ATTEMPT_SECONDS: Final = 2.0  # rule 4: one attempt while stopping
+_TRIES_LEFT: Final = 8  # of renewals that failed, in the time that is left
 NUDGED_SECONDS: Final = 2.0
 TICK_SECONDS: Final = 1.0
 FREEZE_SECONDS: Final = 1.0  # rule 8: how far the wall clock may get ahead of CLOCK_BOOTTIME between two ticks,
@@ -70,6 +72,7 @@ class LeaseKeeper:
         clock: the clock `since` was read from.
         on_extended: called with each new deadline, for others that enforce it, too (rule 7).
         kind: what is leased, for messages; "lease" for a named one.
+        outage: what all leases of one service have in common; None = this one stands for itself.
         on_renewal: called after each renewal: extended, unknown (nothing that decides) or lost; must not block.
     """
 
@@ -83,6 +86,7 @@ class LeaseKeeper:
         on_extended: Callable[[float], None] | None = None,
         kind: str = "task",
         on_renewal: Callable[[str], None] = lambda _result: None,
+        outage: Outage | None = None,
     ) -> None:
         self.lock_lost_event = asyncio.Event()
         self.loss: Loss | None = None
@@ -98,6 +102,7 @@ class LeaseKeeper:
         self._seen = since  # the last moment up to which no freeze of the host was seen
         self._on_extended = on_extended
         self._on_renewal = on_renewal
+        self._outage = outage or Outage(clock, f"who grants {self._what}")
         self._last_trouble = "no renewal was tried"
         self._troubles = 0  # renewals in a row that came to nothing
         # Receipts rotate: renew, checkpoint and settle of one lease never overlap.
@@ -142,6 +147,7 @@ class LeaseKeeper:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._outage.left(self)
         for save in list(self._saves):
             save.cancel()
         for loop in self._loops:
@@ -254,7 +260,13 @@ class LeaseKeeper:
             if await self._renew_once():
                 due = self._since + self._timing.period
             else:
-                due = self._clock.boottime() + self._timing.backoff
+                due = self._clock.boottime() + self._pause()
+
+    def _pause(self) -> float:
+        """Return seconds to the next try: twice as many each time, and so few that several come before the end."""
+        soon = self._timing.backoff
+        share = max(soon, (self.stop_at - self._clock.boottime()) / _TRIES_LEFT)
+        return min(soon * 2.0 ** min(max(0, self._troubles - 1), 16), share)
 
     async def _until(self, due: float) -> None:
         """Wait until a renewal is due, or wanted sooner."""
@@ -300,9 +312,8 @@ class LeaseKeeper:
             if granted is not None and granted.total_seconds() < self._timing.lease:
                 self._shorten(granted.total_seconds())
             self.renewals += 1
-            if self._troubles:
-                _log.warning("renewal of %s succeeds again, after %d that did not", self._what, self._troubles)
-                self._troubles = 0
+            self._outage.answered(self)
+            self._troubles = 0
             if self._on_extended is not None:
                 self._on_extended(self.deadline)
             self._on_renewal("extended")
@@ -314,11 +325,10 @@ class LeaseKeeper:
         _log.warning("%s is renewed for %.3g s only, no more for %.3g s", self._lease, seconds, former)
 
     def _note_trouble(self, trouble: str) -> None:
-        """Warn of the first and of each change: an outage brings the same words every second, for each task."""
-        is_new = not self._troubles or trouble != self._last_trouble
+        """Warn once for all leases: an outage brings the same words every second, for each task."""
         self._troubles += 1
         self._last_trouble = trouble
-        _log.log(logging.WARNING if is_new else logging.DEBUG, "renewal of %s failed: %s", self._what, trouble)
+        _log.log(self._outage.failed(self), "renewal of %s failed: %s", self._what, trouble)
         self._on_renewal("unknown")
 
     def _lose(self, cause: str, *, refused: bool) -> None:

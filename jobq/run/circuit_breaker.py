@@ -3,6 +3,9 @@
 It judges first failures alone: a task that has failed before, or was given back too often, pays for itself, so that one
 that always fails ends as a dead letter on whatever machines (S7, L1). What succeeded lately speaks for the machine.
 
+A task that cannot be started counts as one that failed. Where a worker has started nothing yet, no task pays for that:
+it goes back uncharged, and when it comes again, or so many others could not be started either, the worker ends.
+
 A task that failed is not settled at once: its lease is kept a little, so that, should the breaker trip, it goes back
 with its retries whole. The wait is part of its backoff and costs it nothing.
 """
@@ -26,20 +29,42 @@ class Breaker:
     Args:
         limit: how many trip it where nothing succeeded lately; 0 = never.
         clock: for what is lately.
+
+    Attributes:
+        tripped: the machine is to blame.
+        failures: how many different tasks said so.
+        cause: what they said, in plain words.
     """
 
     def __init__(self, limit: int, clock: Clock) -> None:
         self.tripped = asyncio.Event()
+        self.failures = 0
+        self.cause = ""
+        self._not_started: set[str] | None = set()  # the tasks; None = one was started
         self._limit = limit
         self._clock = clock
         self._successes: deque[float] = deque(maxlen=_MOST_SUCCESSES * limit)  # boottime in seconds, oldest first
         self._streak: dict[str, asyncio.Future[bool]] = {}
         self._nothing_to_compare = False
 
-    @property
-    def failures_in_a_row(self) -> int:
-        """How many different tasks have failed since the last success."""
-        return len(self._streak)
+    def started(self) -> None:
+        """Note that a task was started: another that cannot be pays for itself."""
+        self._not_started = None
+
+    def blames_for_start(self, task: Task, why: str) -> bool:
+        """Count a start that failed; return whether the task is to go back uncharged, since nothing was started here.
+
+        Args:
+            task: that cannot be started.
+            why: in plain words.
+        """
+        if self._limit == 0 or self._not_started is None:
+            return False
+        comes_again = task.id in self._not_started
+        self._not_started.add(task.id)
+        if comes_again or len(self._not_started) >= self._limit:
+            self._trip(len(self._not_started), f"nothing can be started here, so what was tried goes back: {why}")
+        return True
 
     async def blames_machine(self, task: Task) -> bool:
         """Count a failure; return, once it is known, whether the machine is to blame and the task keeps its retries."""
@@ -53,7 +78,12 @@ class Breaker:
         verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._streak[task.id] = verdict
         if len(self._streak) >= self._limit + self._succeeded_lately():
-            self.tripped.set()
+            failures = len(self._streak)
+            self._trip(
+                failures,
+                f"{failures} different tasks, none of which had failed before, failed in a row: this machine is to"
+                " blame, and they keep their retries (--max-consecutive-failures; 0 = never)",
+            )
             self._report(blamed=True)
         elif self._nothing_to_compare:
             self._report(blamed=False)
@@ -63,6 +93,11 @@ class Breaker:
             if not verdict.done():
                 verdict.set_result(False)
             return False
+
+    def _trip(self, failures: int, cause: str) -> None:
+        if not self.tripped.is_set():
+            self.failures, self.cause = failures, cause
+            self.tripped.set()
 
     def succeeded(self) -> None:
         """End the streak: a task succeeded here."""

@@ -48,7 +48,7 @@ def _task_of(call: RequestCall, fields: dict[str, Any], number: int) -> Task:
     version = given.pop("version", None)
     try:
         if version is not None:  # as jobq's own client writes it
-            return Task.decode(strict_json.dumps({"version": version, **given}))
+            return Task.decode(strict_json.dumps({"version": version, **given})).checked()
         if "id" not in given:
             given["id"] = new_id() if call.body.key is None else _id_of(call, number)
         return Task.new(**given)

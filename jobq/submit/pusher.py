@@ -13,12 +13,14 @@ from typing import Any, Final
 from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.errors import AccessDenied, JobqError, PushUnknown, QueueNotFound
+from jobq.formats import strict_json
 from jobq.signing.signer import signer_of
-from jobq.submit import argument_limits
 from jobq.task import Task
 
 BATCH_TASKS: Final = 500
-BATCH_BYTES: Final = 4 * 1024 * 1024  # one task more at most: below what the service takes as one request
+# One task more at most: below what the service takes as one request.
+BATCH_BYTES: Final = 4 * 1024 * 1024
+BATCH_VALUES: Final = 400_000
 FINISH_SECONDS: Final = 4.0  # what a cancelled push is left, to be acknowledged
 TAKE_BACK_SECONDS: Final = 4.0  # and then, cancelled, to be taken back; together less than `docker stop` waits
 _SHOWN_IDS: Final = 20
@@ -29,13 +31,15 @@ class Batch:
 
     def __init__(self) -> None:
         self.tasks: list[Task] = []
-        self._bytes = 0
+        self._bytes = self._values = 0
 
     def add(self, task: Task) -> bool:
         """Add one; return whether the batch is full now."""
         self.tasks.append(task)
-        self._bytes += len(task.encode())
-        return len(self.tasks) >= BATCH_TASKS or self._bytes >= BATCH_BYTES
+        body = task.encode()
+        self._bytes += len(body)
+        self._values += strict_json.most_values(body)
+        return len(self.tasks) >= BATCH_TASKS or self._bytes >= BATCH_BYTES or self._values >= BATCH_VALUES
 
 
 def batches(tasks: Iterable[Task]) -> Iterator[list[Task]]:
@@ -122,10 +126,8 @@ class Pusher:
         self._begun = False
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
-        """Queue all tasks or none, and return their ids; raises as `Backend.push` does, and `argument_limits.check`."""
+        """Queue all tasks or none, and return their ids; raises as `Backend.push` does."""
         self._begun = False
-        for task in tasks:
-            argument_limits.check(task)
         if self._signer is not None:  # once: a repetition is of the same bytes
             tasks = await asyncio.to_thread(self._signer.sign, tasks)
         try:

@@ -476,10 +476,10 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/service/security/test_large_bodies.py::test_small_values_are_counted_before_they_are_read[objects]",
     ),
     Mutant(
-        name="who may settle may change what runs",
+        name="who may settle lowers a count",
         file="jobq/server/deliveries.py",
-        text="        settlement = Requeue(_counted(",
-        wrong="        delivery.task = given\n        settlement = Requeue(_counted(",
+        text="Requeue(_counted(delivery.task.counters, given), delay",
+        wrong="Requeue(given, delay",
         test="tests/service/test_api.py::test_a_requeue_raises_counts_and_changes_nothing_else",
     ),
     Mutant(

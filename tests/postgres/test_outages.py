@@ -1,18 +1,24 @@
 """The server restarts, becomes read-only, runs out of connections, is locked: leases are kept or declared lost."""
 
 import asyncio
+import contextlib
+import json
+import subprocess
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
-from jobq.errors import BackendUnavailable, LockLost, SettlementUnknown
+from jobq.errors import AccessDenied, BackendUnavailable, LockLost, SettlementUnknown
 from jobq.settlement import Complete, Requeue
 from jobq.testing.tcp_proxy import TcpProxy
 from jobq_postgres import PostgresBackend
-from tests.cli.conftest import Jobq
-from tests.postgres.server import Database, PostgresServer
+from tests.cli.conftest import Jobq, eventually
+from tests.postgres.server import HOST, Database, PostgresServer
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
 
 
@@ -215,3 +221,64 @@ def test_whoever_waits_outlasts_an_outage(database: Database, tmp_path: Path) ->
     finally:
         waiting.kill()
         waiting.communicate()
+
+
+def test_an_outage_is_two_lines_whatever_runs(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """One for two tasks, their ends and the receives, and one when the server is back."""
+    spec, jobq = own_postgres.database.spec(), Jobq(tmp_path)
+    for name in ("one", "two"):
+        jobq(spec, "push", "-c", f"touch {name}; while [ ! -e end-{name} ]; do sleep 0.1; done")
+    log = jobq.folder / "log"
+    with log.open("wb") as file:
+        lease = ("--visibility-timeout", "12s", "--log-format", "json")
+        streams = {"stdin": subprocess.DEVNULL, "stdout": file.fileno(), "stderr": file.fileno()}
+        worker = jobq.start(spec, "worker", "-n", "3", *lease, **streams)
+        for name in ("one", "two"):
+            eventually((jobq.folder / name).exists)
+        own_postgres.kill()
+        (jobq.folder / "end-one").touch()  # it cannot be settled
+        eventually(lambda: "worker.receive_failed" in log.read_text())
+        time.sleep(5)  # both leases were to be renewed meanwhile
+        own_postgres.start()
+        eventually(lambda: "answers again" in log.read_text())
+        (jobq.folder / "end-two").touch()
+        try:
+            assert worker.wait(30) == 0
+        finally:
+            worker.kill()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["event"] for line in lines if line["level"] != "info"] == ["worker.receive_failed", "log"]
+    assert sum(line["event"] == "task.succeeded" for line in lines) == 2
+
+
+async def test_a_wrong_password_is_not_tried_again_and_again(
+    own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renewals and receives ask several times a second; a server may lock the account after a few refusals."""
+    own_postgres.database.run("CREATE ROLE worker LOGIN PASSWORD 'right'")
+    own_postgres.ask_password_of("worker")
+    tried = 0
+    connect = asyncpg.connect
+
+    async def counted(*arguments: Any, **more: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        return await connect(*arguments, **more)
+
+    monkeypatch.setattr("asyncpg.connect", counted)
+    monkeypatch.setenv("PGPASSWORD", "wrong")
+    url = urlsplit(own_postgres.database.url)
+    server = Database(url._replace(netloc=f"worker@{HOST}:{own_postgres.port}").geturl()).server()
+    for _ in range(20):
+        with pytest.raises(AccessDenied, match="refuses this role"):
+            await server.open("a test")
+    assert tried == 1
+    monkeypatch.setenv("PGPASSWORD", "right")
+    async with asyncio.timeout(10):
+        while True:
+            with contextlib.suppress(AccessDenied):
+                connection = await server.open("a test")
+                break
+            await asyncio.sleep(0.05)
+    assert tried == 2
+    connection.terminate()

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -53,6 +53,7 @@ class Stage:
         spawner: Spawner | None = None,
         max_tasks: int | None = None,
         host: WorkerHost | None = None,
+        environment: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Worker:
         return Worker(
@@ -64,6 +65,7 @@ class Stage:
             spawner=spawner,
             max_tasks=max_tasks,
             host=host,
+            environment=environment,
         )
 
     async def work(self, host: WorkerHost | None = None, **settings: Any) -> WorkerReport:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -80,7 +81,7 @@ async def test_a_failure_is_retried_after_its_backoff_and_the_worker_waits_for_i
     """architecture 6: an empty queue is not finished while a requeue of its own is due."""
     await stage.push(f'echo $JOBQ_ATTEMPT $JOBQ_LEASE_TOKEN >> {stage.folder}/ran; test "$JOBQ_ATTEMPT" = 3')
     report = await stage.work(backoff=timedelta(seconds=0.3))
-    assert (report.succeeded, report.failed) == (1, 2)
+    assert (report.succeeded, report.failed, len(stage.told("task.failed"))) == (1, 1, 2), "one task, two attempts"
     assert (stage.folder / "ran").read_text().split() == ["1", "0.0.1", "2", "0.1.2", "3", "0.2.3"]
 
 
@@ -89,14 +90,16 @@ async def test_a_requeue_that_is_due_at_once_is_not_left_behind(stage: Stage) ->
     for _ in range(10):
         await stage.push("exit 3", budgets={"retries": 2})
         report = await stage.work(backoff=timedelta(0))
-        assert (report.failed, report.dead_lettered) == (3, 1)
+        assert (report.failed, report.dead_lettered) == (1, 1)
+    assert len(stage.told("task.failed")) == 3 * 10
 
 
 async def test_budgets_end_in_the_dead_letter_place_with_the_output(stage: Stage) -> None:
     """S7: one run and two retries, then dead, with the reason and the tail of what it printed."""
     await stage.push("echo the reason is on stderr >&2; exit 7", budgets={"retries": 2})
     report = await stage.work()
-    assert (report.failed, report.dead_lettered, report.exit_code) == (3, 1, 0)
+    assert (report.failed, report.dead_lettered, report.exit_code) == (1, 1, 0)
+    assert len(stage.told("task.failed")) == 3
     (dead,) = await stage.backend.dead_letters(10)
     assert dead.reason == "failed"
     assert "failed 3 times; last: exit code 7" in dead.description
@@ -114,13 +117,40 @@ async def test_budgets_end_in_the_dead_letter_place_with_the_output(stage: Stage
 async def test_what_cannot_start_says_why_and_consumes_no_retry(
     stage: Stage, fields: dict[str, object], says: str
 ) -> None:
-    """P7: a start that failed is a crash, not a failure of the task."""
-    await stage.backend.push([Task.new(**fields, budgets={"crashes": 1, "retries": 0})])
+    """P7: a start that failed is a crash, not a failure of the task; one more try is enough to know."""
+    await stage.backend.push([Task.new(command="true"), Task.new(**fields, budgets={"crashes": 3, "retries": 0})])
     report = await stage.work(visibility_timeout=LONG)
-    assert report.exit_code == 0
+    assert (report.succeeded, report.failed, report.dead_lettered, report.exit_code) == (1, 1, 1, 0)
+    assert [event.fields["max_attempts"] for event in stage.told("task.crashed")] == [1, 1], "it does not climb"
     (dead,) = await stage.backend.dead_letters(10)
     assert (dead.reason, dead.deliveries) == ("crashed", 2)
     assert says in dead.description
+
+
+async def test_a_worker_that_starts_nothing_gives_back_what_it_cannot_start_and_ends(stage: Stage) -> None:
+    """Its machine may lack what others have: no task pays for that, however often such a worker is started."""
+    (id_,) = await stage.backend.push([Task.new(argv=["late-program"], budgets={"crashes": 0, "retries": 0})])
+    for _ in range(3):
+        report = await stage.work(visibility_timeout=LONG)
+        assert (report.failed, report.dead_lettered, report.exit_code) == (1, 0, 1)
+        (tripped,) = stage.told("worker.breaker_tripped")
+        assert "'late-program' not found on PATH" in tripped.fields["detail"]
+        stage.events.clear()
+    program = stage.folder / "late-program"
+    program.write_text("#!/bin/sh\necho here now\n")
+    program.chmod(0o700)
+    path = {"PATH": f"{stage.folder}:{os.environ['PATH']}"}
+    report = await stage.worker(environment=path, visibility_timeout=LONG).run()
+    assert (report.succeeded, stage.lines) == (1, [(id_, "stdout", "here now")])
+
+
+async def test_tasks_that_cannot_start_count_for_the_breaker(stage: Stage) -> None:
+    """After one success it takes one more; and they are given back with their budgets whole."""
+    tasks = [Task.new(argv=[f"no-such-program-{n}"], budgets={"crashes": 0}) for n in range(5)]
+    await stage.backend.push([Task.new(command="true"), *tasks])
+    report = await stage.work(visibility_timeout=LONG, max_consecutive_failures=2)
+    assert (report.dead_lettered, report.exit_code) == (0, 1)
+    assert (await stage.backend.stats()).unfinished == 5
 
 
 async def test_death_by_a_signal_is_a_crash(stage: Stage) -> None:

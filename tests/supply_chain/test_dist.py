@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import versions
+
 from .dist import build, faults
 from .lock import ROOT
 
@@ -58,27 +60,78 @@ def test_the_same_commit_gives_the_same_bytes(built: tuple[Path, Path], tmp_path
     assert wheel.read_bytes() == built[0].read_bytes()
 
 
-def test_a_tool_that_is_installed_from_it_runs(built: tuple[Path, Path], tmp_path: Path) -> None:
-    """By `uv tool install`, beside nothing of the project's; then as a program and as a module."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("JOBQ_", "VIRTUAL_ENV", "PYTHON"))
-    }
-    places = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
-    environment = {**kept, **places, "JOBQ_HOME": str(tmp_path / "home")}
+class Newcomer:
+    """Somebody on a machine with a Python and the least of a Unix: no compiler, no Node, no locale, no terminal.
 
-    def run(*words: object) -> str:
-        ended = subprocess.run(
-            [str(word) for word in words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    Args:
+        folder: in which all of it is; HOME is new and empty.
+        python: that is there.
+    """
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.folder = folder
+        self._python = python
+        (folder / "home").mkdir()
+        (folder / "bin").mkdir()
+        for name in ("sh", "bash", "env", "seq", "sed", "cat", "sleep", "true", "false", "echo"):
+            (folder / "bin" / name).symlink_to(str(shutil.which(name)))
+        self._environment = {"HOME": str(folder / "home"), "PATH": f"{folder}/tools/bin:{folder}/bin"}
+
+    def install(self, wheel: Path) -> None:
+        """As `uv tool install` does it, with its cache and the index that this machine is told of."""
+        kept = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_", "http"))}
+        places = {"UV_TOOL_DIR": f"{self.folder}/uv", "UV_TOOL_BIN_DIR": f"{self.folder}/tools/bin"}
+        cache = {"UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache/uv"))}
+        command = [str(_UV), "tool", "install", "--quiet", "--python", self._python, str(wheel)]
+        environment = {**self._environment, **kept, **cache, **places}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def types(self, line: str, *, code: int = 0) -> str:
+        """Return what a command line prints, which must end so."""
+        done = subprocess.run(
+            [str(self.folder / "bin/bash"), "-c", line],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+        assert done.returncode == code, (line, done)
+        assert "Traceback" not in done.stderr
+        return done.stdout
 
-    run(_UV, "tool", "install", "--quiet", "--python", sys.executable, built[0])
-    jobq = tmp_path / "bin/jobq"
-    assert run(jobq, "--version").startswith("jobq ")
-    run(jobq, "demo", "push", "-c", "echo it runs > done")
-    run(tmp_path / "tools/jobq/bin/python", "-m", "jobq", "demo", "worker")
-    assert (tmp_path / "done").read_text() == "it runs\n"
+
+@pytest.mark.parametrize(
+    "minor",
+    [
+        pytest.param(minor, marks=[] if minor == sys.version_info.minor else [pytest.mark.soak], id=f"3.{minor}")
+        for minor in range(11, 15)
+    ],
+)
+def test_the_first_hour_on_a_bare_machine(built: tuple[Path, Path], tmp_path: Path, minor: int) -> None:
+    """What the README begins with, as printed there."""
+    python = sys.executable if minor == sys.version_info.minor else versions.find(minor)
+    if python is None:
+        pytest.skip(f"no Python 3.{minor} on this machine")
+    newcomer = Newcomer(tmp_path, python)
+    newcomer.install(built[0])
+    assert newcomer.types("jobq --version").startswith("jobq ")
+    newcomer.types("seq 3 | sed 's/^/echo task /' | jobq demo push -")
+    newcomer.types("echo 'echo grün > file' > tasks.txt; jobq demo push tasks.txt")
+    newcomer.types("jobq demo push --num-retries 0 -- false")
+    assert "5" in newcomer.types("jobq demo size")
+    assert newcomer.types("jobq demo peek -n 3").count("echo task") == 3
+    shown = newcomer.types("jobq demo worker -n 2 2>&1")
+    assert all(f"task {number}" in shown for number in range(1, 4))
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "grün\n"
+    assert "failed" in newcomer.types("jobq demo dead list")
+    newcomer.types("jobq demo dead retry --all")
+    newcomer.types("jobq demo pull", code=1)
+    newcomer.types("jobq demo pull", code=4)
+    assert newcomer.types("seq 3 | sed 's/^/echo /' | jobq run -n 2 2>/dev/null").split() == ["1", "2", "3"]
+    assert newcomer.types(f"{tmp_path}/uv/jobq/bin/python -m jobq --version").startswith("jobq ")
 
 
 def test_a_release_is_published_without_a_secret() -> None:

@@ -52,7 +52,7 @@ class AttemptEvents:
             task: as delivered; None = it is malformed, or was not read.
         """
         if task is not None:
-            self._known["max_attempts"] = _last_attempt(task, self._delivery.deliveries)
+            self._known["max_attempts"] = task.budgets.retries + 1
             if self._delivery.deliveries == 1 and task.created is not None:
                 self._due = max(task.created, task.not_before or 0.0)
             if (ids := ids_of(task.trace_context)) is not None:  # of its push; a traced attempt has its own
@@ -129,11 +129,6 @@ class AttemptEvents:
 
     def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
         self._events.emit(name, level, **self._known, **fields)
-
-
-def _last_attempt(task: Task, attempt: int) -> int:
-    """Return the number of the last attempt there will be, if this one and all that follow fail (S7)."""
-    return attempt + max(0, task.budgets.retries - task.counters.failures)
 
 
 def _error_type(outcome: Outcome) -> str | None:

@@ -19,6 +19,7 @@ from jobq.run.attempt.exit_action import action_for
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue, Settlement
 from jobq.task import Outcome, OutcomeKind, Task
 
+_MOST_RESTARTS: Final = 1  # of what could not be started: a program that is missing here may be elsewhere
 _BURIED_LATER: Final = timedelta(minutes=1)  # until what cannot be buried is tried again
 _SENT_LATER: Final = timedelta(seconds=30)  # until what another queue did not take runs again
 
@@ -179,8 +180,11 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
             return Requeue(counters.raised(failures=1), backoff.delay(counters.failures + 1))
         case OutcomeKind.CRASHED:
             crashes = crashes_before(task, deliveries) + 1
-            if crashes > budgets.crashes:
-                return MoveToDeadLetters(Reason.CRASHED, _description("crashed", crashes, outcome))
+            most, what = budgets.crashes, "crashed"
+            if outcome.start_failed:
+                most, what = min(most, _MOST_RESTARTS), "tried"
+            if crashes > most:
+                return MoveToDeadLetters(Reason.CRASHED, _description(what, crashes, outcome))
             return Requeue(counters.raised(ends=0), backoff.delay(crashes))
 
 
@@ -241,8 +245,8 @@ def unspent(task: Task) -> Requeue:
 
 def is_unspent(task: Task, outcome: Outcome | None, verdict: Verdict) -> bool:
     """Return whether a task, as delivered, has failed and is given back with its retries whole, as by `unspent`."""
-    has_failed = outcome is not None and outcome.kind in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT}
-    return has_failed and isinstance(verdict, Requeue) and verdict.counters.failures == task.counters.failures
+    is_blamed = isinstance(verdict, Requeue) and verdict.counters == unspent(task).counters
+    return is_blamed and outcome is not None and outcome.kind is not OutcomeKind.PREEMPTED
 
 
 def _failure(outcome: Outcome) -> Reason:

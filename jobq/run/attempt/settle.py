@@ -19,6 +19,7 @@ from jobq.errors import (
 )
 from jobq.journal.records import MOVED
 from jobq.lease.keeper import LeaseKeeper
+from jobq.lease.outage import Outage
 from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict, outgrown, unburied
 from jobq.run.racing import first_of
 from jobq.run.stopping import Stopping
@@ -52,6 +53,7 @@ async def settle(
     attempt: float | None = None,
     stopping: Stopping | None = None,
     record: Callable[[Verdict], Record | None] = lambda _verdict: None,
+    outage: Outage | None = None,
 ) -> Settled:
     """Settle with the backend, and return what is known of that; never reports as settled what was not acknowledged.
 
@@ -69,10 +71,12 @@ async def settle(
         attempt: seconds one of them may take; None = as long as a renewal.
         stopping: what shortens the repetitions; None = nothing does.
         record: makes what the journal is to record of it.
+        outage: what else the service does not answer.
     """
     if isinstance(verdict, Leave):
         return Settled.LOST
     patience = Patience(clock, delivery.lease.total_seconds(), stopping)
+    said = outage or Outage(clock, "the queue")
 
     async def settled_as(verdict: Verdict, patience: Patience = patience) -> Settled:
         settlement = _settlement(verdict, outcome, record(verdict))
@@ -80,7 +84,7 @@ async def settle(
         async def send() -> None:
             await keeper.settle(lambda: delivery.settle(settlement), attempt=attempt)
 
-        return await _repeated(delivery, send, patience, keeper, repeats_doubt=capabilities.idempotent_settle)
+        return await _repeated(delivery, send, patience, keeper, said, repeats_doubt=capabilities.idempotent_settle)
 
     try:
         settled = await settled_as(verdict)
@@ -95,7 +99,13 @@ async def settle(
 
 
 async def give_back(
-    delivery: Delivery, keeper: LeaseKeeper, *, capabilities: Capabilities, clock: Clock, stopping: Stopping
+    delivery: Delivery,
+    keeper: LeaseKeeper,
+    *,
+    capabilities: Capabilities,
+    clock: Clock,
+    stopping: Stopping,
+    outage: Outage | None = None,
 ) -> Settled:
     """Give back what was never started, and say what is known of it.
 
@@ -107,14 +117,16 @@ async def give_back(
         capabilities: the backend's.
         clock: spaces the repetitions.
         stopping: what shortens the repetitions.
+        outage: what else the service does not answer.
     """
     patience = Patience(clock, GIVE_BACK_SECONDS, stopping)
 
     async def send() -> None:
         await keeper.settle(lambda: delivery.settle(Release()))
 
+    said = outage or Outage(clock, "the queue")
     try:
-        return await _repeated(delivery, send, patience, keeper, repeats_doubt=capabilities.idempotent_settle)
+        return await _repeated(delivery, send, patience, keeper, said, repeats_doubt=capabilities.idempotent_settle)
     except MalformedTask as fault:  # it has no room for one more count
         _log.error("task %s cannot be given back: it %s", delivery.id, fault)
         return Settled.LOST
@@ -137,6 +149,22 @@ async def _repeated(
     send: Callable[[], Awaitable[None]],
     patience: "Patience",
     keeper: LeaseKeeper,
+    outage: Outage,
+    *,
+    repeats_doubt: bool,
+) -> Settled:
+    try:
+        return await _until_settled(delivery, send, patience, keeper, outage, repeats_doubt=repeats_doubt)
+    finally:
+        outage.left(_who(delivery))
+
+
+async def _until_settled(
+    delivery: Delivery,
+    send: Callable[[], Awaitable[None]],
+    patience: "Patience",
+    keeper: LeaseKeeper,
+    outage: Outage,
     *,
     repeats_doubt: bool,
 ) -> Settled:
@@ -149,11 +177,11 @@ async def _repeated(
             _log.warning("task %s was not settled: %s", delivery.id, error)
             return Settled.UNKNOWN if doubt else Settled.LOST
         except SettlementUnknown as error:
-            _log.warning("task %s: %s", delivery.id, error)
+            _log.log(outage.failed(_who(delivery)), "task %s: %s", delivery.id, error)
             doubt = True
             hopeless = not repeats_doubt
         except BackendUnavailable as error:
-            _log.warning("task %s is not settled yet: %s", delivery.id, error)
+            _log.log(outage.failed(_who(delivery)), "task %s is not settled yet: %s", delivery.id, error)
             doubt = doubt or isinstance(error, AnswerLost)
         except MalformedTask:
             raise
@@ -162,12 +190,17 @@ async def _repeated(
             _log.error("task %s cannot be settled: %s", delivery.id, error)
             hopeless = isinstance(error, QueueNotFound)
         else:
+            outage.answered(_who(delivery))
             return Settled.YES
         if hopeless or patience.is_over():
             _log.error("task %s cannot be settled: it is left to its lease", delivery.id)
             return Settled.UNKNOWN if doubt else Settled.LOST
         await patience.pause(pause, keeper)
         pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+
+def _who(delivery: Delivery) -> str:
+    return f"the end of {delivery.id}"  # not the delivery itself, which another's backend may have made unhashable
 
 
 class Patience:

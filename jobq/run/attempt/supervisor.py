@@ -15,6 +15,7 @@ from jobq.errors import ConfigurationError, JobqError, MalformedTask
 from jobq.events import Events
 from jobq.formats import durations
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
+from jobq.lease.outage import Outage
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 SAVE_SECONDS = 3.0  # after the grace, for the files of a task that was stopped: all within 30 s (P8)
+_NOT_STARTED = "could not be started: "
 START_SECONDS = 3.0  # how long a start may still take once the worker has to stop
 
 
@@ -90,6 +92,11 @@ class Supervisor:
     on_slot_free: Callable[[], None] = lambda: None
     judge: Judge = retry.verdict
     chance: random.Random = field(default_factory=random.Random)
+
+    @cached_property
+    def outage(self) -> Outage:
+        """What the queue's service does not answer, of all that is asked here."""
+        return Outage(self.clock, f"queue {self.backend.name}")
 
     @cached_property
     def onward(self) -> OnwardQueues:
@@ -157,6 +164,7 @@ class _Attempt:
             clock=supervisor.clock,
             on_extended=self._deadline.move,
             on_renewal=self._events.renewed,
+            outage=supervisor.outage,
         )
         self._checkpoints: AttemptCheckpoints | None = None
         self._save_by = 0.0  # boottime in seconds
@@ -256,7 +264,7 @@ class _Attempt:
         except StartFailed as error:
             # What this machine is short of is no fault of the task: it goes back as from a preemption, but later (S11).
             kind = OutcomeKind.PREEMPTED if error.transient else OutcomeKind.CRASHED
-            return Outcome(kind=kind, detail=f"could not be started: {error}", start_failed=True)
+            return Outcome(kind=kind, detail=f"{_NOT_STARTED}{error}", start_failed=True)
         except StatusLost as error:
             return Outcome(kind=OutcomeKind.LOCK_LOST, detail=str(error))  # it may live: left to its lease (P1)
         if running is None:
@@ -265,6 +273,7 @@ class _Attempt:
         self._checkpoints = getattr(running, "checkpoints", None)
         self._journal.started(running, self._checkpoints)
         self._events.started()
+        self._with.breaker.started()
         try:
             outcome = await self._until_ended(running, task)
             if outcome.kind is OutcomeKind.PREEMPTED:
@@ -383,7 +392,14 @@ class _Attempt:
                 self._events.ended(outcome, self._keeper)  # as done only once the backend has acknowledged it (S5)
             return report
         self._events.ended(outcome, self._keeper)
-        if outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
+        could_not_start = outcome.start_failed and outcome.kind is OutcomeKind.CRASHED
+        # A caller in front of it (`jobq run`) has a judge of his own, and would rather see it end.
+        is_asked = could_not_start and self._with.judge is retry.verdict
+        if is_asked and self._with.breaker.blames_for_start(task, outcome.detail.removeprefix(_NOT_STARTED)):
+            again = self._backoff().delay(retry.times_given_back(task) + 1)
+            is_over = self._with.breaker.tripped.is_set()  # then it is for another worker, and at once
+            return replace(await self._go_back(timedelta(0) if is_over else again), outcome=outcome)
+        if could_not_start or outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
             verdict = await self._after_the_breaker(task, verdict)
         return await self._settle(verdict, outcome)
 
@@ -428,6 +444,7 @@ class _Attempt:
             attempt=STOPPING_ATTEMPT_SECONDS if self._with.stopping.interrupted.is_set() else None,
             stopping=self._with.stopping,
             record=lambda settled: self._journal.record(settled, outcome),
+            outage=self._with.outage,
         )
 
     async def _let_go(self) -> DeliveryReport:
@@ -438,6 +455,7 @@ class _Attempt:
             capabilities=self._with.backend.capabilities,
             clock=self._with.clock,
             stopping=self._with.stopping,
+            outage=self._with.outage,
         )
         if settled is Settled.YES:
             self._events.released()

@@ -11,6 +11,7 @@ from jobq.backend import Backend, Delivery
 from jobq.clock import Clock
 from jobq.errors import AccessDenied, AllPutBack, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
+from jobq.lease.outage import Outage
 from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping
 
@@ -40,6 +41,7 @@ class Receiving:
         attempts: those that run now; when the last one ends, an empty queue may be a finished one.
         comes_back: whether a task that this worker gave back is still to come.
         chance: spreads the pauses of many workers.
+        outage: what else the service does not answer; None = nothing else is asked.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Receiving:
         attempts: "set[asyncio.Task[Any]]",
         comes_back: Callable[[], bool],
         chance: random.Random,
+        outage: Outage | None = None,
     ) -> None:
         self._backend = backend
         self._receive = receive
@@ -64,6 +67,7 @@ class Receiving:
         self._attempts = attempts
         self._comes_back = comes_back
         self._chance = chance
+        self._outage = outage or Outage(clock, f"queue {backend.name}")
         self._was_served = False
 
     async def receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
@@ -88,6 +92,7 @@ class Receiving:
                 deliveries = await self._receive_or_stop(lease, timedelta(seconds=left))
             except AllPutBack as error:  # the service serves, and the next receive may bring another task
                 self._was_served, denied_since = True, None
+                self._outage.answered(self)
                 _log.debug("%s", error)
                 await self._pause(_FIRST_PAUSE_SECONDS * self._chance.uniform(0.5, 1.0))
             except JobqError as error:
@@ -102,7 +107,7 @@ class Receiving:
                     denied_since = None
                 self._events.emit(
                     "worker.receive_failed",
-                    logging.WARNING,
+                    self._outage.failed(self),
                     queue=self._backend.name,
                     error_type=type(error).__name__,
                     detail=str(error),
@@ -114,6 +119,7 @@ class Receiving:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             else:
                 self._was_served = True
+                self._outage.answered(self)
                 return deliveries
         return None
 

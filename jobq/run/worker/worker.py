@@ -231,6 +231,7 @@ class Worker:
             attempts=self._attempts,
             comes_back=lambda: self._empty.is_expected,
             chance=self._host.chance,
+            outage=supervisor.outage,
         )
         try:
             while self._left and not self._stopping.receiving.is_set():
@@ -341,12 +342,9 @@ class Worker:
 
     async def _stop_when_tripped(self) -> None:
         await self._breaker.tripped.wait()
-        failures = self._breaker.failures_in_a_row
-        self._emit("worker.breaker_tripped", logging.ERROR, failures=failures)
-        self._stopping.stop(
-            f"{failures} different tasks, none of which had failed before, failed in a row: this machine is to blame,"
-            " and they keep their retries (--max-consecutive-failures; 0 = never)"
-        )
+        breaker = self._breaker
+        self._emit("worker.breaker_tripped", logging.ERROR, failures=breaker.failures, detail=breaker.cause)
+        self._stopping.stop(breaker.cause)
 
     async def _stop_without_guardian(self, lost: asyncio.Event) -> None:
         """Take nothing more: it could not be started, and below a watcher this process is killed in a moment (S11)."""

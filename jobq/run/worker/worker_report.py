@@ -20,7 +20,7 @@ class WorkerReport:
 
     Attributes:
         succeeded: tasks done and acknowledged as such.
-        failed: attempts that failed, timed out or crashed.
+        failed: tasks that failed, timed out or crashed here, however often.
         dead_lettered: tasks it gave up on.
         given_back: attempts cut short by a stop and put back.
         lost: attempts whose lease was lost, or whose settlement nobody can vouch for.
@@ -45,6 +45,7 @@ class ReportCounter:
     def __init__(self) -> None:
         self._done: Counter[str] = Counter()
         self._not_allowed: set[str] = set()  # in a row
+        self._failed: set[str] = set()  # that may come again: counted once
 
     @property
     def is_misplaced(self) -> bool:
@@ -71,8 +72,11 @@ class ReportCounter:
                 self._done["results_not_kept"] += 1
         elif isinstance(report.verdict, MoveToDeadLetters):
             self._done["dead_lettered"] += 1
-        if report.outcome is not None and report.outcome.kind in _FAILURES:
+        if report.outcome is not None and report.outcome.kind in _FAILURES and report.task_id not in self._failed:
             self._done["failed"] += 1
+            self._failed.add(report.task_id)
+        if report.settled is Settled.YES and isinstance(report.verdict, Complete | MoveToDeadLetters):
+            self._failed.discard(report.task_id)
         was_cut_short = report.outcome is not None and report.outcome.kind is OutcomeKind.PREEMPTED
         if was_cut_short and report.settled is Settled.YES:
             self._done["given_back"] += 1

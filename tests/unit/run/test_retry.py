@@ -75,6 +75,19 @@ def test_each_budget_has_its_own_cap(kind: OutcomeKind, reason: Reason, budget: 
     assert "why" in last.description
 
 
+@pytest.mark.parametrize(("budget", "tries"), [(0, 1), (1, 2), (5, 2)])
+def test_what_could_not_be_started_is_tried_once_more_at_most(budget: int, tries: int) -> None:
+    task = Task.new(command="x", budgets={"crashes": budget})
+    not_started = Outcome(kind=OutcomeKind.CRASHED, detail="no such program", start_failed=True)
+    for delivery in range(1, tries):
+        told = verdict(task, delivery, not_started, BACKOFF)
+        assert isinstance(told, Requeue)
+        task = task.counted(told.counters)
+    last = verdict(task, tries, not_started, BACKOFF)
+    assert isinstance(last, MoveToDeadLetters)
+    assert last.reason is Reason.CRASHED
+
+
 def test_for_a_caller_a_signal_is_a_failure_and_a_lost_delivery_is_not() -> None:
     """`jobq run`: nothing that ran to an end of its own runs again unasked; what was cut off does."""
     task = Task.new(command="x", budgets={"retries": 0})

@@ -84,6 +84,7 @@ class Kernel:
         descriptor = next(self._descriptors)
         self.pipes[descriptor] = pipe = Pipe(tree)
         if tree.plan.fails:
+            self._monitor.start_fails(tree)
             self._later(tree, tree.plan.start, self._fail, leader, pipe)
         else:
             tree.leader = True

@@ -15,6 +15,7 @@ class KnownTask:
     Attributes:
         silent_ends: deliveries of this epoch that ended without a record.
         failed: attempts that ended by themselves with a failure, and on which node.
+        not_started: attempts whose program could not be executed.
         succeeded, overtime: attempts that ended by themselves without one, and that ran to their time limit.
         settled: the settlement that was accepted, by fencing number.
         expires_of: when each lease ends or ended, by fencing number.
@@ -40,6 +41,7 @@ class KnownTask:
     is_stopping: bool = False  # it ran when it was canceled
     is_cancel_repeated: bool = False
     failed: dict[str, Node] = field(default_factory=dict)
+    not_started: set[str] = field(default_factory=set)
     succeeded: set[str] = field(default_factory=set)
     overtime: set[str] = field(default_factory=set)
     settled: dict[str, tuple[Any, ...]] = field(default_factory=dict)

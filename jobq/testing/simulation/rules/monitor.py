@@ -79,6 +79,10 @@ class Monitor(TaskRules):
             self.broken("slots", f"{here} trees live on {tree.node.name}, which has {around.slots} slots")
         self._check_starts(known, tree)
 
+    def start_fails(self, tree: TaskTree) -> None:
+        """A program will not be executed."""
+        self.tasks[tree.task].not_started.add(tree.fencing)
+
     def _may_live_beside(self, tree: TaskTree, other: TaskTree) -> bool:  # noqa: ARG002 - for queues that send copies
         """Return whether two trees of one task may live at once."""
         return False

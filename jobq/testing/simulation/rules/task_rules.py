@@ -221,7 +221,7 @@ class TaskRules(Trace):
                     self.broken("S5", f"{known.id} {fencing} is settled as done, and did not succeed")
                 known.state = "done"
             case "dead_letter":
-                self._check_burial(known, values[0].reason)
+                self._check_burial(known, values[0].reason, fencing)
                 known.state = "dead"
             case "release":
                 known.task = known.task.released()
@@ -232,14 +232,15 @@ class TaskRules(Trace):
                 known.task = task
                 known.state = "done" if known.is_stopping else "waiting"
 
-    def _check_burial(self, known: KnownTask, reason: str) -> None:
-        """Nothing is given up before its budget is spent (S7)."""
+    def _check_burial(self, known: KnownTask, reason: str, fencing: str) -> None:
+        """Nothing is given up before its budget is spent (S7); what cannot be started is tried once more at most."""
         counters, budgets = known.task.counters, known.task.budgets
+        crashes = min(1, budgets.crashes) if fencing in known.not_started else budgets.crashes
         is_spent = {
             Reason.FAILED: counters.failures >= budgets.retries,
             Reason.TIMED_OUT: counters.failures >= budgets.retries,
             Reason.PREEMPTED: counters.preemptions >= budgets.preemptions,
-            Reason.CRASHED: known.silent_ends >= budgets.crashes,
+            Reason.CRASHED: known.silent_ends >= crashes,
         }
         if not is_spent.get(Reason(reason), False):
             self.broken("S7", f"{known.id} is given up as {reason}, with {counters} and {known.silent_ends} crashes")

@@ -193,7 +193,7 @@ class CopyRules(Monitor):
         """It has moved a message to the dead letters (S7)."""
         lock = self._held(message, "burial")
         known = lock.copy.known
-        self._check_burial(replace(known, task=lock.copy.task, silent_ends=lock.silent), reason)
+        self._check_burial(replace(known, task=lock.copy.task, silent_ends=lock.silent), reason, lock.fencing)
         self._end(lock, "dead_letter")
         lock.copy.place, lock.copy.deliveries = "dead", lock.number
         self._check_place(known)
