@@ -513,8 +513,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a task that goes on elsewhere is taken for one of another queue",
         file="jobq/task.py",
-        text='self.id, f"{origin} {self.epoch}',
-        wrong='self.id, f"{self.epoch}',
+        text='hops + 1, f"{origin} {self.epoch}',
+        wrong='hops + 1, f"{self.epoch}',
         test="tests/journal/test_sending_on.py::test_each_life_of_each_task_has_a_name_of_its_own",
     ),
     Mutant(
