@@ -67,7 +67,7 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo push tasks.txt", "cannot read tasks.txt: No such file or directory", 2),
     ("jobq config --chnged", "No such option '--chnged'", 2),
     ("jobq demo push -c true --timeout abc", "'abc' is not a duration; write a number with ms, s, m, h, d or w", 2),
-    ("jobq demo push -c ''", "command: String should have at least 1 character", 2),
+    ("jobq demo push -c ''", "command: is empty", 2),
     ("jobq demo push -c true --env NOPE", "there is no such variable here; write NOPE=VALUE", 2),
     ("jobq demo push -c true --on-exit 3=maybe", "'maybe' is neither retry, nor fail, nor delay: with a duration", 2),
     ("jobq demo push --call foo", "'foo' must name a function as package.module:function", 2),
