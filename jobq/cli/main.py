@@ -231,6 +231,11 @@ def _say_usage(error: click.ClickException, as_json: bool) -> int:
         click.echo(error.format_message(), err=True)
         return code
     message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        from jobq.cli.other_options import INSTEAD  # noqa: PLC0415 - for slips alone
+
+        if (instead := INSTEAD.get(error.option_name)) is not None:
+            message = f"no such option {error.option_name!r}; {instead}"
     if isinstance(error, click.MissingParameter):  # click lists choices on lines of their own; a message is one line
         message = " ".join(message.split())
     if as_json:

@@ -33,6 +33,7 @@ NO_VARIABLE: Final = {
     },
     "push": {
         **dict.fromkeys(("--command", "--call", "--kwargs", "--spec", "--id", "--resume", "--accept-changes"), _WHAT),
+        "--dedup-by-content": _OF_TASKS,
         **dict.fromkeys(("--env", "--cwd", "--timeout", "--delay", "--priority"), _OF_TASKS),
         **dict.fromkeys(("--dry-run", "--wait", "--wait-timeout", "--ids", "--json"), _ANSWER),
         "--no-create": "a sender without the right to create is refused in any case, and told so",

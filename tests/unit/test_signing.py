@@ -250,7 +250,7 @@ def test_a_push_is_repeated_with_another_key(tmp_path: Path) -> None:
     task = Task.new(command="x", id="x")
     signed = []
     for key in ("old", "new"):
-        key_named("ed25519", key).write_new(tmp_path / key)
+        SigningKey.new().write_new(tmp_path / key)
         signed += Signer(Settings(sign_key_file=tmp_path / key), "embedded", "demo").sign([task])
     assert signed[0].encode() != signed[1].encode()
     assert signed[0].fingerprint() == signed[1].fingerprint() != task.fingerprint()

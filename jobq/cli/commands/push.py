@@ -20,7 +20,15 @@ from jobq.cli.common import (
     with_queue,
 )
 from jobq.cli.display import terminal
-from jobq.cli.submit.push_options import call_of, check_priority, check_rules, check_sources, kwargs_of, variables_of
+from jobq.cli.submit.push_options import (
+    call_of,
+    check_names,
+    check_priority,
+    check_rules,
+    check_sources,
+    kwargs_of,
+    variables_of,
+)
 from jobq.errors import JobqError
 
 if TYPE_CHECKING:
@@ -75,6 +83,7 @@ class _PushCommand(ProgramCommand):
 )
 @click.option("--kwargs", metavar="JSON", callback=kwargs_of, help="Its arguments by name, as a JSON object.")
 @click.option(
+    "-e",
     "--env",
     "variables",
     multiple=True,
@@ -86,6 +95,12 @@ class _PushCommand(ProgramCommand):
 @click.option("--delay", metavar="DURATION", callback=duration, help="How long to wait before they may start.")
 @click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
 @click.option("--id", "id_", metavar="ID", help="Name the one task; queueing the same id again changes nothing.")
+@click.option(
+    "--dedup-by-content",
+    "by_content",
+    is_flag=True,
+    help="Name each task by what it is: the same one is queued once, however often it is pushed.",
+)
 @click.option("--num-retries", type=click.IntRange(min=0), metavar="N", help="Runs after a failure. Default: 3.")
 @click.option(
     "--on-exit",
@@ -127,6 +142,7 @@ def push(
     delay: timedelta | None,
     priority: int | None,
     id_: str | None,
+    by_content: bool,
     num_retries: int | None,
     on_exit: tuple[str, ...],
     max_crashes: int | None,
@@ -161,6 +177,7 @@ def push(
         on_exit=settings.on_exit or None,
         trace_context=ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
         budgets=budgets_of(settings),
+        by_content=by_content,
     )
     argv: tuple[str, ...] | None = program_of(ctx)
     check_sources(file, commands, argv, call, spec, id_)
@@ -168,8 +185,11 @@ def push(
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     _check_wait(wait, wait_timeout)
     echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None, wait_timeout=wait_timeout)
-    awaited = partial(_awaited, echo=echo, priority=priority)
+    names = "--id" if id_ is not None else "--dedup-by-content" if by_content else None
+    awaited = partial(_awaited, echo=echo, priority=priority, names=names)
     if resume is not None:
+        if by_content:
+            raise click.UsageError("--resume knows what it has queued by itself: leave out --dedup-by-content")
         if wait and accept_changes:
             raise click.UsageError(
                 "--wait finds its tasks by the lines of the file, which --accept-changes lets change"
@@ -224,10 +244,6 @@ def push(
     tasks = [template.task(**fields, **named) for fields in given]
 
     async def push_them(backend: "Backend") -> int:
-        if id_ is not None and not backend.capabilities.deduplicates:
-            raise click.UsageError(
-                f"--id: the service of {backend.name} does not know an id again, so a second push would run it twice"
-            )
         return await awaited(
             backend, push_all=lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks, backend)
         )
@@ -256,10 +272,15 @@ def _check_wait(wait: bool, wait_timeout: timedelta | None) -> None:
 
 
 async def _awaited(
-    backend: "Backend", echo: "Echo", push_all: "Callable[[], Awaitable[int]]", priority: int | None = None
+    backend: "Backend",
+    echo: "Echo",
+    push_all: "Callable[[], Awaitable[int]]",
+    priority: int | None = None,
+    names: str | None = None,
 ) -> int:
     """Push, and then, if that is wanted, wait for the end of what was pushed."""
     check_priority(backend, priority)
+    check_names(backend, names)
     if echo.kept is None:
         return await push_all()
     from jobq.cli.interrupts import Interrupted  # noqa: PLC0415 - most pushes do not wait

@@ -58,8 +58,21 @@ def _table(stats: "QueueStats") -> str:
     return "\n".join("  ".join(row) for row in zip(*columns, strict=True))
 
 
+def _all(_context: click.Context, _parameter: click.Parameter, limit: int) -> int:
+    if limit == 0:
+        raise click.BadParameter("0 is not in the range 1<=x<=10000; -1 shows all that can be shown")
+    return limit if limit > 0 else _MOST_PEEKED
+
+
 @click.command(cls=ExampleCommand, examples=("jobq demo peek", "jobq demo peek -n 100 --json"))
-@click.option("-n", "--limit", type=click.IntRange(1, _MOST_PEEKED), default=10, help="How many at most. Default: 10.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(-1, _MOST_PEEKED),
+    default=10,
+    callback=_all,
+    help="How many at most; -1 = all that can be shown. Default: 10.",
+)
 @full_option
 @json_option
 @click.pass_context

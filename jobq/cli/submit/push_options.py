@@ -75,6 +75,14 @@ def check_priority(backend: "Backend", priority: int | None) -> None:
         )
 
 
+def check_names(backend: "Backend", option: str | None) -> None:
+    """Raise UsageError for an option that names tasks where the queue's service does not know an id again."""
+    if option is not None and not backend.capabilities.deduplicates:
+        raise click.UsageError(
+            f"{option}: the service of {backend.name} does not know an id again, so a second push would run it twice"
+        )
+
+
 def check_rules(rules: Sequence[str], text: str, settings: "Settings") -> None:
     """Raise UsageError for an exit rule that cannot hold on this queue."""
     from dataclasses import replace  # noqa: PLC0415 - --help must not pay for it
