@@ -231,8 +231,9 @@ def test_an_outage_is_two_lines_whatever_runs(own_postgres: PostgresServer, tmp_
     log = jobq.folder / "log"
     with log.open("wb") as file:
         lease = ("--visibility-timeout", "12s", "--log-format", "json")
-        streams = {"stdin": subprocess.DEVNULL, "stdout": file.fileno(), "stderr": file.fileno()}
-        worker = jobq.start(spec, "worker", "-n", "3", *lease, **streams)
+        worker = jobq.start(
+            spec, "worker", "-n", "3", *lease, stdin=subprocess.DEVNULL, stdout=file.fileno(), stderr=file.fileno()
+        )
         for name in ("one", "two"):
             eventually((jobq.folder / name).exists)
         own_postgres.kill()
