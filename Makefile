@@ -29,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs lock licences image-digests bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
+.PHONY: help install demo test check versions format lint types docs lock licences dist image-digests bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -137,6 +137,9 @@ lock: $(STAMP) ## resolve uv.lock anew, newest of all, from the public index; th
 
 licences: $(STAMP) ## write docs/licences.md: under what the packages are that jobq needs where it runs
 	@$(BIN)/python -m tests.supply_chain.licences
+
+dist: $(STAMP) ## build what is published, the same bytes for the same commit, and check it
+	@$(BIN)/python -m tests.supply_chain.dist dist
 
 image-digests: $(STAMP) ## ask the registries for the images of deploy/Dockerfile by digest, and write them there
 	@$(BIN)/python -m tests.supply_chain.image_digests

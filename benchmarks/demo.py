@@ -7,8 +7,10 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from pathlib import Path
+from typing import IO
 
 JOBQ = [sys.executable, "-m", "jobq"]
 PATIENCE_SECONDS = 60.0
@@ -43,7 +45,9 @@ def survive_a_kill(environment: dict[str, str], folder: Path) -> None:
     jobq(environment, "demo", "push", "-c", f"echo attempt $JOBQ_ATTEMPT; touch {started}; sleep 3; echo survived")
     arguments = ["demo", "worker", "--visibility-timeout", "10s"]
     show(arguments)
-    victim = subprocess.Popen([*JOBQ, *arguments], env=environment)
+    victim = subprocess.Popen([*JOBQ, *arguments], env=environment, stderr=subprocess.PIPE)
+    log = threading.Thread(target=show_log, args=(victim.stderr,))
+    log.start()
     give_up = time.monotonic() + PATIENCE_SECONDS
     while not started.exists():
         if victim.poll() is not None or time.monotonic() > give_up:
@@ -52,6 +56,9 @@ def survive_a_kill(environment: dict[str, str], folder: Path) -> None:
     print(f"\n$ kill -9 {victim.pid}    # the worker vanishes in the middle of the task", flush=True)
     victim.send_signal(signal.SIGKILL)
     victim.wait()
+    log.join(PATIENCE_SECONDS)  # its log ends with the last of its processes
+    if log.is_alive():
+        sys.exit("something of the worker outlives it")
     jobq(environment, "demo", "size")
     print("\nThe next worker runs it again: at once where the kernel shows that nothing of that one lives", flush=True)
     print("(a control group: docs/guarantees.md), else when its lease of 10 s has run out.", flush=True)
@@ -59,6 +66,12 @@ def survive_a_kill(environment: dict[str, str], folder: Path) -> None:
     jobq(environment, "demo", "size")
     program = os.path.relpath(Path(sys.executable).with_name("jobq"))
     print(f"\nThat was jobq. Yours: {program} demo push -c 'echo hello' && {program} demo worker")
+
+
+def show_log(log: IO[bytes]) -> None:
+    for line in log:
+        sys.stderr.buffer.write(line)
+        sys.stderr.flush()
 
 
 def jobq(environment: dict[str, str], *arguments: str) -> None:

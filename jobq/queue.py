@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError
 from jobq.events import Event, Events
+from jobq.formats.arguments import checked_ids, checked_span
 from jobq.formats.trace_context import current_context
 from jobq.journal.records import Canceled, TaskRecord
 from jobq.journal.store import Journal, journal_of
@@ -30,6 +31,7 @@ from jobq.task_handle import TaskHandle
 from jobq.workspec import enqueue
 
 _T = TypeVar("_T")
+_WANTED: Final = "give a task (jobq.Task.new) or a command (a string)"
 
 
 @asynccontextmanager
@@ -93,11 +95,11 @@ class Queue:
                 were added before.
         """
         if isinstance(tasks, Task | str):
-            return self._handles(await self._push([_task(tasks)]))[0]
+            return self._handles(await self._push([_task(tasks, "tasks")]))[0]
         if isinstance(tasks, AsyncIterable):
             counts = await enqueue(self._push, lambda: tasks)
             return counts.queued
-        return self._handles(await self._push([_task(task) for task in tasks]))
+        return self._handles(await self._push(tasks_of(tasks)))
 
     def _handles(self, ids: Sequence[str]) -> list[TaskHandle]:
         return [TaskHandle.of(id_, self.backend) for id_ in ids]
@@ -138,6 +140,7 @@ class Queue:
             ConfigurationError: the callback can never work, or the queue cannot be used.
             JobqError: the receive failed; nothing was leased, or its lease runs out.
         """
+        checked_span("wait", wait)
         way = way_of(callback, thread=thread)
         return await pull_and_execute(self.backend, self.settings, way, wait=wait, stopping=stopping, on_line=on_line)
 
@@ -156,7 +159,7 @@ class Queue:
             ConfigurationError: the queue cannot be used.
             JobqError: the receive failed; nothing was leased, or its lease runs out.
         """
-        return Taking(self.backend, self.settings, wait)
+        return Taking(self.backend, self.settings, checked_span("wait", wait))
 
     async def worker(
         self,
@@ -196,7 +199,7 @@ class Queue:
         own = {name: value for name, value in given.items() if value is not None}
         worker = Worker(
             self.backend,
-            Settings.model_validate({**self.settings.model_dump(), **own}),
+            self.settings.changed(**own),
             runner=way.inside,
             adapt=way.adapt,
             events=Events(on_event) if on_event is not None else None,
@@ -230,6 +233,9 @@ class Queue:
         Raises:
             ConfigurationError: this service keeps no named leases, or not of this length.
         """
+        for argument, span in (("ttl", ttl), ("lock_delay", lock_delay), ("wait", wait)):
+            if span is not None and not isinstance(span, bool):
+                checked_span(argument, span)
         return named_lease(self.leases, self.settings, name, ttl=ttl, wait=wait, lock_delay=lock_delay, holder=holder)
 
     def traversal(
@@ -284,7 +290,7 @@ class Queue:
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
         """Cancel tasks, at most 500: what waits has ended then, what runs is stopped with its next heartbeat."""
-        return await self.journal.cancel([TaskHandle.pushed(each) for each in ids])
+        return await self.journal.cancel([TaskHandle.pushed(each) for each in checked_ids(ids)])
 
     async def peek(self, limit: int = 10) -> list[Peeked]:
         """Look at waiting tasks."""
@@ -304,12 +310,27 @@ class Queue:
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back; return those found."""
-        return await self.backend.redrive(ids)
+        return await self.backend.redrive(checked_ids(ids))
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good; return those found."""
-        return await self.backend.purge_dead(ids)
+        return await self.backend.purge_dead(checked_ids(ids))
 
 
-def _task(given: Task | str) -> Task:
-    return Task.new(command=given) if isinstance(given, str) else given
+def tasks_of(given: object) -> list[Task]:
+    """Return several tasks, and commands as tasks; raises TypeError, which says which of them is neither."""
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise TypeError(f"tasks is {_found(given)}; {_WANTED}, or several of these")
+    return [_task(task, f"tasks[{number}]") for number, task in enumerate(given)]
+
+
+def _task(given: object, name: str) -> Task:
+    if isinstance(given, Task):
+        return given
+    if not isinstance(given, str):
+        raise TypeError(f"{name} is {_found(given)}; {_WANTED}")
+    return Task.new(command=given)
+
+
+def _found(given: object) -> str:
+    return "None" if given is None else f"of type {type(given).__name__} ({given!r:.60})"

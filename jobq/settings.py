@@ -1,7 +1,7 @@
 """All settings with their defaults, read from JOBQ_* variables (architecture 11 names what else is read, and where)."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -312,6 +312,9 @@ class Settings(BaseModel):
         Literal["auto", "live", "lines"],
         About("What `worker` and `run` show on a terminal; auto = a live table of the slots, unless output is piped."),
     ] = "auto"
+    quiet_output: Annotated[
+        Switch, About("Whether `worker`, `run` and `pull` leave out what tasks print, which the journal has.")
+    ] = False
     health_file: Annotated[
         Path | None,
         About(
@@ -460,14 +463,22 @@ class Settings(BaseModel):
         if spec := _spec_of_ai4s(source):
             values["queue"] = spec
         values.update({name: value for name, value in overrides.items() if value is not None})
+        return cls._valid(
+            values, lambda name: f"--{name.replace('_', '-')}" if overrides.get(name) is not None else variable_of(name)
+        )
+
+    def changed(self, **fields: Any) -> Self:
+        """Return these settings with other values for some; raises ConfigurationError, which names the field."""
+        return self._valid({**self.model_dump(), **fields}, str)
+
+    @classmethod
+    def _valid(cls, values: Mapping[str, Any], shown: Callable[[str], str]) -> Self:
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            name = str(first["loc"][0])
             message = first["msg"].removeprefix("Value error, ")
-            shown = f"--{name.replace('_', '-')}" if overrides.get(name) is not None else variable_of(name)
-            raise ConfigurationError(f"{shown}: {message}") from None
+            raise ConfigurationError(f"{shown(str(first['loc'][0]))}: {message}") from None
 
 
 def _spec_of_ai4s(source: Mapping[str, str]) -> str | None:

@@ -161,8 +161,13 @@ def origin_of(backend: Backend) -> tuple[QueueSpec, Settings] | None:
     return _origins.get(backend)
 
 
-def sibling(backend: Backend, queue: str) -> Backend:
+def sibling(backend: Backend, queue: str, **changes: object) -> Backend:
     """Return the backend of another queue of the same location, not yet connected.
+
+    Args:
+        backend: of a queue there.
+        queue: the other's name.
+        changes: settings that are others for it.
 
     Raises:
         ConfigurationError: nobody knows where this one is, since no spec led to it; or there can be no such queue.
@@ -171,7 +176,7 @@ def sibling(backend: Backend, queue: str) -> Backend:
     if origin is None:
         raise ConfigurationError(f"queue {backend.name!r} was not opened by a spec, so no other is known beside it")
     spec, settings = origin
-    return resolve(str(replace(spec, queue=queue)), settings)
+    return resolve(str(replace(spec, queue=queue)), settings.model_copy(update=changes))
 
 
 def _unknown_scheme(spec: QueueSpec, known: list[str]) -> str:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self, TypeVar
 
@@ -27,12 +28,13 @@ from pydantic import (
 )
 
 from jobq.errors import MalformedTask
-from jobq.formats import exit_rules, strict_json, task_ids, wire_v1, wire_v3
+from jobq.formats import exit_rules, strict_json, task_bounds, task_ids, wire_v1, wire_v3
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 _A_HOP_BYTES: Final = 160
 MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
+_SYNONYMS: Final = {"cmd": "command", "shell": "command", "args": "argv", "func": "call", "function": "call"}
 _WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
 
 
@@ -45,17 +47,28 @@ def new_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def _no_nul(text: str) -> str:
+def _text(text: str) -> str:
     # execve ends strings at NUL: a command with one would run as something else, or not at all.
     if "\0" in text:
         raise ValueError("holds a NUL byte")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # bytes that Python has read as lone surrogates, which JSON cannot hold
+            raise ValueError("holds bytes that are not UTF-8") from None
     return text
+
+
+def _filled(text: str) -> str:
+    if not text:
+        raise ValueError("is empty")
+    return _text(text)
 
 
 def _variable_name(text: str) -> str:
     if not text or "=" in text:
         raise ValueError("is not the name of an environment variable")
-    return _no_nul(text)
+    return _text(text)
 
 
 def _identifier(text: str) -> str:
@@ -84,8 +97,8 @@ def _rule(text: str) -> str:
 
 _T = TypeVar("_T", bound=BaseModel)
 _Rule = Annotated[str, AfterValidator(_rule)]
-_Text = Annotated[str, AfterValidator(_no_nul)]
-_Filled = Annotated[str, Field(min_length=1), AfterValidator(_no_nul)]
+_Text = Annotated[str, AfterValidator(_text)]
+_Filled = Annotated[str, AfterValidator(_filled)]
 _Name = Annotated[str, AfterValidator(_variable_name)]
 _Function = Annotated[str, AfterValidator(_function)]
 _Moment = Annotated[float, AfterValidator(_moment)]
@@ -221,6 +234,11 @@ class Task(_Frozen):
         Raises:
             MalformedTask: a field is missing, unknown, of a wrong type or out of range.
         """
+        for name, value in fields.items():
+            if name not in cls.model_fields:
+                raise MalformedTask(_meant(name, value), name)
+        if isinstance(fields.get("argv"), str):
+            raise MalformedTask("is a list of words, such as ['ls', '-l']; a line for the shell is a command", "argv")
         if isinstance(fields.get("argv"), list):
             fields["argv"] = tuple(fields["argv"])
         task = _validated(cls, {"created": time.time(), **fields})
@@ -230,12 +248,21 @@ class Task(_Frozen):
         return task.checked()
 
     def checked(self) -> Self:
-        """Return the task itself; raises MalformedTask when it is too large to be pushed."""
-        # What was signed stays beside the id that it has in each queue to which its rules send it.
-        onward = exit_rules.queues_of(self.on_exit or ()) if self.work is not None else ()
+        """Return the task itself; raises MalformedTask when it holds more than each later door takes.
+
+        Those are the readers of a queue, requests over HTTP, and the start of a program.
+        """
+        # Its id grows in each queue to which its rules send it; what was signed stays beside that.
+        onward = exit_rules.queues_of(self.on_exit or ())
         most = MAX_NEW_BYTES - sum(len(queue) + _A_HOP_BYTES for queue in onward)
-        if (size := len(self.encode())) > most:
-            raise MalformedTask(f"{size} bytes, at most {most} fit")
+        body = self.encode()
+        if len(body) > most:
+            raise MalformedTask(f"{len(body)} bytes, at most {most} fit")
+        if len(body) > task_bounds.SMALL_BYTES:
+            task_bounds.check_names("env", self.env)
+            task_bounds.check_names("trace_context", self.trace_context)
+            task_bounds.check_arguments(self.command, self.argv, self.env)
+            task_bounds.check_values(body if self.work is None else self.work.text.encode())
         return self
 
     @classmethod
@@ -284,8 +311,8 @@ class Task(_Frozen):
         work = self.__pydantic_serializer__.to_json(self, include=_WORK, exclude_none=True)
         if self.env or self.kwargs:  # the order of their names says nothing
             work += json.dumps([self.env, self.kwargs], sort_keys=True).encode()
-        if self.work is not None:  # unsigned, or signed by another, it might be refused where this is run
-            work += json.dumps([signature.key_id for signature in self.work.signatures]).encode()
+        if self.work is not None and self.work.signatures:  # unsigned, it might be refused where this is run
+            work += b" signed"  # by whom is no part of it: a push goes on after its key was replaced
         return hashlib.blake2b(work, digest_size=16).digest()
 
     def with_state(self, fields: Mapping[str, Any]) -> "Task":
@@ -320,7 +347,8 @@ class Task(_Frozen):
             queue: where it goes on.
             origin: the queue that it comes from.
         """
-        id_ = task_ids.sent_on(self.id, f"{origin} {self.epoch} {self.created} {self.id}")
+        first, hops = (self.id, 0) if self.work is None else (self.work.id, len(self.work.hops))
+        id_ = task_ids.sent_on(first, hops + 1, f"{origin} {self.epoch} {self.created} {self.id}")
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
         work = self.work and replace(self.work, hops=(*self.work.hops, queue))
         return self.model_copy(update={**dict(_State()), "id": id_, "on_exit": rules or None, "work": work})
@@ -445,6 +473,18 @@ def _validated(cls: type[_T], fields: Mapping[str, Any]) -> _T:
         first = error.errors(include_url=False, include_input=False)[0]
         message = "unknown field" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
         raise MalformedTask(message, ".".join(str(part) for part in first["loc"])) from None
+
+
+def _meant(name: str, value: object) -> str:
+    """Return what to say of a field that no task has, by the names that options and other libraries have for one."""
+    budget = name.removeprefix("num_").removeprefix("max_")
+    if budget in Budgets.model_fields:
+        return f"unknown field; it is a budget: budgets={{{budget!r}: {value!r:.20}}}"
+    if name == "delay":
+        return "unknown field; not_before=time.time() + SECONDS says it"
+    known = [field for field in Task.model_fields if field != "work"]
+    near = _SYNONYMS.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
+    return f"unknown field; did you mean {near}?" if near else f"unknown field; a task has {', '.join(known)}"
 
 
 def _kind(value: object) -> str:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from jobq.errors import TaskNotFound
+from jobq.formats.arguments import checked_seconds
 from jobq.journal.records import Canceled, TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.journal.wait_for_end import ended
@@ -56,16 +57,23 @@ class TaskHandle(str):
             timeout: seconds to wait; None = for as long as it takes.
 
         Raises:
-            TimeoutError: it has not ended in time.
+            TimeoutError: it has not ended in time; says which task, and how long that was.
             TaskNotFound: it is not known any more: it was cleared, purged, or forgotten.
         """
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        seconds = checked_seconds("timeout", timeout)
         journal = self._journal
-        async with asyncio.timeout(seconds):
-            async for _, record in ended(journal, [self._pushed], lag=self._backend.capabilities.record_lag):
-                if record is None:
-                    raise unknown(self.id)
-                return await result_of(journal, record)
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                async for _, record in ended(journal, [self._pushed], lag=self._backend.capabilities.record_lag):
+                    if record is None:
+                        raise unknown(self.id)
+                    return await result_of(journal, record)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(
+                f"task {self.id} has not ended within {seconds:g} s; it goes on, and its status() says where it is"
+            ) from None
         raise AssertionError  # `ended` yields each id once
 
     async def status(self) -> TaskRecord:

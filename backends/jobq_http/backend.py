@@ -1,5 +1,7 @@
 """A queue of a jobq service behind the backend protocol. The service decides, and its clock is the only one."""
 
+import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Sequence
@@ -10,9 +12,10 @@ from urllib.parse import quote
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
-from jobq.errors import ConfigurationError, MalformedTask, PushUnknown
+from jobq.errors import ConfigurationError, JobqError, MalformedTask, PushUnknown
 from jobq.journal.wire import body_of
 from jobq.servable import DATABASE, all_pages
+from jobq.settlement import Release
 from jobq.task import Task
 from jobq_http.connection import HttpConnection, NoAnswer, unavailable
 from jobq_http.delivery import ClaimedTask, HttpDelivery
@@ -31,6 +34,8 @@ _MOST_TASKS: Final = 10_000
 _MOST_PUSH_BYTES: Final = 15 * 1024 * 1024
 _MOST_SHOWN: Final = 10_000
 _MOST_FORMER: Final = 16
+_LEAVE_SECONDS: Final = 2.0
+_log: Final = logging.getLogger(__name__)
 
 
 class HttpBackend:
@@ -69,6 +74,7 @@ class HttpBackend:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._give_back_claims()
         await self._settles.close()
         await self._connection.__aexit__(None, None, None)
 
@@ -138,6 +144,17 @@ class HttpBackend:
             )
             for each, task in zip(found, answer["tasks"], strict=True)
         ]
+
+    async def _give_back_claims(self) -> None:
+        """Put back what a poll holds that was given up, or would claim yet: a proxy may not pass on that (S7)."""
+        if not any(until > time.monotonic() for until in self._former.values()):
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                for held in await self._claim(1, None, 0.0):
+                    await held.settle(Release())
+        except (JobqError, TimeoutError) as error:
+            _log.debug("what a poll holds that was given up comes with its lease: %r", error)
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at what could be received now."""

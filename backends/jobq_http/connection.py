@@ -126,7 +126,10 @@ class HttpConnection:
                     text += await response.content.read(_MOST_ANSWER)
                 status = response.status
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:  # never sent
-            raise BackendUnavailable(f"{self.url} cannot be reached: {_why(error)}") from None
+            raise BackendUnavailable(
+                f"{self.url} cannot be reached: {_why(error)}; does `jobq serve` run there, and is its port open to"
+                " this machine?"
+            ) from None
         except aiohttp.InvalidURL:
             raise ConfigurationError(f"{self.url} is no URL of a service") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

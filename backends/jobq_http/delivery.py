@@ -1,7 +1,6 @@
 """A task that the service has leased to us; every verb is fenced by its receipt, at the service (S4)."""
 
 import json
-import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -10,9 +9,8 @@ from urllib.parse import quote
 from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import SettlementUnknown
-from jobq.journal.records import Attempt, Beat
+from jobq.journal.records import Beat
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
-from jobq.task import Counters
 from jobq_http.connection import HttpConnection, NoAnswer
 from jobq_http.settle_batcher import SettleBatcher
 
@@ -73,13 +71,11 @@ class HttpDelivery(BaseDelivery):
     async def settle(self, settlement: Settlement) -> None:
         """End the delivery, in one request with others (S6)."""
         match settlement:
-            case Release(delay) if not delay:
-                await self._send("release", {}, None)
-            case Release(delay):  # by a requeue, since the service's release knows no delay
-                attempt = Attempt.released(self.deliveries, time.time())
-                await self._requeue(self.task.counters.raised(), delay, Record(attempt))
+            case Release(delay):
+                await self._send("release", {"delay_seconds": _seconds(delay)}, None)
             case Requeue(counters, delay):
-                await self._requeue(counters, delay, settlement.record)
+                fields = {"counters": counters.model_dump(), "delay_seconds": _seconds(delay)}
+                await self._send("requeue", fields, settlement.record)
             case MoveToDeadLetters(reason, description):
                 fields = {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])}
                 await self._send("dead-letter", fields, settlement.record)
@@ -92,17 +88,11 @@ class HttpDelivery(BaseDelivery):
         """Save the task's progress beside it (S9)."""
         await self._put("checkpoint", {"value": value, "number": number})
 
-    async def _requeue(self, counters: Counters, delay: timedelta, record: Record | None) -> None:
-        fields = {"delay_seconds": max(0.0, delay.total_seconds())}
-        await self._send("requeue", fields, record, self.task.counted(counters).encode())
-
-    async def _send(self, verb: str, fields: dict[str, Any], record: Record | None, task: bytes = b"") -> None:
+    async def _send(self, verb: str, fields: dict[str, Any], record: Record | None) -> None:
         if record is not None:
             fields["attempt"] = _attempt(record)
-        item = json.dumps({"verb": verb, "id": self.id, "receipt": self._receipt, **fields}).encode()
-        if task:
-            item = item[:-1] + b',"task":' + task + b"}"
-        await self._settles.send(item, self._seconds)
+        item = {"verb": verb, "id": self.id, "receipt": self._receipt, **fields}
+        await self._settles.send(json.dumps(item).encode(), self._seconds)
 
     async def _put(self, verb: str, fields: dict[str, Any]) -> Any:
         body = {"receipt": self._receipt, **fields}
@@ -113,6 +103,10 @@ class HttpDelivery(BaseDelivery):
             )
         except NoAnswer as error:
             raise SettlementUnknown(str(error)) from None
+
+
+def _seconds(delay: timedelta) -> float:
+    return max(0.0, delay.total_seconds())
 
 
 def _beat(beat: Beat) -> dict[str, Any]:

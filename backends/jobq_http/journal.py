@@ -41,6 +41,11 @@ class HttpJournal:
                 break
         return found
 
+    async def ids_with(self, part: str, limit: int) -> list[str]:
+        """Return up to `limit` ids of tasks, a thousand at most, in which this part stands."""
+        answer = await self._ask("GET", "/journal/ids", query={"part": part, "limit": str(min(limit, _MOST_SHOWN))})
+        return [str(each) for each in answer["ids"]]
+
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return the attempts of a task that were recorded, in order."""
         answer = await self._ask("GET", "/journal/attempts", query={"id": task_id})

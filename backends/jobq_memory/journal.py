@@ -46,6 +46,11 @@ class MemoryJournal:
             found = sorted(id_ for id_, entry in store.entries.items() if id_ > after and entry.state in waiting)
             return [self._record(store.entries[id_]) for id_ in found[:limit]]
 
+    async def ids_with(self, part: str, limit: int) -> list[str]:
+        """Look through all ids."""
+        with self._router.opened(self._queue) as store:
+            return sorted(id_ for id_ in store.entries if part in id_)[:limit]
+
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return those that were recorded."""
         with self._router.opened(self._queue) as store:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -14,6 +14,7 @@ from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.clock import SystemClock
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
+from jobq.examination import Finding
 from jobq.servable import (
     DATABASE,
     IDS_KEPT,
@@ -33,6 +34,7 @@ from jobq_postgres import errors, migrations, queue_admin, task_listing
 from jobq_postgres.connections import Connections, queue_number
 from jobq_postgres.delivery import PostgresDelivery
 from jobq_postgres.errors import NoAnswer
+from jobq_postgres.examination import findings
 from jobq_postgres.journal import PostgresJournal
 from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.leases import PostgresLeases
@@ -118,6 +120,10 @@ class PostgresBackend:
             connection.terminate()
         if not created and not exist_ok:
             raise ConfigurationError(f"queue {self.name!r} exists already in {self._server.place}")
+
+    def findings(self) -> AsyncIterator[Finding]:
+        """Look at the server's settings."""
+        return findings(self._server)
 
     async def _create(self, connection: Any) -> bool:
         # Looked at first: who may not make tables, or queues, needs no right to find all of it there.

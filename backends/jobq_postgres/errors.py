@@ -24,6 +24,10 @@ from jobq.errors import (
 _LEAVES_DOUBT: Final = frozenset({"57P01", "57P02", "57P05"})
 READ_ONLY: Final = "25006"
 _NO_TLS: Final = "rejected SSL upgrade"  # the client library has no class for it
+_NOT_CONNECTED: Final = (
+    "{place}: cannot connect ({said}); nothing was changed. Does the server run there, and is its port open to this"
+    " machine?"
+)
 _OTHER: Final = "{place}: {said} (SQLSTATE {state}); nothing was changed"
 
 
@@ -94,7 +98,7 @@ def translate(error: BaseException, place: str) -> JobqError:
     state, words = state_of(error), said(error)
     kind, text = _MEANINGS.get(state) or _MEANINGS.get(state[:2]) or (BackendUnavailable, _OTHER)
     if not state:
-        kind, text = BackendUnavailable, "{place}: cannot connect ({said}); nothing was changed"
+        kind, text = BackendUnavailable, _NOT_CONNECTED
     return kind(text.format(place=place, said=words, state=state))
 
 

@@ -25,6 +25,9 @@ FIND: Final = f"{_TASK} WHERE queue_id = $1 AND id = ANY ($2::text[])"
 RUNNING: Final = f"{_TASK} WHERE queue_id = $1 AND expires_at IS NOT NULL ORDER BY task.started_at, seq LIMIT $2"
 # In the order of the index on ids, whatever the database's collation makes of that: a page costs what it holds.
 UNFINISHED: Final = f"{_TASK} WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3"
+IDS_WITH: Final = """
+    SELECT id FROM jobq.submission WHERE queue_id = $1 AND strpos(id, $2) > 0 ORDER BY id LIMIT $3
+"""
 FIND_DEAD: Final = """
     SELECT id, deliveries, body, checkpoint, reason, description, extract(epoch FROM died_at)::float8 AS at
     FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[])
@@ -108,6 +111,14 @@ class PostgresJournal:
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
         """List what has not ended."""
         return await self._list(UNFINISHED, after, limit)
+
+    async def ids_with(self, part: str, limit: int) -> list[str]:
+        """Look through the index of the ids."""
+
+        async def work(connection: Any, queue: int) -> list[str]:
+            return [row[0] for row in await connection.fetch(IDS_WITH, queue, part, limit)]
+
+        return await self._look(work)
 
     async def _list(self, statement: str, *values: object) -> list[TaskRecord]:
         async def work(connection: Any, queue: int) -> list[TaskRecord]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from itertools import compress
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
-from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
+from jobq.examination import Finding
 from jobq.journal.records import this_holder
 from jobq.journal.retention import JournalCap
 from jobq.servable import (
@@ -32,6 +33,7 @@ from jobq_sqlite import push_sql, queue_admin, task_listing, task_sql
 from jobq_sqlite.bulk import some
 from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
+from jobq_sqlite.examination import findings
 from jobq_sqlite.journal import SqliteJournal
 from jobq_sqlite.leases import SqliteLeases
 from jobq_sqlite.open_file import OpenFile, StoreFile
@@ -102,6 +104,10 @@ class SqliteBackend:
 
     async def _journal_link(self) -> tuple[SqliteConnection, int]:
         return self._link or await self._linked()
+
+    def findings(self) -> AsyncIterator[Finding]:
+        """Look at the file."""
+        return findings(self._file.path)
 
     async def __aenter__(self) -> Self:
         self._closed = False
@@ -384,20 +390,29 @@ class SqliteBackend:
 
     async def _read(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
         """Look at the queue on a connection of its own: what takes long holds up no claim and no renewal."""
-        _, queue = self._link or await self._linked()
-        reader = self._reader or await self._opened_to_read()
+        try:
+            _, queue = self._link or await self._linked()
+            reader = self._reader or await self._opened_to_read()
+        except AccessDenied:
+            reader = await self._opened_by_reader()
+            queue = await self._queue_in(reader)
         return await reader.submit(lambda database, now: work(database, queue, now), writes=False)
 
     async def _linked(self) -> _Link:
         """Connect and look up the queue, on first use: a worker may be built before its queue exists."""
-        # Read by itself, not in the transaction of a verb: a queue that is then not committed would be remembered.
         try:
             connection = await self._opened()
-            queue = await connection.submit(lambda database, _: task_sql.queue_id(database, self.name), writes=False)
         except QueueNotFound:
             raise _missing(self.name, self._file.path) from None
-        self._link = _Link(connection, queue)
+        self._link = _Link(connection, await self._queue_in(connection))
         return self._link
+
+    async def _queue_in(self, connection: SqliteConnection) -> int:
+        # Read by itself, not in the transaction of a verb: a queue that is then not committed would be remembered.
+        try:
+            return await connection.submit(lambda database, _: task_sql.queue_id(database, self.name), writes=False)
+        except QueueNotFound:
+            raise _missing(self.name, self._file.path) from None
 
     async def _opened(self, *, create: bool = False) -> SqliteConnection:
         async with self._opening:
@@ -416,6 +431,15 @@ class SqliteBackend:
                 raise BackendUnavailable(f"{self._file.path} is closed: queue {self.name!r} was left before this call")
             if self._reader is None:
                 reader = self._connect(OpenFile(self._file, reads_beside=writer.file), self._wake)
+                await reader.start()
+                self._reader = reader
+            return self._reader
+
+    async def _opened_by_reader(self) -> SqliteConnection:
+        """Return a connection of one who may read the file, and not write there."""
+        async with self._opening:
+            if self._reader is None:
+                reader = self._connect(OpenFile(self._file, only_reads=True), self._wake)
                 await reader.start()
                 self._reader = reader
             return self._reader

@@ -20,6 +20,7 @@ UNFINISHED: Final = (
     f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND id > ? AND state IN ('ready', 'scheduled', 'leased')"  # noqa: S608
     " ORDER BY id LIMIT ?"
 )
+_IDS_WITH: Final = "SELECT id FROM task WHERE queue_id = ? AND instr(id, ?) ORDER BY id LIMIT ?"
 _LAST: Final = "SELECT record, attempt FROM attempt WHERE seq = ? ORDER BY attempt DESC LIMIT 1"
 _SEQ: Final = "SELECT seq FROM task WHERE queue_id = ? AND id = ?"
 _STATES: Final = {
@@ -87,6 +88,12 @@ class SqliteJournal:
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
         """List what has not ended."""
         return await self._list(UNFINISHED, after, limit)
+
+    async def ids_with(self, part: str, limit: int) -> list[str]:
+        """Look through the index of the ids."""
+        return await self._read(
+            lambda database, queue, _: [row[0] for row in database.execute(_IDS_WITH, (queue, part, limit))]
+        )
 
     async def _list(self, statement: str, *values: object) -> list[TaskRecord]:
         return await self._read(

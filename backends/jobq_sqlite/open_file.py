@@ -58,8 +58,12 @@ class StoreFile:
     busy_timeout: float = 5.0
     connection_class: type[sqlite3.Connection] = sqlite3.Connection
 
-    def open(self, *, create: bool) -> sqlite3.Connection:
+    def open(self, *, create: bool, only_reads: bool = False) -> sqlite3.Connection:
         """Return a connection to the file, which is of this version; for the thread that will own it.
+
+        Args:
+            create: whether to make what is missing.
+            only_reads: for who may not write there.
 
         Raises:
             QueueNotFound: it is not there, or is empty, and `create` is false.
@@ -73,8 +77,9 @@ class StoreFile:
         if create:
             private_file.make_file(self.path)
         try:
+            mode = self._mode_to_read() if only_reads else "rwc" if create else "rw"
             database = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+                f"{self.path.absolute().as_uri()}?mode={mode}",
                 uri=True,
                 isolation_level=None,
                 timeout=self.busy_timeout,
@@ -83,8 +88,20 @@ class StoreFile:
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
         with _closed_by_errors(database, self.path):
-            self._prepare_patiently(database, create=create)
+            if only_reads:
+                self._check_version(database)
+            else:
+                self._prepare_patiently(database, create=create)
         return database
+
+    def _mode_to_read(self) -> str:
+        # Without its log the file is all there is, and nobody has it open: who cannot make a log's index reads it so.
+        return "ro" if Path(f"{self.path.resolve()}-wal").exists() else "ro&immutable=1"
+
+    def _check_version(self, database: sqlite3.Connection) -> None:
+        self._check_owner(database)
+        if _user_version(database) < SCHEMA_VERSION:
+            raise AccessDenied(f"{self.path} is of an older version, and this user may not bring it up to date")
 
     def _make_folder(self) -> None:
         folder = self.path.parent
@@ -173,13 +190,22 @@ class OpenFile:
         file: the file and who may use it.
         create: make it where it is missing.
         reads_beside: who has it open to write; then this one only reads, and opens no other file than that.
+        only_reads: open it for who may not write there.
     """
 
-    def __init__(self, file: StoreFile, *, create: bool = False, reads_beside: "OpenFile | None" = None) -> None:
+    def __init__(
+        self,
+        file: StoreFile,
+        *,
+        create: bool = False,
+        reads_beside: "OpenFile | None" = None,
+        only_reads: bool = False,
+    ) -> None:
         self.path = file.path
         self.busy_timeout = file.busy_timeout
         self._file = file
         self._create = create
+        self._only_reads = only_reads
         self._reads_beside = reads_beside
         self._same = SameFile(file.path)
         self._clock = FileClock(file.path, file.clock, file.host, adopt=file.adopt)
@@ -188,7 +214,7 @@ class OpenFile:
         """Open and check it; raises what `StoreFile.open` raises."""
         if self._reads_beside is not None:
             self._reads_beside.confirm()
-        database = self._file.open(create=self._create)
+        database = self._file.open(create=self._create, only_reads=self._only_reads)
         with _closed_by_errors(database, self.path):
             self._same.remember(database)
             private_file.warn_of_others(self.path)

@@ -37,11 +37,19 @@ def make_file(path: Path) -> None:
 
 def warn_of_others(path: Path) -> None:
     """Warn, with the command that mends it, when others than this user may read or change a file or replace it."""
+    for text in opened_by_others(path):
+        if text not in _warned:
+            _warned.add(text)
+            _log.warning("%s", text)
+
+
+def opened_by_others(path: Path) -> list[str]:
+    """Return what others than this user may do with a file, with the command that mends it."""
     target = path.resolve()
     try:
         file, folder = target.stat(), target.parent.stat()
     except OSError:  # it is gone, or its folder is closed to us: the next use of it says so
-        return
+        return []
     found = []
     if file.st_uid != os.geteuid():
         found.append(f"{path} belongs to another user, who decides what runs by it: sudo -u '#{file.st_uid}' jobq ...")
@@ -51,7 +59,4 @@ def warn_of_others(path: Path) -> None:
         found.append(f"other users may {what} {path} and what its tasks hold: chmod go= {names}")
     if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
         found.append(f"any user may replace {path}: chmod o-w {shlex.quote(str(target.parent))}")
-    for text in found:
-        if text not in _warned:
-            _warned.add(text)
-            _log.warning("%s", text)
+    return found

@@ -168,6 +168,13 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")(command)
 
 
+def full_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--full`, for what is cut on a terminal."""
+    return click.option("--full", is_flag=True, help="Cut nothing, however long a command is; only terminals cut.")(
+        command
+    )
+
+
 def read_settings(**options: Any) -> "Settings":
     """Return the settings of the environment, with options over them, and warn about variables that nothing reads."""
     from jobq.settings import Settings, unknown_variables, variable_of  # noqa: PLC0415 - --help must not pay for pydantic

@@ -142,6 +142,7 @@ _OPTIONS: Final = frozenset(
         "task_user",
         "time_limit",
         "memory_limit",
+        "quiet_output",
         "guardian",
         "metrics_port",
         "preload",

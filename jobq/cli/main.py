@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -15,6 +15,9 @@ from jobq.cli.common import Invocation, SuggestingGroup
 from jobq.cli.display import terminal
 from jobq.cli.interrupts import Interrupted
 from jobq.errors import ConfigurationError, JobqError, PushUnknown
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # Each command with the module that holds it: imported when it is used, so that `jobq --help` stays quick.
 _COMMANDS: Final = {
@@ -42,6 +45,7 @@ _COMMANDS: Final = {
         "dead": ("jobq.cli.commands.dead", "List, show, retry or purge dead letters."),
     },
     "Manage": {
+        "check": ("jobq.cli.commands.check", "Find what is wrong with a queue, or its service."),
         "create": ("jobq.cli.commands.queue", "Make the queue; a first push does it too."),
         "cancel": ("jobq.cli.commands.cancel", "End tasks that wait, stop those that run."),
         "clear": ("jobq.cli.commands.queue", "Delete all tasks but dead letters."),
@@ -100,6 +104,13 @@ class Commands(SuggestingGroup):
             _explain_missing_command(invocation.spec)
             ctx.exit(_USAGE)
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Return what may stand here: commands, and before them the queues of this machine."""
+        from jobq.cli.completions import queues  # noqa: PLC0415 - never needed otherwise
+
+        is_first = ctx.ensure_object(Invocation).spec is None
+        return super().shell_complete(ctx, incomplete) + (queues(incomplete) if is_first else [])
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the shape of a command line."""
@@ -220,6 +231,11 @@ def _say_usage(error: click.ClickException, as_json: bool) -> int:
         click.echo(error.format_message(), err=True)
         return code
     message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        from jobq.cli.other_options import INSTEAD  # noqa: PLC0415 - for slips alone
+
+        if (instead := INSTEAD.get(error.option_name)) is not None:
+            message = f"no such option {error.option_name!r}; {instead}"
     if isinstance(error, click.MissingParameter):  # click lists choices on lines of their own; a message is one line
         message = " ".join(message.split())
     if as_json:

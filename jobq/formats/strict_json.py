@@ -8,7 +8,7 @@ The limits of depth compose, so that what one reader lets in no later one refuse
     a result                24  `jobq.run.attempt.result`, before it is settled
     a task's kwargs         31  `Task.new`: they stand within the task
     a task                  32  `MAX_DEPTH`, in a queue and in a file of tasks
-    a request over HTTP     35  `jobq.server.schemas`: {"settles": [{"task": ...}]} stands around a task
+    a request over HTTP     34  `jobq.server.schemas`: {"tasks": [...]} stands around a task
 """
 
 import json
@@ -20,7 +20,7 @@ from jobq.errors import MalformedTask
 
 MAX_DEPTH: Final = 32
 _MAX_NUMBER_CHARACTERS: Final = 400  # more digits than any float or sane integer has
-_MOST_KEYS: Final = 64 * 1024  # of one object: more than a task has room for, and than anything of ours has
+MAX_KEYS: Final = 64 * 1024  # of one object: more than anything of ours has
 _TOKENS: Final = 3  # for each value: itself, a key, a comma; strings alone, without a comma, are no JSON
 _CONTAINER: Final = 5  # values: what an object or an array takes, in time and memory, beside a number
 # A string without an end matches to the end of the text, so that nothing is ever tried again from within it.
@@ -76,6 +76,11 @@ def loads_leniently(text: str, max_depth: int) -> Any:
     return value
 
 
+def most_values(data: bytes) -> int:
+    """Return a bound from above on what `count_values` finds, which costs little: those in strings count too."""
+    return data.count(b",") + _CONTAINER * (data.count(b"[") + data.count(b"{"))
+
+
 def count_values(data: bytes, *, few: int, most: int) -> int:
     """Return how many values JSON holds, an object or an array counting as five; about, where they are few.
 
@@ -87,7 +92,7 @@ def count_values(data: bytes, *, few: int, most: int) -> int:
         most: what holds more counts as one more than that, and so does what takes long to read for other reasons.
     """
     # As with depth: what holds fewer commas has certainly fewer values; else those in strings are not to be counted.
-    about = data.count(b",") + _CONTAINER * (data.count(b"[") + data.count(b"{"))
+    about = most_values(data)
     if about <= few:
         return about
     count = 0
@@ -113,8 +118,8 @@ def _check_depth(text: str, max_depth: int) -> None:
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > _MOST_KEYS:
-        raise MalformedTask(f"an object has {len(pairs)} keys, at most {_MOST_KEYS} are read")
+    if len(pairs) > MAX_KEYS:
+        raise MalformedTask(f"an object has {len(pairs)} keys, at most {MAX_KEYS} are read")
     value = dict(pairs)
     if len(value) != len(pairs):
         seen: set[str] = set()

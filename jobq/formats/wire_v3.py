@@ -22,7 +22,6 @@ VERSION: Final = 3
 PAYLOAD_TYPE: Final = "application/vnd.jobq.work+json"
 STATE: Final = frozenset({"epoch", "generation", "counters", "not_before"})
 _MOST_SIGNATURES: Final = 8
-_MOST_HOPS: Final = 32  # as many rules as a task may have
 _LONGEST_KEY_ID: Final = 100
 FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 _OF_A_NEWER_JOBQ: Final = frozenset({"resources", "needs"})
@@ -195,6 +194,6 @@ def _hop(given: Any, id_: str) -> tuple[str, tuple[str, ...]]:
     later, queues = given["id"], given["queues"]
     if not isinstance(later, str) or not isinstance(queues, list) or not all(isinstance(q, str) for q in queues):
         raise MalformedTask("must hold a string and an array of strings", "state.hop")
-    if not 0 < len(queues) <= _MOST_HOPS or not task_ids.comes_from(later, id_, len(queues)):
+    if not 0 < len(queues) <= task_ids.MOST_HOPS or not task_ids.comes_from(later, id_, len(queues)):
         raise MalformedTask("is not what becomes of the work's id on its way through queues", "state.hop.id")
     return later, tuple(queues)

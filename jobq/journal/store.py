@@ -27,6 +27,10 @@ class Journal(Protocol):
         """Return up to `limit` tasks that have not ended, in the store's order of ids, from the first above `after`."""
         ...
 
+    async def ids_with(self, part: str, limit: int) -> list[str]:
+        """Return up to `limit` ids of tasks, ended or not, in which this part stands; no record is read for it."""
+        ...
+
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return the attempts of a task that were recorded, in order; one that nobody could record is missing."""
         ...

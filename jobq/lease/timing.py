@@ -1,6 +1,7 @@
 """The timing rule (rules.md 1.3) as numbers: when a lease is renewed, and when its task must be dead."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from jobq.errors import ConfigurationError
@@ -69,20 +70,28 @@ class LeaseTiming:
         if self.lease < SHORTEST_SECONDS and not allow_short:
             raise ConfigurationError(
                 f"a lease of {durations.show(self.lease)} is shorter than {durations.show(SHORTEST_SECONDS)};"
-                f" raise {option} (JOBQ_ALLOW_SHORT_LEASE=1 permits it, for tests)"
+                f" raise {option} to {self._enough()} (JOBQ_ALLOW_SHORT_LEASE=1 permits it, for tests)"
             )
-        needed = self.period + 2 * (self.attempt + self.backoff) + self.grace
-        if needed >= self.hold:
-            cure = (
-                f"lower JOBQ_LOCK_LOST_GRACE below {durations.show(max(0.0, self.grace - (needed - self.hold)))}"
-                f" or raise {option}"
-                if self.grace
-                else f"raise {option}"
-            )
+        if self.needed >= self.hold:
+            spare = self.grace - (self.needed - self.hold)
+            lower = f"lower JOBQ_LOCK_LOST_GRACE below {durations.show(spare)}, or " if self.grace and spare > 0 else ""
             raise ConfigurationError(
                 f"a lease of {durations.show(self.lease)} cannot be kept: a renewal, two more tries and the grace take"
-                f" {durations.show(needed)} of the {durations.show(max(0.0, self.hold))} that it may be held; {cure}"
+                f" {durations.show(self.needed)} of the {durations.show(max(0.0, self.hold))} that it may be held;"
+                f" {lower}raise {option} to {self._enough()}"
             )
+
+    @property
+    def needed(self) -> float:
+        """What a renewal, two that fail and the grace take, which has to be less than `hold` (rule 4)."""
+        return self.period + 2 * (self.attempt + self.backoff) + self.grace
+
+    def _enough(self) -> str:
+        """Return the shortest lease of whole seconds, all else being the same, that is not refused."""
+        seconds = max(SHORTEST_SECONDS, math.floor(self.lease) + 1)
+        while (longer := replace(self, lease=seconds)).needed >= longer.hold:
+            seconds += 1
+        return durations.show(seconds)
 
 
 def timing_for(lease: timedelta, settings: Settings) -> LeaseTiming:

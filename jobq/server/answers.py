@@ -212,6 +212,12 @@ class JournalRecords(Answer):
     records: list[JournalRecord]
 
 
+class JournalMatches(Answer):
+    """Ids in which a part stands, as many as were asked for."""
+
+    ids: list[str]
+
+
 class JournalAttempt(Answer):
     """An attempt that has ended, as `jobq history` shows it."""
 

@@ -9,7 +9,6 @@ from functools import wraps
 from typing import Any, Final
 
 from jobq.errors import JobqError, LockLost, MalformedTask
-from jobq.formats import strict_json
 from jobq.run.attempt import retry
 from jobq.servable import HeldDelivery, ListedTask
 from jobq.server import answers, journal_records, schemas
@@ -19,7 +18,7 @@ from jobq.server.request import RequestCall
 from jobq.server.request_parsing import malformed
 from jobq.server.tokens import Scope
 from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Release, Requeue, Settlement, key_of
-from jobq.task import WIRE_VERSION, Counters, Outcome, OutcomeKind, Task, TaskResult
+from jobq.task import Counters, Outcome, OutcomeKind, Task, TaskResult
 
 _ACCEPTED: Final = {"accepted": True}
 _DONE: Final = {"status": 202}
@@ -133,7 +132,7 @@ def _verdict(record: ListedTask, body: schemas.FailRequest) -> Requeue | MoveToD
 async def release(call: RequestCall) -> Reply:
     """Put back what was never started."""
     delivery, _ = await _held_body(call)
-    await delivery.settle(Release())
+    await delivery.settle(Release(timedelta(seconds=call.body.delay_seconds)))
     return 202, _ACCEPTED
 
 
@@ -142,10 +141,8 @@ async def release(call: RequestCall) -> Reply:
 async def requeue(call: RequestCall) -> Reply:
     """Put it back, counted by the caller."""
     body: schemas.RequeueRequest = call.body
-    given = Task.decode(strict_json.dumps({"version": WIRE_VERSION, **body.task}))
-    if given.id != call.path["id"]:
-        raise RequestRefused(400, "malformed_request", "task.id: is another task's")
-    said = key_of("requeue", given.encode(), body.delay_seconds)  # by the request alone, as in `fail`
+    given = Counters(**body.counters.model_dump())
+    said = key_of("requeue", given, body.delay_seconds)  # by the request alone, as in `fail`
     delivery, task = await _held_body(call)
     delay, record = timedelta(seconds=body.delay_seconds), None
     if body.attempt is not None:
@@ -154,7 +151,7 @@ async def requeue(call: RequestCall) -> Reply:
         record = journal_records.record_of_requeue(task, given)
     settlement: Settlement = Release(delay)  # of what is no task, which has no counters; work stays the store's (S2)
     with contextlib.suppress(MalformedTask):
-        settlement = Requeue(_counted(delivery.task.counters, given.counters), delay, record=record)
+        settlement = Requeue(_counted(delivery.task.counters, given), delay, record=record)
     await delivery.settle(settlement, said)
     return 202, _ACCEPTED
 

@@ -13,6 +13,9 @@ from jobq.server.tokens import Scope
 
 _MOST_ATTEMPT: Final = 2**31 - 1
 _ID: Final = Parameter(name="id", schema={"type": "string", "maxLength": 200, "pattern": NO_NUL}, text="Of the task.")
+_PART: Final = Parameter(
+    name="part", schema={"type": "string", "maxLength": 200, "pattern": NO_NUL}, text="Of the ids; none = all have it."
+)
 _ATTEMPT: Final = Parameter(
     name="attempt",
     schema={"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPT},
@@ -56,6 +59,13 @@ async def unfinished(call: RequestCall) -> Reply:
     """Show what has not ended, by id."""
     limit = LIMIT.read(call.query)
     return 200, _shown(call, await (await _journal(call)).unfinished(AFTER.read(call.query) or "", limit))
+
+
+@ENDPOINTS.add("GET", "/ids", Scope.VIEW, answers={200: answers.JournalMatches}, parameters=(_PART, LIMIT))
+async def ids(call: RequestCall) -> Reply:
+    """Show the ids in which a part stands."""
+    limit = LIMIT.read(call.query)
+    return 200, {"ids": await (await _journal(call)).ids_with(_PART.read(call.query) or "", limit)}
 
 
 @ENDPOINTS.add("GET", "/attempts", Scope.VIEW, answers={200: answers.JournalAttempts}, parameters=(_ID,))

@@ -13,7 +13,7 @@ from jobq.servable import ListedTask
 from jobq.server import schemas
 from jobq.server.error_responses import RequestRefused
 from jobq.settlement import Record
-from jobq.task import OutcomeKind, Task, Usage
+from jobq.task import Counters, OutcomeKind, Task, Usage
 
 _LOST: Final = "its value is not kept: {} bytes, at most {} are"
 
@@ -91,14 +91,14 @@ def beat_of(sent: schemas.BeatBody | None) -> Beat | None:
     return Beat(at=now, started=None if sent.running_seconds is None else now - sent.running_seconds, **fields)
 
 
-def record_of_requeue(record: ListedTask, task: Task) -> Record | None:
+def record_of_requeue(record: ListedTask, counters: Counters) -> Record | None:
     """Return it of a caller who counts by itself: the counter that it has raised says how the attempt ended."""
     try:
         before = Task.decode(record.body or b"")
     except MalformedTask:
         return None
-    if task.counters.failures > before.counters.failures:
+    if counters.failures > before.counters.failures:
         return record_of(OutcomeKind.FAILED, "retry", task=record)
-    if task.counters.preemptions > before.counters.preemptions:
+    if counters.preemptions > before.counters.preemptions:
         return record_of(OutcomeKind.PREEMPTED, "retry", task=record)
     return None

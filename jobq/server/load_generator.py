@@ -146,6 +146,7 @@ async def start(call: RequestCall) -> Reply:
         asked = Wanted(is_running=True, run=known.run, **body.model_dump())
         if asked.max_seconds is not None and "command" not in body.model_fields_set:
             asked = replace(asked, command=f"sleep {_LENGTH}")
+        asked.task(asked.run, 0)  # raises for a command that no task can have
         return asked if known == asked else replace(asked, run=known.run + 1)
 
     call.audited["run"] = (await _want(call.service.places.root, call.queue, change)).run

@@ -21,6 +21,7 @@ class ServiceState:
         metrics: of this process.
         replica: names this process.
         is_stopping: no request is to wait any longer.
+        claiming: of the claims that wait, by their keys: set for one whose client is gone.
         openapi: the document, as JSON.
     """
 
@@ -28,6 +29,7 @@ class ServiceState:
     metrics: Metrics = field(default_factory=Metrics)
     replica: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     is_stopping: bool = False
+    claiming: dict[str, asyncio.Event] = field(default_factory=dict)
     openapi: bytes = b""
 
 

@@ -177,4 +177,5 @@ def malformed(error: ValidationError) -> RequestRefused:
     """Return the answer to what is no such request."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return RequestRefused(400, "malformed_request", f"{where}: {first['msg']}" if where else first["msg"])
+    what = first["msg"].removeprefix("Value error, ")
+    return RequestRefused(400, "malformed_request", f"{where}: {what}" if where else what)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -19,6 +20,7 @@ from pydantic import (
 
 from jobq.backend import MOST_CHECKPOINTS
 from jobq.formats import durations, strict_json
+from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.journal.records import (
     MAX_BEAT_OUTPUT_BYTES,
     MAX_DETAIL_CHARACTERS,
@@ -26,6 +28,7 @@ from jobq.journal.records import (
     MAX_TEXT_CHARACTERS,
 )
 from jobq.journal.store import MOST_IDS
+from jobq.task_client import checked_checkpoint
 
 API_VERSION: Final = "1"
 SERVICE_HEADER: Final = "Jobq-Service"  # without it an answer is not this service's: a proxy's, or a stranger's
@@ -43,15 +46,25 @@ MAX_MARK: Final = 1024  # what names the files of a checkpoint, beside its value
 MAX_OUTPUT: Final = 256 * 1024
 MAX_FIGURE: Final = 2**53  # what every reader of JSON takes
 MAX_TOKEN: Final = 2**63 - 1
-MAX_VALUES: Final = 1_000_000  # of a request: ten thousand tasks with a hundred each
+MAX_VALUES: Final = 1_000_000  # of a request: ten thousand tasks with a hundred each, or two of the largest
 MANY_VALUES: Final = 100_000  # as many take longer, and more memory, than their bytes say
 MOST_FIELDS: Final = 100  # of one object that is to be a request: each that is unknown costs an error
-MAX_DEPTH: Final = strict_json.MAX_DEPTH + 3  # of a request: a task stands within {"settles": [{"task": ...}]}
+MAX_DEPTH: Final = strict_json.MAX_DEPTH + 2  # of a request: a task stands within {"tasks": [...]}
 
 
 def _whole(value: Any) -> Any:
     """Return 3 for 3.0, which is the same number in JSON."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _startable(stored: str) -> str:
+    """Return a checkpoint that the next attempt can be given; `MAX_MARK` bounds the name of its files."""
+    checkpoint = StoredCheckpoint.decode(stored)
+    if len(checkpoint.archive or "") > MAX_MARK:
+        raise ValueError(f"the name of its files has more than {MAX_MARK} characters")
+    if checkpoint.value is not None:
+        checked_checkpoint(checkpoint.value)
+    return stored
 
 
 # Values of any shape are `Any`: they are JSON already (`strict_json`), and to look at each again takes seconds.
@@ -184,13 +197,22 @@ class ReleaseRequest(Body):
     """The task was never started."""
 
     receipt: Receipt
+    delay_seconds: Annotated[Seconds, Field(description="Until it is to be had again.")] = 0.0
+
+
+class CountersBody(Body):
+    """How a task's attempts have ended so far, by the word of the worker."""
+
+    failures: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 0
+    preemptions: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 0
+    ends: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 0
 
 
 class RequeueRequest(Body):
     """Put it back, by a caller who counts by itself."""
 
     receipt: Receipt
-    task: Annotated[dict[str, Any], Field(description="The task with its counters and generation raised.")]
+    counters: Annotated[CountersBody, Field(description="The task's, raised by this end; none is ever lowered.")]
     delay_seconds: Seconds = 0.0
     attempt: AttemptBody | None = None
 
@@ -208,7 +230,11 @@ class CheckpointRequest(Body):
     """How far the task has come."""
 
     receipt: Receipt
-    value: Annotated[str, Field(max_length=MAX_TEXT + MAX_MARK, description="Of a task: 64 KiB at most.")]
+    value: Annotated[
+        Shown,
+        Field(max_length=MAX_TEXT + MAX_MARK, description="Of a task: 64 KiB of UTF-8 at most."),
+        AfterValidator(_startable),
+    ]
     number: Annotated[
         int,
         Field(

@@ -48,7 +48,7 @@ def _task_of(call: RequestCall, fields: dict[str, Any], number: int) -> Task:
     version = given.pop("version", None)
     try:
         if version is not None:  # as jobq's own client writes it
-            return Task.decode(strict_json.dumps({"version": version, **given}))
+            return Task.decode(strict_json.dumps({"version": version, **given})).checked()
         if "id" not in given:
             given["id"] = new_id() if call.body.key is None else _id_of(call, number)
         return Task.new(**given)
@@ -83,8 +83,15 @@ async def claim(call: RequestCall) -> Reply:
     # Bound to the caller and the queue: a key that somebody else knows finds nothing of his.
     bound = [f"{call.caller} {call.queue} {key}" for key in (body.key or str(uuid4()), *body.former)]
     wait = timedelta(seconds=body.wait_seconds)
+    for key in bound[1:]:  # whoever stands between may not pass on that its client has hung up
+        if (gone := call.service.claiming.get(key)) is not None:
+            gone.set()
     claiming = asyncio.ensure_future(backend.claim(body.max_tasks, lease, wait, key=bound[0], former=bound[1:]))
-    found: Sequence[HeldDelivery] = await (_unless_gone(call, claiming) if body.wait_seconds else claiming)
+    call.service.claiming[bound[0]] = call.gone
+    try:
+        found: Sequence[HeldDelivery] = await (_unless_gone(call, claiming) if body.wait_seconds else claiming)
+    finally:
+        call.service.claiming.pop(bound[0], None)
     call.audited["ids"] = [delivery.id for delivery in found]
     if found and call.gone.is_set() and not call.service.is_stopping:
         await _give_back(found)

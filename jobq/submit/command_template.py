@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from jobq.errors import JobqError, MalformedTask
-from jobq.submit.argument_limits import MOST_BYTES
+from jobq.formats.task_bounds import MAX_ARGUMENT_BYTES
 from jobq.submit.interpreters import code_in
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -90,7 +90,7 @@ class ShellTemplate:
         for variable, one in env.items():
             _check(variable, one, len(variable) + 1)
         command = f"set -- {' '.join(items)}\n{self.text}" if items else self.text
-        if len(command.encode()) >= MOST_BYTES:
+        if len(command.encode()) >= MAX_ARGUMENT_BYTES:
             raise MalformedTask(
                 f"the command has {len(command)} characters, too many for a program; use a smaller --batch"
             )
@@ -169,5 +169,5 @@ def _fields_in(word: str) -> list[str]:
 def _check(name: str, value: str, more_bytes: int) -> None:
     if "\0" in value:
         raise MalformedTask(f"its value holds a NUL, which no argument of a program can: {value!a}"[:300], name)
-    if (size := len(value.encode(errors="surrogatepass")) + more_bytes + 1) > MOST_BYTES:
-        raise MalformedTask(f"its value has {size} bytes, and a program takes {MOST_BYTES} at most", name)
+    if (size := len(value.encode(errors="surrogatepass")) + more_bytes + 1) > MAX_ARGUMENT_BYTES:
+        raise MalformedTask(f"its value has {size} bytes, and a program takes {MAX_ARGUMENT_BYTES} at most", name)

@@ -47,6 +47,7 @@ class TaskOptions:
 
     Attributes:
         env, cwd, timeout, priority, budgets, on_exit: fields of Task.
+        by_content: a task that is given no id has one that follows from its work, so that the same is known again.
         delay: counts from when the line was read.
         trace_context: of the push; no line has its own.
     """
@@ -59,6 +60,7 @@ class TaskOptions:
     budgets: Mapping[str, int] = field(default_factory=dict)
     on_exit: tuple[str, ...] | None = None
     trace_context: Mapping[str, str] = field(default_factory=dict)
+    by_content: bool = False
 
     def task(self, **fields: Any) -> Task:
         """Return a task; raises MalformedTask."""
@@ -70,7 +72,10 @@ class TaskOptions:
         for name, values in (("env", self.env), ("budgets", self.budgets)):
             own = fields.get(name, {})
             merged[name] = {**values, **own} if isinstance(own, dict) else own
-        return Task.new(**merged, trace_context=dict(self.trace_context))
+        task = Task.new(**merged, trace_context=dict(self.trace_context))
+        if not self.by_content or "id" in fields:
+            return task
+        return task.model_copy(update={"id": f"c-{task.fingerprint().hex()}"})
 
     def task_of_line(self, line: bytes, id_: str | None = None) -> Task | None:
         """Return the task in a line, None for a blank line or a comment; raises MalformedTask.
@@ -96,6 +101,8 @@ class TaskOptions:
 def _fields(line: bytes) -> dict[str, Any]:
     fields = strict_json.loads(line)
     assert isinstance(fields, dict), "a line that begins with a brace is an object or no JSON"
+    if isinstance(fields.get("cmd"), str) and not fields.keys() & {"command", "argv", "call"}:  # as ai4s-jobq has it
+        fields = {("command" if name == "cmd" else name): value for name, value in fields.items()}
     for name in fields:
         if name not in FIELDS:
             raise MalformedTask(f"unknown field; a line may have {', '.join(FIELDS)}", ascii(name)[1:-1][:80])

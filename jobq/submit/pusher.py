@@ -13,12 +13,14 @@ from typing import Any, Final
 from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.errors import AccessDenied, JobqError, PushUnknown, QueueNotFound
+from jobq.formats import strict_json
 from jobq.signing.signer import signer_of
-from jobq.submit import argument_limits
 from jobq.task import Task
 
 BATCH_TASKS: Final = 500
-BATCH_BYTES: Final = 4 * 1024 * 1024  # one task more at most: below what the service takes as one request
+# One task more at most: below what the service takes as one request.
+BATCH_BYTES: Final = 4 * 1024 * 1024
+BATCH_VALUES: Final = 400_000
 FINISH_SECONDS: Final = 4.0  # what a cancelled push is left, to be acknowledged
 TAKE_BACK_SECONDS: Final = 4.0  # and then, cancelled, to be taken back; together less than `docker stop` waits
 _SHOWN_IDS: Final = 20
@@ -29,13 +31,15 @@ class Batch:
 
     def __init__(self) -> None:
         self.tasks: list[Task] = []
-        self._bytes = 0
+        self._bytes = self._values = 0
 
     def add(self, task: Task) -> bool:
         """Add one; return whether the batch is full now."""
         self.tasks.append(task)
-        self._bytes += len(task.encode())
-        return len(self.tasks) >= BATCH_TASKS or self._bytes >= BATCH_BYTES
+        body = task.encode()
+        self._bytes += len(body)
+        self._values += strict_json.most_values(body)
+        return len(self.tasks) >= BATCH_TASKS or self._bytes >= BATCH_BYTES or self._values >= BATCH_VALUES
 
 
 def batches(tasks: Iterable[Task]) -> Iterator[list[Task]]:
@@ -49,13 +53,22 @@ def batches(tasks: Iterable[Task]) -> Iterator[list[Task]]:
         yield batch.tasks
 
 
-async def make_queue(backend: Backend, missing: QueueNotFound) -> None:
-    """Make a queue that is missing; raises AccessDenied, which then also says what was missing."""
+async def make_queue(backend: Backend, missing: QueueNotFound) -> bool:
+    """Make a queue that is missing, or what is missing beside it; raises AccessDenied, which then also says what was.
+
+    Returns:
+        Whether it was the queue itself, as far as this identity may see.
+    """
+    is_there = False
+    with contextlib.suppress(QueueNotFound, AccessDenied):
+        await backend.stats()
+        is_there = True
     try:
         await backend.create(exist_ok=True)
     except AccessDenied as error:
         error.add_note(str(missing))
         raise
+    return not is_there
 
 
 async def see_to_its_end(
@@ -83,7 +96,7 @@ class Pusher:
     Args:
         backend: an entered backend; its tasks are signed where the settings that it was opened with name a key.
         creates: whether to make a missing queue, for which a mere sender has no right.
-        on_created: called when it was made.
+        on_created: called when it was made, not for what is missing beside a queue.
         on_acknowledged: given the ids of each push.
 
     Raises:
@@ -91,6 +104,7 @@ class Pusher:
 
     Attributes:
         count: how many tasks were acknowledged.
+        known: how many of these the queue had before, as far as who pushes has looked.
         doubtful: ids of tasks of a cancelled push that may or may not be queued.
     """
 
@@ -102,7 +116,7 @@ class Pusher:
         on_created: Callable[[], None] = lambda: None,
         on_acknowledged: Callable[[Sequence[str]], None] = lambda _ids: None,
     ) -> None:
-        self.count = 0
+        self.count = self.known = 0
         self.doubtful: tuple[str, ...] = ()
         self._backend = backend
         self._signer = signer_of(backend)
@@ -112,10 +126,8 @@ class Pusher:
         self._begun = False
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
-        """Queue all tasks or none, and return their ids; raises as `Backend.push` does, and `argument_limits.check`."""
+        """Queue all tasks or none, and return their ids; raises as `Backend.push` does."""
         self._begun = False
-        for task in tasks:
-            argument_limits.check(task)
         if self._signer is not None:  # once: a repetition is of the same bytes
             tasks = await asyncio.to_thread(self._signer.sign, tasks)
         try:
@@ -124,8 +136,8 @@ class Pusher:
             if not self._creates:
                 raise
             self._begun = False
-            await make_queue(self._backend, missing)
-            self._on_created()
+            if await make_queue(self._backend, missing):
+                self._on_created()
             ids = await self._push(tasks)
         self.count += len(ids)
         self._on_acknowledged(ids)
@@ -188,5 +200,8 @@ class Pusher:
 
     def summary(self) -> str:
         """Return how many tasks are queued, and which are in doubt."""
-        queued = f"queued {self.count} task{'' if self.count == 1 else 's'} on {self._backend.name}"
+        new = self.count - self.known
+        queued = f"queued {new} task{'' if new == 1 else 's'} on {self._backend.name}"
+        if self.known:
+            queued += f"; {self.known} {'was' if self.known == 1 else 'were'} there already, and nothing was changed"
         return f"{queued}; {self.doubt(self.doubtful)}" if self.doubtful else queued

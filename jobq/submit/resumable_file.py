@@ -14,6 +14,7 @@ from jobq.lease.data_sources import Line
 from jobq.lease.traversal import Fetch, Page, Progress
 from jobq.submit.input_lines import InputUnreadable
 
+_FILE: Final = "file"  # in what a walk knows of its source
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
@@ -37,9 +38,9 @@ class WalkedFile:
         self.position = 0
         self._queued = hashlib.blake2b(digest_size=16)
 
-    async def digest(self) -> str:
-        """Return the fingerprint of the whole file."""
-        return await asyncio.to_thread(self._digest)
+    async def digest(self, size: int | None = None) -> str:
+        """Return the fingerprint of the file, or of its first `size` bytes."""
+        return await asyncio.to_thread(self._digest, self.size if size is None else size)
 
     async def mark_up_to(self, offset: int) -> str:
         """Return the fingerprint of all that is before an offset, which only rises; raises SourceChanged."""
@@ -52,13 +53,48 @@ class WalkedFile:
             progress: whose `after` is [offset, lines before it], and whose mark is `mark_up_to` of that offset.
             name: of the walk, for messages.
         """
+        await self._check_beginning(progress, name)
+        if progress.is_done and self.position != self.size:
+            raise SourceChanged(f"{self.path} has grown since {name} was done; use another name")
+
+    async def continued(self, progress: Progress, name: str, *, accepts_changes: bool) -> Progress:
+        """Return the progress to go on from: a walk that was done goes on where lines were appended.
+
+        Args:
+            progress: as `check_queued` takes it.
+            name: of the walk, for messages.
+            accepts_changes: whether lines that are not queued may be others than before; else there may only be more.
+
+        Raises:
+            SourceChanged: of the lines that were there, queued ones or, unless that is accepted, others have changed.
+        """
+        await self._check_beginning(progress, name)
+        former = progress.source.get(_FILE)
+        if former is not None and not accepts_changes:
+            size = int(former.partition(":")[0])
+            if size > self.size or await self.digest(size) != former or await self._lengthens_line(size):
+                raise SourceChanged(
+                    f"{name} was begun with another file: lines of {self.path} have changed; go on with the same, to"
+                    " which lines may be added, or use another name"
+                )
+        is_done = progress.is_done and self.position == self.size
+        if self.position < self.size and await self._lengthens_line(self.position):
+            raise SourceChanged(
+                f"line {progress.after[1]} of {self.path}, which is queued, is longer now: it had no line end; use"
+                " another name"
+            )
+        return replace(progress, is_done=is_done, source={**progress.source, _FILE: await self.digest()})
+
+    async def _check_beginning(self, progress: Progress, name: str) -> None:
         if progress.after is not None and await self.mark_up_to(int(progress.after[0])) != progress.mark:
             raise SourceChanged(
                 f"{self.path} is not the file that {name} was begun with: its first {progress.after[1]} lines,"
                 " which are queued, have changed; use another name"
             )
-        if progress.is_done and self.position != self.size:
-            raise SourceChanged(f"{self.path} has grown since {name} was done; use another name")
+
+    async def _lengthens_line(self, offset: int) -> bool:
+        """Return whether an offset lies within a line."""
+        return 0 < offset < self.size and await asyncio.to_thread(self._is_within_line, offset)
 
     def lines(self) -> Fetch[Line]:
         """Return a fetch of its lines, of which each page is marked by all that is before its end."""
@@ -78,15 +114,25 @@ class WalkedFile:
         if (progress.after or [0])[0] != self.size:
             raise SourceChanged(f"{self.path} was changed while it was read; what it had then is queued")
 
-    def _digest(self) -> str:
-        found = hashlib.blake2b(digest_size=16)
+    def _is_within_line(self, offset: int) -> bool:
         try:
             with self.path.open("rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    found.update(chunk)
+                file.seek(offset - 1)
+                before, after = file.read(1), file.read(2)
         except OSError as error:
             raise _unreadable(self.path, error) from None
-        return f"{self.size}:{found.hexdigest()}"
+        return before != b"\n" and not after.startswith((b"\n", b"\r\n"))
+
+    def _digest(self, size: int) -> str:
+        found, left = hashlib.blake2b(digest_size=16), size
+        try:
+            with self.path.open("rb") as file:
+                while chunk := file.read(min(_CHUNK_BYTES, left)):
+                    found.update(chunk)
+                    left -= len(chunk)
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        return f"{size}:{found.hexdigest()}"
 
     def _mark_up_to(self, offset: int) -> str:
         try:

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, Self, TypeVar, overload
 from jobq import queue as asynchronous
 from jobq.backend import DeadLetter, Peeked, QueueStats
 from jobq.events import Event
-from jobq.journal.records import Canceled
+from jobq.journal.records import Canceled, TaskRecord
 from jobq.lease.named import NamedLease
 from jobq.lease.store import Confirmation, LeaseRecord
 from jobq.run.attempt.runner import OnLine
@@ -93,11 +93,16 @@ class Queue:
         """Durably add one task, or many, all or none; a string is a command. As `jobq.Queue.push`."""
         if isinstance(tasks, Task | str):
             return SyncTaskHandle.of(self._call(self._queue.push(tasks)), self._call)
-        return [SyncTaskHandle.of(handle, self._call) for handle in self._call(self._queue.push(list(tasks)))]
+        made = asynchronous.tasks_of(tasks)  # here: what gives them is this thread's
+        return [SyncTaskHandle.of(handle, self._call) for handle in self._call(self._queue.push(made))]
 
     def task(self, task_id: str) -> SyncTaskHandle:
         """Return the handle of a task that was pushed before, perhaps by another program."""
         return SyncTaskHandle.of(self._queue.task(task_id), self._call)
+
+    def status(self, task_id: str) -> TaskRecord:
+        """Return where a task is now; raises TaskNotFound."""
+        return self._call(self._queue.status(task_id))
 
     def cancel(self, ids: Sequence[str]) -> list[Canceled]:
         """Cancel tasks; see `jobq.Queue.cancel`."""

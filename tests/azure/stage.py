@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from azure.core.exceptions import ResourceExistsError
+from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.storage.blob.aio import ContainerClient
 
 from jobq.backend import Delivery
@@ -134,6 +134,14 @@ async def make_container(stage: Stage) -> None:
     async with client:
         with contextlib.suppress(ResourceExistsError):
             await client.create_container()
+
+
+async def remove_container(stage: Stage) -> None:
+    """Remove the container of payloads, behind the proxies, if it is there."""
+    client = ContainerClient.from_connection_string(stage.azurite.connection_string, CONTAINER)
+    async with client:
+        with contextlib.suppress(ResourceNotFoundError):
+            await client.delete_container()
 
 
 def is_update(request: ProxiedRequest) -> bool:

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from jobq.settlement import Requeue
 from tests.azure.stage import SHORT, Stage
 
 _PYTHON: Final = Path(__file__).parents[2] / ".peer/bin/python"
@@ -23,18 +25,37 @@ def peer() -> Path:
     return _PYTHON
 
 
-async def test_a_queue_of_ai4s_jobq_is_drained(stage: Stage, peer: Path) -> None:
-    filling = await asyncio.create_subprocess_exec(
-        str(peer),
-        str(Path(__file__).with_name("peer_push.py")),
-        stage.queue,
-        str(stage.folder),
-        str(_TASKS),
+async def peer_runs(stage: Stage, peer: Path, program: str, *arguments: str) -> tuple[int, str]:
+    """Run a program of the tests with the peer's own Python; return its exit code, and what it said of errors."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(peer), str(Path(__file__).with_name(program)), stage.queue, *arguments),
         env={"PATH": os.environ["PATH"], "PEER_CONNECTION_STRING": stage.azurite.connection_string},
         stderr=asyncio.subprocess.PIPE,
+        cwd=stage.folder,
     )
-    _, told = await filling.communicate()
-    assert filling.returncode == 0, told.decode()
+    _, said = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+async def test_a_queue_has_workers_of_one_kind(stage: Stage, peer: Path) -> None:
+    """What docs/from-ai4s-jobq.md says of both: theirs ends at what jobq has put back, which is not lost by that.
+
+    So they are stopped first; their pushers may go on.
+    """
+    code, said = await peer_runs(stage, peer, "peer_push.py", str(stage.folder), "0")  # one task, with one retry
+    assert code == 0, said
+    (held,) = await stage.behind.receive(1, timedelta(minutes=1), timedelta(0))
+    await held.settle(Requeue(held.task.requeued(failures=1).counters))
+    code, said = await peer_runs(stage, peer, "peer_work.py")
+    assert code != 0
+    assert "JSONDecodeError" in said or "Unsupported Task version 2" in said
+    assert await stage.total() == 1, "it is there, and jobq's worker goes on with it when their lease is over"
+
+
+async def test_a_queue_of_ai4s_jobq_is_drained(stage: Stage, peer: Path) -> None:
+    code, said = await peer_runs(stage, peer, "peer_push.py", str(stage.folder), str(_TASKS))
+    assert code == 0, said
     assert await stage.total() == _TASKS + 1
     result = await stage.run("worker", "-n", "4", **SHORT, JOBQ_BACKOFF="100ms")
     assert result.code == 0, result.err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobq.task import Task
 from tests.cli.conftest import Jobq
 
 SCRIPT = """
@@ -29,6 +30,32 @@ def test_bash_completes(jobq: Jobq, words: str, offers: str) -> None:
     script = SCRIPT.format(words=words, index=len(words.split()) - 1)
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert offers in done.stdout.split(), done
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this machine")
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        ("jobq de", ["dead", "demo"]),
+        ("jobq demo status my", ["my-1", "my-2"]),
+        ("jobq demo dead retry my-1", ["my-1"]),
+        ("jobq demo push com", ["commands.txt"]),
+        ("jobq other status my", []),
+        ("jobq devstoreaccount1/demo status my", []),
+    ],
+)
+def test_queues_files_and_ids_are_offered(jobq: Jobq, words: str, offers: list[str]) -> None:
+    """Those of this machine; nothing is asked over a network, and nothing is said."""
+    jobq.fill(*(Task.new(command="true", id=f"my-{number}") for number in (1, 2)), Task.new(command="true", id="other"))
+    (jobq.folder / "commands.txt").touch()
+    environment = {**jobq.environment, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    script = SCRIPT.format(words=words, index=len(words.split()) - 1)
+    # A shell completes files by itself where it is told to; outside of a terminal that is `compgen`.
+    script = f"compopt() {{ COMPREPLY+=($(compgen -f -- {words.rsplit(maxsplit=1)[-1]})); }}\n{script}"
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True, cwd=jobq.folder
+    )
+    assert (sorted(done.stdout.split()), done.stderr) == (offers, "")
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -44,6 +44,7 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "run": (("run", "commands"), 1, {"done", "failed", "left", "exit_code", "failures"}),
     "size": (("demo", "size"), 0, {"visible", "leased", "scheduled", "dead"}),
     "peek": (("demo", "peek"), 0, {"id", "deliveries", "task"}),
+    "check": (("demo", "check", "--look"), 0, {"what", "found", "verdict", "assumed", "advice"}),
     "status": (("demo", "status", DIES), 0, RECORD),
     "ps": (("demo", "ps"), 0, RECORD),
     "top": (("demo", "top"), 0, {"counts", "ended", "window_s", "oldest_ready_s", "running", "fault"}),

@@ -152,6 +152,14 @@ def test_any_locale(jobq: Jobq, locale: str) -> None:
 
 
 def test_undecodable_argument(jobq: Jobq) -> None:
+    for words in (
+        (b"-c", b"echo \xff"),
+        (b"--", b"echo", b"\xff"),
+        (b"--env", b"\xff=1", b"-c", b"env"),
+        (b"--env", b"A=\xff", b"-c", b"env"),
+    ):
+        error = jobq("demo", "push", *words, code=2).err
+        assert error.endswith("holds bytes that are not UTF-8\n"), error
     result = jobq("demo", "push", "-c", b"echo \xff", code=2)
     assert "command" in result.err
     assert "Traceback" not in result.err

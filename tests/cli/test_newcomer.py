@@ -1,5 +1,6 @@
 """What somebody types in the first hour, slip of the finger included: what is said, and the exit code."""
 
+import json
 import shlex
 import signal
 import subprocess
@@ -8,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from jobq.backend import Backend
 from jobq.errors import MalformedTask
+from jobq.journal.store import journal_of
 from jobq.queue import connect as jobq_connect
-from jobq.task import Task
+from jobq.task import Budgets, Task
 from tests.cli.conftest import Jobq
 
+_AS_PUSHED = Budgets(retries=3, preemptions=100, crashes=3)
 TYPED: list[tuple[str, str, int]] = [
     ("jobq", "Usage: jobq [QUEUE] COMMAND", 2),
     ("jobq help", "Queue commands.", 0),
@@ -38,6 +42,14 @@ TYPED: list[tuple[str, str, int]] = [
     ),
     ("jobq demo push python train.py", "a program and its arguments stand behind --, as in: -- python train.py", 2),
     ("jobq demo push -c true --retries 3", "No such option '--retries'", 2),
+    ("jobq demo push --num-workers 4 -c true", "no such option '--num-workers'; leave it out: tasks are pushed in", 2),
+    ("jobq demo size --conn-str x", "no such option '--conn-str'; set JOBQ_CONNECTION_STRING", 2),
+    ("jobq demo worker --no-heartbeat", "leave it out: the lease is always renewed, however short it is", 2),
+    ("jobq demo pull --proc m:C", "no such option '--proc'; push a function with --call MODULE:FUNCTION", 2),
+    ("jobq demo pull --visibility-timeout 1m", "it is --lease of `pull`, or JOBQ_VISIBILITY_TIMEOUT", 2),
+    ("jobq demo peek -n 0", "0 is not in the range 1<=x<=10000; -1 shows all that can be shown", 2),
+    ("jobq sb://mynamespace/q worker --visibility-timeout 10m", "a lock of Service Bus lasts 5 minutes at most", 3),
+    ("jobq demo push --resume monday --dedup-by-content tasks.txt", "leave out --dedup-by-content", 2),
     ("jobq demo worker --workers 4", "No such option '--workers'", 2),
     ("jobq demo worker -n four", "'four' is not a valid integer", 2),
     ("jobq demo worker -n 0", "0 is not in the range", 2),
@@ -62,7 +74,156 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq run nothing.txt", "cannot read nothing.txt: No such file or directory", 2),
     ("jobq demo push tasks.txt", "cannot read tasks.txt: No such file or directory", 2),
     ("jobq config --chnged", "No such option '--chnged'", 2),
+    ("jobq demo push -c true --timeout abc", "'abc' is not a duration; write a number with ms, s, m, h, d or w", 2),
+    ("jobq demo push -c ''", "command: is empty", 2),
+    ("jobq demo push -c true --env NOPE", "there is no such variable here; write NOPE=VALUE", 2),
+    ("jobq demo push -c true --on-exit 3=maybe", "'maybe' is neither retry, nor fail, nor delay: with a duration", 2),
+    ("jobq demo push --call foo", "'foo' must name a function as package.module:function", 2),
+    ("jobq demo push -c true --wait-timeout 3s", "--wait-timeout goes with --wait", 2),
+    ("jobq demo push --", "no program after `--`", 2),
+    ("jobq demo push -c true --id 'b c'", "id: must be 1 to 100 letters, digits or", 2),
+    ("jobq demo worker --memory-limit 5", "too little for any program; was a unit left out, as in 5M?", 3),
+    ("jobq demo worker --log-format jsn", "'jsn' is not one of", 2),
+    ("jobq demo logs", "Missing argument 'ID'", 2),
+    ("jobq demo logs 01a2", "queue 'demo' does not exist", 4),
+    ("jobq demo cancel 01a2", "queue 'demo' does not exist", 4),
+    ("jobq demo ps", "queue 'demo' does not exist", 4),
+    ("jobq demo stats", "queue 'demo' does not exist", 4),
+    ("jobq demo clear --yes", "queue 'demo' does not exist", 4),
+    ("jobq demo clear", "there is no terminal to ask on; add --yes", 2),
+    ("jobq demo run tasks.txt", "run has a queue of its own: write `jobq run ...`", 2),
+    ("jobq run --resume", "--resume needs --queue-file", 2),
+    ("jobq demo lease run nightly", "which program? Write it after `--`", 2),
+    ("jobq demo dead lst", "no such command 'lst'; did you mean 'list'?", 2),
+    ("jobq --quiet --verbose demo size", "--quiet and --verbose contradict each other", 2),
 ]
+
+
+# On a queue with tasks and a dead letter, see `filled`.
+TYPED_LATER: list[tuple[str, str, int]] = [
+    ("jobq demo push --id train-1 -c 'echo one'", "queued 0 tasks on demo; 1 was there already, and nothing", 0),
+    ("jobq demo push --id train-1 -c 'echo two'", "task id 'train-1' is taken by a task with another payload", 1),
+    ("jobq demo push --id train-2 -c 'echo two'", "queued 1 task on demo", 0),
+    ("jobq demo push named.txt", "queued 1 task on demo; 1 was there already, and nothing was changed", 0),
+    ("jobq demo push bad.txt", "go on behind it with: tail -n +3 bad.txt | jobq demo push -", 2),
+    ("jobq demo push same.txt", "tasks such as those of same.txt wait on demo already", 0),
+    ("jobq demo push same.txt -q", "", 0),
+    ("jobq demo push --resume s1 same.txt", "queued 1 task on demo", 0),
+    ("jobq run --queue-file run.db same.txt", "1 done, 0 failed in", 0),
+    ("jobq run --queue-file run.db same.txt", "; the queue is kept: sqlite://run.db/run", 0),
+    ("jobq demo peek", "train-12 0 echo twelve", 0),
+    ("jobq demo peek --full", "train-12 0 echo twelve", 0),
+    ("jobq demo peek -n 0", "0 is not in the range", 2),
+    ("jobq demo ps", "nothing runs", 0),
+    ("jobq demo ps --full", "nothing runs", 0),
+    ("jobq demo status train-", "train- is a part of several ids: train-1, train-12", 2),
+    ("jobq demo status rain-12", "rain-12 is train-12", 0),
+    ("jobq demo status train-1", "state: ready", 0),
+    ("jobq demo status nothing", "no task with the id nothing is known", 4),
+    ("jobq demo logs ain-12", "ain-12 is train-12", 0),
+    ("jobq demo logs in-1", "in-1 is a part of several ids", 2),
+    ("jobq demo history ain-12", "now: ready", 0),
+    ("jobq demo cancel ain-12", "canceled 1 task that waited", 0),
+    ("jobq demo cancel gone-task", "gone-task was canceled already", 0),
+    ("jobq demo cancel gone-task", "canceled 0 tasks that waited", 0),
+    ("jobq demo cancel train", "train is a part of several ids", 2),
+    ("jobq demo cancel", "give the IDs of tasks, or --where, or --all; one of them", 2),
+    ("jobq demo cancel --all", "there is no terminal to ask on; add --yes", 2),
+    ("jobq demo dead list", "failed 4 times; last: exit code 3 exit 3", 0),
+    ("jobq demo dead list --full", "failed 4 times; last: exit code 3 exit 3", 0),
+    ("jobq demo dead show lost", "description: failed 4 times; last: exit code 3", 0),
+    ("jobq demo dead show los", "no dead letter with the id los", 4),
+    ("jobq demo dead show lost-ta", "lost-ta is lost-task", 0),
+    ("jobq demo dead retry lost", "retried 1 dead letter", 0),
+    ("jobq demo dead purge lost", "purged 1 dead letter", 0),
+    ("jobq demo dead retry", "give the IDs of dead letters (`dead list` shows them), or --all", 2),
+    ("jobq demo size", "visible leased scheduled dead 2 0 0 1", 0),
+    ("jobq empty pull", "no task on empty", 4),
+    ("jobq empty pull --json", '{"id": null, "result": "none"}', 4),
+    (
+        "jobq empty worker --visibility-timeout 5s",
+        "a lease of 5s is shorter than 10s; raise --visibility-timeout to 10s",
+        3,
+    ),
+    (
+        "JOBQ_LOCK_LOST_BEHAVIOR=sigterm jobq empty worker --visibility-timeout 30s",
+        "lower JOBQ_LOCK_LOST_GRACE below 9s, or raise --visibility-timeout to 34s",
+        3,
+    ),
+    ("JOBQ_LOCK_LOST_BEHAVIOR=sigterm jobq empty worker --visibility-timeout 34s", "worker stopped", 0),
+    ("jobq postgresql://127.0.0.1:1/db/q size", "127.0.0.1:1/db: cannot connect (ConnectionRefusedError: Connect", 75),
+    ("jobq postgresql://127.0.0.1:1/db/q size", "Does the server run there, and is its port open to this machine?", 75),
+    ("jobq http://127.0.0.1:1/q size", "does `jobq serve` run there, and is its port open to this machine?", 75),
+]
+
+
+@pytest.fixture
+def filled(jobq: Jobq) -> Jobq:
+    jobq.kill_tasks(Task(id="lost-task", command="exit 3"))
+    jobq.fill(
+        Task.new(id="train-1", command="echo one", budgets=_AS_PUSHED), Task.new(id="train-12", command="echo twelve")
+    )
+    jobq.fill(Task(id="gone-task", command="true"))
+    jobq.inside(lambda backend: journal_of(backend).cancel(["gone-task"]))
+    (jobq.folder / "same.txt").write_text("echo one\n")
+    (jobq.folder / "bad.txt").write_text('true\n{"command": 3}\ntrue\n')
+    lines = [{"id": "train-1", "command": "echo one"}, {"id": "train-3", "command": "true"}]
+    (jobq.folder / "named.txt").write_text("\n".join(map(json.dumps, lines)))
+
+    async def empty(backend: Backend) -> None:
+        await backend.create()
+
+    jobq.inside(empty, "empty")
+    return jobq
+
+
+@pytest.mark.parametrize(("typed", "said", "code"), TYPED_LATER, ids=[typed for typed, _, _ in TYPED_LATER])
+def test_typed_later(filled: Jobq, typed: str, said: str, code: int) -> None:
+    before, after = typed.split("jobq ", 1)
+    env = dict(word.split("=", 1) for word in before.split())
+    result = filled(*shlex.split(after), env=env, code=code)
+    assert said in " ".join((result.out + result.err).split()), result
+    assert "Traceback" not in result.err
+
+
+def test_a_second_push_of_other_lines_warns_of_nothing(filled: Jobq) -> None:
+    (filled.folder / "other.txt").write_text("echo other\n")
+    for _ in range(2):
+        assert "warning" not in filled("demo", "push", "other.txt").err
+        filled("demo", "worker")
+    assert "warning" not in filled("demo", "push", "--resume", "s1", "other.txt").err
+
+
+def test_a_file_gets_what_tasks_print(jobq: Jobq) -> None:
+    """It held JSON, or a short id before each line."""
+    for log_format in ("auto", "text"):
+        jobq("demo", "push", "-c", "echo one; echo two >&2")
+        with (jobq.folder / "log").open("wb") as log:
+            events = jobq("demo", "worker", "--log-format", log_format, stdout=log.fileno()).err
+        assert sorted((jobq.folder / "log").read_text().splitlines()) == ["one", "two"]
+        assert "succeeded" in events
+    for asked in ("--json", "--log-format=json"):
+        jobq("demo", "push", "-c", "echo one")
+        with (jobq.folder / "log").open("wb") as log:
+            jobq("demo", "worker", asked, stdout=log.fileno())
+        lines = [json.loads(line) for line in (jobq.folder / "log").read_text().splitlines()]
+        assert [one["line"] for one in lines if one["event"] == "task.output"] == ["one"], "it was asked for"
+
+
+def test_one_file_for_both_streams_holds_json_alone(jobq: Jobq) -> None:
+    jobq("demo", "push", "-c", "echo one")
+    with (jobq.folder / "log").open("wb") as log:
+        assert jobq.start("demo", "worker", stdout=log.fileno(), stderr=log.fileno()).wait(30) == 0
+    lines = [json.loads(line) for line in (jobq.folder / "log").read_text().splitlines()]
+    assert "task.output" in {one["event"] for one in lines}
+
+
+def test_quiet_is_what_tasks_print_and_errors_for_people(jobq: Jobq) -> None:
+    jobq("demo", "push", "--num-retries", "0", "-c", "echo one", "-c", "exit 3")
+    result = jobq("demo", "worker", "-q", "--backoff", "0s")
+    assert result.out == "one\n"
+    assert "was given up, see `jobq QUEUE dead list`" in result.err
+    assert "{" not in result.err
 
 
 @pytest.mark.parametrize(("typed", "said", "code"), TYPED, ids=[typed for typed, _, _ in TYPED])

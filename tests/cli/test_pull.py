@@ -35,7 +35,7 @@ def test_failure_is_given_back_then_given_up(jobq: Jobq) -> None:
     assert (told["id"], told["result"], told["exit_code"], told["output_tail"]) == (id_, "requeued", 3, "last\n")
     (told,) = jobq("demo", "pull", "--json", "--wait", "5s", env=quick, code=1).objects
     assert (told["result"], told["reason"]) == ("given_up", "failed")
-    assert jobq("demo", "pull", "--json", code=4).out == ""
+    assert jobq("demo", "pull", "--json", code=4).objects == [{"id": None, "result": "none"}]
 
 
 def test_waits_for_a_task(jobq: Jobq) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 from tests.cli.terminals import Terminal
 
@@ -90,7 +91,7 @@ def test_what_failed(shells: Jobq, columns: int) -> None:
     with Shell(shells, columns=columns) as shell:
         shell.says("jobq demo push --num-retries 0 -c 'echo why; exit 3'", "queued 1 task on demo")
         shell.says("jobq demo worker", "| why", "failed (attempt 1, ", ": exit code 3", "see `jobq QUEUE dead list`")
-        shell.says("jobq demo dead list", "failed echo why; exit 3")
+        shell.says("jobq demo dead list", "failed; last: exit code 3 echo why; exit 3")
         shell.says("jobq demo redrive", "no such command 'redrive'; did you mean 'dead retry'?")
         shell.says("jobq demo dead retry --all", "retried 1 dead letter")
         shell.says("jobq demo size", "1 0 0 0")
@@ -155,3 +156,14 @@ def test_a_closed_window(shells: Jobq) -> None:
         eventually(lambda: shells("demo", "size", "--json").objects[0] == {
             "visible": 1, "leased": 0, "scheduled": 0, "dead": 0,
         })  # fmt: skip
+
+
+def test_a_long_command_is_cut_on_a_terminal_alone(shells: Jobq) -> None:
+    shells.kill_tasks(Task(id="dead-one", command=f"echo {'x' * 400}end; exit 3"))
+    shells.fill(Task(id="long-one", command=f"echo {'x' * 400}end"))
+    for command in ("peek", "dead list"):
+        assert "xend" in shells("demo", *command.split()).out, "no pipe is cut"
+        with Shell(shells, columns=80) as shell:
+            shell.says(f"jobq demo {command}", "xxx...")
+            assert "xend" not in shell.text
+            shell.says(f"jobq demo {command} --full", "xend")

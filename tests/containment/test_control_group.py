@@ -80,15 +80,23 @@ def test_p2_p3_the_tasks_are_dead_before_the_worker_when_the_watcher_is_killed(t
         kill_all(crowd)
 
 
+def every_jobq() -> list[str]:
+    """Return the command lines of what may have swept up behind a worker whose guards are dead."""
+    found = subprocess.run(["ps", "-eo", "pid,ppid,etimes,args"], check=True, capture_output=True, text=True).stdout
+    return [line for line in found.splitlines() if "jobq" in line]
+
+
 @pytest.mark.parametrize("stopped", ["", "worker"])
 def test_p2_the_next_start_ends_what_is_left_when_nobody_is_there_to_do_it(tmp_path: Path, stopped: str) -> None:
     """All killed; or the watcher and the guardian, and the worker stopped."""
     with a_worker(tmp_path / "killed") as worker, a_worker(tmp_path / "lives") as lives:
+        held = living(worker.mark)
         worker.send(signal.SIGSTOP, *THREE)
+        until(lambda: all(state(getattr(worker, name)) == "T" for name in THREE))
         worker.send(signal.SIGKILL, *(name for name in reversed(THREE) if name != stopped))
         until(lambda: all(state(getattr(worker, name)) in "ZX" for name in THREE if name != stopped))
         if not stopped:  # the kernel continues a stopped worker whose process group is orphaned (setpgid(2))
-            assert living(worker.mark), "nothing outlived the blow, so nothing is shown"
+            assert living(worker.mark), f"nothing of {held} outlived the blow; beside it ran {every_jobq()}"
             assert worker.group() is not None
         neighbours = set(living(lives.mark))
         environment = {**worker.environment, "JOBQ_HOME": str(tmp_path / "next")}

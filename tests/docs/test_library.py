@@ -14,6 +14,7 @@ EXAMPLES: Final = re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL)
 PRINTED: Final = (
     ["succeeded=4, failed=0"],
     ["hello"],
+    ["[0, 1, 4]"],
     ["attempt 1 of ", "fence 0.0.1", "Complete() 3"],
     ["10"],
     ["1 is retried later"],

@@ -27,6 +27,7 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "checkpoint": ("checkpoint 1", 3),
     "progress": ("progress 1", 3),
     "size": ("demo size --json", 0),
+    "check": ("demo check --look --json", 0),
     "peek": ("demo peek", 0),
     "status": ("demo status id", 0),
     "top": ("demo top", 0),

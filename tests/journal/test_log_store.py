@@ -9,6 +9,8 @@ import pytest
 
 from jobq.errors import BackendUnavailable
 from jobq.files.folder_store import FolderStore
+from jobq.journal.records import TaskState
+from jobq.run.process.log_files import LogFile
 from jobq.run.process.log_upload import BLOCK_BYTES, LogUpload, Spool
 from jobq.task import new_id
 from tests.azure.emulator import ACCOUNT, KEY, Azurite
@@ -70,6 +72,51 @@ async def test_a_slow_store_costs_no_task_anything(tmp_path: Path, monkeypatch: 
     lost = 2 * (BLOCK_BYTES - 100)
     assert found.startswith(kept)
     assert f"[jobq: {lost} bytes are missing here" in found[len(kept) :].decode()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_s11_a_disk_that_hangs_holds_up_no_lease(place: Place) -> None:
+    """A pipe that nobody reads stands for it: the worker wrote there itself, and renewed nothing any more."""
+    (loud,) = place.push("head -c 1000000 /dev/zero; sleep 4")
+    (quiet,) = place.push("sleep 5")
+    hung = place.jobq.folder / f"logs/{place.spec.rpartition('/')[2]}/{loud}.1.log"
+    hung.parent.mkdir(parents=True)
+    os.mkfifo(hung)
+    reader = os.open(hung, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        worker = place.start_worker("-n", "2", "--log-dir", "logs")
+        for id_ in (loud, quiet):
+            place.until(id_, lambda record: record.state is TaskState.SUCCEEDED)
+            assert len(place("history", id_, "--json").objects) == 1
+        worker.terminate()
+        worker.wait(20)
+    finally:
+        os.close(reader)
+
+
+def test_a_file_that_the_disk_takes_late_is_whole_but_for_what_it_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "q/x.1.log"
+    path.parent.mkdir()
+    os.mkfifo(path)
+    file = LogFile(path, most_bytes=200_000)
+    for _ in range(4):
+        file.write(b"x" * 100_000)
+    file.close()
+    assert path.read_bytes() == b"x" * 200_000 + b"\n[jobq: 200000 bytes are missing here: the disk was too slow]\n"
+    file.join(10)
+    assert file.is_written
+    file.write(b"late")
+    file.close()
+    full = LogFile(Path("/dev/full"))
+    full.write(b"x")
+    full.join(10)
+    full.write(b"more")
+    full.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the output is not written to /dev/full: No space left on device"
+    ]
 
 
 async def test_a_store_that_is_away_takes_no_descriptors_from_tasks(

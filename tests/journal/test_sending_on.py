@@ -1,6 +1,9 @@
 """`--on-exit WHEN=queue:NAME`: the task goes on in another queue; nothing is lost, and here it has ended."""
 
+import asyncio
 import json
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +13,17 @@ from jobq.backend import Backend
 from jobq.errors import PushUnknown
 from jobq.formats.exit_rules import parse
 from jobq.queue import Queue
+from jobq.run.attempt import retry
 from jobq.run.attempt.exit_action import action_for
 from jobq.settings import Settings
+from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.spec import parse as parse_spec
 from jobq.spec import resolve
 from jobq.task import Outcome, OutcomeKind, Task, new_id
+from jobq.testing.http_proxy import HttpProxy, Strike
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq
+from tests.service.server import running
 
 from .conftest import SHORT, Place, everywhere
 
@@ -168,6 +175,43 @@ async def test_tasks_of_one_id_from_two_queues_both_go_on(tmp_path: Path) -> Non
             await Queue(queue, settings).push(Task.new(command="exit 9", id="sample-17", on_exit=["9=queue:big"]))
             await Queue(queue, settings).pull_and_execute()
         assert (await big.stats()).visible == 2
+
+
+async def test_p8_a_stop_does_not_wait_for_a_queue_that_is_silent(tmp_path: Path) -> None:
+    """The worker was killed at the end of its grace, and what the attempt came to was lost: that counted as a crash."""
+    jobq = Jobq(tmp_path)
+    with running(f"sqlite://{tmp_path}/jobs.db/a", tmp_path) as server:
+        async with HttpProxy(server.port) as proxy:
+            near, far = f"http://127.0.0.1:{server.port}", f"http://127.0.0.1:{proxy.port}"
+            for name in "ab":
+                await asyncio.to_thread(jobq, f"{near}/{name}", "create")
+            rule = ("--on-exit", "3=queue:b", "--max-crashes", "0", "--id", "on", "-c", "exit 3")
+            await asyncio.to_thread(jobq, f"{near}/a", "push", *rule)
+            proxy.strike(
+                Strike.HANG, "POST", matches=lambda r: r.path == "/api/tasks" and r.query.get("queue") == "b", count=99
+            )
+            words, nowhere = ("worker", "--onward-queues", "b", "--idle-timeout", "1h"), subprocess.DEVNULL
+            worker = jobq.start(f"{far}/a", *words, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+            async with asyncio.timeout(30):
+                while not any(request.strike is Strike.HANG for request in proxy.requests):
+                    await asyncio.sleep(0.05)
+            worker.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(worker.wait, 20) == 0
+            (first,) = (await asyncio.to_thread(jobq, f"{near}/a", "history", "on", "--json")).objects
+            assert (first["outcome"], first["exit_code"], first["then"]) == ("failed", 3, "retry")
+            (where,) = (await asyncio.to_thread(jobq, f"{near}/a", "status", "on", "--json")).objects
+            assert where["state"] == "scheduled"
+
+
+def test_what_no_queue_takes_in_time_is_given_up_after_its_preemptions() -> None:
+    task = Task.new(command="exit 3", budgets={"preemptions": 1})
+    outcome = Outcome(kind=OutcomeKind.FAILED, exit_code=3, detail="exit code 3")
+    first = retry.not_sent_yet(retry.SendOn("b", task), outcome)
+    assert isinstance(first, Requeue)
+    again = task.model_copy(update={"counters": first.counters})
+    last = retry.not_sent_yet(retry.SendOn("b", again), outcome)
+    assert isinstance(last, MoveToDeadLetters)
+    assert "that queue did not answer, again and again" in last.description
 
 
 def test_a_signal_without_a_name_is_no_exit_code() -> None:

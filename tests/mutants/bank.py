@@ -476,10 +476,10 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/service/security/test_large_bodies.py::test_small_values_are_counted_before_they_are_read[objects]",
     ),
     Mutant(
-        name="who may settle may change what runs",
+        name="who may settle lowers a count",
         file="jobq/server/deliveries.py",
-        text="        settlement = Requeue(_counted(",
-        wrong="        delivery.task = given\n        settlement = Requeue(_counted(",
+        text="Requeue(_counted(delivery.task.counters, given), delay",
+        wrong="Requeue(given, delay",
         test="tests/service/test_api.py::test_a_requeue_raises_counts_and_changes_nothing_else",
     ),
     Mutant(
@@ -513,8 +513,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a task that goes on elsewhere is taken for one of another queue",
         file="jobq/task.py",
-        text='self.id, f"{origin} {self.epoch}',
-        wrong='self.id, f"{self.epoch}',
+        text='hops + 1, f"{origin} {self.epoch}',
+        wrong='hops + 1, f"{self.epoch}',
         test="tests/journal/test_sending_on.py::test_each_life_of_each_task_has_a_name_of_its_own",
     ),
     Mutant(

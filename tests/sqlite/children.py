@@ -137,3 +137,23 @@ def push_as_nobody(path: Path, writer: Connection) -> None:
     os.setgid(65534)
     os.setuid(65534)
     say(writer, asyncio.run(push(path)))
+
+
+def look_as_nobody(path: Path, writer: Connection) -> None:
+    """Count and peek without the rights of root; say what is found, or the error."""
+
+    async def look(file: Path, *, makes: bool = False) -> str:
+        async with SqliteBackend(real_file(file), "q") as queue:
+            try:
+                if makes:
+                    await queue.create()
+                return f"{(await queue.stats()).visible} {[found.id for found in await queue.peek(10)]}"
+            except JobqError as error:
+                return f"{type(error).__name__}: {error}"
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(look(Path(folder, "warm.db"), makes=True))  # as above
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    say(writer, asyncio.run(look(path)))

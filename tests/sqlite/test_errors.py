@@ -167,6 +167,27 @@ async def test_missing_rights(case: str) -> None:
         assert not path.exists() or states(path) == {}
 
 
+@as_root
+@pytest.mark.parametrize("folder_mode", [0o777, 0o755])
+@pytest.mark.parametrize("is_in_use", [False, True])
+async def test_who_may_only_read_looks(folder_mode: int, is_in_use: bool) -> None:
+    """It was refused, as one that cannot be written."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, path = Path(name), Path(name, "jobs.db")
+        async with backend(real_file(path)) as queue:
+            await queue.create()
+            await queue.push(tasks(2))
+            folder.chmod(folder_mode)
+            path.chmod(0o644)
+            if is_in_use:
+                for beside in folder.glob("jobs.db-*"):
+                    beside.chmod(0o644)
+                said = Child(children.look_as_nobody, path).lines()
+        if not is_in_use:
+            said = Child(children.look_as_nobody, path).lines()
+        assert said == [f"2 {[task.id for task in tasks(2)]}"]
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MiB."""

@@ -196,7 +196,7 @@ def test_warn_names_what_is_wrong_once(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_a_task_that_is_too_large_with_its_signature_is_not_pushed(tmp_path: Path) -> None:
-    task = Task.new(command='"' * 400_000)
+    task = Task.new(call="m:f", kwargs={"text": '"' * 300_000})  # quoted again in what is signed
     with pytest.raises(MalformedTask, match="bytes, at most"):
         _signed(task, tmp_path)
 
@@ -229,6 +229,33 @@ def test_a_key_for_commands_signs_no_work_of_callbacks() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "id_", ["x", "x+999999999", "x+999999968", "x+999999967", "x+999999966.0123456789ab", "x+1+007", "y" * 99 + "+"]
+)
+def test_any_id_goes_through_all_the_queues_that_its_rules_name(id_: str, tmp_path: Path) -> None:
+    """S1: a count with a digit more than is read made it malformed in the next queue."""
+    queues = [f"q{number}" for number in range(32)]
+    rules = tuple(f"{number + 1}=queue:{queue}" for number, queue in enumerate(queues))
+    signed = Task.decode(_signed(Task.new(command="x", id=id_, on_exit=rules), tmp_path))
+    plain, ids = Task.new(command="x", id=id_, on_exit=rules), {id_}
+    for queue in queues:
+        signed = Task.decode(signed.sent_on(queue, "demo").encode())
+        plain = Task.decode(plain.sent_on(queue, "demo").encode())
+        ids |= {signed.id, plain.id}
+    assert len(ids) == 1 + 2 * len(queues)
+
+
+def test_a_push_is_repeated_with_another_key(tmp_path: Path) -> None:
+    """S8: a resumed push could not go on after its key was replaced; without any it is another submission."""
+    task = Task.new(command="x", id="x")
+    signed = []
+    for key in ("old", "new"):
+        SigningKey.new().write_new(tmp_path / key)
+        signed += Signer(Settings(sign_key_file=tmp_path / key), "embedded", "demo").sign([task])
+    assert signed[0].encode() != signed[1].encode()
+    assert signed[0].fingerprint() == signed[1].fingerprint() != task.fingerprint()
+
+
 def test_a_rule_has_room_for_its_queue(tmp_path: Path) -> None:
     """The largest signed task that can be pushed can be sent on, and be counted there."""
     key_named("ed25519", ED25519_ID).write_new(tmp_path / "own.key")
@@ -237,7 +264,7 @@ def test_a_rule_has_room_for_its_queue(tmp_path: Path) -> None:
 
     def signed(size: int) -> Task | None:
         with contextlib.suppress(MalformedTask):
-            return signer.sign([Task.new(command="x" * size, on_exit=(f"3=queue:{name}",))])[0]
+            return signer.sign([Task.new(call="m:f", kwargs={"text": "x" * size}, on_exit=(f"3=queue:{name}",))])[0]
         return None
 
     least, most = 900_000, 1_048_576

@@ -25,6 +25,7 @@ _SECRETS: Final = ("AZURE_CLIENT_SECRET", "AZURE_PASSWORD", "AZURE_CLIENT_CERTIF
 # The identity service's own words, up to what it adds for its support.
 _WORDS: Final = re.compile(r"AADSTS\d+: .*?(?=\s*Trace ID:|[\r\n]|$)")
 _MOST_WORDS: Final = 300
+_GIVEN: Final = "DEFAULT_IDENTITY_CLIENT_ID"  # of the user-assigned identity, as Azure Machine Learning says it
 _failure: ContextVar[Exception | None] = ContextVar("jobq_azure_identity_failure", default=None)
 
 
@@ -38,6 +39,8 @@ class Identity:
 
     def __init__(self, account: str, **ways: Any) -> None:
         self._account = account
+        if given := os.environ.get(_GIVEN):
+            ways["managed_identity_client_id"] = given
         self._chain = DefaultAzureCredential(**ways)
         listened: Any = tuple(_Listened(each) for each in self._chain.credentials)
         self._chain.credentials = listened  # `get_token` and `close` are all that the chain asks of a link

@@ -138,10 +138,11 @@ def meaning(error: AzureError, place: str) -> Exception:
 def why_not_connected(error: Exception, what: str = "account") -> str:
     """Return in plain words why a connection was never made; `what` names whose host it is."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"no such host: is the {what}'s name right, and the network up?"
+        return f"no such host, {error.host}: is the {what}'s name right, and the network up?"
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"the proxy refuses ({error.status}); HTTPS_PROXY names it"
-    return "cannot connect"
+    where = f" to {error.host}:{error.port}" if isinstance(error, aiohttp.ClientConnectorError) else ""
+    return f"cannot connect{where}; is that the right address, and open to this machine (firewall, proxy)?"
 
 
 def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 - one row a kind

@@ -4,6 +4,7 @@ Only `create` needs it. Everything else lives without: who may not read gets Non
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -32,6 +33,7 @@ class Description:
         max_deliveries: of one message, after which the service itself makes it a dead letter.
         dedup_window: in which a message id is remembered; zero = duplicates are not detected.
         time_to_live: of messages that name none; None = for ever.
+        has_sessions: whether it hands out sessions alone, which jobq has none of.
         max_message_bytes: of one message; None = not known.
         active: visible and locked messages together.
         scheduled, dead: how many.
@@ -41,6 +43,7 @@ class Description:
     max_deliveries: int
     dedup_window: timedelta
     time_to_live: timedelta | None
+    has_sessions: bool
     max_message_bytes: int | None
     active: int
     scheduled: int
@@ -84,10 +87,7 @@ class Admin:
             ConfigurationError: it is there, and `exist_ok` is false.
             AccessDenied, NoAnswer, BackendUnavailable
         """
-        body = _entry(lock, max_deliveries, dedup_window)
-        answer = await self._namespace.request(
-            "PUT", self._path, body=body, headers={"Content-Type": "application/atom+xml;type=entry;charset=utf-8"}
-        )
+        answer = await self._put(_entry(lock, max_deliveries, dedup_window), {})
         if answer.status == HTTPStatus.CONFLICT:
             if not exist_ok:
                 raise ConfigurationError(f"the queue {self._place} exists")
@@ -99,6 +99,34 @@ class Admin:
                     " 'Azure Service Bus Data Owner' (Manage)"
                 )
             raise error
+
+    async def change_lock(self, lock: timedelta, max_deliveries: int, dedup_window: timedelta) -> None:
+        """Change for how long a lock of the queue lasts, which was made with the rest.
+
+        Raises:
+            AccessDenied, NoAnswer, BackendUnavailable
+        """
+        answer = await self._put(_entry(lock, max_deliveries, dedup_window), {"If-Match": "*"})
+        if answer.status != HTTPStatus.OK:
+            raise refusal(answer, self._place)
+
+    async def delete(self) -> None:
+        """Delete the queue with all in it; one that is not there is no error.
+
+        Raises:
+            AccessDenied, NoAnswer, BackendUnavailable
+        """
+        answer = await self._namespace.request("DELETE", self._path)
+        if answer.status not in {HTTPStatus.OK, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
+            raise refusal(answer, self._place)
+
+    async def now(self) -> float:
+        """Return the service's clock, in seconds since the epoch, to the second."""
+        return (await self._namespace.request("GET", self._path)).date
+
+    async def _put(self, body: bytes, headers: Mapping[str, str]) -> Response:
+        sent = {"Content-Type": "application/atom+xml;type=entry;charset=utf-8", **headers}
+        return await self._namespace.request("PUT", self._path, body=body, headers=sent)
 
     def _missing(self) -> QueueNotFound:
         return QueueNotFound(f"there is no queue {self._place}; make it with: jobq {self._place} create")
@@ -124,6 +152,7 @@ class Admin:
                     else timedelta(0)
                 ),
                 time_to_live=None if lives >= _FOR_EVER else lives,
+                has_sessions=texts.get("RequiresSession", "").lower() == "true",
                 max_message_bytes=kilobytes * 1024 or None,
                 active=int(texts.get("ActiveMessageCount") or 0),
                 scheduled=int(texts.get("ScheduledMessageCount") or 0),

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from importlib import import_module
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError
+from jobq.examination import Finding
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, certain
 from jobq_azure.common.giving_back import give_back
@@ -19,6 +20,7 @@ from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.clear_queue import cleared
 from jobq_azure.service_bus.dead_letters import ServiceBusDeadLetters
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
+from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, ServiceBusProbes, findings, trouble
 from jobq_azure.service_bus.lock_length import LockLength
 from jobq_azure.service_bus.message_format import BEFORE, id_in
 from jobq_azure.service_bus.message_receiver import MessageReceiver
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Amqp
 
 LONGEST_LOCK: Final = timedelta(minutes=5)  # by the service
-MOST_DELIVERIES: Final = 2000  # of one message, by the service
-_DELIVERIES_TO_SPARE: Final = 10
 _DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its queue
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
 _REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
@@ -171,7 +171,7 @@ class ServiceBusBackend:
     async def create(self, *, exist_ok: bool = True) -> None:
         """Make the queue: messages without end, and a count of deliveries above all budgets; needs Manage."""
         options = self._options
-        deliveries = min(options.budgets + _DELIVERIES_TO_SPARE, MOST_DELIVERIES)
+        deliveries = min(options.budgets + DELIVERIES_TO_SPARE, MOST_DELIVERIES)
         window = options.dedup_window
         await certain(self._admin.create(options.lock, deliveries, window, exist_ok=exist_ok))
         await self._look()
@@ -237,22 +237,8 @@ class ServiceBusBackend:
         if self._is_warned or known is None:
             return
         self._is_warned = True
-        if known.max_deliveries <= self._options.budgets:
-            _log.warning(
-                "%s makes a dead letter of what was delivered %d times (MaxDeliveryCount), before jobq's budgets of %d"
-                " are used up: raise it to %d",
-                self._place,
-                known.max_deliveries,
-                self._options.budgets,
-                min(self._options.budgets + _DELIVERIES_TO_SPARE, MOST_DELIVERIES),
-            )
-        if known.time_to_live is not None:
-            _log.warning(
-                "%s lets messages expire after %s (DefaultMessageTimeToLive): tasks that wait longer are lost to jobq;"
-                " take it away",
-                self._place,
-                known.time_to_live,
-            )
+        for text in trouble(known, self._options.budgets).values():
+            _log.warning("%s %s", self._place, text)
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at the first tasks; those that are leased are shown too, for nothing distinguishes them."""
@@ -292,3 +278,21 @@ class ServiceBusBackend:
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good."""
         return await certain(self._dead.purge(ids))
+
+    async def delete(self) -> None:
+        """Delete the queue, and its dead letters with it; needs Manage."""
+        await certain(self._admin.delete())
+
+    def findings(self) -> AsyncIterator[Finding]:
+        """Look at the queue's settings."""
+        return findings(self._admin, self._amqp(), self._options)
+
+    def probes(self) -> AsyncIterator[Finding]:
+        """Try out the service."""
+        return ServiceBusProbes(
+            namespace=self._namespace,
+            wire=self._wire,
+            amqp=self._amqp(),
+            admin=self._admin,
+            options=self._options,
+        ).run()

@@ -4,15 +4,17 @@ import base64
 import logging
 import re
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
+import aiohttp
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.queue.aio import QueueClient
 
 from jobq.errors import ConfigurationError, InvalidSpec
 from jobq.task import MAX_BODY_BYTES
-from jobq_azure.common.errors import from_the_service
+from jobq_azure.common.errors import NoAnswer, from_the_service
 from jobq_azure.common.http_session import new_session, proxies_for
 from jobq_azure.storage.blob_client import CONTAINER as LEASES
 from jobq_azure.storage.blob_client import BlobWire
@@ -20,7 +22,6 @@ from jobq_azure.storage.large_payloads import CONTAINER, Payloads
 from jobq_azure.storage.queue_client import StorageQueueClient
 
 if TYPE_CHECKING:
-    import aiohttp
     from azure.storage.blob.aio import ContainerClient
 
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
@@ -28,6 +29,7 @@ _QUEUE: Final = re.compile(r"(?=.{3,56}\Z)[a-z0-9]+(-[a-z0-9]+)*")  # the servic
 AZURITE: Final = "devstoreaccount1"
 # Azurite's published key: the same on every machine, and no secret.
 _AZURITE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_LOOK: Final = aiohttp.ClientTimeout(total=5)
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 30.0  # the service gives up by itself after 30 s
 
@@ -78,6 +80,20 @@ class Account:
         url, credential = self._signed("queue")
         client = QueueClient(url, queue, credential=credential, **self._ways(url))
         return StorageQueueClient(client, f"{self.name}/{queue}")
+
+    async def now(self) -> float:
+        """Return the service's clock, in seconds since the epoch, to the second; an answer of any kind has it.
+
+        Raises:
+            NoAnswer: there is none.
+        """
+        assert self._session is not None
+        url, _ = self._signed("queue")
+        try:
+            async with self._session.get(url, allow_redirects=False, timeout=_LOOK) as answer:
+                return parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        except (aiohttp.ClientError, TimeoutError, OSError, LookupError, ValueError) as error:
+            raise NoAnswer(f"{self.name}: the clock of the account is not known ({type(error).__name__})") from None
 
     @property
     def has_blobs(self) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final, Self
@@ -18,6 +18,7 @@ from jobq.errors import (
     MalformedTask,
     QueueNotFound,
 )
+from jobq.examination import Finding
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
@@ -26,6 +27,7 @@ from jobq_azure.storage.dead_letter_format import id_in
 from jobq_azure.storage.dead_letters import SUFFIX, StorageDeadLetters
 from jobq_azure.storage.delivery import StorageDelivery
 from jobq_azure.storage.envelope import Envelope
+from jobq_azure.storage.examination import StorageProbes, findings
 from jobq_azure.storage.large_payloads import Payloads, within
 from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent
 from jobq_azure.storage.named_leases import BlobLeases
@@ -303,6 +305,20 @@ class StorageQueueBackend:
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good."""
         return await certain(self._dead.purge(ids))
+
+    async def delete(self) -> None:
+        """Delete the queue and QUEUE-failed."""
+        for place in (self._wire, self._account.wire(self._name + SUFFIX)):
+            await certain(place.delete_queue())
+
+    def findings(self) -> AsyncIterator[Finding]:
+        """Look at what the queue needs beside itself."""
+        dead = self._account.wire(self._name + SUFFIX)
+        return findings(self._account, dead, f"jobq {self._wire.place} create")
+
+    def probes(self) -> AsyncIterator[Finding]:
+        """Try out the service."""
+        return StorageProbes(wire=self._wire).run()
 
 
 def _too_early(delivery: StorageDelivery) -> int:

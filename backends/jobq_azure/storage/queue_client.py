@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from azure.storage.queue.aio import QueueClient
 
-from jobq.errors import BackendUnavailable
+from jobq.errors import BackendUnavailable, QueueNotFound
 from jobq_azure.common.errors import AlreadyThere, NoCredential, Unreadable, answered
 
 MOST_AT_ONCE: Final = 32  # messages in one request, by the service
@@ -68,6 +68,11 @@ class StorageQueueClient:
         """Make the queue; one that is there is left as it is."""
         with contextlib.suppress(AlreadyThere):
             await self.ask(self._client.create_queue())
+
+    async def delete_queue(self) -> None:
+        """Delete the queue with all in it; one that is not there is no error."""
+        with contextlib.suppress(QueueNotFound):
+            await self.ask(self._client.delete_queue())
 
     async def put(self, text: str, hidden_seconds: int = 0) -> tuple[str, str]:
         """Add a message, and return its id and a receipt that deletes it."""

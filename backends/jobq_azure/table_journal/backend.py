@@ -6,7 +6,7 @@ requests before a start, of a second at most and none while the table is away; e
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -15,6 +15,7 @@ from typing import Final, Self, TypeVar
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, QueueStats
 from jobq.clock import SystemClock
 from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
+from jobq.examination import Examinable, Finding, Verdict
 from jobq.lease.store import KeepsLeases, LeaseStore
 from jobq.settlement import Complete
 from jobq.task import Task
@@ -97,7 +98,7 @@ class JournaledQueue:
             self._tending = Tending(self._wire, self._cancel_requests, self._pushed)
             self._sweep = Sweep(self._wire, self._notebook, self._keep, self._apart)
             if self._keeps_checkpoints:
-                self._checkpoints = Checkpoints(self._wire, self._notebook.forget)
+                self._checkpoints = Checkpoints(self._wire, self.writer)
             stack.push_async_callback(self._leave)
             self._stack = stack.pop_all()
         return self
@@ -270,6 +271,18 @@ class JournaledQueue:
 
     async def _forget_purged(self, ids: Sequence[str]) -> None:
         self._notebook.forget(await self._tending.purged(ids))
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """Look at the queue, and at the table."""
+        if isinstance(self._inner, Examinable):
+            async for finding in self._inner.findings():
+                yield finding
+        try:
+            await self._journal.find([])
+        except JobqError as error:
+            yield Finding(what="the journal's table", found="no", verdict=Verdict.DIFFERS, advice=str(error))
+        else:
+            yield Finding(what="the journal's table", found="can be read")
 
     async def _tended(
         self, tending: Awaitable[list[str]], record: Callable[[Sequence[str]], Awaitable[None]], or_else: str

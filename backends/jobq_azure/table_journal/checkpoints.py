@@ -10,8 +10,10 @@ from jobq.errors import BackendUnavailable, ConfigurationError, LockLost, Malfor
 from jobq.fencing import FencingNumber
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.client import Row, TableWire, Verb, Write
 from jobq_azure.table_journal.errors import WriteRefused
+from jobq_azure.table_journal.note import fixed
 
 _TRIES: Final = 3  # a row that changes under our hands is another attempt's, which one more look shows
 
@@ -42,13 +44,13 @@ class Checkpoints:
 
     Args:
         wire: to the table.
-        forget: deletes a row, some time.
+        writer: deletes rows, some time.
     """
 
-    def __init__(self, wire: TableWire, forget: Callable[[list[Row]], None]) -> None:
+    def __init__(self, wire: TableWire, writer: Writer) -> None:
         self._wire = wire
         self._queue = wire.place.queue
-        self._forget = forget
+        self._writer = writer
 
     async def taken_over(self, held: Claim, seconds: float) -> str | None:
         """Return what was saved last, and keep out any that held the task before; None = nothing was saved.
@@ -124,5 +126,14 @@ class Checkpoints:
         raise BackendUnavailable(f"{self._wire.place}: the checkpoint of {held.id} is written by another, too")
 
     def forget(self, held: Claim) -> None:
-        """Delete it, some time: its task has ended."""
-        self._forget([{"RowKey": rows.checkpoint_key(held.id, held.life)}])
+        """Delete it, some time: its task has ended; not what a later task keeps that was made of the same `Task`."""
+        note = fixed(self._queue, rows.checkpoint_key(held.id, held.life), {}, Verb.DELETE, spare=True)
+
+        async def look() -> None:
+            row = await self._wire.get(self._queue, note.row)
+            is_ours = row is not None and (not held.origin or row.get("Origin", held.origin) == held.origin)
+            note.etag = str(row["odata.etag"]) if row is not None else ""
+            note.make = lambda: {} if is_ours else None
+
+        note.look = look
+        self._writer.add([note])

@@ -6,6 +6,7 @@ worker that dies between a settle and its note leaves a task `expired`, which sa
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -20,7 +21,9 @@ from jobq_azure.table_journal.lookup import Life, Lookup, answered, for_each
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
 
 _MOST_LIVE: Final = 1_000_000
+_MOST_KEYS: Final = 100_000  # that a part of an id is looked for in
 _MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
+_log: Final = logging.getLogger(__name__)
 
 
 class TableJournal:
@@ -173,6 +176,22 @@ class TableJournal:
             return record if record.state is not TaskState.EXPIRED else await self._record_of_row(row, requests[id_])
 
         return [record for record in await for_each(last, looked) if record is not None]
+
+    async def ids_with(self, part: str, limit: int) -> list[str]:
+        """Look through the keys, a request for each thousand; of more than _MOST_KEYS only through the first."""
+        return await answered(self._ids_with(part, limit))
+
+    async def _ids_with(self, part: str, limit: int) -> list[str]:
+        found = set[str]()
+        for kind, select in (("l", "State"), ("a", "Then")):  # where tasks are, and attempts of those that have ended
+            first, end = rows.below(kind)
+            keys = await self._wire.all(self._queue, first, end, select=select, most=_MOST_KEYS)
+            if len(keys) == _MOST_KEYS:
+                _log.warning(
+                    "only the first %d rows are searched for ids with %r; the whole id is found", _MOST_KEYS, part
+                )
+            found |= {id_ for row in keys if part in (id_ := str(rows.id_of(row)))}
+        return sorted(found)[:limit]
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return those that were recorded."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from jobq.cli import completions, whole_ids
 from jobq.cli.commands.status import say_missing
 from jobq.cli.common import ExampleCommand, json_option, with_queue
 from jobq.cli.display import format_task, terminal
@@ -27,7 +28,7 @@ _SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
         "jobq demo cancel --all --yes",
     ),
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=completions.ids)
 @click.option("--all", "all_", is_flag=True, help="All that wait or run now.")
 @click.option(
     "--where",
@@ -63,11 +64,14 @@ def cancel(
             return 1
         counts: dict[str, int] = {}
         missing: list[str] = []
-        batches = _given(ids) if ids else _found(journal, conditions)
+        batches = _given(await whole_ids.of_tasks(backend, ids)) if ids else _found(journal, conditions)
         async for batch in batches:
+            # What is found by conditions has not ended; it may have been asked to, and is asked again without a word.
+            former = {record.id for record in await journal.find(batch) if _is_canceled(record)} if ids else set()
             for id_, answer in zip(batch, await journal.cancel(batch), strict=True):
-                counts[answer] = counts.get(answer, 0) + 1
-                _put(id_, answer, missing, as_json=as_json)
+                if id_ not in former:
+                    counts[answer] = counts.get(answer, 0) + 1
+                _put(id_, answer, missing, was_canceled=id_ in former, as_json=as_json)
         if not as_json:
             terminal.put(_summary(counts))
         return say_missing(missing, as_json=as_json)
@@ -75,11 +79,17 @@ def cancel(
     return with_queue(ctx, work)
 
 
-def _put(id_: str, answer: "Canceled", missing: list[str], *, as_json: bool) -> None:
+def _is_canceled(record: "TaskRecord") -> bool:
+    return record.cancel_requested or record.state == "canceled"
+
+
+def _put(id_: str, answer: "Canceled", missing: list[str], *, was_canceled: bool, as_json: bool) -> None:
     if answer == "unknown":
         missing.append(id_)
     elif as_json:
         terminal.put_json({"id": id_, "canceled": str(answer)})
+    elif was_canceled:
+        terminal.say(f"{id_} was canceled already")
     elif answer == "ended":
         terminal.say(f"{id_} had ended already")
 

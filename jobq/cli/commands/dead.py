@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, SuggestingGroup, json_option, with_queue
-from jobq.cli.display import format_task, terminal
+from jobq.cli import completions, whole_ids
+from jobq.cli.common import ExampleCommand, SuggestingGroup, full_option, json_option, with_queue
+from jobq.cli.display import format_journal, format_task, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.errors import JobqError, MalformedTask, PushError
 
 if TYPE_CHECKING:
     from jobq.backend import Backend, DeadLetter
+    from jobq.journal.records import Attempt
 
 _BATCH: Final = 500
 _MOST_LISTED: Final = 1_000_000
+_SHOWN_WHY: Final = 80
 _SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
 Act = Callable[[Sequence[str]], Awaitable[list[str]]]
 
@@ -58,10 +61,11 @@ def dead() -> None:
     metavar="FIELDS",
     help="Count those that have these in common: some of reason, exit, error, host, separated by commas.",
 )
+@full_option
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, limit: int, group_by: str | None, as_json: bool) -> int:
-    """List dead letters, oldest first: id, when it died, deliveries, reason, what ran.
+def list_(ctx: click.Context, limit: int, group_by: str | None, full: bool, as_json: bool) -> int:
+    """List dead letters, oldest first: id, when it died, deliveries, why, what ran.
 
     With --group-by, count what they have in common: how the last attempt ended, its last words with numbers, paths and
     ids folded, and its host, where a journal knows it. `dead retry --group` takes the name of a group.
@@ -78,7 +82,7 @@ def list_(ctx: click.Context, limit: int, group_by: str | None, as_json: bool) -
             if as_json:
                 terminal.put_json(_as_json(letter, env=False))
             else:
-                terminal.put(_line(letter))
+                terminal.put(terminal.fitted(_line(letter), full=full))
         if len(letters) > limit:
             terminal.say(f"there are more than {limit}; -n N shows more")
 
@@ -87,8 +91,10 @@ def list_(ctx: click.Context, limit: int, group_by: str | None, as_json: bool) -
 
 def _line(letter: "DeadLetter") -> str:
     died = format_task.moment(letter.died)
-    shown = f"{terminal.visible(letter.id)}  {died}  {letter.deliveries:3}  {terminal.visible(letter.reason)}"
-    return f"{shown}  {format_task.what_runs(letter.body)}"
+    said = (letter.description.splitlines() or [""])[0]
+    why = said if said.startswith(letter.reason) else f"{letter.reason}: {said}" if said else letter.reason
+    shown = f"{terminal.visible(letter.id)}  {died}  {letter.deliveries:3}"
+    return f"{shown}  {terminal.shortened(terminal.visible(why), _SHOWN_WHY)}  {format_task.what_runs(letter.body)}"
 
 
 def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
@@ -107,7 +113,7 @@ def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
     short_help="Show all of one dead letter.",
     examples=(f"jobq demo dead show {_SOME_ID}", f"jobq demo dead show {_SOME_ID} --json --show-env"),
 )
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=completions.ids)
 @click.option(
     "--show-env",
     is_flag=True,
@@ -119,13 +125,14 @@ def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
     """Show all of one dead letter: why it died, the end of its output, its task, or the bytes that are none."""
 
     async def work(backend: "Backend") -> int:
-        letter = await _find(backend, id_)
+        (whole_id,) = await whole_ids.of_dead_letters(backend, [id_])
+        letter = await _find(backend, whole_id)
         if letter is None:
             return _say_missing([id_], as_json=as_json)
         if as_json:
             terminal.put_json(_as_json(letter, env=show_env))
         else:
-            _show(letter, env=show_env)
+            _show(letter, await _attempts(backend, letter.id), env=show_env)
         return 0
 
     return with_queue(ctx, work)
@@ -141,16 +148,27 @@ async def _find(backend: "Backend", id_: str) -> "DeadLetter | None":
         limit *= 4
 
 
-def _show(letter: "DeadLetter", *, env: bool) -> None:
+async def _attempts(backend: "Backend", id_: str) -> "list[Attempt]":
+    """Return how its attempts ended, as far as there is a journal that knows."""
+    from jobq.journal.store import KeepsJournal  # noqa: PLC0415 - --help must not pay for pydantic
+
+    journal = backend.journal if isinstance(backend, KeepsJournal) else None
+    return [] if journal is None else await journal.attempts(id_)
+
+
+def _show(letter: "DeadLetter", attempts: "Sequence[Attempt]", *, env: bool) -> None:
     rows = [
         ("id", terminal.visible(letter.id)),
         ("reason", terminal.visible(letter.reason)),
         ("died", format_task.moment(letter.died)),
         ("deliveries", str(letter.deliveries)),
         *format_task.details(letter.body, env=env),
+        *(("attempt", format_journal.attempt_line(attempt)) for attempt in attempts),
     ]
     for label, text in rows:
-        terminal.put(f"{label + ':':<14}{text}")
+        # What a task counts of itself is as it was last put back: its last failure is not among them.
+        if label != "counters":
+            terminal.put(f"{label + ':':<14}{text}")
     terminal.put("description:")
     for line in letter.description.splitlines():
         terminal.put(f"  {terminal.visible(line)}")
@@ -165,7 +183,7 @@ def _show(letter: "DeadLetter", *, env: bool) -> None:
         "jobq demo dead retry --all",
     ),
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=completions.ids)
 @click.option("--all", "all_", is_flag=True, help="All that are dead now.")
 @_where_option
 @_group_option
@@ -189,7 +207,7 @@ def retry(
     short_help="Delete dead letters for good.",
     examples=(f"jobq demo dead purge {_SOME_ID}", "jobq demo dead purge --all --yes"),
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=completions.ids)
 @click.option("--all", "all_", is_flag=True, help="All that are dead now.")
 @_where_option
 @_group_option
@@ -231,7 +249,7 @@ async def _meant(
     backend: "Backend", ids: tuple[str, ...], where: tuple[str, ...], group: str | None
 ) -> tuple[str, ...]:
     if not where and group is None:
-        return ids
+        return tuple(await whole_ids.of_dead_letters(backend, ids))
     from jobq.cli.display import dead_letter_groups  # noqa: PLC0415 - as above
 
     return tuple(await dead_letter_groups.chosen(backend, where, group))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from jobq.cli import completions, whole_ids
 from jobq.cli.commands.status import say_missing
 from jobq.cli.common import ExampleCommand, json_option, read_settings, with_queue
 from jobq.cli.display import terminal
@@ -29,7 +30,7 @@ _RECENT_SECONDS: Final = 60.0  # since an end: a worker sends the log within tha
     cls=ExampleCommand,
     examples=(f"jobq demo logs {_SOME_ID}", f"jobq demo logs {_SOME_ID} --attempt 1"),
 )
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=completions.ids)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of this attempt. Default: the last.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the task has ended.")
 @click.option("--log-dir", metavar="PLACE", help="Where the worker writes all of it. Default: JOBQ_LOG_DIR.")
@@ -49,16 +50,17 @@ def logs(ctx: click.Context, id_: str, attempt: int | None, follow: bool, log_di
         from jobq.journal.store import journal_of  # noqa: PLC0415 - --help must not pay for pydantic
 
         journal = journal_of(backend)
-        if not await journal.find([id_]):
+        (task_id,) = await whole_ids.of_tasks(backend, [id_])
+        if not await journal.find([task_id]):
             return say_missing([id_], as_json=as_json)
-        printer = _Printer(id_, as_json=as_json)
+        printer = _Printer(task_id, as_json=as_json)
         async with AsyncExitStack() as stack:
             store = None
             if settings.log_dir is not None:
                 from jobq.files.file_store import place_at  # noqa: PLC0415 - most logs are in the journal
 
                 place = await stack.enter_async_context(place_at(settings.log_dir, settings))
-                store = _Store(place, backend.name, id_, printer)
+                store = _Store(place, backend.name, task_id, printer)
             return await _show(journal, store, printer, attempt, follow=follow)
 
     settings = read_settings(log_dir=log_dir)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _HELP: Final = """Take one task and run it here, under its lease, as a worker does; print what it prints, then end.
 
 What becomes of the task is printed on standard error: done, will run again (its failures are not used up), or given up.
-With -n up to N tasks one after another; a retry that falls due meanwhile counts as one.
+With -n up to N tasks one after another; a retry that falls due meanwhile counts as one. --json prints an object for
+each task, and where there was none one whose result is "none".
 
 Exit codes: 0 all done, 1 one failed or its lease was lost, 4 there was no task, 130 and 143 interrupted with it given
 back.
@@ -55,7 +56,7 @@ def pull(
     **options: Any,
 ) -> int:
     """Run one task; see _HELP."""
-    settings = read_settings(visibility_timeout=lease, **options)
+    settings = read_settings(visibility_timeout=lease, quiet_output=quiet_output or None, **options)
     own = {"num_workers": 1, "idle_timeout": wait, "time_limit": None, "restart": 0, "max_consecutive_failures": 0}
     settings = settings.model_copy(update=own)
     spec = spec_of(ctx, settings)
@@ -64,7 +65,7 @@ def pull(
     settings = below_guardian(sys.argv[1:], settings)
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 
-    echo = "nowhere" if quiet_output else "stderr" if as_json else "stdout"
+    echo = "nowhere" if settings.quiet_output else "stderr" if as_json else "stdout"
     return run_async(_pull(resolve(spec, settings), settings, limit, echo, as_json=as_json))
 
 
@@ -96,7 +97,8 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
     nothing = 1 if result.lost else _NOTHING
     code = result.exit_code or (int(result.succeeded != len(reports)) if reports else nothing)
     code = code or int(screen.lost_output)
-    return terminal.put_report(map(_object, reports), code) if as_json else code
+    objects = [_object(report) for report in reports] or [{"id": None, "result": "unknown" if result.lost else "none"}]
+    return terminal.put_report(objects, code) if as_json else code
 
 
 def _result(report: "DeliveryReport") -> str:  # noqa: PLR0911 - one row a kind

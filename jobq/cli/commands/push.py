@@ -2,11 +2,13 @@
 
 import shlex
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from jobq.cli import completions
 from jobq.cli.common import (
     Invocation,
     ProgramCommand,
@@ -18,7 +20,15 @@ from jobq.cli.common import (
     with_queue,
 )
 from jobq.cli.display import terminal
-from jobq.cli.submit.push_options import call_of, check_rules, check_sources, kwargs_of, variables_of
+from jobq.cli.submit.push_options import (
+    call_of,
+    check_names,
+    check_priority,
+    check_rules,
+    check_sources,
+    kwargs_of,
+    variables_of,
+)
 from jobq.errors import JobqError
 
 if TYPE_CHECKING:
@@ -63,7 +73,7 @@ class _PushCommand(ProgramCommand):
 
 
 @click.command(cls=_PushCommand, help=_HELP, examples=_EXAMPLES)
-@click.argument("file", required=False)
+@click.argument("file", required=False, shell_complete=completions.files)
 @click.option("-c", "--command", "commands", multiple=True, metavar="COMMAND", help="A shell command; may be repeated.")
 @click.option(
     "--call",
@@ -73,6 +83,7 @@ class _PushCommand(ProgramCommand):
 )
 @click.option("--kwargs", metavar="JSON", callback=kwargs_of, help="Its arguments by name, as a JSON object.")
 @click.option(
+    "-e",
     "--env",
     "variables",
     multiple=True,
@@ -84,6 +95,12 @@ class _PushCommand(ProgramCommand):
 @click.option("--delay", metavar="DURATION", callback=duration, help="How long to wait before they may start.")
 @click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
 @click.option("--id", "id_", metavar="ID", help="Name the one task; queueing the same id again changes nothing.")
+@click.option(
+    "--dedup-by-content",
+    "by_content",
+    is_flag=True,
+    help="Name each task by what it is: the same one is queued once, however often it is pushed.",
+)
 @click.option("--num-retries", type=click.IntRange(min=0), metavar="N", help="Runs after a failure. Default: 3.")
 @click.option(
     "--on-exit",
@@ -125,6 +142,7 @@ def push(
     delay: timedelta | None,
     priority: int | None,
     id_: str | None,
+    by_content: bool,
     num_retries: int | None,
     on_exit: tuple[str, ...],
     max_crashes: int | None,
@@ -159,6 +177,7 @@ def push(
         on_exit=settings.on_exit or None,
         trace_context=ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
         budgets=budgets_of(settings),
+        by_content=by_content,
     )
     argv: tuple[str, ...] | None = program_of(ctx)
     check_sources(file, commands, argv, call, spec, id_)
@@ -166,7 +185,11 @@ def push(
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     _check_wait(wait, wait_timeout)
     echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None, wait_timeout=wait_timeout)
+    names = "--id" if id_ is not None else "--dedup-by-content" if by_content else None
+    awaited = partial(_awaited, echo=echo, priority=priority, names=names)
     if resume is not None:
+        if by_content:
+            raise click.UsageError("--resume knows what it has queued by itself: leave out --dedup-by-content")
         if wait and accept_changes:
             raise click.UsageError(
                 "--wait finds its tasks by the lines of the file, which --accept-changes lets change"
@@ -183,10 +206,9 @@ def push(
             found = work_specification.specification_of(spec)
             code = with_queue(
                 ctx,
-                lambda backend: _awaited(
+                lambda backend: awaited(
                     backend,
-                    echo,
-                    lambda: work_specification.push_specification(
+                    push_all=lambda: work_specification.push_specification(
                         pusher_to(backend, echo, creates=not no_create),
                         found,
                         template,
@@ -205,10 +227,11 @@ def push(
         with _opened(file or "-") as source:
             code = with_queue(
                 ctx,
-                lambda backend: _awaited(
+                lambda backend: awaited(
                     backend,
-                    echo,
-                    LinePush(pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx)).run,
+                    push_all=LinePush(
+                        pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx), backend
+                    ).run,
                 ),
                 settings,
                 interruptible=True,
@@ -221,11 +244,9 @@ def push(
     tasks = [template.task(**fields, **named) for fields in given]
 
     async def push_them(backend: "Backend") -> int:
-        if id_ is not None and not backend.capabilities.deduplicates:
-            raise click.UsageError(
-                f"--id: the service of {backend.name} does not know an id again, so a second push would run it twice"
-            )
-        return await _awaited(backend, echo, lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks))
+        return await awaited(
+            backend, push_all=lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks, backend)
+        )
 
     code = with_queue(ctx, push_them, settings, interruptible=True)
     echo.check()
@@ -250,8 +271,16 @@ def _check_wait(wait: bool, wait_timeout: timedelta | None) -> None:
         raise click.UsageError("--wait-timeout goes with --wait")
 
 
-async def _awaited(backend: "Backend", echo: "Echo", push_all: "Callable[[], Awaitable[int]]") -> int:
+async def _awaited(
+    backend: "Backend",
+    echo: "Echo",
+    push_all: "Callable[[], Awaitable[int]]",
+    priority: int | None = None,
+    names: str | None = None,
+) -> int:
     """Push, and then, if that is wanted, wait for the end of what was pushed."""
+    check_priority(backend, priority)
+    check_names(backend, names)
     if echo.kept is None:
         return await push_all()
     from jobq.cli.interrupts import Interrupted  # noqa: PLC0415 - most pushes do not wait
@@ -292,6 +321,7 @@ def _push_resumably(
     walked = WalkedFile(Path(file))
 
     async def work(backend: "Backend") -> int:
+        check_priority(backend, template.priority)
         queue, creates = parse(spec_of(ctx, settings)), not no_create
         says = not echo.as_json
         async with cursor_of(backend, queue, settings, f"push:{name}", creates=creates, says=says) as cursor:

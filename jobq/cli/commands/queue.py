@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, json_option, with_queue
+from jobq.cli.common import ExampleCommand, full_option, json_option, with_queue
 from jobq.cli.display import format_task, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.errors import AccessDenied
@@ -58,11 +58,25 @@ def _table(stats: "QueueStats") -> str:
     return "\n".join("  ".join(row) for row in zip(*columns, strict=True))
 
 
+def _all(_context: click.Context, _parameter: click.Parameter, limit: int) -> int:
+    if limit == 0:
+        raise click.BadParameter("0 is not in the range 1<=x<=10000; -1 shows all that can be shown")
+    return limit if limit > 0 else _MOST_PEEKED
+
+
 @click.command(cls=ExampleCommand, examples=("jobq demo peek", "jobq demo peek -n 100 --json"))
-@click.option("-n", "--limit", type=click.IntRange(1, _MOST_PEEKED), default=10, help="How many at most. Default: 10.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(-1, _MOST_PEEKED),
+    default=10,
+    callback=_all,
+    help="How many at most; -1 = all that can be shown. Default: 10.",
+)
+@full_option
 @json_option
 @click.pass_context
-def peek(ctx: click.Context, limit: int, as_json: bool) -> int:
+def peek(ctx: click.Context, limit: int, full: bool, as_json: bool) -> int:
     """Show the next tasks without taking them: id, deliveries so far, what runs. Values of variables stay hidden."""
 
     async def work(backend: "Backend") -> None:
@@ -72,7 +86,8 @@ def peek(ctx: click.Context, limit: int, as_json: bool) -> int:
                 held = format_task.as_json(found.body, env=False)
                 terminal.put_json({"id": found.id, "deliveries": found.deliveries, **held})
             else:
-                terminal.put(f"{terminal.visible(found.id)}  {found.deliveries:3}  {format_task.what_runs(found.body)}")
+                line = f"{terminal.visible(found.id)}  {found.deliveries:3}  {format_task.what_runs(found.body)}"
+                terminal.put(terminal.fitted(line, full=full))
         most = backend.capabilities.max_peek
         if most is not None and len(tasks) >= most and limit > most:
             terminal.say(f"the first {most} are shown: this service shows no more, and there may be more")

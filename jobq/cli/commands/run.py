@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from jobq.cli import completions
 from jobq.cli.common import ExampleCommand, Invocation, duration, read_settings, run_async
 from jobq.cli.display import terminal
 from jobq.cli.worker_options import BACKOFF, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW
@@ -52,7 +53,7 @@ _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as
 
 
 @click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
-@click.argument("file", required=False)
+@click.argument("file", required=False, shell_complete=completions.files)
 @NUM_WORKERS
 @click.option("--queue-file", metavar="PATH", help="Keep the queue in this file. Default: a temporary one.")
 @click.option("--resume", is_flag=True, help="Go on with what --queue-file holds; begin it when there is nothing yet.")
@@ -103,14 +104,14 @@ def run(
     if terminal.has_terminal_input() and (file == "-" or (file is None and not resume)):
         raise click.UsageError("nothing to run: give a FILE of commands or pipe them; a terminal is not read")
     reads_input = file is not None or not terminal.has_terminal_input()
-    settings = _settings(**options)
+    settings = _settings(quiet_output=quiet_output or None, **options)
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq run --help` needs none of it
 
     settings = below_guardian(sys.argv[1:], settings)  # before anything is read: what is read is lost then
     again = ["jobq", "run", "--resume", *(("--queue-file", queue_file) if queue_file else ())]
     again += ["-n", str(settings.num_workers)] if settings.num_workers > 1 else []
     again += ["--joblog", joblog] if joblog else []
-    echo = "nowhere" if quiet_output else "stderr" if as_json else "stdout"
+    echo = "nowhere" if settings.quiet_output else "stderr" if as_json else "stdout"
     one = _Run(settings, file or "-" if reads_input else None, queue_file, joblog, shlex.join(again), echo, timeout)
     return run_async(one.work(resume=resume, resume_failed=resume_failed, as_json=as_json))
 
@@ -216,7 +217,8 @@ class _Run:
         counts = [f"{here.done} done", f"{here.failed} failed"]
         counts += [f"{here.failed_earlier} failed earlier (--resume-failed)"] if here.failed_earlier else []
         counts += [f"{here.left} left"] if here.left else []
-        terminal.say(f"{', '.join(counts)} in {durations.show(round(seconds, 1))}")
+        kept = f"; the queue is kept: sqlite://{self._queue_file}/run" if self._queue_file is not None else ""
+        terminal.say(f"{', '.join(counts)} in {durations.show(round(seconds, 1))}{kept}")
         resume = self._how_to_resume(here)
         if here.error is not None:
             terminal.complain(str(here.error))

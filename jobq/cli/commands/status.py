@@ -1,13 +1,12 @@
 """`jobq QUEUE status`, `ps`, `history` and `stats`: what the journal knows."""
 
-import shutil
-import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, duration, json_option, read_settings, spec_of, with_queue
+from jobq.cli import completions, whole_ids
+from jobq.cli.common import ExampleCommand, duration, full_option, json_option, read_settings, spec_of, with_queue
 from jobq.cli.display import format_journal, terminal
 from jobq.errors import ConfigurationError
 
@@ -24,7 +23,7 @@ _HOUR: Final = timedelta(hours=1)
     cls=ExampleCommand,
     examples=(f"jobq demo status {_SOME_ID}", f"jobq demo status {_SOME_ID} --json"),
 )
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completions.ids)
 @json_option
 @click.pass_context
 def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
@@ -37,10 +36,11 @@ def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
         from jobq.journal.store import MOST_IDS, journal_of  # noqa: PLC0415 - --help must not pay for pydantic
 
         journal = journal_of(backend)
+        asked = await whole_ids.of_tasks(backend, ids)
         found: dict[str, TaskRecord] = {}
-        for start in range(0, len(ids), MOST_IDS):
-            found |= {record.id: record for record in await journal.find(ids[start : start + MOST_IDS])}
-        for number, id_ in enumerate(dict.fromkeys(id_ for id_ in ids if id_ in found)):
+        for start in range(0, len(asked), MOST_IDS):
+            found |= {record.id: record for record in await journal.find(asked[start : start + MOST_IDS])}
+        for number, id_ in enumerate(dict.fromkeys(id_ for id_ in asked if id_ in found)):
             if as_json:
                 terminal.put_json(format_journal.record_as_json(found[id_]))
                 continue
@@ -48,7 +48,7 @@ def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
                 terminal.put("")
             for label, text in format_journal.details(found[id_]):
                 terminal.put(f"{label + ':':<14}{text}")
-        return say_missing([id_ for id_ in ids if id_ not in found], as_json=as_json)
+        return say_missing([id_ for id_ in asked if id_ not in found], as_json=as_json)
 
     return with_queue(ctx, work)
 
@@ -64,9 +64,10 @@ def say_missing(ids: list[str], *, as_json: bool) -> int:
 @click.option(
     "-n", "--limit", type=click.IntRange(1, _MOST_LISTED), default=1000, help="How many at most. Default: 1000."
 )
+@full_option
 @json_option
 @click.pass_context
-def ps(ctx: click.Context, limit: int, as_json: bool) -> int:
+def ps(ctx: click.Context, limit: int, full: bool, as_json: bool) -> int:
     """Show what runs: worker, age, attempt, progress, CPU and memory, what is left of the lease, what runs.
 
     What is shown of a running task is as old as its last heartbeat, which comes four times in a lease. A task whose
@@ -84,15 +85,14 @@ def ps(ctx: click.Context, limit: int, as_json: bool) -> int:
         if not records:
             terminal.say("nothing runs")
             return
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        for line in format_journal.running(records, width):
+        for line in format_journal.running(records, 0 if full else terminal.width()):
             terminal.put(line)
 
     return with_queue(ctx, work)
 
 
 @click.command(cls=ExampleCommand, examples=(f"jobq demo history {_SOME_ID}",))
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=completions.ids)
 @json_option
 @click.pass_context
 def history(ctx: click.Context, id_: str, as_json: bool) -> int:
@@ -102,12 +102,13 @@ def history(ctx: click.Context, id_: str, as_json: bool) -> int:
         from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
 
         journal = journal_of(backend)
-        found = await journal.find([id_])
+        (task_id,) = await whole_ids.of_tasks(backend, [id_])
+        found = await journal.find([task_id])
         if not found:
             return say_missing([id_], as_json=as_json)
-        for attempt in await journal.attempts(id_):
+        for attempt in await journal.attempts(task_id):
             if as_json:
-                terminal.put_json({"id": id_, **format_journal.attempt_as_json(attempt)})
+                terminal.put_json({"id": task_id, **format_journal.attempt_as_json(attempt)})
             else:
                 terminal.put(format_journal.attempt_line(attempt))
         record = found[0]

@@ -20,7 +20,8 @@ The worker ends when the queue stays empty, on a limit, or on a signal. SIGTERM 
 end, killed after --stop-grace and given back; twice Ctrl-C: at once. SIGUSR1: finish what runs, take nothing new.
 
 Task output goes to standard output, logs to standard error; on a terminal a table of the slots is kept below them.
-Every option has a variable: --num-workers is JOBQ_NUM_WORKERS.
+Into a file (worker > FILE), and with --quiet, output goes as tasks print it; else each line has its task's id.
+Every option but --json has a variable: --num-workers is JOBQ_NUM_WORKERS.
 """
 _EXAMPLES: Final = (
     "jobq demo worker",
@@ -104,12 +105,12 @@ def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: 
     if as_json:
         options["log_format"] = "json"
     options["preload"] = options["preload"] or None
-    settings = read_settings(**options)
+    settings = read_settings(quiet_output=quiet_output or None, **options)
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq worker --help` needs none of it
 
     settings = below_guardian(sys.argv[1:], settings)
     spec = spec_of(ctx, settings)
-    return run_async(_work(spec, settings, echo_output=not quiet_output, is_data=as_json))
+    return run_async(_work(spec, settings, echo_output=not settings.quiet_output, is_data=as_json))
 
 
 async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: bool) -> int:

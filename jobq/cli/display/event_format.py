@@ -4,11 +4,13 @@ import json
 import logging
 import re
 import signal
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from jobq.cli.display.terminal import visible
+from jobq.clock import SystemClock
 from jobq.events import Event
 from jobq.formats import durations, sizes
 
@@ -38,6 +40,8 @@ _NO_DETAIL: Final = frozenset(
     {"task_id", "queue", "backend", "worker_id", "host", "detail", "trace_id", "span_id", "stream", "line", "fencing"}
     | {"max_attempts", "error_type", "waited_s"}
 )
+# Of a lost lease; both are seconds of CLOCK_BOOTTIME, which no other log of this machine shows.
+_MOMENTS: Final = {"last_success": "last renewed", "deadline": "deadline"}
 # What becomes of the task: which attempt that was has been shown.
 _AFTERWARDS: Final = frozenset({"task.retry_scheduled", "task.dead_lettered", "task.released"})
 _RESERVED: Final = ("ts", "level", "event", "msg")
@@ -66,6 +70,8 @@ def sentence(name: str, fields: Mapping[str, Any]) -> str:
 
 def _detail(name: str, value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in _MOMENTS and is_number:
+        return f"{_MOMENTS[name]} {_local_time(time.time() + value - SystemClock().boottime())}"
     if name in _COUNTED and isinstance(value, int):
         return _COUNTED[name](value)
     if name.endswith("_s") and is_number:
@@ -100,10 +106,14 @@ def short_id(id_: str) -> str:
 
 def text_line(event: Event) -> str:
     """Return an event as a line of a log for people, in local time."""
-    at = datetime.fromtimestamp(event.at, UTC).astimezone().strftime("%H:%M:%S")
+    at = _local_time(event.at)
     lines = sentence(event.name, event.fields).split("\n")
     text = "\n    ".join(visible(line) for line in lines)  # indented: a text with line ends cannot forge a log line
     return f"{at} {logging.getLevelName(event.level):<7} {text}"
+
+
+def _local_time(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).astimezone().strftime("%H:%M:%S")
 
 
 def json_line(event: Event, **common: Any) -> str:

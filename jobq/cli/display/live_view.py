@@ -19,6 +19,7 @@ from typing import Any, Final
 from jobq.backend import Backend, QueueStats
 from jobq.cli.display import slot_table, terminal
 from jobq.cli.display.live_frame import Draw
+from jobq.cli.display.time_left import TimeLeft
 from jobq.events import Event, Events
 from jobq.formats import strict_json
 from jobq.run.process.usage import UsageSampler, Watch
@@ -129,6 +130,7 @@ class Depth:
         self._stats: QueueStats | None = None
         self._asked = 0.0  # time.monotonic() of what is known
         self._trouble = ""
+        self._time_left = TimeLeft()
 
     async def watch(self) -> None:
         """Look for ever; no answer, no connection and no sense in an answer are shown and harm nobody."""
@@ -141,6 +143,7 @@ class Depth:
                         async with asyncio.timeout(_ANSWER_SECONDS):
                             self._stats = await backend.stats()
                         self._asked, self._trouble = time.monotonic(), ""
+                        self._time_left.note(self._asked, self._stats.unfinished)
                         await self._pause(began)
             except Exception as error:  # noqa: BLE001 - whatever it is, the work does not depend on it (L4)
                 self._trouble = type(error).__name__  # its text may be long, and hold anything
@@ -158,7 +161,8 @@ class Depth:
         shown = [f"{'?' if n is None else n} {name}" for name, n in counts.items() if n or name == "visible"]
         age = now - self._asked
         late = f", {age:.0f}s ago" if self._trouble or age >= _OLD_SECONDS else ""
-        return f"queue: {', '.join(shown)}{late}" + (f" ({self._trouble})" if self._trouble else "")
+        left = "" if late else self._time_left.text()
+        return f"queue: {', '.join(shown)}{late}{left}" + (f" ({self._trouble})" if self._trouble else "")
 
 
 class LiveView:

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -38,6 +39,7 @@ class Verbosity(IntEnum):
 
 _verbosity = Verbosity.NORMAL
 _apart: TextIO | None = None  # where data goes while descriptor 1 is a stranger's
+_ROWS: Final = 3
 _RED: Final = "31"
 _YELLOW: Final = "33"
 
@@ -172,6 +174,16 @@ def put(text: str) -> None:
         print(text, file=_data())
     except OSError as error:
         raise OutputGone(error) from error
+
+
+def width() -> int:
+    """Return the columns of the terminal that data goes to; 0 = it goes elsewhere."""
+    return shutil.get_terminal_size().columns if _data().isatty() else 0
+
+
+def fitted(line: str, *, full: bool = False) -> str:
+    """Return a line of data that takes three rows of a terminal at most, unless all is wanted."""
+    return line if full or not width() else shortened(line, _ROWS * width())
 
 
 def flush() -> None:

@@ -5,10 +5,12 @@ Subscribes to events, to task output and to Python's logging.
 
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from jobq.cli.display import terminal
 from jobq.cli.display.event_format import json_line, short_id, terminal_safe, text_line
 from jobq.cli.display.output import DATA_BYTES, DATA_SECONDS, ERR, OUT, Output, colored, encoded
 from jobq.cli.display.writer_thread import MAX_WAITING_BYTES
@@ -25,13 +27,20 @@ class _Printed:
     dropped: int = 0  # lines
 
 
+def _is_own_file(descriptor: int) -> bool:
+    """Return whether standard output is a file, and standard error is another."""
+    out, err = os.fstat(descriptor), os.fstat(ERR)
+    return stat.S_ISREG(out.st_mode) and not os.path.samestat(out, err)
+
+
 class WorkerLog(Output):
     """Shows a worker's events and its tasks' output.
 
     Args:
         common: fields of every JSON line, such as the queue's name.
         log_format: auto is text where standard error is a terminal, else JSON.
-        echo_output: whether to show what tasks print.
+        echo_output: whether to show what tasks print: as it is, where standard output is a file for that alone, or
+            with --quiet; else with its task's id.
         is_data: whether the events are what was asked for: then they go to standard output, as JSON.
         is_live: whether a frame is to be kept below the lines; see `show`.
     """
@@ -54,9 +63,13 @@ class WorkerLog(Output):
         self._printed: dict[str, _Printed] = {}  # of the attempts that run, by the ids of their tasks
         self._lines_dropped = 0
         self._common = dict(common)
-        self._as_json = is_data or log_format == "json" or (log_format == "auto" and not os.isatty(ERR))
+        is_quiet = terminal.verbosity() is terminal.Verbosity.QUIET  # what is left are errors, for people
+        is_read_by_programs = log_format == "json" or (log_format == "auto" and not os.isatty(ERR) and not is_quiet)
+        self._as_json = is_data or is_read_by_programs
         self._echo_output = echo_output
         self._out_is_terminal = os.isatty(OUT)
+        asked_for_json = is_data or log_format == "json"
+        self._output_as_it_is = not asked_for_json and not self._out_is_terminal and (is_quiet or _is_own_file(OUT))
 
     def on_event(self, event: Event) -> None:
         """Show an event, if it is grave enough to be shown; a subscriber of `jobq.events.Events`."""
@@ -72,7 +85,9 @@ class WorkerLog(Output):
         if not self._echo_output:
             return
         printed = self._printed.setdefault(task_id, _Printed(0))  # 0 = of another task of this id, which has ended
-        if self._as_json:  # an event of its own: what a task says never mixes with what jobq says of it
+        if self._output_as_it_is:
+            shown = encoded(line)
+        elif self._as_json:  # an event of its own: what a task says never mixes with what jobq says of it
             fields = {"task_id": task_id, "attempt": printed.attempt, "stream": stream, "line": line}
             shown = self._formatted(Event(name="task.output", fields=fields))
         else:

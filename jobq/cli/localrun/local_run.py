@@ -8,6 +8,7 @@ from typing import Final
 from jobq.backend import Backend, Delivery
 from jobq.cli.display.live_view import LiveView, beside
 from jobq.cli.display.passthrough_log import PassthroughLog
+from jobq.cli.display.time_left import TimeLeft
 from jobq.cli.localrun.input_feed import Feed, line_of
 from jobq.cli.localrun.joblog import Finished, JobLog
 from jobq.errors import BackendUnavailable, JobqError
@@ -64,6 +65,7 @@ class LocalRun:
         self._stopping = Stopping()
         self._changed = asyncio.Event()
         self._left_at_start = 0
+        self._time_left = TimeLeft()
 
     @property
     def input_is_queued(self) -> bool:
@@ -82,9 +84,13 @@ class LocalRun:
 
     def status(self) -> str:
         """Return one line of progress."""
-        total = max(self._left_at_start + (self._feed.queued if self._feed else 0), self.done + self.failed)
-        more = "" if self.input_is_queued else "+"
-        return f"{self.done + self.failed} of {total}{more}" + (f", {self.failed} failed" if self.failed else "")
+        ended = self.done + self.failed
+        total = max(self._left_at_start + (self._feed.queued if self._feed else 0), ended)
+        more, left = "+", ""
+        if self.input_is_queued:
+            self._time_left.note(time.monotonic(), total - ended)
+            more, left = "", self._time_left.text()
+        return f"{ended} of {total}{more}" + (f", {self.failed} failed" if self.failed else "") + left
 
     async def run(self, screen: PassthroughLog, events: Events, adapt: Adapt) -> None:
         """Work until all is done, or until asked to stop.

@@ -30,8 +30,7 @@ async def ready_for_lease(backend: Backend, name: str, *, creates: bool = True, 
     except QueueNotFound as missing:
         if not creates:
             raise
-        await make_queue(backend, missing)
-        if says:
+        if await make_queue(backend, missing) and says:
             say_created(backend)
     except BackendUnavailable:
         pass  # the lease is asked for until it is answered, or for as long as the user waits

@@ -11,6 +11,7 @@ from jobq.backend import Backend
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
+from jobq.cli.submit.already_there import known_ids, waits_already
 from jobq.cli.submit.create_queue import say_created
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.submit.input_lines import Input, TaskOptions
@@ -76,8 +77,9 @@ def pusher_to(backend: Backend, echo: Echo, *, creates: bool = True) -> Pusher:
     )
 
 
-async def push_given(pusher: Pusher, tasks: list[Task]) -> int:
+async def push_given(pusher: Pusher, tasks: list[Task], backend: Backend) -> int:
     """Queue tasks that came from the command line; return the exit code."""
+    known = await known_ids(backend, tasks)
     try:
         await pusher.push_all(tasks)
     except JobqError as error:
@@ -86,6 +88,7 @@ async def push_given(pusher: Pusher, tasks: list[Task]) -> int:
         raise
     except asyncio.CancelledError:
         raise Interrupted(pusher.summary(), pusher.doubtful) from None
+    pusher.known += len(known)
     terminal.say(pusher.summary())
     return 0
 
@@ -98,10 +101,12 @@ class LinePush:
         source: where the lines come from.
         template: makes tasks of them.
         again: the command line that would read the rest from standard input, for messages.
+        backend: the pusher's.
     """
 
-    def __init__(self, pusher: Pusher, source: Input, template: TaskOptions, again: str) -> None:
+    def __init__(self, pusher: Pusher, source: Input, template: TaskOptions, again: str, backend: Backend) -> None:
         self._pusher = pusher
+        self._backend = backend
         self._source = source
         self._template = template
         self._again = again
@@ -119,7 +124,7 @@ class LinePush:
                 async for batch in line_batches(self._source, task_of, self._refuse, linger_seconds=_LINGER_SECONDS):
                     await self._flush(batch)
                     if self._pusher.count >= BATCH_TASKS:
-                        bar.show(self._source.bytes_read, f"{self._pusher.count} tasks")
+                        bar.show_rate(self._source.bytes_read, self._pusher.count, "tasks")
         except asyncio.CancelledError:
             summary = f"{self._pusher.summary()}; {self._how_to_go_on()}"
             raise Interrupted(summary, self._pusher.doubtful) from None
@@ -127,6 +132,11 @@ class LinePush:
         return 0
 
     async def _flush(self, batch: list[NumberedTask]) -> None:
+        if not self._pusher.count and await waits_already(self._backend, [task for _, task in batch]):
+            terminal.warn(
+                f"tasks such as those of {self._source.name} wait on {self._backend.name} already; a file that is"
+                " pushed twice is queued twice (`push --resume NAME FILE` queues each line once)"
+            )
         try:
             await self._push(batch)
         except (DuplicateTask, MalformedTask):  # none of them was added: find the one that is to blame
@@ -139,6 +149,7 @@ class LinePush:
     async def _push(self, batch: list[NumberedTask]) -> None:
         """Push these lines, and know afterwards, however that ended, which may be queued."""
         before = self._pusher.count
+        known = await known_ids(self._backend, [task for _, task in batch])
         try:
             await self._pusher.push_to_its_end([task for _, task in batch])
         except (DuplicateTask, MalformedTask):
@@ -154,6 +165,7 @@ class LinePush:
             elif self._pusher.count > before:
                 self._next_line = batch[-1][0] + 1
             raise
+        self._pusher.known += len(known)
         self._next_line = batch[-1][0] + 1
 
     def _doubt(self, batch: list[NumberedTask], ids: Sequence[str]) -> None:
@@ -171,13 +183,18 @@ class LinePush:
     def _refuse(self, number: int, error: JobqError) -> NoReturn:
         refused = type(error)(f"{self._source.name}, line {number}: {error}")
         self._next_line = number
-        refused.add_note(self._how_to_go_on())
+        refused.add_note(self._how_to_go_on(skipped=1))
         raise refused from None
 
-    def _how_to_go_on(self) -> str:
-        """Return which lines are queued, which may be, and how to queue those that come after."""
+    def _how_to_go_on(self, *, skipped: int = 0) -> str:
+        """Return which lines are queued, which may be, and how to queue those that come after.
+
+        Args:
+            skipped: how many more to leave out: those that are refused.
+        """
         file = "FILE" if self._source.path == "-" else shlex.quote(self._source.path)
-        rest = f"go on with: tail -n +{self._next_line} {file} | {self._again}"
+        how = "go on behind it with" if skipped else "go on with"
+        rest = f"{how}: tail -n +{self._next_line + skipped} {file} | {self._again}"
         if self._doubtful:
             done = f"the lines before those are queued; {self._doubtful}" if self._pusher.count else self._doubtful
             return f"{done}; after that {rest}"

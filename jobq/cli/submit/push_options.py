@@ -11,6 +11,7 @@ from jobq.errors import MalformedTask
 from jobq.formats import strict_json
 
 if TYPE_CHECKING:
+    from jobq.backend import Backend
     from jobq.settings import Settings
 
 
@@ -62,6 +63,23 @@ def check_sources(
     if not places and terminal.has_terminal_input():
         raise click.UsageError(
             "nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, --call FUNCTION, or -- PROGRAM"
+        )
+
+
+def check_priority(backend: "Backend", priority: int | None) -> None:
+    """Raise UsageError for --priority where the queue's service knows none."""
+    if priority and not backend.capabilities.priorities:
+        raise click.UsageError(
+            f"--priority: the service of {backend.name} delivers in order of arrival, and knows no priorities; use"
+            " another queue for what is urgent"
+        )
+
+
+def check_names(backend: "Backend", option: str | None) -> None:
+    """Raise UsageError for an option that names tasks where the queue's service does not know an id again."""
+    if option is not None and not backend.capabilities.deduplicates:
+        raise click.UsageError(
+            f"{option}: the service of {backend.name} does not know an id again, so a second push would run it twice"
         )
 
 

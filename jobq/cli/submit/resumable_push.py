@@ -49,18 +49,19 @@ class Resumable:
         """Queue what is left of the file; return the exit code."""
         file = self.file
         source = {"options": _fingerprint(self.template), **self.cursor.source}
-        if not self.accepts_changes:
-            source["file"] = await file.digest()
         walk = Traversal(self.cursor.lease, file.lines(), batch_size=BATCH_TASKS, source=source)
         with saying_how_to_go_on(self.pusher):
             async with walk:
-                before = walk.progress
-                await file.check_queued(before, self.name)
+                was_done = walk.progress.is_done
+                walk.progress = before = await file.continued(
+                    walk.progress, f"push:{self.name}", accepts_changes=self.accepts_changes
+                )
                 if before.is_done:
                     terminal.say(f"{self.name} is done: all of {file.path} was queued before")
                     return 0
                 if file.position:
-                    terminal.say(f"going on with {file.path} at line {before.after[1] + 1}")
+                    grown = ", which has grown," if was_done else ""
+                    terminal.say(f"going on with {file.path}{grown} at line {before.after[1] + 1}")
                 with Bar("queueing", file.size) as bar:
                     async for page in walk:
                         await self._push(page)

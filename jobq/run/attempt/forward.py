@@ -19,7 +19,8 @@ from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt import retry
 from jobq.run.attempt.retry import Leave, SendOn
 from jobq.run.attempt.settle import Patience
-from jobq.settlement import MoveToDeadLetters
+from jobq.run.racing import racing
+from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.spec import sibling
 from jobq.task import Outcome, Task
 
@@ -60,7 +61,7 @@ async def sent_on(
     keeper: LeaseKeeper,
     patience: Patience,
     onward: OnwardQueues,
-) -> SendOn | MoveToDeadLetters | Leave:
+) -> SendOn | MoveToDeadLetters | Requeue | Leave:
     """Push it, and return the verdict that is left to settle.
 
     Args:
@@ -68,7 +69,7 @@ async def sent_on(
         verdict: where it goes; the one returned says as what.
         outcome: how the attempt ended.
         keeper: keeps the lease meanwhile.
-        patience: how long to try; after that it is left to its lease, and comes back as after a crash.
+        patience: how long to try, less in a stop; after that it runs again here, later.
         onward: where this worker sends tasks on.
     """
     if verdict.queue == backend.name:
@@ -79,8 +80,7 @@ async def sent_on(
     pause = _FIRST_PAUSE_SECONDS
     while not keeper.lock_lost_event.is_set():
         try:
-            async with asyncio.timeout(_PUSH_SECONDS), sibling(backend, verdict.queue) as other:
-                await other.push([there.task])
+            await _pushed(backend, there, keeper, patience)
         except (BackendUnavailable, PushUnknown, TimeoutError) as error:
             # Unknown is tried again: settled here without being queued there it would be lost (S1).
             _log.warning("task %s is not in queue %s yet: %s", there.task.id, verdict.queue, str(error) or "no answer")
@@ -92,4 +92,18 @@ async def sent_on(
             break
         await patience.pause(pause, keeper)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-    return Leave()
+    return Leave() if keeper.lock_lost_event.is_set() else retry.not_sent_yet(verdict, outcome)
+
+
+async def _pushed(backend: Backend, there: SendOn, keeper: LeaseKeeper, patience: Patience) -> None:
+    """Push it once; raises TimeoutError where that takes longer than there is time, or than the lease is ours (S4)."""
+
+    async def push() -> None:
+        async with sibling(backend, there.queue) as other:
+            await other.push([there.task])
+
+    with racing(push(), keeper.lock_lost_event.wait(), patience.over()) as (pushing, *ends):
+        await asyncio.wait([pushing, *ends], timeout=_PUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not pushing.done():
+            raise TimeoutError
+        pushing.result()

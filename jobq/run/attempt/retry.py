@@ -21,6 +21,7 @@ from jobq.task import Outcome, OutcomeKind, Task
 
 _MOST_RESTARTS: Final = 1  # of what could not be started: a program that is missing here may be elsewhere
 _BURIED_LATER: Final = timedelta(minutes=1)  # until what cannot be buried is tried again
+_SENT_LATER: Final = timedelta(seconds=30)  # until what another queue did not take runs again
 
 
 class Reason(StrEnum):
@@ -224,6 +225,14 @@ def not_sent_on(verdict: SendOn, outcome: Outcome | None, cause: str) -> MoveToD
     return MoveToDeadLetters(
         _failure(last), f"{_description('failed', 1, last)}; it could not be sent on to queue {verdict.queue}: {cause}"
     )
+
+
+def not_sent_yet(verdict: SendOn, outcome: Outcome | None) -> Requeue | MoveToDeadLetters:
+    """Return the verdict on a task that another queue did not take in time: it runs again, as after a preemption."""
+    counters = verdict.task.counters
+    if counters.preemptions >= verdict.task.budgets.preemptions:
+        return not_sent_on(verdict, outcome, "that queue did not answer, again and again")
+    return Requeue(counters.raised(preemptions=1), _SENT_LATER)
 
 
 def unspent(task: Task) -> Requeue:

@@ -224,8 +224,17 @@ class Patience:
     async def pause(self, seconds: float, keeper: LeaseKeeper) -> None:
         """Wait, but not for a lease that is lost nor into a stop that begins."""
         end = self._clock.sleep_until(min(self._clock.boottime() + seconds, self._end))
-        hurry = [] if self._pressed else [(self._stopping.at_once if self._hurried else self._stopping.interrupted)]
-        await first_of(end, keeper.lock_lost_event.wait(), *(event.wait() for event in hurry))
+        await first_of(end, keeper.lock_lost_event.wait(), *self._hurry())
+
+    async def over(self) -> None:
+        """Wait until it is time to give up."""
+        while not self.is_over():
+            await first_of(self._clock.sleep_until(self._end), *self._hurry())
+
+    def _hurry(self) -> list[Awaitable[object]]:
+        if self._pressed:
+            return []
+        return [(self._stopping.at_once if self._hurried else self._stopping.interrupted).wait()]
 
 
 def _settlement(verdict: Verdict, outcome: Outcome | None, record: Record | None) -> Settlement:

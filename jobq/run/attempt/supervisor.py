@@ -196,15 +196,13 @@ class _Attempt:
 
     async def _run_task(self, task: Task, verified: Verified | None) -> DeliveryReport:
         self._with.onward.warn_of(task)
-        has_room = await self._has_room()
+        refused = self._refused(task, verified)  # first: no room is made for what this worker may not run
+        has_room = refused is not None or await self._has_room()
         end = Cancel() if self._journal.is_canceled else retry.refusal(task, self._delivery.deliveries)
         if end is not None:
             return await self._settle(end, None)
         if self._is_stopped() or self._place.admission is Admission.BACK:
             return await self._let_go()
-        refused = self._with.signatures.compare(task, verified)
-        if refused is None and (why := allowed.refusal(task, self._with.settings)) is not None:
-            refused = Refused(why)
         if refused is not None:
             return await self._refuse(refused)
         if not has_room:
@@ -212,6 +210,12 @@ class _Attempt:
         outcome = await self._attempt(task)
         self._free_slot()
         return await self._conclude(task, outcome)
+
+    def _refused(self, task: Task, verified: Verified | None) -> Refused | None:
+        refused = self._with.signatures.compare(task, verified)
+        if refused is None and (why := allowed.refusal(task, self._with.settings)) is not None:
+            return Refused(why)
+        return refused
 
     def _is_stopped(self) -> bool:
         return self._with.stopping.receiving.is_set() or self._with.stopping.paused

@@ -21,7 +21,7 @@ from jobq.errors import JobqError
 from jobq.files.file_store import FileStore, place_at
 from jobq.files.location import is_container
 from jobq.formats import sizes
-from jobq.run.process.log_files import Sink, file_sink, log_name, nowhere
+from jobq.run.process.log_files import LogFolder, Sink, log_name, nowhere
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
@@ -51,8 +51,11 @@ async def sinks_of(queue: str, settings: Settings, patience: Callable[[], float]
     if settings.log_dir is None:
         yield lambda _id, _attempt: nowhere()
     elif not is_container(settings.log_dir):
-        folder = settings.log_dir
-        yield lambda id_, attempt: file_sink(folder, queue, id_, attempt)
+        folder = LogFolder(settings.log_dir, queue)
+        try:
+            yield folder.sink
+        finally:
+            await folder.end(patience)
     else:
         async with place_at(settings.log_dir, settings) as place:
             spool = Spool()

@@ -3,10 +3,12 @@
 import fcntl
 import os
 import pwd
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,7 @@ from jobq.settings import Settings
 # Of capabilities(7): to become another user, to give files away and read what comes back, and to kill.
 _NEEDED: Final = {"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7}
 _MOST_UID: Final = 2**32 - 4
+_MOST_USED: Final = 4096  # of a range
 _TAKEN: Final = Path("/run/jobq-task-users")  # in which each worker locks the bytes of its own range
 _WHOSE: Final = ("HOME", "USER", "LOGNAME", "SHELL", "MAIL")
 
@@ -42,10 +45,10 @@ class TaskUser:
 
 
 class TaskUsers:
-    """Those of one worker.
+    """Those of a program: its workers and what it pulls itself share them, from whatever threads.
 
     Args:
-        users: one, or one for each slot; none = tasks run as the worker's own user.
+        users: one, or a range of which each attempt has one to itself; none = tasks run as the worker's own user.
     """
 
     def __init__(self, users: Iterable[TaskUser] = ()) -> None:
@@ -53,14 +56,18 @@ class TaskUsers:
 
     def take(self) -> TaskUser | None:
         """Return whom an attempt runs as; None = there is none, or none is free."""
-        if self._free and self._free[0].is_alone:
-            return self._free.popleft()
-        return self._free[0] if self._free else None
+        with suppress(IndexError):
+            return self._free.popleft() if self._free[0].is_alone else self._free[0]
+        return None
 
     def give_back(self, user: TaskUser) -> None:
         """Let others run as this user: nothing of the attempt lives any more."""
         if user.is_alone:
             self._free.append(user)
+
+
+_ranges: Final[dict[range, TaskUsers]] = {}  # that this program has taken
+_opening: Final = threading.Lock()
 
 
 def users_of(settings: Settings) -> TaskUsers:
@@ -77,9 +84,14 @@ def users_of(settings: Settings) -> TaskUsers:
     _check(settings, numbers)
     if numbers is None:
         return TaskUsers([_named(text)])
-    users = [_numbered(uid) for uid in numbers[: settings.num_workers]]
-    _lock(text, numbers)
-    return TaskUsers(users)
+    with _opening:
+        if (known := _ranges.get(numbers)) is None:
+            if any(each.start < numbers.stop and numbers.start < each.stop for each in _ranges):
+                raise _shared(text)  # a lock of this process is none against itself (fcntl_locking(2))
+            users = [_numbered(uid) for uid in numbers[:_MOST_USED]]
+            _lock(text, numbers)
+            known = _ranges[numbers] = TaskUsers(users)
+    return known
 
 
 def _numbered(uid: int) -> TaskUser:
@@ -157,12 +169,22 @@ def _lock(text: str, numbers: range) -> None:
     Where /run cannot be written to, nobody sees that.
     """
     try:
-        taken = os.open(_TAKEN, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        taken = _opened()
     except OSError:
         return
     try:
         fcntl.lockf(taken, fcntl.LOCK_EX | fcntl.LOCK_NB, len(numbers), numbers[0])
-    except OSError:  # left open: to close it would give back what another worker of this program has taken
-        raise ConfigurationError(
-            f"JOBQ_TASK_USER={text}: another worker of this machine has some of these users; give each its own range"
-        ) from None
+    except OSError:
+        raise _shared(text) from None
+
+
+@cache
+def _opened() -> int:
+    """Return the descriptor of the file, which stays open: to close any of it gives back all that is locked here."""
+    return os.open(_TAKEN, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _shared(text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"JOBQ_TASK_USER={text}: another worker of this machine has some of these users; give each its own range"
+    )

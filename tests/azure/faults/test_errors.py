@@ -85,13 +85,16 @@ async def test_a_worker_that_may_not_renew_says_so(stage: Stage) -> None:
 
 async def test_network_is_away(stage: Stage) -> None:
     await stage.proxy.refuse()
-    _told(await stage.run("size"), 75, stage.spec, "cannot connect")
+    where = f"cannot connect to 127.0.0.1:{stage.proxy.port}; is that the right address, and open to this machine"
+    _told(await stage.run("size"), 75, stage.spec, where)
     _told(await stage.run("push", "-c", "true"), 75, stage.spec, "cannot connect")
 
 
 async def test_unknown_host(stage: Stage) -> None:
     signed = f"AccountName={ACCOUNT};AccountKey={KEY};QueueEndpoint=https://no-such-account.invalid"
-    _told(await stage.run("size", JOBQ_CONNECTION_STRING=signed), 75, stage.spec, "no such host")
+    _told(
+        await stage.run("size", JOBQ_CONNECTION_STRING=signed), 75, stage.spec, "no such host, no-such-account.invalid"
+    )
 
 
 async def test_no_credential(stage: Stage) -> None:

@@ -3,12 +3,15 @@
 import json
 import logging
 import os
+import re
 import threading
+import time
 
 import pytest
 
 from jobq.cli.display.event_format import json_line, sentence, terminal_safe, text_line
 from jobq.cli.display.writer_thread import WriterThread
+from jobq.clock import SystemClock
 from jobq.events import Event
 from tests.cli.conftest import eventually
 
@@ -43,6 +46,17 @@ from tests.cli.conftest import eventually
 )
 def test_sentences(name: str, fields: dict[str, object], said: str) -> None:
     assert sentence(name, fields) == said
+
+
+def test_a_lost_lease_is_told_in_the_time_of_the_log() -> None:
+    """Seconds since boot are in no other log."""
+    now, clock = time.time(), SystemClock()
+    event = Event(name="task.lease_lost", fields={"task_id": "x", "last_success": clock.boottime()}, at=now)
+    at, _, said = text_line(event).partition(" ")
+    assert re.fullmatch(r"INFO +task x lost its lease and was stopped \(last renewed (\d\d:\d\d:\d\d)\)", said), said
+    assert said[-9:-1] in (at, text_line(Event(name="x", fields={}, at=now + 1)).partition(" ")[0])
+    fields = {"task_id": "x", "deadline": clock.boottime() + 3600}
+    assert re.search(r"\(deadline \d\d:\d\d:\d\d\)", json_line(Event(name="task.lease_lost", fields=fields)))
 
 
 def test_json_line_takes_anything() -> None:

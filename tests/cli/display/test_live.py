@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from jobq.backend import QueueStats
 from jobq.cli.display import slot_table
 from jobq.cli.display.live_view import Depth, TaskCounts
+from jobq.cli.display.time_left import TimeLeft
 from jobq.events import Event
 from jobq.run.process.usage import UsageReading
 from jobq.task import Task
@@ -141,7 +142,7 @@ def test_output_in_a_file_and_the_view_on_the_terminal(jobq: Jobq, opened: Opene
         release(jobq)
         assert terminal.wait() == 0
         assert "hello" not in terminal.scrolled.replace("echo hello", "")
-    assert (jobq.folder / "out").read_text().endswith("| hello\n")
+    assert (jobq.folder / "out").read_text() == "hello\n"
 
 
 @pytest.mark.parametrize(("view", "is_live"), [("auto", False), ("live", True)])
@@ -177,6 +178,14 @@ def test_run_shows_what_runs(jobq: Jobq, opened: Opened) -> None:
         assert "failed: line 2 (exit code 4): exit 4" in shown
         assert "2 done, 1 failed in" in shown
         assert "slot" not in shown
+
+
+def test_run_says_how_long_it_will_take(jobq: Jobq, opened: Opened) -> None:
+    (jobq.folder / "commands").write_text(f"sleep 2\n{WAIT}\n")
+    with opened("run", "-n", "2", "commands") as terminal:
+        terminal.until_shows("1 of 2, about ", " left")
+        release(jobq)
+        assert terminal.wait() == 0
 
 
 def busy(number: int, what: str = "true") -> slot_table.Slot:
@@ -235,3 +244,22 @@ def test_the_queue_is_told_as_it_is_known() -> None:
     depth._trouble = ""
     assert depth.line(103.0) == "queue: ? visible, 2 leased"
     assert depth.line(160.0) == "queue: ? visible, 2 leased, 60s ago"
+    for now, count in ((100.0, 60), (130.0, 20)):
+        depth._time_left.note(now, count)
+    assert depth.line(103.0) == "queue: ? visible, 2 leased, about 15s left"
+
+
+def test_the_time_left_is_by_what_was_seen_to_go() -> None:
+    left = TimeLeft()
+    assert left.text() == ""
+    left.note(0.0, 1000)
+    left.note(1.0, 999)
+    assert left.text() == "", "a second says nothing"
+    left.note(100.0, 900)
+    assert left.text() == ", about 15m left"
+    left.note(200.0, 1100)
+    assert left.text() == "", "it becomes more"
+    left.note(550.0, 600)
+    assert left.text() == ", about 7m left", "by the last five minutes, and what came before them"
+    left.note(600.0, 0)
+    assert left.text() == ""

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import shlex
 import signal
@@ -147,7 +148,7 @@ def test_bad_line_in_the_middle(jobq: Jobq, line: bytes) -> None:
     file.write_bytes(b"echo 1\n\necho 3\n" + line + b"\necho 5\n")
     result = jobq("demo", "push", str(file), "--ids", code=2)
     assert f"{file}, line 4: " in result.err
-    assert "the lines before 4 are queued; go on with: tail -n +4 " in result.err
+    assert "the lines before 4 are queued; go on behind it with: tail -n +5 " in result.err
     assert result.lines == [task.id for task in jobq.waiting()]
     assert jobq.commands() == ["echo 1", "echo 3"]
 
@@ -155,11 +156,10 @@ def test_bad_line_in_the_middle(jobq: Jobq, line: bytes) -> None:
 def test_the_way_to_go_on_works(jobq: Jobq) -> None:
     file = jobq.folder / "it's here.txt"
     file.write_text("echo 1\nech\0o 2\necho 3\n")
-    advice = jobq("demo", "push", str(file), code=2).err.partition("go on with: ")[2].strip()
-    file.write_text("echo 1\necho 2\necho 3\n")
+    advice = jobq("demo", "push", str(file), code=2).err.partition("go on behind it with: ")[2].strip()
     script = advice.replace("| jobq ", f"| {shlex.join([sys.executable, '-m', 'jobq'])} ")
     subprocess.run(["bash", "-c", script], env=jobq.environment, check=True, capture_output=True)
-    assert jobq.commands() == ["echo 1", "echo 2", "echo 3"]
+    assert jobq.commands() == ["echo 1", "echo 3"], "the bad line is not read again"
 
 
 def test_taken_id_in_the_middle_names_its_line(jobq: Jobq) -> None:
@@ -259,6 +259,20 @@ def test_progress_only_on_a_terminal(jobq: Jobq) -> None:
         os.close(ours)
     assert b"queueing" in shown
     assert b"queued 5000 tasks on demo" in shown
+
+
+def test_a_big_file_has_a_bar_with_its_rate_and_the_time_left(jobq: Jobq) -> None:
+    (jobq.folder / "tasks.txt").write_text("".join(f"echo {number}\n" for number in range(20_000)))
+    ours, theirs = pty.openpty()
+    try:
+        process = jobq.start("demo", "push", "tasks.txt", stderr=theirs, env={"TERM": "xterm", "COLUMNS": "200"})
+        os.close(theirs)
+        shown = read_to_end(ours)
+        assert process.wait(10) == 0
+    finally:
+        os.close(ours)
+    assert re.search(rb"\d+ tasks, [0-9,]+/s, \S+ left", shown)
+    assert b"queued 20000 tasks on demo" in shown
 
 
 def test_two_pushers_at_once_make_the_queue_once(jobq: Jobq) -> None:

@@ -159,15 +159,49 @@ def test_each_run_may_have_a_trace_of_its_own(jobq: Jobq, words: tuple[str, ...]
     assert len(jobq.waiting()) == 2
 
 
-def test_a_file_that_has_grown_when_it_was_done_is_refused(jobq: Jobq) -> None:
+def append(file: Path, text: str) -> None:
+    with file.open("a") as more:
+        more.write(text)
+
+
+def test_lines_that_are_appended_are_pushed_alone(jobq: Jobq) -> None:
+    """It was refused: a sweep is extended by some lines."""
     file = jobq.folder / "f"
     file.write_text("echo 1\n")
     jobq("demo", "push", "--resume", "n", "f")
-    with file.open("a") as more:
-        more.write("echo 2\n")
-    assert "another file" in jobq("demo", "push", "--resume", "n", "f", code=2).err
-    assert "has grown" in jobq("demo", "push", "--resume", "n", "f", "--accept-changes", code=2).err
-    assert jobq.commands() == ["echo 1"]
+    append(file, "echo 2\n")
+    grown = jobq("demo", "push", "--resume", "n", "f")
+    assert grown.err == "going on with f, which has grown, at line 2\nqueued 1 task on demo\n"
+    assert "n is done" in jobq("demo", "push", "--resume", "n", "f").err
+    append(file, "echo 3")
+    jobq("demo", "push", "--resume", "n", "f")
+    append(file, "\necho 4\n")
+    jobq("demo", "push", "--resume", "n", "f", "--accept-changes")
+    assert jobq.commands() == ["echo 1", "echo 2", "echo 3", "echo 4"]
+    file.write_text(file.read_text().replace("echo 2", "echo x") + "echo 5\n")
+    assert "which are queued, have changed" in jobq("demo", "push", "--resume", "n", "f", code=2).err
+
+
+@pytest.mark.parametrize("more", [(), ("--accept-changes",)])
+def test_a_queued_line_that_goes_on_is_refused(jobq: Jobq, more: tuple[str, ...]) -> None:
+    """Its last line had no end: what was queued of it is another command than what stands there now."""
+    file = jobq.folder / "f"
+    file.write_text("echo 1\necho 2")
+    jobq("demo", "push", "--resume", "n", "f")
+    append(file, "3\necho 4\n")
+    refused = jobq("demo", "push", "--resume", "n", "f", *more, code=2).err
+    assert ("line 2 of f, which is queued, is longer now" if more else "was begun with another file") in refused
+    assert jobq.commands() == ["echo 1", "echo 2"]
+
+
+def test_an_interrupted_push_goes_on_with_what_was_appended(jobq: Jobq, interrupted: Path) -> None:
+    append(interrupted, "echo more\n")
+    assert "line 501: nonsense" in jobq("demo", "push", "--resume", "n", "f", code=2).err, "and no other file"
+    interrupted.write_text(interrupted.read_text().replace('{"nonsense": 1}', "echo mended"))
+    jobq("demo", "push", "--resume", "n", "f", "--accept-changes")
+    append(interrupted, "echo last\n")
+    jobq("demo", "push", "--resume", "n", "f")
+    assert jobq.commands()[500:] == ["echo mended", "echo end", "echo more", "echo last"]
 
 
 def test_what_cannot_be_resumed_is_told_before_anything_is_done(jobq: Jobq) -> None:

@@ -1,12 +1,16 @@
 """A1: a worker that was given lists runs nothing else, and leaves the rest to others, uncharged."""
 
 import json
+import signal
+from datetime import timedelta
 
 import pytest
 
+from jobq.backend import Backend
 from jobq.errors import ConfigurationError
 from jobq.run.attempt import allowed
 from jobq.settings import Settings
+from jobq.settlement import Requeue
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
@@ -107,6 +111,30 @@ def test_s11_what_is_not_allowed_kills_nothing_that_is(jobq: Jobq) -> None:
     assert worker.wait(20) == 3
     assert [event["event"] for event in events if "preempted" in str(event["event"])] == []
     assert (events[-1]["succeeded"], events[-1]["dead_lettered"]) == (1, 0)
+
+
+def test_s11_no_room_is_made_for_what_is_not_allowed(jobq: Jobq) -> None:
+    """It had crashed before, so all slots stood idle for it, for half a minute and longer each time."""
+    soon = {"JOBQ_BACKOFF": "1ms", "JOBQ_BACKOFF_MAX": "1ms"}
+    jobq("demo", "push", "--max-crashes", "1", "-c", "kill -9 $PPID")
+
+    async def crash(backend: Backend) -> None:
+        (held,) = await backend.receive(1, timedelta(seconds=9), timedelta(0))
+        await held.settle(Requeue(held.task.counters))
+
+    jobq.inside(crash)
+    jobq("demo", "push", "-c", f"until [ -e {jobq.folder}/end ]; do sleep 0.05; done")
+    only = {"JOBQ_ALLOW_COMMANDS": "^until .*"}
+    worker = jobq.start("demo", "worker", "--json", "-n", "2", env=soon | only)
+    assert worker.stdout is not None
+    refused = 0
+    while refused < 6:  # from then on room was made
+        event = json.loads(worker.stdout.readline())
+        assert event["event"] != "task.runs_alone"
+        refused += event["event"] == "task.not_allowed"
+    (jobq.folder / "end").touch()
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(20)
 
 
 def test_what_a_user_runs_here_needs_no_list(jobq: Jobq) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from jobq.errors import ConfigurationError
 from jobq.files import remove_tree
 from jobq.run.process import task_user
 from jobq.run.process.task_folder import TaskFolder, read_result
 from jobq.run.spawn.choose_spawner import is_possible
+from jobq.settings import Settings
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
@@ -147,6 +149,37 @@ def test_two_workers_share_no_user_of_a_range(jobq: Jobq) -> None:
         refused = jobq("demo", "worker", "--task-user", f"{FIRST + 1}-{FIRST + 2}", code=3)
         assert "another worker of this machine" in refused.err
         jobq("demo", "worker", "--task-user", f"{FIRST + 2}-{FIRST + 3}")
+
+
+def test_s11_one_program_shares_a_range(jobq: Jobq) -> None:
+    """Two workers and what it pulls itself: each took the first user, and killed the others' tasks."""
+    code = """
+import asyncio
+from jobq.queue import connect
+from jobq.task import Task
+
+async def main():
+    async with connect("demo") as queue, connect("other") as other:
+        for each in (queue, other):
+            await each.push([Task.new(command="sleep 0.5") for _ in range(4)])
+        pulls = (queue.pull_and_execute() for _ in range(4))
+        found = await asyncio.gather(*pulls, other.worker(num_workers=2), other.worker(num_workers=2))
+        print(*(each.outcome.kind for each in found[:4]), found[4].succeeded + found[5].succeeded)
+
+asyncio.run(main())
+"""
+    environment = {**jobq.environment, "JOBQ_TASK_USER": f"{FIRST}-{FIRST + 7}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=jobq.folder, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "succeeded succeeded succeeded succeeded 4\n"), done.stderr
+
+
+def test_ranges_of_one_program_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_user, "_ranges", {})
+    task_user.users_of(Settings(task_user=f"{FIRST}-{FIRST + 3}", num_workers=1))
+    with pytest.raises(ConfigurationError, match="another worker of this machine has some of these users"):
+        task_user.users_of(Settings(task_user=f"{FIRST + 3}-{FIRST + 5}", num_workers=1))
 
 
 def test_a11_a_result_is_the_tasks_own_file(tmp_path: Path) -> None:

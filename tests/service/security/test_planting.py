@@ -74,7 +74,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_no_settle_of_a_worker_changes_what_runs(server: HttpServer) -> None:
-    """Not requeue, alone or among several, nor a dead letter that is redriven, nor a completion."""
+    """No settle takes a task, alone or among several, nor does a dead letter that is redriven."""
     (id_,) = ask(server, "producer", "POST", "/api/tasks", {"tasks": [PUSHED]})["ids"]
     held = leased(server)
     honest = work(held["task"])
@@ -83,18 +83,17 @@ def test_no_settle_of_a_worker_changes_what_runs(server: HttpServer) -> None:
     evil = PLANTED | {"id": id_, "counters": {"failures": 1, "ends": 1}}
     epoch = held["task"]["epoch"]
 
-    item = {"receipt": held["receipt"], "task": evil}
-    ask(server, "worker", "PUT", f"/api/tasks/{id_}/requeue", item)
-    held = leased(server)
-    assert work(held["task"]) == honest
-    item = {"receipt": held["receipt"], "task": evil, "verb": "requeue", "id": id_}
-    (answer,) = ask(server, "worker", "POST", "/api/tasks/settle", {"settles": [item]}, 200)["answers"]
-    assert answer == {"status": 202}
+    counted = {"counters": evil["counters"]}
+    item = {"receipt": held["receipt"], "verb": "requeue", "id": id_, **counted}
+    settles = {"settles": [item | {"task": evil}, item]}
+    several = ask(server, "worker", "POST", "/api/tasks/settle", settles, 200)["answers"]
+    assert [answer["status"] for answer in several] == [400, 202]
     held = leased(server)
     assert work(held["task"]) == honest
     assert held["task"]["epoch"] == epoch
     receipt = {"receipt": held["receipt"]}
     for verb, more in (
+        ("requeue", counted),
         ("complete", {}),
         ("fail", {}),
         ("release", {}),
@@ -125,7 +124,7 @@ def test_what_is_no_task_stays_what_it_is(server: HttpServer) -> None:
     sqlite_ask(Path(server.spec.removeprefix("sqlite://")).parent, _SPOIL, json.dumps(wrong).encode(), id_)
     held = leased(server)
     assert json.loads(held["body"]) == wrong
-    item = {"receipt": held["receipt"], "task": PLANTED | {"id": id_}}
+    item = {"receipt": held["receipt"], "counters": {"failures": 1}}
     ask(server, "worker", "PUT", f"/api/tasks/{id_}/requeue", item)
     held = leased(server)
     assert json.loads(held["body"]) == wrong

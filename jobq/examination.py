@@ -1,0 +1,74 @@
+"""What `jobq check` asks of a backend: what is wrong with a queue, and whether its service does what jobq assumes."""
+
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, Self, runtime_checkable
+
+
+class Verdict(StrEnum):
+    """What a finding means for who uses the queue."""
+
+    OK = "ok"
+    NOTED = "noted"  # worth knowing; nothing goes wrong
+    DIFFERS = "differs"  # jobq assumes otherwise, or something is to be done
+    UNKNOWN = "unknown"  # it could not be looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at, or tried out.
+
+    Attributes:
+        what: was looked at, in words.
+        found: as it is.
+        verdict: what that means.
+        assumed: by jobq; empty where it assumes nothing.
+        advice: what to do about it; empty for nothing.
+    """
+
+    what: str
+    found: str
+    verdict: Verdict = Verdict.OK
+    assumed: str = ""
+    advice: str = ""
+
+    @classmethod
+    def compared(cls, what: str, found: object, assumed: object, *, also: Collection[object] = ()) -> Self:
+        """Return what was found beside what is assumed.
+
+        Args:
+            what: was tried out.
+            found: as it is.
+            assumed: as it should be.
+            also: what jobq holds under as well, so that it is only noted.
+        """
+        verdict = Verdict.OK if found == assumed else Verdict.NOTED if found in also else Verdict.DIFFERS
+        return cls(what=what, found=str(found), verdict=verdict, assumed=str(assumed))
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A backend that can say more of its queue than the protocol asks for."""
+
+    def findings(self) -> AsyncIterator[Finding]:
+        """Look at the queue's settings and at what this identity may do; changes nothing."""
+        ...
+
+
+@runtime_checkable
+class Deletable(Protocol):
+    """A backend whose queue can be deleted: a check makes some of its own."""
+
+    async def delete(self) -> None:
+        """Delete the queue for good, with all in it and its dead letters."""
+        ...
+
+
+@runtime_checkable
+class Probed(Deletable, Protocol):
+    """A backend of a service whose behaviour is known from documents alone."""
+
+    def probes(self) -> AsyncIterator[Finding]:
+        """Try out what is assumed of the service, on this queue, which is new and nobody else's."""
+        ...

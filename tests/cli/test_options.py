@@ -1,0 +1,82 @@
+"""Every option of what runs or queues tasks is a variable too, or is here with the reason why it is none."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import click
+import pytest
+
+from jobq.cli.main import cli
+from jobq.settings import Settings
+from tests.cli.conftest import Jobq
+
+COMMANDS: Final = ("worker", "run", "push", "pull", "fanout", "lease run", "logs", "healthcheck")
+# Options whose setting has another name.
+NAMED_OTHERWISE: Final = {
+    ("pull", "--lease"): "visibility_timeout",
+    ("pull", "--wait"): "idle_timeout",
+    ("lease run", "--ttl"): "lease_ttl",
+    ("healthcheck", "--file"): "health_file",
+}
+_WHAT: Final = "it says what this one command is about; a variable would make all commands about that"
+_OF_TASKS: Final = "of the tasks that are queued, each of which keeps it: a variable would change them unseen"
+_ANSWER: Final = "it is about this command's own answer, or its way to wait"
+NO_VARIABLE: Final = {
+    "worker": {"--json": _ANSWER},
+    "run": {
+        "--json": _ANSWER,
+        "--queue-file": _WHAT,
+        "--resume": _WHAT,
+        "--resume-failed": _WHAT,
+        "--joblog": _WHAT,
+        "--timeout": _OF_TASKS,
+    },
+    "push": {
+        **dict.fromkeys(("--command", "--call", "--kwargs", "--spec", "--id", "--resume", "--accept-changes"), _WHAT),
+        "--dedup-by-content": _OF_TASKS,
+        **dict.fromkeys(("--env", "--cwd", "--timeout", "--delay", "--priority"), _OF_TASKS),
+        **dict.fromkeys(("--dry-run", "--wait", "--wait-timeout", "--ids", "--json"), _ANSWER),
+        "--no-create": "a sender without the right to create is refused in any case, and told so",
+    },
+    "pull": {"--limit": _WHAT, "--json": _ANSWER},
+    "fanout": {
+        **dict.fromkeys(("--sql", "--key", "--lines", "--blobs", "--command", "--batch"), _WHAT),
+        **dict.fromkeys(("--accept-changes", "--skip-refused"), _WHAT),
+        **dict.fromkeys(("--timeout", "--priority"), _OF_TASKS),
+        "--no-create": "as for push",
+        "--json": _ANSWER,
+    },
+    "lease run": {
+        **dict.fromkeys(("--wait", "--wait-at-most", "--conflict-exit-code"), _ANSWER),
+        "--lock-delay": "of the name that is leased, and of no other",
+    },
+    "logs": {"--attempt": _WHAT, "--follow": _ANSWER, "--json": _ANSWER},
+    "healthcheck": {"--json": _ANSWER, "--max-age": "of who asks; the worker writes each 5 s in any case"},
+}
+
+
+def _options(command: str) -> Iterator[tuple[str, str]]:
+    """Yield each option's longest name, and the field of Settings that it would be."""
+    found: click.Command | None = cli
+    for word in command.split():
+        assert isinstance(found, click.Group)
+        found = found.get_command(click.Context(found), word)
+    assert found is not None
+    for option in found.params:
+        if isinstance(option, click.Option) and option.name not in ("quiet", "verbose"):
+            name = max(option.opts, key=len)
+            yield name, NAMED_OTHERWISE.get((command, name), str(option.name))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_option_is_a_variable_or_says_why_it_is_none(command: str) -> None:
+    missing = {name for name, field in _options(command) if field not in Settings.model_fields}
+    assert missing == NO_VARIABLE[command].keys()
+
+
+def test_what_no_task_is_to_print(jobq: Jobq) -> None:
+    jobq("demo", "push", "-c", "echo one", "-c", "echo two")
+    quiet = {"JOBQ_QUIET_OUTPUT": "on"}
+    assert jobq("demo", "pull", env=quiet).out == ""
+    assert "two" not in jobq("demo", "worker", env=quiet).out
+    assert jobq("run", stdin="echo three\n", env=quiet).out == ""

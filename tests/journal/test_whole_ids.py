@@ -1,0 +1,64 @@
+"""Ids in part, such as logs and the live view show: each command takes them, on each store that keeps a journal."""
+
+import json
+
+import pytest
+
+from jobq.cli.display.event_format import short_id
+from jobq.queue import connect
+from jobq.task import Task
+
+from .conftest import Place, everywhere
+
+
+@everywhere
+def test_a_short_id_is_enough(place: Place) -> None:
+    done, dead = place.push("echo hello", "echo oh; exit 3", more=("--num-retries", "0"))
+    place.work()
+    later, other = place.push("true", "true", more=("--delay", "1h"))
+    assert place("logs", short_id(done)).lines == ["hello"]
+    assert [one["id"] for one in place("history", short_id(done), "--json").objects] == [done]
+    shown = place("dead", "show", short_id(dead)).out
+    assert "attempt:      1 failed (dead): exit code 3; " in shown, "each failure is shown"
+    assert "counters" not in shown, "which leave out the last one"
+    states = {one["id"]: one["state"] for one in place("status", "--json", *map(short_id, (done, dead, later))).objects}
+    assert states == {done: "succeeded", dead: "dead", later: "scheduled"}
+    canceled = place("cancel", short_id(later))
+    assert "canceled 1 task" in canceled.out
+    assert f"{short_id(later)} is {later}" in canceled.err, "what is changed is named"
+    assert place.status(other)["state"] == "scheduled"
+    assert "retried 1 dead letter" in place("dead", "retry", short_id(dead)).out
+    place.work()
+    assert "purged 1 dead letter" in place("dead", "purge", short_id(dead)).out
+
+
+@everywhere
+def test_a_part_of_several_ids_names_them(place: Place) -> None:
+    lines = [json.dumps({"id": id_, "command": "exit 3"}) for id_ in ("train-1", "train-12", "eval")]
+    (place.jobq.folder / "tasks.jsonl").write_text("\n".join(lines))
+    place("push", "tasks.jsonl", "--num-retries", "0")
+    several = "is a part of several ids: train-1, train-12"
+    for line in ("status train-", "logs rain", "history in-1", "cancel eval train"):
+        assert several in place(*line.split(), code=2).err, line
+    assert place("status", "train-1", "--json").objects[0]["id"] == "train-1", "a whole id is no part"
+    place.work()
+    for line in ("dead show train", "dead retry train", "dead purge eval train"):
+        assert several in place(*line.split(), code=2).err, line
+    assert "purged 2 dead letters" in place("dead", "purge", "train-1", "eval").out, "nothing was done before"
+
+
+def test_what_is_no_part_is_not_known_as_ever(place: Place) -> None:
+    (id_,) = place.push("true")
+    for command in ("status", "logs", "history", "cancel"):
+        assert "no task with the id nothing is known" in place(command, "nothing", code=4).err
+        assert "no task with the id" in place(command, id_[-3:], code=4).err, (
+            "three characters are in some id by chance"
+        )
+    assert "no dead letter with the id nothing" in place("dead", "show", "nothing", code=4).err
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_no_more_than_asked_for(limit: int) -> None:
+    async with connect("memory://parts/many") as queue:
+        await queue.push([Task.new(command="true", id=f"task-{number}") for number in range(3)])
+        assert await queue.journal.ids_with("task", limit) == [f"task-{number}" for number in range(limit)]

@@ -1,0 +1,146 @@
+"""What is published: the same bytes for the same commit, all that is needed and nothing else; it installs and runs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import versions
+
+from .dist import build, faults
+from .lock import ROOT
+
+_UV = Path(sys.executable).with_name("uv")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel, and the archive of the sources."""
+    wheel, sdist = sorted(build(ROOT, tmp_path_factory.mktemp("dist")), key=lambda file: file.suffix != ".whl")
+    return wheel, sdist
+
+
+def test_it_holds_what_is_needed_and_nothing_else(built: tuple[Path, Path]) -> None:
+    assert faults(*built) == []
+
+
+def test_what_is_missing_or_too_much_is_found(built: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel, sdist = built
+    spoilt = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(spoilt, "w") as archive:
+        for name in whole.namelist():
+            if name != "jobq_sqlite/schema.sql" and not name.endswith("LICENSE"):
+                archive.writestr(name, whole.read(name))
+        archive.writestr("jobq/secret.env", "")
+    assert faults(spoilt, sdist) == [
+        f"{wheel.name} lacks jobq_sqlite/schema.sql",
+        f"{wheel.name} has jobq/secret.env, which nobody asked for",
+        f"{wheel.name} lacks its licence",
+        f"{sdist.name} builds another wheel",
+    ]
+
+
+def test_the_same_commit_gives_the_same_bytes(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """In another folder, by another user's umask, with other times of files."""
+    for name in ("jobq", "backends", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
+        copy(ROOT / name, tmp_path / name)
+    os.utime(tmp_path / "pyproject.toml", (1, 1))
+    before = os.umask(0o077)
+    try:
+        (wheel,) = build(tmp_path, tmp_path / "built", "wheel")
+    finally:
+        os.umask(before)
+    assert wheel.read_bytes() == built[0].read_bytes()
+
+
+class Newcomer:
+    """Somebody on a machine with a Python and the least of a Unix: no compiler, no Node, no locale, no terminal.
+
+    Args:
+        folder: in which all of it is; HOME is new and empty.
+        python: that is there.
+    """
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.folder = folder
+        self._python = python
+        (folder / "home").mkdir()
+        (folder / "bin").mkdir()
+        for name in ("sh", "bash", "env", "seq", "sed", "cat", "sleep", "true", "false", "echo"):
+            (folder / "bin" / name).symlink_to(str(shutil.which(name)))
+        self._environment = {"HOME": str(folder / "home"), "PATH": f"{folder}/tools/bin:{folder}/bin"}
+
+    def install(self, wheel: Path) -> None:
+        """As `uv tool install` does it, with its cache and the index that this machine is told of."""
+        kept = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_", "http"))}
+        places = {"UV_TOOL_DIR": f"{self.folder}/uv", "UV_TOOL_BIN_DIR": f"{self.folder}/tools/bin"}
+        cache = {"UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache/uv"))}
+        command = [str(_UV), "tool", "install", "--quiet", "--python", self._python, str(wheel)]
+        environment = {**self._environment, **kept, **cache, **places}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def types(self, line: str, *, code: int = 0) -> str:
+        """Return what a command line prints, which must end so."""
+        done = subprocess.run(
+            [str(self.folder / "bin/bash"), "-c", line],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, (line, done)
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+
+@pytest.mark.parametrize(
+    "minor",
+    [
+        pytest.param(minor, marks=[] if minor == sys.version_info.minor else [pytest.mark.soak], id=f"3.{minor}")
+        for minor in range(11, 15)
+    ],
+)
+def test_the_first_hour_on_a_bare_machine(built: tuple[Path, Path], tmp_path: Path, minor: int) -> None:
+    """What the README begins with, as printed there."""
+    python = sys.executable if minor == sys.version_info.minor else versions.find(minor)
+    if python is None:
+        pytest.skip(f"no Python 3.{minor} on this machine")
+    newcomer = Newcomer(tmp_path, python)
+    newcomer.install(built[0])
+    assert newcomer.types("jobq --version").startswith("jobq ")
+    newcomer.types("seq 3 | sed 's/^/echo task /' | jobq demo push -")
+    newcomer.types("echo 'echo grün > file' > tasks.txt; jobq demo push tasks.txt")
+    newcomer.types("jobq demo push --num-retries 0 -- false")
+    assert "5" in newcomer.types("jobq demo size")
+    assert newcomer.types("jobq demo peek -n 3").count("echo task") == 3
+    shown = newcomer.types("jobq demo worker -n 2 2>&1")
+    assert all(f"task {number}" in shown for number in range(1, 4))
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "grün\n"
+    assert "failed" in newcomer.types("jobq demo dead list")
+    newcomer.types("jobq demo dead retry --all")
+    newcomer.types("jobq demo pull", code=1)
+    newcomer.types("jobq demo pull", code=4)
+    assert newcomer.types("seq 3 | sed 's/^/echo /' | jobq run -n 2 2>/dev/null").split() == ["1", "2", "3"]
+    assert newcomer.types(f"{tmp_path}/uv/jobq/bin/python -m jobq --version").startswith("jobq ")
+
+
+def test_a_release_is_published_without_a_secret() -> None:
+    """By trusted publishing: the index trusts this workflow of this repository, and nobody holds a key."""
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    workflow = yaml.safe_load(text)
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` so
+    assert "secrets." not in text
+    assert workflow["permissions"] == {}
+    permissions = {name: job.get("permissions", {}) for name, job in workflow["jobs"].items()}
+    assert permissions == {"build": {"contents": "read"}, "publish": {"id-token": "write"}}
+    assert re.findall(r"run: (make .*)", text) == ["make check", "make dist"]
