@@ -1,8 +1,10 @@
 """What runs, where and how far; and the truth about workers that were killed."""
 
+import re
 import time
 
 from jobq.journal.records import TaskState
+from tests.cli.conftest import eventually
 
 from .conftest import Place, everywhere
 
@@ -54,6 +56,18 @@ def test_logs_follow_to_the_end(place: Place) -> None:
     (id_,) = place.push("echo one; sleep 1.2; echo two")
     place.start_worker()
     assert place("logs", "-f", id_).lines == ["one", "two"]
+
+
+def test_logs_say_when_the_first_output_will_be_there(place: Place) -> None:
+    """The first heartbeat of a lease of 40 s comes after 10 s; until then nothing is known of what it prints."""
+    jobq, (id_,) = place.jobq, place.push("echo hidden; touch begun; sleep 60")
+    jobq.start(place.spec, "worker", "--visibility-timeout", "40s", stdout=-3, stderr=-3)
+    eventually((jobq.folder / "begun").exists)
+    shown = jobq(place.spec, "logs", id_)
+    assert shown.out == ""
+    found = re.search(r"what it prints comes with its first heartbeat, in about (\d+\.?\d*)s; --follow", shown.err)
+    assert found is not None, shown.err
+    assert 0 < float(found[1]) <= 10
 
 
 def test_whole_outputs_in_a_folder(place: Place) -> None:
