@@ -91,6 +91,21 @@ def test_an_id_that_names_nothing(place: Place) -> None:
         assert place(command, "no-such-id", "--json", code=4).error["ids"] == ["no-such-id"]
 
 
+@everywhere
+def test_the_rate_counts_from_the_first_end(place: Place) -> None:
+    """Work that has just begun is not slow; over the hour it would be 3 in 3,600 s."""
+    ids = place.push("true", "true", "true")
+    place.push("true", more=("--delay", "1h"))
+    place.work()
+    for id_ in ids:
+        place.until(id_, lambda record: record.state is TaskState.SUCCEEDED)
+    stats = place("stats", "--json").objects[0]
+    assert stats["attempts_per_s"] >= 3 / 30
+    assert 0 < stats["left_s"] <= 30
+    assert "/s, about " in place("stats").out
+    assert "/s, about " in place("top", "--once").out
+
+
 def test_what_waits_is_seen(place: Place) -> None:
     (later,) = place.push("true", more=("--delay", "1h"))
     (now,) = place.push("true")
