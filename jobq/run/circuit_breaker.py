@@ -4,7 +4,8 @@ It judges first failures alone: a task that has failed before, or was given back
 that always fails ends as a dead letter on whatever machines (S7, L1). What succeeded lately speaks for the machine.
 
 A task that cannot be started counts as one that failed. Where a worker has started nothing yet, no task pays for that:
-it goes back uncharged, and when it comes again, or so many others could not be started either, the worker ends.
+it goes back uncharged, and when it comes again, or so many others could not be started either, the worker ends. What
+has come back so twenty times pays: workers that are started again and again must not try it for ever.
 
 A task that failed is not settled at once: its lease is kept a little, so that, should the breaker trip, it goes back
 with its retries whole. The wait is part of its backoff and costs it nothing.
@@ -20,6 +21,7 @@ from jobq.task import Task
 HOLD_SECONDS: Final = 30.0  # the longest that a failed task waits for the verdict on the machine
 LATELY_SECONDS: Final = 600.0  # for so long a success speaks for the machine
 _MOST_SUCCESSES: Final = 4  # so many times the limit of them count: a machine that breaks is blamed all the same
+MOST_RESTARTS: Final = 20  # so often what cannot be started goes back at no cost: then no machine has it (S7, L1)
 MOST_BLAMES: Final = 3  # so often a task is given back at no cost: then it has failed on several machines
 
 
@@ -58,7 +60,7 @@ class Breaker:
             task: that cannot be started.
             why: in plain words.
         """
-        if self._limit == 0 or self._not_started is None:
+        if self._limit == 0 or self._not_started is None or _times_given_back(task) >= MOST_RESTARTS:
             return False
         comes_again = task.id in self._not_started
         self._not_started.add(task.id)
@@ -120,6 +122,11 @@ class Breaker:
         for verdict in self._streak.values():
             if not verdict.done():
                 verdict.set_result(blamed)
+
+
+def _times_given_back(task: Task) -> int:
+    counters = task.counters
+    return counters.ends - counters.failures - counters.preemptions
 
 
 def may_blame(task: Task) -> bool:

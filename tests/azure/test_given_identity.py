@@ -11,7 +11,7 @@ async def test_the_identity_of_a_job(monkeypatch: pytest.MonkeyPatch, given: str
     """No identity service runs here: what the SDK's credential is made with is looked at."""
     asked = []
 
-    def made(self: ManagedIdentityCredential, **options: object) -> None:
+    def made(_: ManagedIdentityCredential, **options: object) -> None:
         asked.append(options.get("client_id"))
         raise ValueError("none here")  # as the SDK says it where there is no identity service
 

@@ -21,6 +21,8 @@ def test_a_short_id_is_enough(place: Place) -> None:
     shown = place("dead", "show", short_id(dead)).out
     assert "attempt:      1 failed (dead): exit code 3; " in shown, "each failure is shown"
     assert "counters" not in shown, "which leave out the last one"
+    (letter,) = place("dead", "show", short_id(dead), "--json").objects
+    assert [(one["attempt"], one["outcome"], one["exit_code"]) for one in letter["attempts"]] == [(1, "failed", 3)]
     states = {one["id"]: one["state"] for one in place("status", "--json", *map(short_id, (done, dead, later))).objects}
     assert states == {done: "succeeded", dead: "dead", later: "scheduled"}
     canceled = place("cancel", short_id(later))

@@ -230,10 +230,8 @@ def test_an_outage_is_two_lines_whatever_runs(own_postgres: PostgresServer, tmp_
         jobq(spec, "push", "-c", f"touch {name}; while [ ! -e end-{name} ]; do sleep 0.1; done")
     log = jobq.folder / "log"
     with log.open("wb") as file:
-        lease = ("--visibility-timeout", "12s", "--log-format", "json")
-        worker = jobq.start(
-            spec, "worker", "-n", "3", *lease, stdin=subprocess.DEVNULL, stdout=file.fileno(), stderr=file.fileno()
-        )
+        words = ("worker", "-n", "3", "--visibility-timeout", "12s", "--log-format", "json")
+        worker = jobq.start(spec, *words, stdin=subprocess.DEVNULL, stdout=file.fileno(), stderr=file.fileno())
         for name in ("one", "two"):
             eventually((jobq.folder / name).exists)
         own_postgres.kill()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.circuit_breaker import LATELY_SECONDS, MOST_BLAMES, Breaker
+from jobq.run.circuit_breaker import LATELY_SECONDS, MOST_BLAMES, MOST_RESTARTS, Breaker
 from jobq.run.stopping import Stopping
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
@@ -93,6 +93,15 @@ async def test_l1_tasks_that_always_fail_end_as_dead_letters_however_often_the_w
     # One that a stop of the blamed machine interrupts has not failed, and pays nothing.
     failures = Counter(event.fields["task_id"] for event in stage.told("task.failed"))
     assert max(failures.values()) <= 1 + retries + MOST_BLAMES
+
+
+async def test_l1_what_no_machine_can_start_ends_however_often_the_worker_is_started() -> None:
+    """Each worker had started nothing yet, so nobody paid, for ever."""
+    task = Task.new(command="x")
+    for _ in range(MOST_RESTARTS):
+        assert Breaker(LIMIT, VirtualClock()).blames_for_start(task, "no such program")
+        task = task.requeued()
+    assert not Breaker(LIMIT, VirtualClock()).blames_for_start(task, "no such program")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -122,7 +122,7 @@ def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
-    """Show all of one dead letter: why it died, the end of its output, its task, or the bytes that are none."""
+    """Show all of one dead letter: why it died, its attempts, the end of its output, its task, or what is none."""
 
     async def work(backend: "Backend") -> int:
         (whole_id,) = await whole_ids.of_dead_letters(backend, [id_])
@@ -130,7 +130,8 @@ def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
         if letter is None:
             return _say_missing([id_], as_json=as_json)
         if as_json:
-            terminal.put_json(_as_json(letter, env=show_env))
+            attempts = [format_journal.attempt_as_json(each) for each in await _attempts(backend, letter.id)]
+            terminal.put_json({**_as_json(letter, env=show_env), "attempts": attempts})
         else:
             _show(letter, await _attempts(backend, letter.id), env=show_env)
         return 0

@@ -16,6 +16,7 @@ from jobq.cli import completions
 from jobq.cli.common import ExampleCommand, Invocation, duration, read_settings, run_async
 from jobq.cli.display import terminal
 from jobq.cli.worker_options import BACKOFF, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW
+from jobq.errors import JobqError
 from jobq.formats import durations
 
 if TYPE_CHECKING:
@@ -52,7 +53,24 @@ _EXAMPLES: Final = (
 _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as the input lasts
 
 
-@click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
+_FROM_WHERE: Final = "commands come from a FILE or a pipe, as in: echo 'echo hello' | jobq run"
+
+
+class _RunCommand(ExampleCommand):
+    """Says where commands come from to who gives one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options and FILE."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            is_command = isinstance(error, click.NoSuchOption) and error.option_name in ("-c", "--command")
+            if is_command or "unexpected extra" in error.message:
+                raise click.UsageError(f"{error.message.rstrip('.')}; {_FROM_WHERE}", ctx) from None
+            raise
+
+
+@click.command(cls=_RunCommand, help=_HELP, examples=_EXAMPLES)
 @click.argument("file", required=False, shell_complete=completions.files)
 @NUM_WORKERS
 @click.option("--queue-file", metavar="PATH", help="Keep the queue in this file. Default: a temporary one.")
@@ -153,13 +171,12 @@ class _Run:
         from jobq.cli.localrun.local_run import LocalRun  # noqa: PLC0415 - as above
         from jobq.cli.localrun.run_store import NamedRun, temporary_queue  # noqa: PLC0415 - as above
         from jobq.events import Events  # noqa: PLC0415 - as above
-        from jobq.submit.input_lines import Input  # noqa: PLC0415 - as above
         from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
         from jobq.telemetry.setup import traced  # noqa: PLC0415 - as above
 
         began = time.monotonic()
         async with AsyncExitStack() as stack:
-            source = stack.enter_context(Input(self._source)) if self._source is not None else None
+            source = stack.enter_context(_opened(self._source)) if self._source is not None else None
             named = NamedRun(self._queue_file, self._settings) if self._queue_file is not None else None
             entered = (
                 temporary_queue(self._settings)
@@ -234,6 +251,17 @@ class _Run:
             "" if here.input_is_queued else " < FILE" if self._source == "-" else f" {shlex.quote(self._source or '')}"
         )
         return f"go on with: {self._again}{file}"
+
+
+def _opened(path: str) -> "Input":
+    from jobq.submit.input_lines import Input  # noqa: PLC0415 - `jobq run --help` needs none of it
+
+    try:
+        return Input(path)
+    except JobqError as error:
+        if not Path(path).exists():
+            error.add_note(_FROM_WHERE)
+        raise
 
 
 async def _may_begin(source: "Input | None", *, resume: bool, resume_failed: bool) -> bool:
