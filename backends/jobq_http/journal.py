@@ -61,7 +61,8 @@ class HttpJournal:
         """Count."""
         answer = await self._ask("GET", "/journal/stats", query={"window": repr(window_seconds)})
         return JournalStats(
-            **{name: answer[name] for name in ("states", "oldest_ready_seconds", "ended", "window_seconds")}
+            **{name: answer[name] for name in ("states", "oldest_ready_seconds", "ended", "window_seconds")},
+            first_ended_seconds=answer.get("first_ended_seconds"),  # a service of a version before says nothing of it
         )
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:

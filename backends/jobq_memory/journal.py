@@ -72,17 +72,19 @@ class MemoryJournal:
             records = [self._record(entry) for entry in store.entries.values()]
             states = [record.state for record in records]
             waiting = [record.at for record in records if record.state is TaskState.READY and record.at is not None]
-            ended = [
-                attempt.outcome
+            recent = [
+                attempt
                 for entry in store.entries.values()
                 for attempt, _ in entry.attempts
                 if attempt.ended > now - window_seconds
             ]
+            ended = [attempt.outcome for attempt in recent]
             return JournalStats(
                 states={str(state): states.count(state) for state in TaskState},
                 oldest_ready_seconds=max(0.0, now - min(waiting)) if waiting else None,
                 ended={outcome: ended.count(outcome) for outcome in dict.fromkeys(ended)},
                 window_seconds=window_seconds,
+                first_ended_seconds=max(0.0, now - min(each.ended for each in recent)) if recent else None,
             )
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:

@@ -55,6 +55,10 @@ ENDED: Final = """
     SELECT outcome, count(*) FROM jobq.attempt
     WHERE queue_id = $1 AND ended_at > statement_timestamp() - $2 * interval '1 second' GROUP BY outcome
 """
+FIRST_ENDED: Final = """
+    SELECT extract(epoch FROM statement_timestamp() - min(ended_at))::float8 FROM jobq.attempt
+    WHERE queue_id = $1 AND ended_at > statement_timestamp() - $2 * interval '1 second'
+"""
 OLDEST: Final = """
     SELECT body FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL ORDER BY rank, position LIMIT 1
 """
@@ -169,6 +173,7 @@ class PostgresJournal:
                 oldest_ready_seconds=_age(await connection.fetchval(OLDEST, queue)),
                 ended=ended,
                 window_seconds=window_seconds,
+                first_ended_seconds=await connection.fetchval(FIRST_ENDED, queue, window_seconds),
             )
 
         return await self._look(work)

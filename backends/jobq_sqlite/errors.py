@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from jobq.errors import AccessDenied, BackendUnavailable, JobqError, StoreUnusable
+from jobq_sqlite.lock_holder import holder_of
 
 
 class StoreReplaced(StoreUnusable):
@@ -16,6 +17,8 @@ def translate(error: sqlite3.Error, path: Path) -> JobqError:  # noqa: PLR0911 -
     primary = code & 0xFF if code is not None else None
     match primary:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            if holder := holder_of(path):
+                return BackendUnavailable(f"{path} stayed locked by {holder}; nothing was changed. Try again")
             return BackendUnavailable(
                 f"{path} stayed locked by another process; nothing was changed. Try again, or find the holder with:"
                 f" fuser {path}"

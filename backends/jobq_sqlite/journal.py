@@ -37,6 +37,7 @@ _STATES: Final = {
 _COUNT: Final = "(SELECT count(*) FROM task WHERE queue_id = :queue AND {})"
 COUNTS: Final = f"SELECT {', '.join(map(_COUNT.format, _STATES.values()))}"
 ENDED: Final = "SELECT outcome, count(*) FROM attempt WHERE queue_id = ? AND ended_at > ? GROUP BY outcome"
+FIRST_ENDED: Final = "SELECT min(ended_at) FROM attempt WHERE queue_id = ? AND ended_at > ?"
 # By the index of the claims, which is in the order of priorities: one step for each priority, not for each task.
 OLDEST: Final = """
     WITH RECURSIVE level (priority) AS (
@@ -128,6 +129,7 @@ class SqliteJournal:
             counts = dict(zip(_STATES, database.execute(COUNTS, values).fetchone(), strict=True))
             (oldest,) = database.execute(OLDEST, {"queue": queue}).fetchone()
             ended = dict(database.execute(ENDED, (queue, now.wall - window_seconds)).fetchall())
+            (first,) = database.execute(FIRST_ENDED, (queue, now.wall - window_seconds)).fetchone()
             states = {
                 TaskState.READY: counts["ready"] + counts["due"],
                 TaskState.SCHEDULED: counts["scheduled"],
@@ -143,6 +145,7 @@ class SqliteJournal:
                 oldest_ready_seconds=None if oldest is None else max(0.0, now.wall - oldest),
                 ended=ended,
                 window_seconds=window_seconds,
+                first_ended_seconds=None if first is None else max(0.0, now.wall - first),
             )
 
         return await self._read(work)

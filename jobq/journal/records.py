@@ -225,12 +225,26 @@ class JournalStats:
         oldest_ready_seconds: for how long the oldest ready task has waited; None = none waits.
         ended: how many attempts ended within `window_seconds`, by outcome.
         window_seconds: how far back was counted.
+        first_ended_seconds: how long ago the first of those ended; None = none did.
     """
 
     states: Mapping[str, int]
     oldest_ready_seconds: float | None
     ended: Mapping[str, int]
     window_seconds: float
+    first_ended_seconds: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """How many attempts ended in a second, since the first of them: work may have begun within the window."""
+        seconds = max(1.0, self.first_ended_seconds or self.window_seconds)
+        return sum(self.ended.values()) / seconds
+
+    @property
+    def seconds_left(self) -> float | None:
+        """About how long what is unfinished takes at this rate; None = nothing is, or nothing has ended."""
+        unfinished = sum(count for state, count in self.states.items() if not TaskState(state).is_final)
+        return unfinished / self.rate if unfinished and self.rate else None
 
 
 class Canceled(StrEnum):

@@ -246,6 +246,7 @@ class JournalCounts(Answer):
     oldest_ready_seconds: float | None
     ended: dict[str, int]
     window_seconds: float
+    first_ended_seconds: float | None
 
 
 class JournalCanceled(Answer):

@@ -92,6 +92,7 @@ async def stats(call: RequestCall) -> Reply:
         "oldest_ready_seconds": found.oldest_ready_seconds,
         "ended": dict(found.ended),
         "window_seconds": found.window_seconds,
+        "first_ended_seconds": found.first_ended_seconds,
     }
 
 

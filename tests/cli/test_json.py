@@ -50,7 +50,7 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "top": (("demo", "top"), 0, {"counts", "ended", "window_s", "oldest_ready_s", "running", "fault"}),
     "logs": (("demo", "logs", RAN), 0, {"id", "attempt", "output"}),
     "history": (("demo", "history", RAN), 0, {"id", "attempt", "outcome", "then", "exit_code", "started", "ended"}),
-    "stats": (("demo", "stats"), 0, {"states", "ended", "window_s", "attempts_per_s", "oldest_ready_s"}),
+    "stats": (("demo", "stats"), 0, {"states", "ended", "window_s", "attempts_per_s", "left_s", "oldest_ready_s"}),
     "cancel": (("demo", "cancel", "--all", "--yes"), 0, {"id", "canceled"}),
     "dead list": (("demo", "dead", "list"), 0, DEAD),
     "dead show": (("demo", "dead", "show", DIES), 0, DEAD),

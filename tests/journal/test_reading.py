@@ -1,8 +1,10 @@
 """What runs, where and how far; and the truth about workers that were killed."""
 
+import re
 import time
 
 from jobq.journal.records import TaskState
+from tests.cli.conftest import eventually
 
 from .conftest import Place, everywhere
 
@@ -56,6 +58,18 @@ def test_logs_follow_to_the_end(place: Place) -> None:
     assert place("logs", "-f", id_).lines == ["one", "two"]
 
 
+def test_logs_say_when_the_first_output_will_be_there(place: Place) -> None:
+    """The first heartbeat of a lease of 40 s comes after 10 s; until then nothing is known of what it prints."""
+    jobq, (id_,) = place.jobq, place.push("echo hidden; touch begun; sleep 60")
+    jobq.start(place.spec, "worker", "--visibility-timeout", "40s", stdout=-3, stderr=-3)
+    eventually((jobq.folder / "begun").exists)
+    shown = jobq(place.spec, "logs", id_)
+    assert shown.out == ""
+    found = re.search(r"what it prints comes with its first heartbeat, in about (\d+\.?\d*)s; --follow", shown.err)
+    assert found is not None, shown.err
+    assert 0 < float(found[1]) <= 10
+
+
 def test_whole_outputs_in_a_folder(place: Place) -> None:
     """More than the journal keeps, each attempt its own, and followed at once."""
     (id_,) = place.push("seq 20000; echo end >&2; test $JOBQ_ATTEMPT = 2", more=("--num-retries", "1"))
@@ -75,6 +89,21 @@ def test_an_id_that_names_nothing(place: Place) -> None:
     place.push("true")
     for command in ("status", "history", "logs"):
         assert place(command, "no-such-id", "--json", code=4).error["ids"] == ["no-such-id"]
+
+
+@everywhere
+def test_the_rate_counts_from_the_first_end(place: Place) -> None:
+    """Work that has just begun is not slow; over the hour it would be 3 in 3,600 s."""
+    ids = place.push("true", "true", "true")
+    place.push("true", more=("--delay", "1h"))
+    place.work()
+    for id_ in ids:
+        place.until(id_, lambda record: record.state is TaskState.SUCCEEDED)
+    stats = place("stats", "--json").objects[0]
+    assert stats["attempts_per_s"] >= 3 / 30
+    assert 0 < stats["left_s"] <= 30
+    assert "/s, about " in place("stats").out
+    assert "/s, about " in place("top", "--once").out
 
 
 def test_what_waits_is_seen(place: Place) -> None:

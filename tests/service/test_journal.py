@@ -85,7 +85,10 @@ async def test_records_are_those_of_the_store(server: HttpServer, queue: str, tm
         assert len(await ours.unfinished(behind_first, 10)) == 2
         stats = await ours.stats(3600.0), await theirs.stats(3600.0)
         assert stats[0].oldest_ready_seconds is not None
-        assert len({json.dumps(vars(each) | {"oldest_ready_seconds": 0}) for each in stats}) == 1
+        assert None not in [each.first_ended_seconds for each in stats]
+        assert (
+            len({json.dumps(vars(each) | {"oldest_ready_seconds": 0, "first_ended_seconds": 0}) for each in stats}) == 1
+        )
         names = {id_: str(each) for id_, each in zip(asked, await ours.cancel(asked), strict=True)}
         expected = {first.id: "ended", second.id: "canceled", third.id: "stopping", ids[3]: "canceled"}
         assert names == expected | {"unknown": "unknown"}

@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -28,13 +29,17 @@ async def _filled(folder: Path, count: int = 3) -> Path:
 
 
 @pytest.mark.parametrize("statement", ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"])
-async def test_lock_of_another_process(tmp_path: Path, statement: str) -> None:
+async def test_lock_of_another_process(tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: the wait ends, nothing was changed, and afterwards the same backend works."""
     path = await _filled(tmp_path)
     async with backend(virtual_file(tmp_path, busy_timeout=0.1)) as queue:
         (held,) = await queue.receive(1, LEASE, NOW)
         holder = Child(children.hold_write_lock, path, statement)
         assert holder.line() == "held"
+        if sys.platform == "linux":
+            with pytest.raises(BackendUnavailable, match=rf"{path} stayed locked by process {holder.process.pid} \("):
+                await queue.push(tasks(1, "late"))
+        monkeypatch.setattr("jobq_sqlite.lock_holder._LOCKS", tmp_path / "no such list")
         with pytest.raises(BackendUnavailable, match=rf"{path} stayed locked.*fuser"):
             await queue.push(tasks(1, "late"))
         with pytest.raises(BackendUnavailable, match=r"nothing was changed"):

@@ -224,10 +224,12 @@ class TableJournal:
         ready = [record.at for record in records if record.state is TaskState.READY and record.at is not None]
         since = rows.ended_from(time.time() - window_seconds)
         ended: dict[str, int] = {}
+        firsts: list[float] = []
         begin, end = rows.below("i")
         for row in await self._wire.all(self._queue, begin, end, select="Outcome,Then", most=_MOST_COUNTED):
             if row["RowKey"] >= since:
                 ended[row["Outcome"]] = ended.get(row["Outcome"], 0) + 1
+                firsts.append(int(row["RowKey"].split("!")[1]) / 1000)
             name = rows.FINAL.get(row["Then"])
             if name is not None:
                 states[name] += 1
@@ -235,7 +237,13 @@ class TableJournal:
         if dead is not None:  # some may have been put back since
             states[TaskState.DEAD] = dead
         oldest = max(0.0, time.time() - min(ready)) if ready else None
-        return JournalStats(states=states, oldest_ready_seconds=oldest, ended=ended, window_seconds=window_seconds)
+        return JournalStats(
+            states=states,
+            oldest_ready_seconds=oldest,
+            ended=ended,
+            window_seconds=window_seconds,
+            first_ended_seconds=max(0.0, time.time() - min(firsts)) if firsts else None,
+        )
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
         """Record that tasks are to end; a worker reads it before it starts them, and once in each renewal period.

@@ -82,6 +82,9 @@ async def _show(
             printer.show(number, text)
         if record is None and store is not None:
             await store.show_rest(number, text)
+        if not waiting and record is not None and record.state == "running" and not (text or is_stored or attempt):
+            waiting = True
+            terminal.say(_when_it_prints(record, follow=follow))
         if not follow or record is None:
             printer.finish()
             return 0
@@ -89,6 +92,21 @@ async def _show(
             waiting = True
             terminal.say(f"{printer.task_id} has not run yet; it is {record.state}, and this waits for it")
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _when_it_prints(record: "TaskRecord", *, follow: bool) -> str:
+    """Return when the first output of a running task will be here: its worker tells with its heartbeats."""
+    from jobq.cli.display import format_journal  # noqa: PLC0415 - as above
+
+    if record.beat is not None:
+        text = "had printed nothing by its last heartbeat; four come in a lease"
+    elif record.leased_at is None or record.lease_left is None:
+        text = "runs; what it prints comes with its first heartbeat"
+    else:
+        age = max(0.0, time.time() - record.leased_at)
+        first = max(1.0, (age + record.lease_left) / 4 - age)
+        text = f"runs; what it prints comes with its first heartbeat, in about {format_journal.age(round(first))}"
+    return f"{record.id} {text}" + ("" if follow else "; --follow waits for it")
 
 
 class _Store:

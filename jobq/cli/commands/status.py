@@ -144,14 +144,14 @@ def stats(ctx: click.Context, window: timedelta | None, prometheus: bool, as_jso
         seconds = (window or _HOUR).total_seconds()
         found = await journal_of(backend).stats(seconds)
         oldest = found.oldest_ready_seconds
-        rate = sum(found.ended.values()) / seconds if seconds else 0.0
         if as_json:
             terminal.put_json(
                 {
                     "states": dict(found.states),
                     "ended": dict(found.ended),
                     "window_s": seconds,
-                    "attempts_per_s": round(rate, 3),
+                    "attempts_per_s": round(found.rate, 3),
+                    "left_s": None if found.seconds_left is None else round(found.seconds_left, 1),
                     "oldest_ready_s": None if oldest is None else round(oldest, 1),
                 }
             )
@@ -160,7 +160,7 @@ def stats(ctx: click.Context, window: timedelta | None, prometheus: bool, as_jso
             terminal.put(f"{state + ':':<14}{count}")
         terminal.put(f"{'oldest ready:':<14}{'-' if oldest is None else format_journal.age(oldest)}")
         ended = ", ".join(f"{count} {terminal.visible(outcome)}" for outcome, count in sorted(found.ended.items()))
-        terminal.put(f"ended in the last {format_journal.age(seconds)}: {ended or 'none'} ({rate:.3g}/s)")
+        terminal.put(f"ended in the last {format_journal.age(seconds)}: {ended or 'none'}{format_journal.pace(found)}")
 
     return with_queue(ctx, work)
 

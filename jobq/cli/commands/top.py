@@ -172,7 +172,8 @@ def _drawn(
     if found.journal is not None:
         oldest = found.journal.oldest_ready_seconds
         lines.append(Text(f"oldest ready: {'-' if oldest is None else format_journal.age(oldest)}"))
-        lines.append(Text(f"ended in the last hour: {_sentence(found.journal.ended) or 'none'}"))
+        ended = _sentence(found.journal.ended) or "none"
+        lines.append(Text(f"ended in the last hour: {ended}{format_journal.pace(found.journal)}"))
         if (rate := _rate(found, before)) is not None:
             lines.append(Text(f"ending now: {rate:.3g}/s"))
     else:

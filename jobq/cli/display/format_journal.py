@@ -12,7 +12,7 @@ from jobq.formats.checkpoint_format import StoredCheckpoint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobq.journal.records import Attempt, TaskRecord
+    from jobq.journal.records import Attempt, JournalStats, TaskRecord
     from jobq.task import TaskResult
 
 _DAY_SECONDS: Final = 86400.0
@@ -161,6 +161,14 @@ def age(seconds: float) -> str:
     whole = round(seconds)
     whole -= whole % 60 if seconds > _DAY_SECONDS else 0
     return durations.show(timedelta(seconds=whole))
+
+
+def pace(stats: "JournalStats") -> str:
+    """Return how fast tasks end, and about how long the rest takes, to be appended; empty where nothing has ended."""
+    if not stats.rate:
+        return ""
+    left = "" if stats.seconds_left is None else f", about {age(stats.seconds_left)} left"
+    return f" ({stats.rate:.3g}/s{left})"
 
 
 def since(wall: float | None) -> str:
