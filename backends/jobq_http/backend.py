@@ -51,7 +51,8 @@ class HttpBackend:
         self._connection = connection
         self._settles = SettleBatcher(connection, name)
         self._query = {"queue": name}
-        self._former: dict[str, float] = {}  # keys of claims without an answer, until when their leases may last
+        # By the keys of claims without an answer: until when their leases may last, and of how many tasks.
+        self._former: dict[str, tuple[float, int]] = {}
         self._most = _MOST_CLAIMED  # fewer once no answer has come: it may be too large to come in time
 
     @property
@@ -114,7 +115,7 @@ class HttpBackend:
     async def _claim(self, max_tasks: int, lease: timedelta | None, wait: float) -> list[Delivery]:
         now = time.monotonic()
         length = lease or _CAPABILITIES.default_lease
-        self._former = {key: until for key, until in self._former.items() if until > now}
+        self._former = {key: claim for key, claim in self._former.items() if claim[0] > now}
         key, former = str(uuid.uuid4()), list(self._former)[-_MOST_FORMER:]
         asked = {
             "max_tasks": max_tasks,
@@ -125,7 +126,7 @@ class HttpBackend:
             "raw": True,
         }
         # Until it is answered this may have claimed: so it is with a call that is cancelled, or whose answer is lost.
-        self._former[key] = now + wait + _CLAIM_SECONDS + length.total_seconds()
+        self._former[key] = now + wait + _CLAIM_SECONDS + length.total_seconds(), max_tasks
         try:
             answer = await self._connection.request(
                 "POST", "/api/tasks/next", asked, query=self._query, seconds=wait + _CLAIM_SECONDS
@@ -147,12 +148,13 @@ class HttpBackend:
 
     async def _give_back_claims(self) -> None:
         """Put back what a poll holds that was given up, or would claim yet: a proxy may not pass on that (S7)."""
-        if not any(until > time.monotonic() for until in self._former.values()):
+        count = sum(count for until, count in self._former.values() if until > time.monotonic())
+        if not count:
             return
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
-                for held in await self._claim(1, None, 0.0):
-                    await held.settle(Release())
+                found = await self._claim(min(count, _MOST_CLAIMED), None, 0.0)
+                await asyncio.gather(*(held.settle(Release()) for held in found))
         except (JobqError, TimeoutError) as error:
             _log.debug("what a poll holds that was given up comes with its lease: %r", error)
 

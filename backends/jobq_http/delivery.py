@@ -8,13 +8,14 @@ from urllib.parse import quote
 
 from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
-from jobq.errors import SettlementUnknown
+from jobq.errors import JobqError, SettlementUnknown
 from jobq.journal.records import Beat
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq_http.connection import HttpConnection, NoAnswer
 from jobq_http.settle_batcher import SettleBatcher
 
 _LONGEST_SECONDS: Final = 5.0
+_WANTS_TASK: Final = "task: Field required"  # says a service of a version before
 _SHORTEST_SECONDS: Final = 2.0
 _MOST_OUTPUT: Final = 256 * 1024
 
@@ -72,10 +73,17 @@ class HttpDelivery(BaseDelivery):
         """End the delivery, in one request with others (S6)."""
         match settlement:
             case Release(delay):
-                await self._send("release", {"delay_seconds": _seconds(delay)}, None)
+                await self._send("release", {"delay_seconds": _seconds(delay)} if delay else {}, None)
             case Requeue(counters, delay):
                 fields = {"counters": counters.model_dump(), "delay_seconds": _seconds(delay)}
-                await self._send("requeue", fields, settlement.record)
+                try:
+                    await self._send("requeue", fields, settlement.record)
+                except JobqError as error:
+                    if _WANTS_TASK not in str(error):
+                        raise
+                    task = json.loads(self.task.counted(counters).encode())  # for a service of a version before
+                    former = {"task": task, "delay_seconds": fields["delay_seconds"]}
+                    await self._send("requeue", former, settlement.record)
             case MoveToDeadLetters(reason, description):
                 fields = {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])}
                 await self._send("dead-letter", fields, settlement.record)

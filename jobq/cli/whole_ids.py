@@ -1,4 +1,8 @@
-"""Ids as people give them: whole, or in part, such as the end that logs and the live view show."""
+"""Ids as people give them: whole, or in part, such as the end that logs and the live view show.
+
+What changes something takes parts of those ids alone that a push has made: a name that somebody chose, and whose task
+is gone, must not be taken for a part of another's.
+"""
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -12,13 +16,19 @@ if TYPE_CHECKING:
     from jobq.backend import Backend
 
 _OF_PUSH: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")  # as `jobq.task.new_id` makes them
+_PART_OF_PUSH: Final = re.compile(r"[0-9a-f-]+")
 _LEAST_CHARACTERS: Final = 4  # fewer are in some id by chance
 _MOST_LETTERS: Final = 10_000  # dead letters that are looked at
 _LISTED: Final = 10
 
 
-async def of_tasks(backend: "Backend", ids: Sequence[str]) -> list[str]:
+async def of_tasks(backend: "Backend", ids: Sequence[str], *, changes: bool = False) -> list[str]:
     """Return the whole ids of tasks that the journal knows; one that is no part of any stays as it was given.
+
+    Args:
+        backend: of the queue.
+        ids: whole, or in part.
+        changes: whether something is to be changed.
 
     Raises:
         UsageError: one is a part of several ids, which it lists.
@@ -27,31 +37,37 @@ async def of_tasks(backend: "Backend", ids: Sequence[str]) -> list[str]:
     from jobq.journal.store import MOST_IDS, journal_of  # noqa: PLC0415 - --help must not pay for pydantic
 
     journal = journal_of(backend)
-    parts = [id_ for id_ in ids if _may_be_part(id_)]
+    parts = [id_ for id_ in ids if _may_be_part(id_, changes=changes)]
     known = set[str]()
     for start in range(0, len(parts), MOST_IDS):
         known |= {record.id for record in await journal.find(parts[start : start + MOST_IDS])}
-    return await _whole(ids, known, journal.ids_with)
+    return await _whole(ids, known, journal.ids_with, changes=changes)
 
 
-async def of_dead_letters(backend: "Backend", ids: Sequence[str]) -> list[str]:
+async def of_dead_letters(backend: "Backend", ids: Sequence[str], *, changes: bool = False) -> list[str]:
     """Return the whole ids of dead letters, of which the oldest 10,000 are looked at; see `of_tasks`."""
-    if not any(map(_may_be_part, ids)):
+    if not any(_may_be_part(id_, changes=changes) for id_ in ids):
         return list(ids)
     known = dict.fromkeys(letter.id for letter in await backend.dead_letters(_MOST_LETTERS))
 
     async def ids_with(part: str, limit: int) -> list[str]:
         return [id_ for id_ in known if part in id_][:limit]
 
-    return await _whole(ids, known, ids_with)
+    return await _whole(ids, known, ids_with, changes=changes)
 
 
 async def _whole(
-    ids: Sequence[str], known: Collection[str], ids_with: Callable[[str, int], Awaitable[list[str]]]
+    ids: Sequence[str],
+    known: Collection[str],
+    ids_with: Callable[[str, int], Awaitable[list[str]]],
+    *,
+    changes: bool,
 ) -> list[str]:
     found: list[str] = []
     for id_ in ids:
-        meant = [id_] if id_ in known or not _may_be_part(id_) else await ids_with(id_, _LISTED + 1)
+        is_whole = id_ in known or not _may_be_part(id_, changes=changes)
+        meant = [id_] if is_whole else await ids_with(id_, _LISTED + 1)
+        meant = [each for each in meant if not changes or each == id_ or is_of_push(each)]
         if len(meant) > 1:
             more = ", ..." if len(meant) > _LISTED else ""
             raise click.UsageError(f"{id_} is a part of several ids: {', '.join(meant[:_LISTED])}{more}")
@@ -66,5 +82,6 @@ def is_of_push(id_: str) -> bool:
     return _OF_PUSH.fullmatch(id_) is not None
 
 
-def _may_be_part(id_: str) -> bool:
-    return len(id_) >= _LEAST_CHARACTERS and not is_of_push(id_)
+def _may_be_part(id_: str, *, changes: bool) -> bool:
+    is_part = len(id_) >= _LEAST_CHARACTERS and not is_of_push(id_)
+    return is_part and (not changes or _PART_OF_PUSH.fullmatch(id_) is not None)

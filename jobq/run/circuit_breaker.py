@@ -4,15 +4,16 @@ It judges first failures alone: a task that has failed before, or was given back
 that always fails ends as a dead letter on whatever machines (S7, L1). What succeeded lately speaks for the machine.
 
 A task that cannot be started counts as one that failed. Where a worker has started nothing yet, no task pays for that:
-it goes back uncharged, and when it comes again, or so many others could not be started either, the worker ends. What
-has come back so twenty times pays: workers that are started again and again must not try it for ever.
+it goes back uncharged, and when it comes again and again, or so many different programs are missing, the worker ends.
+One program that is missing in many tasks says more of them than of the machine. What has come back so twenty times
+pays: workers that are started again and again must not try it for ever.
 
 A task that failed is not settled at once: its lease is kept a little, so that, should the breaker trip, it goes back
 with its retries whole. The wait is part of its backoff and costs it nothing.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import Final
 
 from jobq.clock import Clock
@@ -21,6 +22,7 @@ from jobq.task import Task
 HOLD_SECONDS: Final = 30.0  # the longest that a failed task waits for the verdict on the machine
 LATELY_SECONDS: Final = 600.0  # for so long a success speaks for the machine
 _MOST_SUCCESSES: Final = 4  # so many times the limit of them count: a machine that breaks is blamed all the same
+_MOST_TRIES: Final = 3  # of one task, while others come that may be started
 MOST_RESTARTS: Final = 20  # so often what cannot be started goes back at no cost: then no machine has it (S7, L1)
 MOST_BLAMES: Final = 3  # so often a task is given back at no cost: then it has failed on several machines
 
@@ -42,7 +44,8 @@ class Breaker:
         self.tripped = asyncio.Event()
         self.failures = 0
         self.cause = ""
-        self._not_started: set[str] | None = set()  # the tasks; None = one was started
+        self._not_started: Counter[str] | None = Counter()  # by the ids of tasks; None = one was started
+        self._why_not: set[str] = set()
         self._limit = limit
         self._clock = clock
         self._successes: deque[float] = deque(maxlen=_MOST_SUCCESSES * limit)  # boottime in seconds, oldest first
@@ -62,9 +65,9 @@ class Breaker:
         """
         if self._limit == 0 or self._not_started is None or _times_given_back(task) >= MOST_RESTARTS:
             return False
-        comes_again = task.id in self._not_started
-        self._not_started.add(task.id)
-        if comes_again or len(self._not_started) >= self._limit:
+        self._not_started[task.id] += 1
+        self._why_not.add(why)
+        if self._not_started[task.id] >= _MOST_TRIES or len(self._why_not) >= self._limit:
             self._trip(len(self._not_started), f"nothing can be started here, so what was tried goes back: {why}")
         return True
 

@@ -212,7 +212,12 @@ class RequeueRequest(Body):
     """Put it back, by a caller who counts by itself."""
 
     receipt: Receipt
-    counters: Annotated[CountersBody, Field(description="The task's, raised by this end; none is ever lowered.")]
+    counters: Annotated[
+        CountersBody | None, Field(description="The task's, raised by this end; none is ever lowered. Needed.")
+    ] = None
+    task: Annotated[
+        dict[str, Any] | None, Field(description="From clients of versions before: its `counters` count alone.")
+    ] = None
     delay_seconds: Seconds = 0.0
     attempt: AttemptBody | None = None
 

@@ -118,12 +118,13 @@ class Trial:
                 what, found = "the service can be tried out", "no queue can be made by this identity"
                 yield Finding(what=what, found=found, verdict=Verdict.UNKNOWN, advice=str(error))
                 return
+            # Before anything is emptied: it may be another check's, or somebody's own.
+            if not self.is_deleted and ((await scratch.stats()).unfinished or await scratch.dead_letters(1)):
+                raise ConfigurationError(
+                    f"the queue {self.queue} holds tasks: another check runs, or was cut off. Empty it with the"
+                    " commands `clear` and `dead purge --all`, and try again"
+                )
             try:
-                if not self.is_deleted and ((await scratch.stats()).unfinished or await scratch.dead_letters(1)):
-                    raise ConfigurationError(
-                        f"the queue {self.queue} holds tasks: another check runs, or was cut off. Empty it with the"
-                        " commands `clear` and `dead purge --all`, and try again"
-                    )
                 if isinstance(scratch, Probed):
                     async for finding in scratch.probes():
                         yield finding

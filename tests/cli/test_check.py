@@ -103,6 +103,8 @@ async def test_the_embedded_queue_is_tried_out_and_left_empty(jobq: Jobq) -> Non
         assert [each.id for each in await queue.peek(2)] == ["mine"]
     result = await asyncio.to_thread(jobq, "demo", "check", code=3)
     assert "the queue jobq-check holds tasks: another check runs, or was cut off" in result.err
+    async with resolve(service_check.SCRATCH, settings) as scratch:
+        assert (await scratch.stats()).unfinished == 1, "they may be somebody's own"
 
 
 @pytest.mark.usefixtures("few")

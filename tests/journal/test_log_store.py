@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from jobq.errors import BackendUnavailable
 from jobq.files.folder_store import FolderStore
 from jobq.journal.records import TaskState
-from jobq.run.process.log_files import LogFile
+from jobq.run.process.log_files import _MOST_ENDED, LogFile, LogFolder
 from jobq.run.process.log_upload import BLOCK_BYTES, LogUpload, Spool
 from jobq.task import new_id
 from tests.azure.emulator import ACCOUNT, KEY, Azurite
@@ -117,6 +118,32 @@ def test_a_file_that_the_disk_takes_late_is_whole_but_for_what_it_says(
     assert [record.getMessage() for record in caplog.records] == [
         "the output is not written to /dev/full: No space left on device"
     ]
+
+
+async def test_a_disk_that_hangs_costs_so_many_threads_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "q").mkdir()
+    for number in range(_MOST_ENDED):
+        os.mkfifo(tmp_path / f"q/{number}.1.log")  # which nobody reads: to open it hangs
+    folder = LogFolder(str(tmp_path), "q")
+    for number in range(_MOST_ENDED + 2):
+        sink = folder.sink(str(number), 1)
+        sink.write(b"x")
+        sink.close()
+    await folder.end(lambda: 0.0)
+    said = [record.getMessage() for record in caplog.records]
+    assert [each.endswith("so many logs wait for that disk already") for each in said] == [True, True, False]
+    assert said[-1].startswith(f"the logs of {_MOST_ENDED} tasks are not whole")
+    for number in range(_MOST_ENDED):
+        assert (tmp_path / f"q/{number}.1.log").read_bytes() == b"x"  # and its thread ends
+    monkeypatch.setattr(threading.Thread, "start", _no_thread)
+    LogFolder(str(tmp_path), "other").sink("x", 1).write(b"x")
+    assert caplog.records[-1].getMessage().endswith("can't start new thread")
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 async def test_a_store_that_is_away_takes_no_descriptors_from_tasks(

@@ -40,13 +40,17 @@ def test_a_part_of_several_ids_names_them(place: Place) -> None:
     (place.jobq.folder / "tasks.jsonl").write_text("\n".join(lines))
     place("push", "tasks.jsonl", "--num-retries", "0")
     several = "is a part of several ids: train-1, train-12"
-    for line in ("status train-", "logs rain", "history in-1", "cancel eval train"):
+    for line in ("status train-", "logs rain", "history in-1"):
         assert several in place(*line.split(), code=2).err, line
     assert place("status", "train-1", "--json").objects[0]["id"] == "train-1", "a whole id is no part"
     place.work()
-    for line in ("dead show train", "dead retry train", "dead purge eval train"):
-        assert several in place(*line.split(), code=2).err, line
-    assert "purged 2 dead letters" in place("dead", "purge", "train-1", "eval").out, "nothing was done before"
+    assert several in place("dead", "show", "train", code=2).err
+    assert "purged 2 dead letters" in place("dead", "purge", "train-1", "eval").out
+    for line in ("dead purge train-1", "dead retry train", "cancel rain-12"):  # whose task is gone, or never was
+        place(*line.split(), code=4)
+    assert [one["id"] for one in place("dead", "list", "--json").objects] == ["train-12"], (
+        "a name is no part of another"
+    )
 
 
 def test_what_is_no_part_is_not_known_as_ever(place: Place) -> None:

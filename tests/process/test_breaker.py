@@ -104,6 +104,18 @@ async def test_l1_what_no_machine_can_start_ends_however_often_the_worker_is_sta
     assert not Breaker(LIMIT, VirtualClock()).blames_for_start(task, "no such program")
 
 
+def test_one_program_that_is_missing_in_many_tasks_ends_no_worker() -> None:
+    """One user's slip ended each new worker of a shared queue, ten tasks at a time."""
+    breaker = Breaker(LIMIT, VirtualClock())
+    for _ in range(100):
+        assert breaker.blames_for_start(Task.new(command="x"), "no such program: trian")
+    assert not breaker.tripped.is_set()
+    for number in range(LIMIT - 1):
+        assert not breaker.tripped.is_set()
+        assert breaker.blames_for_start(Task.new(command="x"), f"no such program: {number}")
+    assert breaker.tripped.is_set()
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_an_ordinary_sweep_ends_with_the_defaults(stage: Stage, seed: int) -> None:
     """12 of 100 fail for good, so their retries gather where nothing else is left to run."""

@@ -1,6 +1,7 @@
 """Answers that never arrive, over the wire: unknown is told as unknown, and a repeat is exact (S3, S5, S8)."""
 
 import asyncio
+import json
 import math
 import time
 import uuid
@@ -10,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
+from jobq.errors import BackendUnavailable, MalformedTask, PushUnknown, SettlementUnknown
 from jobq.lease.store import Grant, Request
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import HttpProxy
 from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_http import HttpBackend, HttpConnection
+from jobq_http.delivery import HttpDelivery
 from tests.service.server import HttpServer
 
 NOW = timedelta(0)
@@ -154,17 +156,52 @@ async def test_s7_who_leaves_gives_back_what_a_poll_that_it_gave_up_has_claimed(
     """A worker that stops puts its task back, and its own poll, whose end a proxy did not pass on, took it again."""
     async with HttpProxy(server.port) as proxy:
         async with HttpBackend(HttpConnection(f"http://127.0.0.1:{proxy.port}"), queue) as worker:
-            await near.push([Task.new(command="true")])
-            (held,) = await worker.receive(1, LEASE, NOW)
-            polling = asyncio.create_task(worker.receive(1, LEASE, timedelta(seconds=15)))
+            await near.push([Task.new(command="true") for _ in range(3)])
+            helds = await worker.receive(3, LEASE, NOW)
+            polling = asyncio.create_task(worker.receive(3, LEASE, timedelta(seconds=15)))
             async with asyncio.timeout(10):
                 while sum(request.path == "/api/tasks/next" for request in proxy.requests) < 2:
                     await asyncio.sleep(0.01)
             polling.cancel()
-            await held.settle(Release())
+            await asyncio.gather(*(held.settle(Release()) for held in helds))
             async with asyncio.timeout(10):
                 while (await near.stats()).leased == 0:  # by that poll
                     await asyncio.sleep(0.01)
-        assert (await near.stats()).visible == 1
+        assert (await near.stats()).visible == 3
         await near.push([Task.new(command="true")])
-        assert (await near.stats()).visible == 2, "that poll waits no more"
+        assert (await near.stats()).visible == 4, "that poll waits no more"
+
+
+async def test_a_client_of_a_version_before_puts_back(server: HttpServer, near: HttpBackend, queue: str) -> None:
+    """It sends the task, of which the counters count; workers of two versions may share a queue."""
+    await near.push([Task.new(command="true", id="old")])
+    (held,) = await near.receive(1, LEASE, NOW)
+    assert isinstance(held, HttpDelivery)
+    task = json.loads(held.task.requeued(failures=1).encode())
+    sent = {"receipt": held._receipt, "task": task | {"command": "echo planted"}, "delay_seconds": 0}
+    assert server.ask("PUT", f"/api/tasks/old/requeue?queue={queue}", sent)[0] == 202
+    (again,) = await near.receive(1, LEASE, NOW)
+    assert (again.task.counters.failures, again.task.command) == (1, "true")
+    status, refused = server.ask("PUT", f"/api/tasks/old/requeue?queue={queue}", {"receipt": again._receipt})  # type: ignore[attr-defined]
+    assert (status, refused["error"]["message"]) == (400, "counters: Field required")
+
+
+async def test_a_service_of_a_version_before_is_sent_the_task(near: HttpBackend) -> None:
+    """Its words are put into the way, since none of it runs here."""
+    await near.push([Task.new(command="true")])
+    (held,) = await near.receive(1, LEASE, NOW)
+    assert isinstance(held, HttpDelivery)
+    sent: list[dict[str, Any]] = []
+
+    class Before:
+        async def send(self, item: bytes, _seconds: float) -> None:
+            sent.append(json.loads(item))
+            if sent[-1]["verb"] == "requeue" and "task" not in sent[-1]:
+                raise MalformedTask("requeue.task: Field required")
+
+    held._settles = Before()  # type: ignore[assignment]
+    await held.settle(Requeue(held.task.requeued(failures=1).counters, timedelta(seconds=2)))
+    assert [set(item) & {"task", "counters"} for item in sent] == [{"counters"}, {"task"}]
+    assert (sent[1]["task"]["counters"]["failures"], sent[1]["delay_seconds"]) == (1, 2.0)
+    await held.settle(Release())
+    assert "delay_seconds" not in sent[-1]

@@ -64,7 +64,7 @@ def cancel(
             return 1
         counts: dict[str, int] = {}
         missing: list[str] = []
-        batches = _given(await whole_ids.of_tasks(backend, ids)) if ids else _found(journal, conditions)
+        batches = _given(await whole_ids.of_tasks(backend, ids, changes=True)) if ids else _found(journal, conditions)
         async for batch in batches:
             # What is found by conditions has not ended; it may have been asked to, and is asked again without a word.
             former = {record.id for record in await journal.find(batch) if _is_canceled(record)} if ids else set()

@@ -250,7 +250,7 @@ async def _meant(
     backend: "Backend", ids: tuple[str, ...], where: tuple[str, ...], group: str | None
 ) -> tuple[str, ...]:
     if not where and group is None:
-        return tuple(await whole_ids.of_dead_letters(backend, ids))
+        return tuple(await whole_ids.of_dead_letters(backend, ids, changes=True))
     from jobq.cli.display import dead_letter_groups  # noqa: PLC0415 - as above
 
     return tuple(await dead_letter_groups.chosen(backend, where, group))

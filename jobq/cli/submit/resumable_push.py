@@ -110,4 +110,5 @@ class Resumable:
 def _fingerprint(template: TaskOptions) -> str:
     # Not where it was pushed from: each run of a tracing program has another span.
     fields: dict[str, Any] = {**asdict(template), "delay": None, "trace_context": {}}
+    del fields["by_content"]  # never goes with it; versions before have begun without
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()

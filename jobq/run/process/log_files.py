@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 _log: Final = logging.getLogger(__name__)
-MOST_WAITING_BYTES: Final = 64 * 1024 * 1024  # of one attempt, in memory
+MOST_WAITING_BYTES: Final = 16 * 1024 * 1024  # of one attempt, in memory
+_MOST_ENDED: Final = 32  # attempts whose output waits for the disk yet, of one worker
 _LOOK_SECONDS: Final = 0.5
 
 
@@ -68,6 +69,11 @@ class LogFile:
     def is_written(self) -> bool:
         """Whether nothing waits for the disk any more."""
         return not self._thread.is_alive()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self._most < 0
 
     def join(self, seconds: float) -> None:
         """Wait until nothing waits for the disk any more, for so long at most."""
@@ -130,8 +136,17 @@ class LogFolder:
 
     def sink(self, task_id: str, attempt: int) -> Sink:
         """Return the file of an attempt as a sink."""
-        file = LogFile(self._folder / log_name(self._queue, task_id, attempt))
-        self._files = [*(each for each in self._files if not each.is_written), file]
+        self._files = [each for each in self._files if not each.is_written]
+        name = self._folder / log_name(self._queue, task_id, attempt)
+        if sum(each.has_ended for each in self._files) >= _MOST_ENDED:
+            _log.warning("the output is not written to %s: so many logs wait for that disk already", name)
+            return nowhere()
+        try:
+            file = LogFile(name)
+        except RuntimeError as error:  # no thread is to be had
+            _log.warning("the output is not written to %s: %s", name, error)
+            return nowhere()
+        self._files.append(file)
         return Sink(file.write, file.close)
 
     async def end(self, patience: Callable[[], float]) -> None:

@@ -1,6 +1,8 @@
 """`push --resume NAME FILE`: killed anywhere and run again, no line is lost and none is queued twice (S1, S8, S9)."""
 
 import contextlib
+import hashlib
+import json
 import random
 import sqlite3
 import subprocess
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from jobq.cli.submit.resumable_push import _fingerprint
+from jobq.submit.input_lines import TaskOptions
 from tests.cli.conftest import Jobq
 
 SHORT = {
@@ -220,3 +224,12 @@ def test_what_cannot_be_resumed_is_told_before_anything_is_done(jobq: Jobq) -> N
     ):
         assert text in jobq(*arguments, code=code).err
     assert not jobq.file.exists()
+
+
+def test_what_a_version_before_has_begun_goes_on() -> None:
+    """The options of a push are known again by these alone, whatever options have come since."""
+    options = TaskOptions(env={"A": "1"}, budgets={"retries": 3})
+    known: dict[str, object] = {"env": {"A": "1"}, "cwd": None, "timeout": None, "priority": None, "delay": None}
+    known |= {"budgets": {"retries": 3}, "on_exit": None, "trace_context": {}}
+    digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=8).hexdigest()
+    assert _fingerprint(options) == digest
