@@ -38,7 +38,7 @@ def test_locked_file(jobq: Jobq) -> None:
         result = jobq("demo", "push", "-c", "true", "--ids", code=75)
     finally:
         holder.close()
-    assert "locked by another process" in result.err
+    assert f"stayed locked by process {os.getpid()} (" in result.err
     assert result.out == ""
     assert jobq.commands() == []
 

@@ -16,8 +16,6 @@ from tests import versions
 from .dist import build, faults
 from .lock import ROOT
 
-_UV = Path(sys.executable).with_name("uv")
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
@@ -75,17 +73,16 @@ class Newcomer:
         (folder / "bin").mkdir()
         for name in ("sh", "bash", "env", "seq", "sed", "cat", "sleep", "true", "false", "echo"):
             (folder / "bin" / name).symlink_to(str(shutil.which(name)))
-        self._environment = {"HOME": str(folder / "home"), "PATH": f"{folder}/tools/bin:{folder}/bin"}
+        self._environment = {"HOME": str(folder / "home"), "PATH": f"{folder}/venv/bin:{folder}/bin"}
 
     def install(self, wheel: Path) -> None:
-        """As `uv tool install` does it, with its cache and the index that this machine is told of."""
-        kept = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_", "http"))}
-        places = {"UV_TOOL_DIR": f"{self.folder}/uv", "UV_TOOL_BIN_DIR": f"{self.folder}/tools/bin"}
-        cache = {"UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache/uv"))}
-        command = [str(_UV), "tool", "install", "--quiet", "--python", self._python, str(wheel)]
-        environment = {**self._environment, **kept, **cache, **places}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        """By the pip of a new environment, with the index that this machine is told of."""
+        for command in (
+            [self._python, "-m", "venv", str(self.folder / "venv")],
+            [str(self.folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", str(wheel)],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
 
     def types(self, line: str, *, code: int = 0) -> str:
         """Return what a command line prints, which must end so."""
@@ -131,7 +128,7 @@ def test_the_first_hour_on_a_bare_machine(built: tuple[Path, Path], tmp_path: Pa
     newcomer.types("jobq demo pull", code=1)
     newcomer.types("jobq demo pull", code=4)
     assert newcomer.types("seq 3 | sed 's/^/echo /' | jobq run -n 2 2>/dev/null").split() == ["1", "2", "3"]
-    assert newcomer.types(f"{tmp_path}/uv/jobq/bin/python -m jobq --version").startswith("jobq ")
+    assert newcomer.types("python -m jobq --version").startswith("jobq ")
 
 
 def test_a_release_is_published_without_a_secret() -> None:
