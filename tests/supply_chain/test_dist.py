@@ -127,7 +127,7 @@ def test_the_first_hour_on_a_bare_machine(built: tuple[Path, Path], tmp_path: Pa
     newcomer.types("jobq demo dead retry --all")
     newcomer.types("jobq demo pull", code=1)
     newcomer.types("jobq demo pull", code=4)
-    assert newcomer.types("seq 3 | sed 's/^/echo /' | jobq run -n 2 2>/dev/null").split() == ["1", "2", "3"]
+    assert sorted(newcomer.types("seq 3 | sed 's/^/echo /' | jobq run -n 2 2>/dev/null").split()) == ["1", "2", "3"]
     assert newcomer.types("python -m jobq --version").startswith("jobq ")
 
 
