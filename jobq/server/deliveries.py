@@ -8,8 +8,6 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from jobq.errors import JobqError, LockLost, MalformedTask
 from jobq.run.attempt import retry
 from jobq.servable import HeldDelivery, ListedTask
@@ -143,7 +141,7 @@ async def release(call: RequestCall) -> Reply:
 async def requeue(call: RequestCall) -> Reply:
     """Put it back, counted by the caller."""
     body: schemas.RequeueRequest = call.body
-    given = _given(body)
+    given = Counters(**body.counters.model_dump())
     said = key_of("requeue", given, body.delay_seconds)  # by the request alone, as in `fail`
     delivery, task = await _held_body(call)
     delay, record = timedelta(seconds=body.delay_seconds), None
@@ -156,19 +154,6 @@ async def requeue(call: RequestCall) -> Reply:
         settlement = Requeue(_counted(delivery.task.counters, given), delay, record=record)
     await delivery.settle(settlement, said)
     return 202, _ACCEPTED
-
-
-def _given(body: schemas.RequeueRequest) -> Counters:
-    if body.counters is not None and body.task is not None:
-        raise RequestRefused(400, "malformed_request", "task: not beside counters, which alone count")
-    if body.counters is not None:
-        return Counters(**body.counters.model_dump())
-    if body.task is None:
-        raise RequestRefused(400, "malformed_request", "counters: Field required")
-    try:
-        return Counters.model_validate(body.task.get("counters", {}))
-    except ValidationError as error:
-        raise malformed(error) from None
 
 
 def _counted(counters: Counters, given: Counters) -> Counters:

@@ -212,14 +212,18 @@ class RequeueRequest(Body):
     """Put it back, by a caller who counts by itself."""
 
     receipt: Receipt
-    counters: Annotated[
-        CountersBody | None, Field(description="The task's, raised by this end; none is ever lowered. Needed.")
-    ] = None
-    task: Annotated[
-        dict[str, Any] | None, Field(description="From clients of versions before: its `counters` count alone.")
-    ] = None
+    counters: Annotated[CountersBody, Field(description="The task's, raised by this end; none is ever lowered.")]
     delay_seconds: Seconds = 0.0
     attempt: AttemptBody | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_version_before(cls, given: Any) -> Any:
+        """It sends the task, of which the counters count."""
+        if not isinstance(given, dict) or "counters" in given or not isinstance(given.get("task"), dict):
+            return given
+        rest = {name: value for name, value in given.items() if name != "task"}
+        return rest | {"counters": given["task"].get("counters", {})}
 
 
 class DeadLetterRequest(Body):

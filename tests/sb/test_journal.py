@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from jobq.cli.submit.already_there import known_ids
 from jobq.errors import BackendUnavailable, LockLost, MalformedTask, SettlementUnknown
 from jobq.journal.records import TaskState
 from jobq.settings import Settings
@@ -424,3 +425,18 @@ async def test_a_wish_reaches_a_worker(stage: Stage, azurite: Azurite) -> None:
     assert worker.returncode == 0, (out, err)
     assert await state(queue, waits.id) == await state(queue, runs.id) == "canceled"
     assert await queue.journal.output(runs.id) == (1, "out\n")
+
+
+async def test_what_was_pushed_before_is_not_known_by_its_journal(tmp_path: Path, azurite: Azurite) -> None:
+    """The service forgets an id within days, its journal within a month: "was there already" would be false."""
+    async with staged(tmp_path, dedup_window=600.0, lock_duration=60.0) as stage:
+        queue, _ = await _journaled(stage, azurite)
+        named = Task.new(command="true", id="nightly")
+        await queue.push([named])
+        (held,) = await queue.receive(1, None, NOW)
+        await held.settle(Complete(GOOD))
+        await written(queue)
+        await queue.stats()
+        assert queue.capabilities.deduplicates
+        assert await queue.journal.find(["nightly"]), "or the answer below would be for want of a row"
+        assert await known_ids(queue, [named]) == []

@@ -182,8 +182,15 @@ async def test_a_client_of_a_version_before_puts_back(server: HttpServer, near: 
     assert server.ask("PUT", f"/api/tasks/old/requeue?queue={queue}", sent)[0] == 202
     (again,) = await near.receive(1, LEASE, NOW)
     assert (again.task.counters.failures, again.task.command) == (1, "true")
-    status, refused = server.ask("PUT", f"/api/tasks/old/requeue?queue={queue}", {"receipt": again._receipt})  # type: ignore[attr-defined]
-    assert (status, refused["error"]["message"]) == (400, "counters: Field required")
+    receipt = {"receipt": again._receipt}  # type: ignore[attr-defined]
+    for counted, message in [
+        ({}, "counters: Field required"),
+        ({"counters": task["counters"], "task": task}, "task: Extra inputs are not permitted"),
+        ({"task": {"counters": {"ends": -1}}}, "counters.ends: "),
+        ({"task": 3}, "counters: Field required"),
+    ]:
+        status, refused = server.ask("PUT", f"/api/tasks/old/requeue?queue={queue}", receipt | counted)
+        assert (status, message in refused["error"]["message"]) == (400, True), refused
 
 
 async def test_a_service_of_a_version_before_is_sent_the_task(near: HttpBackend) -> None:

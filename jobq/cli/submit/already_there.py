@@ -21,7 +21,10 @@ async def known_ids(backend: Backend, tasks: Sequence[Task]) -> list[str]:
         tasks: not pushed yet; 500 at most.
     """
     named = [task.id for task in tasks if not is_of_push(task.id)]
-    if not named or not backend.capabilities.deduplicates or not isinstance(backend, KeepsJournal):
+    able = backend.capabilities
+    if able.journal_lags:  # it knows ids that the queue beside it has long forgotten, and runs again
+        return []
+    if not named or not able.deduplicates or not isinstance(backend, KeepsJournal):
         return []
     with suppress(JobqError):  # the push that follows says what is wrong, or that the queue is missing
         if (journal := backend.journal) is not None:
