@@ -53,6 +53,7 @@ class Capabilities:
         named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
         redelivers_at: where a redelivered task queues up.
         journal_lags: what the queue has done may be in its journal later, or never: the journal is beside it.
+        shares_machine: all who use the queue are on one machine, and a look at its journal is a read of a file.
         counts: the fields of `QueueStats` that this service can give.
         finds_at_once: "no such queue" is true when it is said; else a service may say so for a moment of one it has.
     """
@@ -80,6 +81,7 @@ class Capabilities:
     named_leases: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     journal_lags: bool = False
+    shares_machine: bool = False
     counts: frozenset[Literal["visible", "leased", "scheduled", "dead", "total"]] = frozenset()
     finds_at_once: bool = True
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import compress
 from pathlib import Path
@@ -41,6 +42,7 @@ from jobq_sqlite.push_sql import NewRow
 from jobq_sqlite.task_sql import ClaimedRow, NothingReady, Now
 
 T = TypeVar("T")
+_CAPABILITIES: Final = replace(DATABASE, shares_machine=True)
 _FORGET_SECONDS: Final = 0.25  # a worker forgets faster than it can complete
 _log: Final = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ class SqliteBackend:
     @property
     def capabilities(self) -> Capabilities:
         """What SQLite can do: everything but serve several machines."""
-        return DATABASE
+        return _CAPABILITIES
 
     @property
     def leases(self) -> SqliteLeases:

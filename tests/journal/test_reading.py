@@ -3,6 +3,8 @@
 import re
 import time
 
+import pytest
+
 from jobq.journal.records import TaskState
 from tests.cli.conftest import eventually
 
@@ -58,6 +60,21 @@ def test_logs_follow_to_the_end(place: Place) -> None:
     assert place("logs", "-f", id_).lines == ["one", "two"]
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_local_file_shows_output_and_takes_a_cancel_long_before_a_heartbeat(place: Place) -> None:
+    """Both would come with the first renewal otherwise, of a lease of an hour after 15 minutes."""
+    (id_,) = place.push("echo one; while test ! -e more; do sleep 0.1; done; echo two; sleep 600")
+    place.start_worker("--visibility-timeout", "1h")
+    place.until(id_, lambda record: record.beat is not None and record.beat.output == "one\n")
+    (place.jobq.folder / "more").touch()
+    place.until(id_, lambda record: record.beat is not None and record.beat.output == "one\ntwo\n")
+    assert place("cancel", id_, "--json").objects == [{"id": id_, "canceled": "stopping"}]
+    record = place.until(id_, lambda record: record.state is TaskState.CANCELED)
+    assert record.last is not None
+    assert record.last.outcome == "canceled"
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
 def test_logs_say_when_the_first_output_will_be_there(place: Place) -> None:
     """The first heartbeat of a lease of 40 s comes after 10 s; until then nothing is known of what it prints."""
     jobq, (id_,) = place.jobq, place.push("echo hidden; touch begun; sleep 60")

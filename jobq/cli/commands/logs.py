@@ -39,7 +39,8 @@ _RECENT_SECONDS: Final = 60.0  # since an end: a worker sends the log within tha
 def logs(ctx: click.Context, id_: str, attempt: int | None, follow: bool, log_dir: str | None, as_json: bool) -> int:
     """Show the end of what a task has printed: 64 KiB of an attempt that has ended, 4 KiB of one that runs.
 
-    What a running task prints comes with its heartbeats, four times in a lease. With the folder or container that the
+    What a running task prints comes with its heartbeats, four times in a lease; where the queue is a local file, within
+    seconds. With the folder or container that the
     worker writes to (--log-dir) all of it is shown, and at once. Control characters are shown as escapes; --json gives
     the text itself.
     """
@@ -61,14 +62,15 @@ def logs(ctx: click.Context, id_: str, attempt: int | None, follow: bool, log_di
 
                 place = await stack.enter_async_context(place_at(settings.log_dir, settings))
                 store = _Store(place, backend.name, task_id, printer)
-            return await _show(journal, store, printer, attempt, follow=follow)
+            near = backend.capabilities.shares_machine
+            return await _show(journal, store, printer, attempt, follow=follow, near=near)
 
     settings = read_settings(log_dir=log_dir)
     return with_queue(ctx, work, settings)
 
 
 async def _show(
-    journal: "Journal", store: "_Store | None", printer: "_Printer", attempt: int | None, *, follow: bool
+    journal: "Journal", store: "_Store | None", printer: "_Printer", attempt: int | None, *, follow: bool, near: bool
 ) -> int:
     waiting, looks = False, 0
     while True:
@@ -84,7 +86,7 @@ async def _show(
             await store.show_rest(number, text)
         if not waiting and record is not None and record.state == "running" and not (text or is_stored or attempt):
             waiting = True
-            terminal.say(_when_it_prints(record, follow=follow))
+            terminal.say(_when_it_prints(record, follow=follow, near=near))
         if not follow or record is None:
             printer.finish()
             return 0
@@ -94,11 +96,19 @@ async def _show(
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _when_it_prints(record: "TaskRecord", *, follow: bool) -> str:
-    """Return when the first output of a running task will be here: its worker tells with its heartbeats."""
+def _when_it_prints(record: "TaskRecord", *, follow: bool, near: bool) -> str:
+    """Return when the first output of a running task will be here: its worker tells with its heartbeats.
+
+    Args:
+        record: the task's.
+        follow: whether this waits for it.
+        near: whether its worker renews for what it has printed.
+    """
     from jobq.cli.display import format_journal  # noqa: PLC0415 - as above
 
-    if record.beat is not None:
+    if near:
+        text = "runs, and has printed nothing up to now; what it prints is here within seconds"
+    elif record.beat is not None:
         text = "had printed nothing by its last heartbeat; four come in a lease"
     elif record.leased_at is None or record.lease_left is None:
         text = "runs; what it prints comes with its first heartbeat"

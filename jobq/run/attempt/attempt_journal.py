@@ -54,6 +54,7 @@ class AttemptJournal:
         self._started: float | None = None
         self._running: object = None
         self._checkpoints: AttemptCheckpoints | None = None
+        self._told = ""  # the end of its output that was sent last
         self._cancel = asyncio.Event()
         if delivery.cancel_requested:
             self._cancel.set()
@@ -67,6 +68,11 @@ class AttemptJournal:
     def is_canceled(self) -> bool:
         """Whether somebody wants the task to end."""
         return self._cancel.is_set()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it has printed what no renewal has told yet."""
+        return self._output_end() != self._told
 
     async def canceled(self) -> None:
         """Wait until somebody wants the task to end; may never return."""
@@ -103,7 +109,13 @@ class AttemptJournal:
                 rss_bytes=reading.rss_bytes,
                 processes=reading.processes,
             )
-        return replace(beat, output=end_of(self._running.output_end(MAX_BEAT_OUTPUT_BYTES), MAX_BEAT_OUTPUT_BYTES))
+        self._told = self._output_end()
+        return replace(beat, output=self._told)
+
+    def _output_end(self) -> str:
+        if not self._delivery.journaled or not isinstance(self._running, Glimpsed):
+            return ""
+        return end_of(self._running.output_end(MAX_BEAT_OUTPUT_BYTES), MAX_BEAT_OUTPUT_BYTES)
 
     def judged(self, verdict: Verdict) -> Verdict:
         """Return the verdict to settle with: a task that is to be canceled has ended, and is no dead letter (S1)."""

@@ -21,6 +21,7 @@ from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.attempt.forward import OnwardQueues, sent_on
+from jobq.run.attempt.journal_looks import JournalLooks
 from jobq.run.attempt.neighbours import Admission, Placement
 from jobq.run.attempt.result import fit_to_keep
 from jobq.run.attempt.retry import Backoff, Cancel, Judge, Leave, Reason, SendOn, Verdict
@@ -102,6 +103,11 @@ class Supervisor:
     def onward(self) -> OnwardQueues:
         """Where a task's rule may send it on."""
         return OnwardQueues(self.settings.onward_queues)
+
+    @cached_property
+    def looks(self) -> JournalLooks:
+        """At what is asked of the attempts, where that costs next to nothing."""
+        return JournalLooks(self.backend, self.clock)
 
     @cached_property
     def signatures(self) -> SignatureCheck:
@@ -275,7 +281,8 @@ class _Attempt:
         self._events.started()
         self._with.breaker.started()
         try:
-            outcome = await self._until_ended(running, task)
+            with self._with.looks.keeping(self._journal, self._keeper):
+                outcome = await self._until_ended(running, task)
             if outcome.kind is OutcomeKind.PREEMPTED:
                 await self._save_folder()
             return outcome
