@@ -121,6 +121,9 @@ def test_the_rate_counts_from_the_first_end(place: Place) -> None:
     assert 0 < stats["left_s"] <= 30
     assert "/s, about " in place("stats").out
     assert "/s, about " in place("top", "--once").out
+    shown = place("ps").err
+    assert "nothing runs" in shown
+    assert ("1 waiting" in shown, "/s, about " in shown) == (not place.is_azure, not place.is_azure)
 
 
 def test_what_waits_is_seen(place: Place) -> None:

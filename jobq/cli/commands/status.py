@@ -71,22 +71,23 @@ def ps(ctx: click.Context, limit: int, full: bool, as_json: bool) -> int:
     """Show what runs: worker, age, attempt, progress, CPU and memory, what is left of the lease, what runs.
 
     What is shown of a running task is as old as its last heartbeat, which comes four times in a lease. A task whose
-    lease is over does not run any more: its worker died, and the next one that asks starts it again.
+    lease is over does not run any more: its worker died, and the next one that asks starts it again. The last line says
+    how many wait, how fast tasks end, and about how long the rest takes; a journal in a table is too slow for that.
     """
 
     async def work(backend: "Backend") -> None:
         from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
 
-        records = await journal_of(backend).running(limit)
+        journal = journal_of(backend)
+        records = await journal.running(limit)
         if as_json:
             for record in records:
                 terminal.put_json(format_journal.record_as_json(record))
             return
-        if not records:
-            terminal.say("nothing runs")
-            return
-        for line in format_journal.running(records, 0 if full else terminal.width()):
+        for line in format_journal.running(records, 0 if full else terminal.width()) if records else ():
             terminal.put(line)
+        found = None if backend.capabilities.journal_lags else await journal.stats(_HOUR.total_seconds())
+        terminal.say(format_journal.how_far(len(records), found))
 
     return with_queue(ctx, work)
 

@@ -171,6 +171,15 @@ def pace(stats: "JournalStats") -> str:
     return f" ({stats.rate:.3g}/s{left})"
 
 
+def how_far(listed: int, stats: "JournalStats | None") -> str:
+    """Return how many run and wait, and how fast that goes, as far as it is known."""
+    runs = f"{listed} shown" if listed else "nothing runs"
+    if stats is None:
+        return runs
+    waiting = stats.states["ready"] + stats.states["scheduled"]
+    return runs + (f", {waiting} waiting" if waiting else "") + pace(stats)
+
+
 def since(wall: float | None) -> str:
     """Return how long ago a wall time was."""
     return "-" if wall is None else age(time.time() - wall)
