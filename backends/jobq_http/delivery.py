@@ -1,6 +1,7 @@
 """A task that the service has leased to us; every verb is fenced by its receipt, at the service (S4)."""
 
 import json
+import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -9,13 +10,16 @@ from urllib.parse import quote
 from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import JobqError, SettlementUnknown
-from jobq.journal.records import Beat
+from jobq.journal.records import Attempt, Beat
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
+from jobq.task import Counters
 from jobq_http.connection import HttpConnection, NoAnswer
 from jobq_http.settle_batcher import SettleBatcher
 
 _LONGEST_SECONDS: Final = 5.0
-_WANTS_TASK: Final = "task: Field required"  # says a service of a version before
+# What a service of a version before says, which puts back by the task alone.
+_WANTS_TASK: Final = "task: Field required"
+_KNOWS_NO_DELAY: Final = "delay_seconds: Extra inputs"
 _SHORTEST_SECONDS: Final = 2.0
 _MOST_OUTPUT: Final = 256 * 1024
 
@@ -73,7 +77,13 @@ class HttpDelivery(BaseDelivery):
         """End the delivery, in one request with others (S6)."""
         match settlement:
             case Release(delay):
-                await self._send("release", {"delay_seconds": _seconds(delay)} if delay else {}, None)
+                try:
+                    await self._send("release", {"delay_seconds": _seconds(delay)} if delay else {}, None)
+                except JobqError as error:
+                    if _KNOWS_NO_DELAY not in str(error):
+                        raise
+                    given_back = Record(Attempt.released(self.deliveries, time.time()))
+                    await self._requeue_as_before(self.task.counters.raised(), delay, given_back)
             case Requeue(counters, delay):
                 fields = {"counters": counters.model_dump(), "delay_seconds": _seconds(delay)}
                 try:
@@ -81,9 +91,7 @@ class HttpDelivery(BaseDelivery):
                 except JobqError as error:
                     if _WANTS_TASK not in str(error):
                         raise
-                    task = json.loads(self.task.counted(counters).encode())  # for a service of a version before
-                    former = {"task": task, "delay_seconds": fields["delay_seconds"]}
-                    await self._send("requeue", former, settlement.record)
+                    await self._requeue_as_before(counters, delay, settlement.record)
             case MoveToDeadLetters(reason, description):
                 fields = {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])}
                 await self._send("dead-letter", fields, settlement.record)
@@ -95,6 +103,10 @@ class HttpDelivery(BaseDelivery):
     async def checkpoint(self, value: str, number: int = 0) -> None:
         """Save the task's progress beside it (S9)."""
         await self._put("checkpoint", {"value": value, "number": number})
+
+    async def _requeue_as_before(self, counters: Counters, delay: timedelta, record: Record | None) -> None:
+        task = json.loads(self.task.counted(counters).encode())
+        await self._send("requeue", {"task": task, "delay_seconds": _seconds(delay)}, record)
 
     async def _send(self, verb: str, fields: dict[str, Any], record: Record | None) -> None:
         if record is not None:

@@ -1,7 +1,7 @@
 """Ids as people give them: whole, or in part, such as the end that logs and the live view show.
 
-What changes something takes parts of those ids alone that a push has made: a name that somebody chose, and whose task
-is gone, must not be taken for a part of another's.
+What changes something takes the end alone, as it is shown, of ids that a push has made: a name that somebody chose, and
+whose task is gone, must not be taken for a part of another's; four digits of a name are in some of 3,000 ids.
 """
 
 import re
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jobq.backend import Backend
 
 _OF_PUSH: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")  # as `jobq.task.new_id` makes them
-_PART_OF_PUSH: Final = re.compile(r"[0-9a-f-]+")
+_END_OF_PUSH: Final = re.compile(r"[0-9a-f-]{8,}")  # as long as what is shown of one
 _LEAST_CHARACTERS: Final = 4  # fewer are in some id by chance
 _MOST_LETTERS: Final = 10_000  # dead letters that are looked at
 _LISTED: Final = 10
@@ -67,7 +67,7 @@ async def _whole(
     for id_ in ids:
         is_whole = id_ in known or not _may_be_part(id_, changes=changes)
         meant = [id_] if is_whole else await ids_with(id_, _LISTED + 1)
-        meant = [each for each in meant if not changes or each == id_ or is_of_push(each)]
+        meant = [each for each in meant if not changes or each == id_ or (is_of_push(each) and each.endswith(id_))]
         if len(meant) > 1:
             more = ", ..." if len(meant) > _LISTED else ""
             raise click.UsageError(f"{id_} is a part of several ids: {', '.join(meant[:_LISTED])}{more}")
@@ -84,4 +84,4 @@ def is_of_push(id_: str) -> bool:
 
 def _may_be_part(id_: str, *, changes: bool) -> bool:
     is_part = len(id_) >= _LEAST_CHARACTERS and not is_of_push(id_)
-    return is_part and (not changes or _PART_OF_PUSH.fullmatch(id_) is not None)
+    return is_part and (not changes or _END_OF_PUSH.fullmatch(id_) is not None)

@@ -53,6 +53,15 @@ def test_a_part_of_several_ids_names_them(place: Place) -> None:
     )
 
 
+def test_what_changes_takes_the_end_that_is_shown(place: Place) -> None:
+    """S1: a name of four digits, whose task is gone, was a part of some other id, and that was purged."""
+    (id_,) = place.push("true", more=("--delay", "1h"))
+    for part in (id_[-7:], id_[:8], id_[9:18]):
+        assert place("status", part, "--json").objects[0]["id"] == id_
+        place("cancel", part, code=4)
+    assert "canceled 1 task" in place("cancel", id_[-8:]).out
+
+
 def test_what_is_no_part_is_not_known_as_ever(place: Place) -> None:
     (id_,) = place.push("true")
     for command in ("status", "logs", "history", "cancel"):

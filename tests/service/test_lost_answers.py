@@ -205,6 +205,8 @@ async def test_a_service_of_a_version_before_is_sent_the_task(near: HttpBackend)
             sent.append(json.loads(item))
             if sent[-1]["verb"] == "requeue" and "task" not in sent[-1]:
                 raise MalformedTask("requeue.task: Field required")
+            if sent[-1]["verb"] == "release" and "delay_seconds" in sent[-1]:
+                raise MalformedTask("release.delay_seconds: Extra inputs are not permitted")
 
     held._settles = Before()  # type: ignore[assignment]
     await held.settle(Requeue(held.task.requeued(failures=1).counters, timedelta(seconds=2)))
@@ -212,3 +214,10 @@ async def test_a_service_of_a_version_before_is_sent_the_task(near: HttpBackend)
     assert (sent[1]["task"]["counters"]["failures"], sent[1]["delay_seconds"]) == (1, 2.0)
     await held.settle(Release())
     assert "delay_seconds" not in sent[-1]
+    await held.settle(Release(timedelta(seconds=3)))  # S7: uncharged, and told as what it is
+    assert [item["verb"] for item in sent[-2:]] == ["release", "requeue"]
+    assert (sent[-1]["task"]["counters"], sent[-1]["delay_seconds"]) == (
+        {"failures": 0, "preemptions": 0, "ends": 1},
+        3.0,
+    )
+    assert sent[-1]["attempt"]["outcome"] == "released"

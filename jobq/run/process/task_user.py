@@ -70,6 +70,15 @@ _ranges: Final[dict[range, TaskUsers]] = {}  # that this program has taken
 _opening: Final = threading.Lock()
 
 
+def _forget_ranges() -> None:
+    """The locks stay the parent's (fcntl_locking(2)): a child that was forked has taken none."""
+    _ranges.clear()
+    _opening.release()
+
+
+os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_forget_ranges)
+
+
 def users_of(settings: Settings) -> TaskUsers:
     """Return the users that JOBQ_TASK_USER names.
 

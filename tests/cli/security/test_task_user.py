@@ -175,6 +175,22 @@ asyncio.run(main())
     assert (done.returncode, done.stdout) == (0, "succeeded succeeded succeeded succeeded 4\n"), done.stderr
 
 
+def test_s11_a_child_that_was_forked_does_not_share_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It inherits what the program knows of its range, and none of its locks."""
+    monkeypatch.setattr(task_user, "_ranges", {})
+    settings = Settings(task_user=f"{FIRST}-{FIRST + 3}", num_workers=1)
+    kept = task_user.users_of(settings)
+    assert task_user.users_of(settings) is kept
+    if not (child := os.fork()):
+        try:
+            task_user.users_of(settings)
+        except ConfigurationError:
+            os._exit(7)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 def test_ranges_of_one_program_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_user, "_ranges", {})
     task_user.users_of(Settings(task_user=f"{FIRST}-{FIRST + 3}", num_workers=1))
