@@ -223,7 +223,8 @@ class RequeueRequest(Body):
         if not isinstance(given, dict) or "counters" in given or not isinstance(given.get("task"), dict):
             return given
         rest = {name: value for name, value in given.items() if name != "task"}
-        return rest | {"counters": given["task"].get("counters", {})}
+        state = given["task"].get("state")  # of one with a signature, beside what was signed
+        return rest | {"counters": (state if isinstance(state, dict) else given["task"]).get("counters", {})}
 
 
 class DeadLetterRequest(Body):

@@ -172,13 +172,19 @@ async def test_s7_who_leaves_gives_back_what_a_poll_that_it_gave_up_has_claimed(
         assert (await near.stats()).visible == 4, "that poll waits no more"
 
 
-async def test_a_client_of_a_version_before_puts_back(server: HttpServer, near: HttpBackend, queue: str) -> None:
+@pytest.mark.parametrize("signed", [False, True])
+async def test_a_client_of_a_version_before_puts_back(
+    server: HttpServer, near: HttpBackend, queue: str, signed: bool
+) -> None:
     """It sends the task, of which the counters count; workers of two versions may share a queue."""
     await near.push([Task.new(command="true", id="old")])
     (held,) = await near.receive(1, LEASE, NOW)
     assert isinstance(held, HttpDelivery)
     task = json.loads(held.task.requeued(failures=1).encode())
-    sent = {"receipt": held._receipt, "task": task | {"command": "echo planted"}, "delay_seconds": 0}
+    planted = task | {"command": "echo planted"}
+    if signed:  # its counters stand beside the work (wire version 3)
+        planted = {"version": 3, "work": json.dumps(planted), "state": {"counters": planted["counters"]}}
+    sent = {"receipt": held._receipt, "task": planted, "delay_seconds": 0}
     assert server.ask("PUT", f"/api/tasks/old/requeue?queue={queue}", sent)[0] == 202
     (again,) = await near.receive(1, LEASE, NOW)
     assert (again.task.counters.failures, again.task.command) == (1, "true")
