@@ -106,9 +106,7 @@ class Queue:
 
     async def _push(self, batch: list[Task]) -> list[str]:
         if context := current_context():  # the attempts are linked to the span that pushes
-            batch = [
-                task if task.trace_context else task.model_copy(update={"trace_context": context}) for task in batch
-            ]
+            batch = [task if task.trace_context else task.copied({"trace_context": context}) for task in batch]
         return await Pusher(self.backend).push(batch)
 
     async def pull_and_execute(

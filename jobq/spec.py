@@ -176,7 +176,7 @@ def sibling(backend: Backend, queue: str, **changes: object) -> Backend:
     if origin is None:
         raise ConfigurationError(f"queue {backend.name!r} was not opened by a spec, so no other is known beside it")
     spec, settings = origin
-    return resolve(str(replace(spec, queue=queue)), settings.model_copy(update=changes))
+    return resolve(str(replace(spec, queue=queue)), settings.copied(changes))
 
 
 def _unknown_scheme(spec: QueueSpec, known: list[str]) -> str:

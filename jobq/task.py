@@ -7,28 +7,16 @@ holds work that was signed, `jobq.formats.wire_v3`.
 
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any, Final, Self, TypeVar
-
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    InstanceOf,
-    JsonValue,
-    ValidationError,
-    model_validator,
-)
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from jobq.errors import MalformedTask
-from jobq.formats import exit_rules, strict_json, task_bounds, task_ids, wire_v1, wire_v3
+from jobq.formats import exit_rules, strict_json, task_bounds, task_fields, task_ids, wire_v1, wire_v3
+from jobq.formats.checked import Checked, FieldError, field, kind_of, nested
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
@@ -47,71 +35,14 @@ def new_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def _text(text: str) -> str:
-    # execve ends strings at NUL: a command with one would run as something else, or not at all.
-    if "\0" in text:
-        raise ValueError("holds a NUL byte")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # bytes that Python has read as lone surrogates, which JSON cannot hold
-            raise ValueError("holds bytes that are not UTF-8") from None
-    return text
+_T = TypeVar("_T", bound=Checked)
+JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | bool | int | float | None"
+_write: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
 
 
-def _filled(text: str) -> str:
-    if not text:
-        raise ValueError("is empty")
-    return _text(text)
-
-
-def _variable_name(text: str) -> str:
-    if not text or "=" in text:
-        raise ValueError("is not the name of an environment variable")
-    return _text(text)
-
-
-def _identifier(text: str) -> str:
-    if not task_ids.VALID.fullmatch(text):
-        raise ValueError("must be 1 to 100 letters, digits or ._:@+=- and begin with a letter or digit")
-    return text
-
-
-def _function(text: str) -> str:
-    module, colon, name = text.partition(":")
-    if not colon or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-        raise ValueError("must name a function as package.module:function")
-    return text
-
-
-def _moment(seconds: float) -> float:
-    if not math.isfinite(seconds) or not 0 <= seconds <= wire_v3.FAR_FUTURE_SECONDS:
-        raise ValueError("is not a time in seconds since 1970")
-    return float(seconds)
-
-
-def _rule(text: str) -> str:
-    exit_rules.parse(text)
-    return text
-
-
-_T = TypeVar("_T", bound=BaseModel)
-_Rule = Annotated[str, AfterValidator(_rule)]
-_Text = Annotated[str, AfterValidator(_text)]
-_Filled = Annotated[str, AfterValidator(_filled)]
-_Name = Annotated[str, AfterValidator(_variable_name)]
-_Function = Annotated[str, AfterValidator(_function)]
-_Moment = Annotated[float, AfterValidator(_moment)]
-_Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-MAX_EPOCH: Final = 2**53 - 1  # what every reader of JSON can count to
-_Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCH)]
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class Budgets(_Frozen):
+class Budgets(Checked):
     """How often a task may end badly before it goes to the dead-letter place (S7).
 
     Attributes:
@@ -120,12 +51,12 @@ class Budgets(_Frozen):
         crashes: runs after an end that nobody could record, or that was not the task's doing.
     """
 
-    retries: _Count = 3
-    preemptions: _Count = 100
-    crashes: _Count = 3
+    retries: int = field(task_fields.count, 3)
+    preemptions: int = field(task_fields.count, 100)
+    crashes: int = field(task_fields.count, 3)
 
 
-class Counters(_Frozen):
+class Counters(Checked):
     """What the envelope remembers of the attempts so far (S7).
 
     Attributes:
@@ -134,9 +65,9 @@ class Counters(_Frozen):
         ends: ends that were recorded at all; deliveries minus this are crashes.
     """
 
-    failures: _Count = 0
-    preemptions: _Count = 0
-    ends: _Count = 0
+    failures: int = field(task_fields.count, 0)
+    preemptions: int = field(task_fields.count, 0)
+    ends: int = field(task_fields.count, 0)
 
     def raised(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Counters":
         """Return them after one more attempt.
@@ -152,16 +83,16 @@ class Counters(_Frozen):
         return _validated(Counters, raised)
 
 
-class _State(_Frozen):
+class _State(Checked):
     """What changes of a task while its work stays as it is."""
 
-    epoch: _Epoch = 0
-    generation: _Count = 0
-    counters: Counters = Counters()
-    not_before: _Moment | None = None
+    epoch: int = field(task_fields.epoch, 0)
+    generation: int = field(task_fields.count, 0)
+    counters: Counters = field(nested(Counters), Counters())
+    not_before: float | None = field(task_fields.moment)
 
 
-class Task(_Frozen):
+class Task(Checked):
     """One unit of work; immutable, `requeued` and `redriven` return new ones.
 
     Exactly one of `command`, `argv` and `call` says what to run; or there are `kwargs` alone, for a library callback.
@@ -191,38 +122,34 @@ class Task(_Frozen):
         MalformedTask: from `new` and `decode`; says what is wrong and where.
     """
 
-    command: _Filled | None = None
-    argv: Annotated[tuple[_Text, ...], Field(min_length=1, strict=False)] | None = None
-    call: _Function | None = None
-    kwargs: dict[str, JsonValue] | None = None
-    env: dict[_Name, _Text] = Field(default_factory=dict, repr=False)  # may hold secrets (A5)
-    cwd: _Filled | None = None
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    id: Annotated[str, AfterValidator(_identifier)] = Field(default_factory=new_id)
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
-    not_before: _Moment | None = None
-    created: _Moment | None = None
-    budgets: Budgets = Budgets()
-    counters: Counters = Counters()
-    on_exit: Annotated[tuple[_Rule, ...], Field(strict=False, max_length=32)] | None = None
-    epoch: _Epoch = 0
-    generation: _Count = 0
-    trace_context: dict[_Name, _Text] = Field(default_factory=dict)
-    work: InstanceOf[wire_v3.Work] | None = Field(default=None, exclude=True, repr=False)
+    command: str | None = field(task_fields.filled)
+    argv: tuple[str, ...] | None = field(task_fields.argv)
+    call: str | None = field(task_fields.function)
+    kwargs: dict[str, JsonValue] | None = field(task_fields.mapping)
+    env: dict[str, str] = field(task_fields.variables, make=dict, is_shown=False)  # may hold secrets (A5)
+    cwd: str | None = field(task_fields.filled)
+    timeout: float | None = field(task_fields.seconds)
+    id: str = field(task_fields.identifier, make=new_id)
+    priority: int = field(task_fields.priority, 0)
+    not_before: float | None = field(task_fields.moment)
+    created: float | None = field(task_fields.moment)
+    budgets: Budgets = field(nested(Budgets), Budgets())
+    counters: Counters = field(nested(Counters), Counters())
+    on_exit: tuple[str, ...] | None = field(task_fields.rules)
+    epoch: int = field(task_fields.epoch, 0)
+    generation: int = field(task_fields.count, 0)
+    trace_context: dict[str, str] = field(task_fields.variables, make=dict)
+    work: wire_v3.Work | None = field(task_fields.signed, is_shown=False)
 
-    @model_validator(mode="after")
-    def _one_says_what_runs(self) -> Self:
+    def _check(self) -> None:
         given = [name for name in ("command", "argv", "call") if getattr(self, name) is not None]
         if self.kwargs is not None and given != ["call"]:
             given.append("kwargs")
         if len(given) != 1:
             found = "none" if not given else " and ".join(given)
-            raise ValueError(
+            raise FieldError(
                 f"exactly one of command, argv, call and kwargs says what to run (call takes kwargs), found {found}"
             )
-        if self.argv is not None and not self.argv[0]:
-            raise ValueError("argv names no program")
-        return self
 
     @classmethod
     def new(cls, **fields: Any) -> Self:
@@ -234,19 +161,19 @@ class Task(_Frozen):
         Raises:
             MalformedTask: a field is missing, unknown, of a wrong type or out of range.
         """
-        known = cls.model_fields
         for name, value in fields.items():
-            if name not in known:
+            if name not in cls.FIELDS:
                 raise MalformedTask(_meant(name, value), name)
         if isinstance(fields.get("argv"), str):
             raise MalformedTask("is a list of words, such as ['ls', '-l']; a line for the shell is a command", "argv")
-        if isinstance(fields.get("argv"), list):
-            fields["argv"] = tuple(fields["argv"])
-        task = _validated(cls, {"created": time.time(), **fields})
-        if task.kwargs is not None:
+        if isinstance(kwargs := fields.get("kwargs"), dict):
             # Refuses what `decode` would: what JSON cannot hold, numbers too long, depth beyond the task's own.
-            strict_json.loads(strict_json.dumps(task.kwargs), strict_json.MAX_DEPTH - 1)
-        return task.checked()
+            fields["kwargs"] = strict_json.loads(strict_json.dumps(kwargs), strict_json.MAX_DEPTH - 1)
+            if fields["kwargs"] != kwargs:
+                raise MalformedTask(
+                    f"holds {task_fields.odd_for_json(kwargs)}, which would arrive as something else", "kwargs"
+                )
+        return _validated(cls, {"created": time.time(), **fields}).checked()
 
     def checked(self) -> Self:
         """Return the task itself; raises MalformedTask when it holds more than each later door takes.
@@ -277,7 +204,7 @@ class Task(_Frozen):
             raise MalformedTask(f"{len(body)} bytes, at most {MAX_BODY_BYTES} are read")
         fields = strict_json.loads(body)
         if not isinstance(fields, dict):
-            raise MalformedTask(f"expected an object, found {_kind(fields)}")
+            raise MalformedTask(f"expected an object, found {kind_of(fields)}")
         version = fields.pop("version", None)
         if type(version) is int and version in (0, 1):
             return cls.new(**wire_v1.read(version, fields))
@@ -293,13 +220,10 @@ class Task(_Frozen):
 
     def encode(self) -> bytes:
         """Return the task as it goes on the wire; raises MalformedTask when it is too large."""
-        # Written by pydantic's serialiser, which is five times as fast as `json`; `new` and `decode` have refused what
-        # it would write otherwise than it was given (NaN).
-        write = self.__pydantic_serializer__.to_json
         if self.work is None:
-            body = b'{"version":%d,' % WIRE_VERSION + write(self, exclude_none=True)[1:]
+            body = _write({"version": WIRE_VERSION, **self.as_dict()}).encode()
         else:
-            body = wire_v3.write(self.work, self.id, write(self, include=set(wire_v3.STATE), exclude_none=True))
+            body = wire_v3.write(self.work, self.id, _write(self.as_dict(wire_v3.STATE)).encode())
         if len(body) > MAX_BODY_BYTES:
             raise MalformedTask(f"{len(body)} bytes, at most {MAX_BODY_BYTES} fit")
         return body
@@ -309,7 +233,7 @@ class Task(_Frozen):
 
         The time of the push, its delay, trace context and counters do not count; budgets, priority and timeout do.
         """
-        work = self.__pydantic_serializer__.to_json(self, include=_WORK, exclude_none=True)
+        work = _write(self.as_dict(_WORK)).encode()
         if self.env or self.kwargs:  # the order of their names says nothing
             work += json.dumps([self.env, self.kwargs], sort_keys=True).encode()
         if self.work is not None and self.work.signatures:  # unsigned, it might be refused where this is run
@@ -322,7 +246,7 @@ class Task(_Frozen):
         Raises:
             MalformedTask: one is unknown, of a wrong type or out of range.
         """
-        return self.model_copy(update=dict(_validated(_State, fields)))
+        return self.copied(_validated(_State, fields).__dict__)
 
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
         """Return the next generation, with its counters raised by this much; see `Counters.raised`."""
@@ -330,12 +254,12 @@ class Task(_Frozen):
 
     def counted(self, counters: Counters) -> "Task":
         """Return the next generation of the same work, with these counters (S3, S7)."""
-        return self.model_copy(update={"generation": self.generation + 1, "not_before": None, "counters": counters})
+        return self.copied({"generation": self.generation + 1, "not_before": None, "counters": counters})
 
     def released(self) -> "Task":
         """Return the same task with one more end recorded: a delivery that was never started is not a crash (S7)."""
         ends = self.counters.ends + 1
-        return self.model_copy(update={"counters": self.counters.model_copy(update={"ends": ends})})
+        return self.copied({"counters": self.counters.copied({"ends": ends})})
 
     def sent_on(self, queue: str, origin: str) -> "Task":
         """Return the same work as it is pushed to another queue: fresh budgets, a new id that is always the same.
@@ -352,11 +276,11 @@ class Task(_Frozen):
         id_ = task_ids.sent_on(first, hops + 1, f"{origin} {self.epoch} {self.created} {self.id}")
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
         work = self.work and replace(self.work, hops=(*self.work.hops, queue))
-        return self.model_copy(update={**dict(_State()), "id": id_, "on_exit": rules or None, "work": work})
+        return self.copied({**_State().__dict__, "id": id_, "on_exit": rules or None, "work": work})
 
     def in_epoch(self, epoch: int) -> "Task":
         """Return the task as it is pushed in an epoch, or is found to have been (S3)."""
-        return self if self.epoch == epoch else self.model_copy(update={"epoch": epoch})
+        return self if self.epoch == epoch else self.copied({"epoch": epoch})
 
     def redriven(self, *, deliveries: int) -> "Task":
         """Return the next epoch with fresh budgets (S3).
@@ -365,7 +289,7 @@ class Task(_Frozen):
             deliveries: what the service's count will start from; those were ends of the former epoch.
         """
         fresh = Counters(failures=0, preemptions=0, ends=deliveries)
-        return self.model_copy(update={"epoch": self.epoch + 1, "not_before": None, "counters": fresh})
+        return self.copied({"epoch": self.epoch + 1, "not_before": None, "counters": fresh})
 
 
 class OutcomeKind(StrEnum):
@@ -469,25 +393,20 @@ class TaskResult:
 
 def _validated(cls: type[_T], fields: Mapping[str, Any]) -> _T:
     try:
-        return cls.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        message = "unknown field" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
-        raise MalformedTask(message, ".".join(str(part) for part in first["loc"])) from None
+        return cls(fields)
+    except FieldError as error:
+        raise MalformedTask(error.what, error.where) from None
 
 
 def _meant(name: str, value: object) -> str:
     """Return what to say of a field that no task has, by the names that options and other libraries have for one."""
     budget = name.removeprefix("num_").removeprefix("max_")
-    if budget in Budgets.model_fields:
+    if budget in Budgets.FIELDS:
         return f"unknown field; it is a budget: budgets={{{budget!r}: {value!r:.20}}}"
     if name == "delay":
         return "unknown field; not_before=time.time() + SECONDS says it"
-    known = [field for field in Task.model_fields if field != "work"]
+    from difflib import get_close_matches  # noqa: PLC0415 - rare
+
+    known = [field for field in Task.FIELDS if field != "work"]
     near = _SYNONYMS.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
     return f"unknown field; did you mean {near}?" if near else f"unknown field; a task has {', '.join(known)}"
-
-
-def _kind(value: object) -> str:
-    names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")

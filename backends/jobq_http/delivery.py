@@ -85,7 +85,7 @@ class HttpDelivery(BaseDelivery):
                     given_back = Record(Attempt.released(self.deliveries, time.time()))
                     await self._requeue_as_before(self.task.counters.raised(), delay, given_back)
             case Requeue(counters, delay):
-                fields = {"counters": counters.model_dump(), "delay_seconds": _seconds(delay)}
+                fields = {"counters": counters.as_dict(), "delay_seconds": _seconds(delay)}
                 try:
                     await self._send("requeue", fields, settlement.record)
                 except JobqError as error:

@@ -32,7 +32,7 @@ async def _fill(spec: str, depth: int) -> None:
         await queue.create()
         for start in range(0, depth, 10_000):
             stop = min(start + 10_000, depth)
-            await queue.push([template.model_copy(update={"id": f"t-{number:08}"}) for number in range(start, stop)])
+            await queue.push([template.copied({"id": f"t-{number:08}"}) for number in range(start, stop)])
 
 
 def _claim(spec: str, _: int) -> Figure:

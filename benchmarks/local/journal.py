@@ -49,7 +49,7 @@ def measure(folder: Path, options: Options) -> Iterator[Row]:
 
 def _cost(what: str, spec: Callable[[str], str], run: Run, count: int, rounds: int) -> Row:
     def side(journal: str, number: int) -> Figure:
-        settings = Settings.model_validate({"num_workers": SLOTS, "scheduled_events": "off", "journal": journal})
+        settings = Settings({"num_workers": SLOTS, "scheduled_events": "off", "journal": journal})
         return asyncio.run(run(spec(f"{run.__name__.strip('_')}{journal}{number}"), settings, count))
 
     sides = {"with": partial(side, "auto"), "without": partial(side, "off")}

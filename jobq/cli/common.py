@@ -177,11 +177,11 @@ def full_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_settings(**options: Any) -> "Settings":
     """Return the settings of the environment, with options over them, and warn about variables that nothing reads."""
-    from jobq.settings import Settings, unknown_variables, variable_of  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.settings import Settings, unknown_variables, variable_of  # noqa: PLC0415 - --help must not pay for it
 
     settings = Settings.from_environment(**options)
     if settings.guardian_fd is None:  # else the same was said before this process became a worker
-        known = [variable_of(name) for name in Settings.model_fields]
+        known = [variable_of(name) for name in Settings.FIELDS]
         for name in unknown_variables(os.environ):
             terminal.warn(f"{name} is no variable of jobq{did_you_mean(name, known)}")
     return settings
@@ -234,7 +234,7 @@ def with_queue(
             `Interrupted` then, which the work may raise itself with what there is to report.
     """
     from jobq.cli.display.logging_handler import LogRecords  # noqa: PLC0415 - `jobq --help` must not pay for it
-    from jobq.spec import resolve  # noqa: PLC0415 - as above, for pydantic
+    from jobq.spec import resolve  # noqa: PLC0415 - as above
 
     settings = settings or read_settings()
     spec = spec_of(context, settings)

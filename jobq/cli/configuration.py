@@ -5,15 +5,14 @@ The settings themselves, and the only reader of the variables, are in `jobq.sett
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal, get_args, get_origin
-
-from pydantic.fields import FieldInfo
+from typing import Any, Final
 
 from jobq.formats import durations, sizes
-from jobq.settings import About, Settings, variable_of
+from jobq.setting_kinds import Setting
+from jobq.settings import Settings, variable_of
 
 HIDDEN: Final = "(set, not shown)"
 _SUSPICIOUS: Final = "@?&;"  # a spec with one of these may hold a secret, and will be refused when it is used (A5)
@@ -30,8 +29,7 @@ class Explained:
         value: as people write it; None = unset.
         default: likewise.
         origin: the variable's name, or "default".
-        about: what it is for.
-        accepts: what may be written.
+        about: what it is for, and what may be written.
     """
 
     name: str
@@ -39,8 +37,7 @@ class Explained:
     value: str | None
     default: str | None
     origin: str
-    about: About
-    accepts: str
+    about: Setting
 
 
 def explain(environment: Mapping[str, str] | None = None) -> list[Explained]:
@@ -52,22 +49,16 @@ def explain(environment: Mapping[str, str] | None = None) -> list[Explained]:
             name=name,
             variable=variable_of(name),
             value=_value(name, getattr(settings, name), about),
-            default=_text(name, field.default),
+            default=_text(name, about.default),
             origin=variable_of(name) if source.get(variable_of(name)) else "default",
             about=about,
-            accepts=about.accepts or _accepted(name, field),
         )
-        for name, field, about in _fields()
+        for name, about in Settings.FIELDS.items()
+        if isinstance(about, Setting)
     ]
 
 
-def _fields() -> Iterator[tuple[str, FieldInfo, About]]:
-    for name, field in Settings.model_fields.items():
-        about = next(data for data in field.metadata if isinstance(data, About))
-        yield name, field, about
-
-
-def _value(name: str, value: Any, about: About) -> str | None:
+def _value(name: str, value: Any, about: Setting) -> str | None:
     text = _text(name, value)
     if text is not None and (about.is_secret or (name == "queue" and any(mark in text for mark in _SUSPICIOUS))):
         return HIDDEN
@@ -89,25 +80,6 @@ def _text(name: str, value: Any) -> str | None:
     return str(value)
 
 
-def _accepted(name: str, field: FieldInfo) -> str:
-    kinds = [field.annotation, *get_args(field.annotation)]
-    for kind in kinds:
-        if get_origin(kind) is Literal:
-            return ", ".join(map(str, get_args(kind)))
-    if name in _SIZES:
-        return "a size: 512M, 2G"
-    if timedelta in kinds or any(timedelta in get_args(kind) for kind in kinds):
-        return "a duration: 90s, 10m, 1h30m"
-    if field.annotation is bool:
-        return "on, off"
-    bounds = {type(bound).__name__: bound for bound in field.metadata if not isinstance(bound, About)}
-    least = getattr(bounds.get("Ge"), "ge", None)
-    most = getattr(bounds.get("Le"), "le", None)
-    if least is None:
-        return "a number"
-    return f"a number from {least} to {most}" if most is not None else f"a number from {least}"
-
-
 def markdown() -> str:
     """Return docs/configuration.md; `make docs` writes it, and a test keeps it true."""
     rows = explain({})
@@ -122,7 +94,7 @@ def _table(rows: list[Explained]) -> str:
     for row in rows:
         default = row.about.unset or row.default or "none"
         option = f"`--{row.name.replace('_', '-')}`" if row.name in _OPTIONS else ""
-        lines.append(f"| `{row.variable}` | {option} | {default} | {row.accepts} | {row.about.text} |")
+        lines.append(f"| `{row.variable}` | {option} | {default} | {row.about.accepts} | {row.about.text} |")
     return "\n".join(lines)
 
 

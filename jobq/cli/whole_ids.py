@@ -34,7 +34,7 @@ async def of_tasks(backend: "Backend", ids: Sequence[str], *, changes: bool = Fa
         UsageError: one is a part of several ids, which it lists.
         ConfigurationError: the queue keeps no journal.
     """
-    from jobq.journal.store import MOST_IDS, journal_of  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.journal.store import MOST_IDS, journal_of  # noqa: PLC0415 - --help must not pay for it
 
     journal = journal_of(backend)
     parts = [id_ for id_ in ids if _may_be_part(id_, changes=changes)]

@@ -10,9 +10,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Final
 
-from pydantic import JsonValue
-
-from jobq.task import OutcomeKind, TaskResult, Usage
+from jobq.task import JsonValue, OutcomeKind, TaskResult, Usage
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024  # of one attempt
 MAX_VALUE_BYTES: Final = 64 * 1024

@@ -38,12 +38,12 @@ def shown(task: Task, most_bytes: int) -> bytes:
         task: as it is.
         most_bytes: of what is shown.
     """
-    brief = task.model_copy(update={"env": {}, "trace_context": {}, "not_before": None, "work": None})
+    brief = task.copied({"env": {}, "trace_context": {}, "not_before": None, "work": None})
     body = brief.encode()
     if len(body) <= most_bytes:
         return body
     if task.command is not None:
-        return brief.model_copy(update={"command": task.command[:_MOST_COMMAND]}).encode()
+        return brief.copied({"command": task.command[:_MOST_COMMAND]}).encode()
     return b""
 
 

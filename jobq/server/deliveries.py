@@ -158,7 +158,7 @@ async def requeue(call: RequestCall) -> Reply:
 
 def _counted(counters: Counters, given: Counters) -> Counters:
     """Return what the caller has raised: who may settle lowers no count (S7)."""
-    return Counters(**{name: max(count, getattr(given, name)) for name, count in counters})
+    return Counters(**{name: max(count, getattr(given, name)) for name, count in counters.as_dict().items()})
 
 
 @ENDPOINTS.add("PUT", "/{id}/dead-letter", Scope.SETTLE, body=schemas.DeadLetterRequest, answers=_SETTLED)

@@ -60,7 +60,7 @@ def _task_of(call: RequestCall, fields: dict[str, Any], number: int) -> Task:
 
 def _plain(task: Task) -> dict[str, Any]:
     """Return a task's fields, of one that was signed too: for programs that speak JSON alone, and for people."""
-    fields: dict[str, Any] = json.loads(task.model_copy(update={"work": None}).encode())
+    fields: dict[str, Any] = json.loads(task.copied({"work": None}).encode())
     return fields
 
 

@@ -60,10 +60,10 @@ class Signer:
         values = self._signatures([pre_authentication_encoding(text) for text in texts])
         id_ = self._key.id if self._key is not None else self._settings.sign_key_id or ""
         works = (work_in(text, (Signature(id_, value),))[0] for text, value in zip(texts, values, strict=True))
-        return [task if task.work else task.model_copy(update={"work": next(works)}).checked() for task in tasks]
+        return [task if task.work else task.copied({"work": next(works)}).checked() for task in tasks]
 
     def _text(self, task: Task) -> str:
-        work = json.loads(task.__pydantic_serializer__.to_json(task, exclude=set(STATE), exclude_none=True))
+        work = {name: value for name, value in task.as_dict().items() if name not in STATE}
         since = SystemClock().wall()
         if task.not_before is not None:
             work["not_before"] = task.not_before

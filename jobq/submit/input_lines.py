@@ -75,7 +75,7 @@ class TaskOptions:
         task = Task.new(**merged, trace_context=dict(self.trace_context))
         if not self.by_content or "id" in fields:
             return task
-        return task.model_copy(update={"id": f"c-{task.fingerprint().hex()}"})
+        return task.copied({"id": f"c-{task.fingerprint().hex()}"})
 
     def task_of_line(self, line: bytes, id_: str | None = None) -> Task | None:
         """Return the task in a line, None for a blank line or a comment; raises MalformedTask.

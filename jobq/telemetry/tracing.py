@@ -182,7 +182,7 @@ class Tracing:
         if len(self._ids) > _MOST_IDS:
             self._forget()
         kept = {name: value for name, value in task.trace_context.items() if name.lower() == "baggage"}
-        return task.model_copy(update={"trace_context": {**kept, **context}})
+        return task.copied({"trace_context": {**kept, **context}})
 
     def _forget(self) -> None:
         self._ids = {id_: ids for id_, ids in self._ids.items() if id_ in self._spans}

@@ -86,7 +86,7 @@ class QueueMachine(RuleBasedStateMachine):
         """A known id with another payload: an error, and nothing of the call is added (S8)."""
         known = _pick([each.task for each in self.model.tasks.values() if each.task], number)
         with raises(DuplicateTask):
-            self.run(self.backend.push([task(), known.model_copy(update={"command": "false"})]))
+            self.run(self.backend.push([task(), known.copied({"command": "false"})]))
 
     @precondition(lambda self: self.capabilities.frees_ids and self.model.forgotten)
     @rule(number=_PICK)

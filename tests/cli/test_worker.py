@@ -186,7 +186,9 @@ def test_options_reach_the_settings(jobq: Jobq) -> None:
 import jobq.run.worker.worker as module
 class Worker:
     def __init__(self, backend, settings, **more):
-        print(settings.model_dump_json(exclude={"home"}))
+        import json
+        shown = settings.copied({"home": None}).as_dict()
+        print(json.dumps(shown, default=lambda span: span.total_seconds()))
         self.exit_code = 1
     async def run(self):
         return self
@@ -209,12 +211,12 @@ main()
     settings = json.loads(completed.stdout)
     wanted = {
         "num_workers": 3,
-        "visibility_timeout": "PT2M",
-        "idle_timeout": "PT1M",
-        "time_limit": "PT1H",
-        "backoff": "PT2S",
-        "backoff_max": "PT3S",
-        "stop_grace": "PT4S",
+        "visibility_timeout": 120.0,
+        "idle_timeout": 60.0,
+        "time_limit": 3600.0,
+        "backoff": 2.0,
+        "backoff_max": 3.0,
+        "stop_grace": 4.0,
         "max_consecutive_failures": 0,
         "memory_limit": 512 * 1024**2,
         "log_format": "json",

@@ -250,7 +250,7 @@ class WorkRewritten(Wrapped):
     """A1: what was signed is stored as this backend would write it."""
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
-        return await self.inner.push([task.model_copy(update={"work": None}) for task in tasks])
+        return await self.inner.push([task.copied({"work": None}) for task in tasks])
 
 
 CAUGHT_BY: dict[type[Wrapped], str] = {

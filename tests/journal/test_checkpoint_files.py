@@ -156,7 +156,7 @@ async def test_a_stale_attempt_saves_nothing(tmp_path: Path) -> None:
 async def test_tasks_of_one_id_keep_their_files_apart(tmp_path: Path, created: float | None) -> None:
     """A Storage Queue knows no ids: the later task removed what the earlier one had saved (S9, S11)."""
     async with FolderStore(tmp_path / "store") as place:
-        task = Task.new(command="true", id="same").model_copy(update={"created": created})
+        task = Task.new(command="true", id="same").copied({"created": created})
         both = [
             Held(tmp_path, place, task=task, fencing=number)
             for number in (FencingNumber(0, 0, 1), FencingNumber(9, 0, 1))

@@ -155,7 +155,7 @@ def test_each_life_of_each_task_has_a_name_of_its_own() -> None:
     """Another's, or a later one's, is dropped as a repetition by a queue that knows ids (S1)."""
     task = Task.new(command="x", id="a", created=1.0)
     lives = [(task, "small"), (task, "medium"), (task.in_epoch(7), "small")]
-    lives += [(task.model_copy(update={"created": 2.0}), "small"), (task.model_copy(update={"id": "a+0"}), "small")]
+    lives += [(task.copied({"created": 2.0}), "small"), (task.copied({"id": "a+0"}), "small")]
     assert len({each.sent_on("big", origin).id for each, origin in lives}) == len(lives)
     again = task.requeued(preemptions=1)
     assert again.sent_on("big", "small").id == task.sent_on("big", "small").id, "the same life (S8)"
@@ -208,7 +208,7 @@ def test_what_no_queue_takes_in_time_is_given_up_after_its_preemptions() -> None
     outcome = Outcome(kind=OutcomeKind.FAILED, exit_code=3, detail="exit code 3")
     first = retry.not_sent_yet(retry.SendOn("b", task), outcome)
     assert isinstance(first, Requeue)
-    again = task.model_copy(update={"counters": first.counters})
+    again = task.copied({"counters": first.counters})
     last = retry.not_sent_yet(retry.SendOn("b", again), outcome)
     assert isinstance(last, MoveToDeadLetters)
     assert "that queue did not answer, again and again" in last.description

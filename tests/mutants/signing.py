@@ -81,8 +81,8 @@ SIGNING: Final = (
     Mutant(
         name="a requeue writes the work anew",
         file="jobq/task.py",
-        text='update={"generation": self.generation + 1, ',
-        wrong='update={"work": None, "generation": self.generation + 1, ',
+        text='{"generation": self.generation + 1, ',
+        wrong='{"work": None, "generation": self.generation + 1, ',
         test="tests/cli/security/test_signed.py::test_a_retry_a_dead_letter_and_a_redrive_stay_signed",
     ),
 )

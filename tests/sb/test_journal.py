@@ -91,7 +91,7 @@ async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite
     await proxy.heal()
     (seen,) = [each for each in await queue._inner._amqp().peek(10) if each.is_scheduled]  # type: ignore[attr-defined]
     await queue._inner._amqp().cancel_scheduled([seen.number])  # type: ignore[attr-defined]
-    await queue._inner.push([task.model_copy(update={"generation": 3, "id": task.id})])
+    await queue._inner.push([task.copied({"generation": 3, "id": task.id})])
     (second,) = await queue.receive(1, None, NOW)
     assert second.checkpoint_value == "epoch 4"
     with pytest.raises(LockLost):
@@ -180,7 +180,7 @@ async def test_l1_a_worker_ends_though_a_lease_shows_that_nobody_has(stage: Stag
 async def test_s1_what_is_given_back_without_a_copy_was_not_replaced(stage: Stage, azurite: Azurite) -> None:
     """Its counters have no room left, so its lock is ended: the journal must not say that a copy is there."""
     queue, _ = await _journaled(stage, azurite)
-    full = Task.new(command="true", id="full").model_copy(update={"counters": Counters(ends=2**31 - 1)})
+    full = Task.new(command="true", id="full").copied({"counters": Counters(ends=2**31 - 1)})
     await queue._inner._wire.send(Outgoing(body=full.encode(), message_id="m"))  # type: ignore[attr-defined]
     (first,) = await queue.receive(1, None, NOW)
     await first.settle(Release())
@@ -282,7 +282,7 @@ async def test_s9_tasks_of_one_id_have_checkpoints_of_their_own(
     queue, _ = await _journaled(stage, azurite)
     for number in range(2):
         task = Task.new(command=f"echo {number}", id="train")
-        body = task.model_copy(update={"created": None}) if is_foreign else task
+        body = task.copied({"created": None}) if is_foreign else task
         await queue._inner._wire.send(Outgoing(body=body.encode(), message_id=f"m{number}"))  # type: ignore[attr-defined]
     first, second = await queue.receive(2, None, timedelta(seconds=2))
     await first.checkpoint("of the first")

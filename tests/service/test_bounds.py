@@ -253,7 +253,7 @@ async def test_batches_of_an_iterator_are_taken(tmp_path: Path) -> None:
     """Tasks that are taken one by one are taken from an iterator too, whatever they hold."""
     with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:
         async with connect(f"{server.url}/demo") as queue:
-            tasks = [largest(way).model_copy(update={"id": f"{way}-{turn}"}) for turn in range(2) for way in WAYS]
+            tasks = [largest(way).copied({"id": f"{way}-{turn}"}) for turn in range(2) for way in WAYS]
 
             async def given() -> AsyncIterator[Task]:
                 for task in tasks:

@@ -78,11 +78,11 @@ async def _place(kind: str, folder: Path, request: pytest.FixtureRequest) -> Asy
     elif kind == "storage_queue":
         azurite: Azurite = request.getfixturevalue("azurite")
         connection = azurite.connection_string
-        yield f"{ACCOUNT}/traces", settings.model_copy(update={"connection_string": connection})
+        yield f"{ACCOUNT}/traces", settings.copied({"connection_string": connection})
     else:
         async with Emulator() as emulator:
             connection = emulator.connection_string
-            yield "sb://emulator/traces", settings.model_copy(update={"connection_string": connection})
+            yield "sb://emulator/traces", settings.copied({"connection_string": connection})
 
 
 @pytest.mark.parametrize("kind", SYSTEMS)
@@ -101,7 +101,7 @@ async def test_an_attempt_is_linked_to_the_span_around_its_push(
         events.subscribe(lambda event: told.append((event.name, event.fields.get("span_id"))))
         worker = Worker(
             queue.backend,
-            settings.model_copy(update={"max_consecutive_failures": 0}),
+            settings.copied({"max_consecutive_failures": 0}),
             events=events,
             adapt=traced.runner,
             on_line=lambda _task, _stream, line: printed.append(line),

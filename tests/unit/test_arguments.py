@@ -49,7 +49,7 @@ def test_a_value_of_another_type(queue: jobq.sync.Queue, call: Call, said: str) 
 
 
 def test_a_number_that_no_worker_has(queue: jobq.sync.Queue) -> None:
-    with pytest.raises(ConfigurationError, match="num_workers: Input should be greater than or equal to 1"):
+    with pytest.raises(ConfigurationError, match="num_workers: 0 is not a number from 1 to 4096"):
         queue.worker(num_workers=0)
     queue.clear()
 

@@ -22,7 +22,7 @@ def test_the_options_are_those_of_the_commands() -> None:
         str(parameter.name): parameter.opts
         for command in (push, worker)
         for parameter in command.params
-        if isinstance(parameter, click.Option) and parameter.name in Settings.model_fields
+        if isinstance(parameter, click.Option) and parameter.name in Settings.FIELDS
     }
     assert set(options) == configuration._OPTIONS
     assert all(f"--{name.replace('_', '-')}" in names for name, names in options.items())
@@ -31,7 +31,7 @@ def test_the_options_are_those_of_the_commands() -> None:
 def test_every_setting_says_what_it_is_for() -> None:
     for row in configuration.explain({}):
         assert row.about.text.endswith("."), row.name
-        assert row.accepts, row.name
+        assert row.about.accepts, row.name
         assert row.origin == "default"
 
 

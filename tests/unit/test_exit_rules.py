@@ -15,7 +15,7 @@ FAILED = OutcomeKind.FAILED
 
 def judged(outcome: Outcome, **counters: int) -> object:
     task = Task.new(command="x", on_exit=RULES, budgets={"retries": 1})
-    task = task.model_copy(update={"counters": task.counters.model_copy(update=counters)})
+    task = task.copied({"counters": task.counters.copied(counters)})
     return verdict(task, 1, outcome, Backoff())
 
 

@@ -90,7 +90,7 @@ def test_the_golden_message_is_verified(check: SignatureCheck) -> None:
     assert (found.work.text, found.key.id) == (TEXT, ED25519_ID)
     task = Task.decode(golden())
     assert check.compare(task, found) is None
-    other = task.model_copy(update={"work": work_in(TEXT.replace("echo", "evil"))[0]})
+    other = task.copied({"work": work_in(TEXT.replace("echo", "evil"))[0]})
     refused = check.compare(other, found)
     assert refused is not None, "what is run is what was verified, wherever it came from"
     assert refused.reason is Reason.UNSIGNED
@@ -134,7 +134,7 @@ def test_what_is_refused(check: SignatureCheck, change: dict[str, Any], why: Rea
 
 def test_down_to_version_2(check: SignatureCheck) -> None:
     """Who strips the envelope strips the signature."""
-    plain = Task.decode(golden()).model_copy(update={"work": None})
+    plain = Task.decode(golden()).copied({"work": None})
     assert reason(check, plain.encode()) is Reason.UNSIGNED
 
 
@@ -421,7 +421,7 @@ def test_counters_and_date_are_beside_the_work() -> None:
     read = Task.decode(task.encode())
     assert (read.counters, read.generation, read.work) == (Counters(failures=1, ends=1), 1, task.work)
     assert read.budgets == Budgets()
-    assert read.fingerprint() != read.model_copy(update={"work": None}).fingerprint(), "unsigned, it might be refused"
+    assert read.fingerprint() != read.copied({"work": None}).fingerprint(), "unsigned, it might be refused"
 
 
 def test_a_program_signs(tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ def _signed(task: Task, folder: Path) -> bytes:
     path = folder / "own.key"
     key_named("ed25519", ED25519_ID).write_new(path)
     (signed,) = Signer(Settings(sign_key_file=path), "embedded", "demo").sign([task])
-    assert signed.model_copy(update={"work": None}) == task
+    assert signed.copied({"work": None}) == task
     assert Task.decode(signed.encode()) == signed
     return signed.encode()
 

@@ -44,7 +44,7 @@ def wire(**fields: object) -> bytes:
         (wire(command="a\0b"), "command: holds a NUL byte"),
         (wire(command=7), "command: "),
         (wire(argv=[]), "argv: "),
-        (wire(argv=[""]), "argv names no program"),
+        (wire(argv=[""]), "argv: names no program"),
         (wire(argv=["x", 1]), "argv.1: "),
         (wire(argv="x"), "argv: "),
         (wire(kwargs=[1]), "kwargs: "),

@@ -43,4 +43,4 @@ def test_a_grace_that_does_not_fit_names_the_number_to_change() -> None:
     settings = Settings(lock_lost_behavior="sigterm", lock_lost_grace=timedelta(seconds=30))
     with pytest.raises(ConfigurationError, match=r"JOBQ_LOCK_LOST_GRACE below 24s"):
         timing_for(timedelta(seconds=60), settings).check()
-    timing_for(timedelta(seconds=60), settings.model_copy(update={"lock_lost_grace": timedelta(seconds=23)})).check()
+    timing_for(timedelta(seconds=60), settings.copied({"lock_lost_grace": timedelta(seconds=23)})).check()

@@ -6,7 +6,8 @@ from typing import Any, Final, TypeVar
 
 from jobq.backend import DeadLetter
 from jobq.errors import MalformedTask
-from jobq.task import MAX_EPOCH, Task
+from jobq.formats.task_fields import MAX_EPOCH
+from jobq.task import Task
 from jobq_azure.storage.envelope import Envelope
 from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from jobq_azure.storage.queue_client import Message
@@ -77,7 +78,7 @@ class DeadLetterRecord:
 
 
 def _of_epoch(task: Task, epoch: int) -> Task:
-    return task.model_copy(update={"epoch": epoch})
+    return task.copied({"epoch": epoch})
 
 
 def folded(messages: Sequence[Message]) -> list[DeadLetterRecord]:

@@ -112,7 +112,7 @@ class StorageDelivery(BaseDelivery):
     async def _requeue(self, task: Task, delay: timedelta) -> None:
         """Put it back with another body in the same message, in one request (S6)."""
         if delay > LONGEST:  # hidden again in steps, by each that receives it too early
-            task = task.model_copy(update={"not_before": time.time() + delay.total_seconds()})
+            task = task.copied({"not_before": time.time() + delay.total_seconds()})
         content = self._envelope.holding(task)
         if size_of(content.text()) > MAX_TEXT_BYTES:
             await self._requeue_in_blob(task, content, _hidden(delay))

@@ -69,7 +69,7 @@ def spilled(task: Task, blob: str, beside: MessageNotes = NOTHING) -> MessageCon
 
 def changes_of(task: Task) -> dict[str, Any]:
     """Return the fields that requeues change, as they stand beside the name of a blob."""
-    return task.model_dump(mode="json", include=set(STATE), exclude_none=True)
+    return task.as_dict(STATE)
 
 
 def _ended(content: MessageContent) -> MessageContent | None:

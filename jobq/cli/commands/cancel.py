@@ -55,7 +55,7 @@ def cancel(
 
     async def work(backend: "Backend") -> int:
         from jobq.journal.filters import parsed  # noqa: PLC0415 - as above
-        from jobq.journal.store import journal_of  # noqa: PLC0415 - --help must not pay for pydantic
+        from jobq.journal.store import journal_of  # noqa: PLC0415 - --help must not pay for it
 
         journal = journal_of(backend)
         conditions = parsed(where, _FIELDS)

@@ -20,7 +20,7 @@ def config(changed: bool, as_json: bool) -> int:
 
     docs/configuration.md says what each accepts.
     """
-    from jobq.cli.configuration import explain  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
+    from jobq.cli.configuration import explain  # noqa: PLC0415 - `jobq --help` must not pay for it
     from jobq.run.spawn.choose_spawner import is_possible  # noqa: PLC0415 - as above
     from jobq.run.spawn.containment import try_here  # noqa: PLC0415 - as above
 
@@ -36,7 +36,7 @@ def config(changed: bool, as_json: bool) -> int:
                     "value": row.value,
                     "default": row.default,
                     "origin": row.origin,
-                    "accepts": row.accepts,
+                    "accepts": row.about.accepts,
                     "about": row.about.text,
                     **({"in_use": in_use.kind, "why": in_use.why} if row.name == "containment" else {}),
                 }

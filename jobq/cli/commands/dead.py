@@ -151,7 +151,7 @@ async def _find(backend: "Backend", id_: str) -> "DeadLetter | None":
 
 async def _attempts(backend: "Backend", id_: str) -> "list[Attempt]":
     """Return how its attempts ended, as far as there is a journal that knows."""
-    from jobq.journal.store import KeepsJournal  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.journal.store import KeepsJournal  # noqa: PLC0415 - --help must not pay for it
 
     journal = backend.journal if isinstance(backend, KeepsJournal) else None
     return [] if journal is None else await journal.attempts(id_)

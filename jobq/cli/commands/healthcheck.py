@@ -27,7 +27,7 @@ def healthcheck(file: str | None, max_age: object, as_json: bool) -> int:
     """
     from datetime import timedelta  # noqa: PLC0415 - for the type alone
 
-    path = file or os.environ.get(VARIABLE)  # not by `Settings`: pydantic would take most of a probe's time
+    path = file or os.environ.get(VARIABLE)  # not by `Settings`: it would take half of a probe's time
     if not path:
         raise ConfigurationError(
             f"no health file is named: set {VARIABLE} for the worker and for this command, or give --file"

@@ -39,7 +39,7 @@ def keys() -> None:
 @json_option
 def new(file: Path, hmac: bool, as_json: bool) -> int:
     """Write a new key to FILE, which nobody else can read, and print its id."""
-    from jobq.signing.keys import SigningKey  # noqa: PLC0415 - `jobq --help` must not pay for pydantic
+    from jobq.signing.keys import SigningKey  # noqa: PLC0415 - `jobq --help` must not pay for it
 
     key = SigningKey.new("hmac-sha256" if hmac else "ed25519")
     key.write_new(file)

@@ -116,7 +116,7 @@ def run(
         raise click.UsageError("which program? Write it after `--`: jobq QUEUE lease run NAME -- PROGRAM ARGS")
     if not wait and wait_at_most is not None:
         raise click.UsageError("--no-wait and --wait-at-most contradict each other")
-    settings = read_settings(stop_grace=stop_grace).model_copy(update={"restart": 0})
+    settings = read_settings(stop_grace=stop_grace).copied({"restart": 0})
     spec = spec_of(ctx, settings)
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq lease --help` needs none of it
 

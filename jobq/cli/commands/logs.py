@@ -48,7 +48,7 @@ def logs(ctx: click.Context, id_: str, attempt: int | None, follow: bool, log_di
         raise click.UsageError("--follow goes with the attempt that runs; leave out --attempt")
 
     async def work(backend: "Backend") -> int:
-        from jobq.journal.store import journal_of  # noqa: PLC0415 - --help must not pay for pydantic
+        from jobq.journal.store import journal_of  # noqa: PLC0415 - --help must not pay for it
 
         journal = journal_of(backend)
         (task_id,) = await whole_ids.of_tasks(backend, [id_])

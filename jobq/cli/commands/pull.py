@@ -58,7 +58,7 @@ def pull(
     """Run one task; see _HELP."""
     settings = read_settings(visibility_timeout=lease, quiet_output=quiet_output or None, **options)
     own = {"num_workers": 1, "idle_timeout": wait, "time_limit": None, "restart": 0, "max_consecutive_failures": 0}
-    settings = settings.model_copy(update=own)
+    settings = settings.copied(own)
     spec = spec_of(ctx, settings)
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq pull --help` needs none of it
 

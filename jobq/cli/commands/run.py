@@ -1,5 +1,6 @@
 """`jobq run`: options into settings, a queue and an input; the work is in `local_run`, what it keeps in `run_store`."""
 
+import os
 import shlex
 import sys
 import time
@@ -135,10 +136,16 @@ def run(
 
 
 def _settings(**options: Any) -> "Settings":
+    from jobq.settings import variable_of  # noqa: PLC0415 - `jobq run --help` needs none of it
+
     settings = read_settings(**options)
     # The person in front of it sees what fails, and decides: nothing is repeated, nothing ends early by itself.
-    own = {name: 0 for name in ("num_retries", "max_consecutive_failures") if name not in settings.model_fields_set}
-    return settings.model_copy(update={**own, "idle_timeout": _FOREVER, "time_limit": None, "restart": 0})
+    own = {
+        name: 0
+        for name in ("num_retries", "max_consecutive_failures")
+        if not (options.get(name) is not None or os.environ.get(variable_of(name)))
+    }
+    return settings.copied({**own, "idle_timeout": _FOREVER, "time_limit": None, "restart": 0})
 
 
 class _Run:

@@ -33,7 +33,7 @@ def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
     """
 
     async def work(backend: "Backend") -> int:
-        from jobq.journal.store import MOST_IDS, journal_of  # noqa: PLC0415 - --help must not pay for pydantic
+        from jobq.journal.store import MOST_IDS, journal_of  # noqa: PLC0415 - --help must not pay for it
 
         journal = journal_of(backend)
         asked = await whole_ids.of_tasks(backend, ids)

@@ -83,7 +83,7 @@ def _is_screen() -> bool:
 
 async def _look(backend: "Backend", before: TopSnapshot | None = None) -> TopSnapshot:
     """Look once; after the first time a fault is shown rather than raised: it may pass."""
-    from jobq.journal.store import KeepsJournal  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.journal.store import KeepsJournal  # noqa: PLC0415 - --help must not pay for it
 
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):

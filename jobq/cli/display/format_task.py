@@ -16,7 +16,7 @@ HIDDEN: Final = "(hidden)"
 
 
 def _task_in(body: bytes) -> "Task":
-    from jobq.task import Task  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.task import Task  # noqa: PLC0415 - --help must not pay for it
 
     return Task.decode(body)
 
@@ -48,7 +48,7 @@ def as_json(body: bytes, *, env: bool) -> dict[str, Any]:
     except MalformedTask as error:
         shown = visible_bytes(body[:_SHOWN_BYTES]) if env else f"(hidden: {len(body)} bytes)"
         return {"task": None, "error": str(error), "body": shown}
-    fields: dict[str, Any] = task.model_dump(mode="json", exclude_none=True)
+    fields: dict[str, Any] = task.copied({"work": None}).as_dict()
     if not env:
         fields["env"] = dict.fromkeys(task.env, HIDDEN)
     if task.work is not None and task.work.signatures:

@@ -59,7 +59,7 @@ class LocalRun:
         self.stopped_by: str | None = None
         self._backend = backend
         # The lists say what comes out of queues; these commands are the caller's own.
-        self._settings = settings.model_copy(update={"allow_commands": (), "allow_calls": (), "require_signed": "off"})
+        self._settings = settings.copied({"allow_commands": (), "allow_calls": (), "require_signed": "off"})
         self._feed = feed
         self._joblog = joblog
         self._stopping = Stopping()

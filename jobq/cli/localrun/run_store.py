@@ -38,7 +38,7 @@ async def temporary_queue(settings: Settings) -> AsyncIterator[Backend]:
 
     On Linux the folder goes as soon as the files in it are open, so that not even a SIGKILL leaves it behind.
     """
-    settings = settings.model_copy(update={"journal": "off"})  # nobody can read it once this has ended
+    settings = settings.copied({"journal": "off"})  # nobody can read it once this has ended
     folder = Path(tempfile.mkdtemp(prefix="jobq-run-"))  # mode 0700: commands may hold secrets
     removed = False
     try:

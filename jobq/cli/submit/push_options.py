@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def call_of(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
     """Return the function that is named, as click asks."""
     if text is not None:
-        from jobq.task import Task  # noqa: PLC0415 - `jobq push --help` must not pay for pydantic
+        from jobq.task import Task  # noqa: PLC0415 - `jobq push --help` must not pay for it
 
         try:
             Task.new(call=text)
@@ -88,7 +88,7 @@ def check_rules(rules: Sequence[str], text: str, settings: "Settings") -> None:
     from dataclasses import replace  # noqa: PLC0415 - --help must not pay for it
 
     from jobq.errors import InvalidSpec  # noqa: PLC0415 - as above
-    from jobq.formats.exit_rules import parse  # noqa: PLC0415 - --help must not pay for pydantic
+    from jobq.formats.exit_rules import parse  # noqa: PLC0415 - --help must not pay for it
     from jobq.spec import parse as parse_spec  # noqa: PLC0415 - as above
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 

@@ -1,6 +1,7 @@
 """What a callback that runs in this process knows of its task, and how it reaches the keeper of the lease."""
 
 import asyncio
+import copy
 
 from jobq.backend import Delivery
 from jobq.errors import LockLost
@@ -27,7 +28,7 @@ class TaskContext:
         self.id = task.id
         self.attempt = delivery.deliveries
         self.fencing_number = delivery.fencing
-        self.task = task.model_copy(deep=True)  # what a callback does to it must not travel on with a retry
+        self.task = copy.deepcopy(task)  # what a callback does to it must not travel on with a retry
         self.checkpoint = StoredCheckpoint.decode(delivery.checkpoint_value).value
         self.lock_lost_event = keeper.lock_lost_event
         self._keeper = keeper

@@ -109,7 +109,7 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
     except OSError as error:  # this machine is short of processes or memory
         raise ConfigurationError(f"the guardian could not be started: {error}") from error
     os.environ[FD_VARIABLE] = str(descriptor)
-    return settings.model_copy(update={"guardian_fd": descriptor})
+    return settings.copied({"guardian_fd": descriptor})
 
 
 def _check_proc() -> None:

@@ -70,7 +70,7 @@ def _task_of_bytes(more: int) -> Task:
 async def known_id_adds_no_task(bench: Bench) -> None:
     """S8: two pushes of one id, or two in one call, yield one task and the same answer."""
     one = task()
-    again = one.model_copy(update={"created": None, "trace_context": {"traceparent": "00-1-2-01"}})
+    again = one.copied({"created": None, "trace_context": {"traceparent": "00-1-2-01"}})
     assert await bench.backend.push([one, one]) == [one.id, one.id]
     assert await (await bench.handle()).push([again]) == [one.id]
     await bench.take_all(1)
@@ -80,12 +80,12 @@ async def known_id_adds_no_task(bench: Bench) -> None:
 async def other_payload_is_an_error_and_adds_none(bench: Bench) -> None:
     """S8: a known id with another payload is DuplicateTask, and none of the call's tasks is added."""
     (known,) = await bench.pushed()
-    other = known.model_copy(update={"command": "false"})
+    other = known.copied({"command": "false"})
     with raises(DuplicateTask, "the same id with another command"):
         await bench.backend.push([task(), other, task()])
     twin = task()
     with raises(DuplicateTask, "two payloads of one id in one call"):
-        await bench.backend.push([twin, twin.model_copy(update={"command": "false"})])
+        await bench.backend.push([twin, twin.copied({"command": "false"})])
     (delivery,) = await bench.take_all(1)
     assert delivery.task.in_epoch(known.epoch) == known, "the first payload stays"
 
@@ -117,7 +117,7 @@ async def purged_and_cleared_ids_are_free(bench: Bench) -> None:
     assert await bench.backend.purge_dead([first.id]) == [first.id]
     (second,) = await bench.pushed()
     assert await bench.backend.clear() == 1
-    await bench.backend.push([each.model_copy(update={"command": "false"}) for each in (first, second)])
+    await bench.backend.push([each.copied({"command": "false"}) for each in (first, second)])
     assert {each.task.command for each in await bench.take_all(2)} == {"false"}
 
 

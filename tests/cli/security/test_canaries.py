@@ -4,14 +4,13 @@ import os
 from pathlib import Path
 
 from jobq.run.process.environment import CREDENTIALS
-from jobq.settings import About, Settings
+from jobq.setting_kinds import Setting
+from jobq.settings import Settings
 from tests.cli.conftest import Jobq
 
 CANARY = "canary-0f6d1c"
 SECRET_SETTINGS = [
-    f"JOBQ_{name.upper()}"
-    for name, field in Settings.model_fields.items()
-    if any(isinstance(about, About) and about.is_secret for about in field.metadata)
+    f"JOBQ_{name.upper()}" for name, field in Settings.FIELDS.items() if isinstance(field, Setting) and field.is_secret
 ]
 ADDRESSES = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "ALL_PROXY", "OTEL_EXPORTER_OTLP_ENDPOINT"]
 

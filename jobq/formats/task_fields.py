@@ -1,0 +1,137 @@
+"""What the fields of a task may hold: each check returns what is kept, and raises ValueError for what is refused."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from jobq.formats import checked, exit_rules, task_ids, wire_v3
+from jobq.formats.checked import FieldError, integer, kind_of, number
+
+_MOST: Final = 2**31 - 1
+MAX_EPOCH: Final = 2**53 - 1  # what every reader of JSON can count to
+_MOST_RULES: Final = 32
+count: Final = integer(0, _MOST)
+epoch: Final = integer(0, MAX_EPOCH)
+priority: Final = integer(-(2**31), _MOST)
+
+
+def text(value: Any) -> str:
+    """A text that a program can be given."""
+    found = checked.text(value)
+    # execve ends strings at NUL: a command with one would run as something else, or not at all.
+    if "\0" in found:
+        raise ValueError("holds a NUL byte")
+    if not found.isascii():
+        try:
+            found.encode()
+        except UnicodeEncodeError:  # bytes that Python has read as lone surrogates, which JSON cannot hold
+            raise ValueError("holds bytes that are not UTF-8") from None
+    return found
+
+
+def filled(value: Any) -> str:
+    """A text that is not empty."""
+    if value == "":
+        raise ValueError("is empty")
+    return text(value)
+
+
+def variables(value: Any) -> dict[str, str]:
+    """Environment variables, or what is as good."""
+    for name, held in mapping(value).items():
+        try:
+            if not text(name) or "=" in name:
+                raise ValueError("is not the name of an environment variable")
+            text(held)
+        except ValueError as error:
+            raise FieldError(str(error), str(name)) from None
+    return dict(value)
+
+
+def argv(value: Any) -> tuple[str, ...]:
+    """A program and its arguments."""
+    words = _array(value, text)
+    if not words or not words[0]:
+        raise ValueError("names no program")
+    return words
+
+
+def rules(value: Any) -> tuple[str, ...]:
+    """Exit rules."""
+    found = _array(value, _rule)
+    if len(found) > _MOST_RULES:
+        raise ValueError(f"has {len(found)} rules, at most {_MOST_RULES} are taken")
+    return found
+
+
+def identifier(value: Any) -> str:
+    """The id of a task."""
+    found = checked.text(value)
+    if not task_ids.VALID.fullmatch(found):
+        raise ValueError("must be 1 to 100 letters, digits or ._:@+=- and begin with a letter or digit")
+    return found
+
+
+def function(value: Any) -> str:
+    """The name of a function that can be imported."""
+    found = checked.text(value)
+    module, colon, name = found.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ValueError("must name a function as package.module:function")
+    return found
+
+
+def seconds(value: Any) -> float:
+    """A time span."""
+    found = number(value)
+    if found <= 0:
+        raise ValueError("is not more than 0 seconds")
+    return found
+
+
+def moment(value: Any) -> float:
+    """A wall time."""
+    found = number(value)
+    if not 0 <= found <= wire_v3.FAR_FUTURE_SECONDS:
+        raise ValueError("is not a time in seconds since 1970")
+    return found
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """What JSON calls an object."""
+    if not isinstance(value, dict):
+        raise ValueError(f"is {kind_of(value)}, not an object")
+    return value
+
+
+def signed(value: Any) -> wire_v3.Work:
+    """What a producer has signed; a message has it under no name."""
+    if not isinstance(value, wire_v3.Work):
+        raise ValueError("unknown field")
+    return value
+
+
+def odd_for_json(value: object) -> str:
+    """Return what within a value would arrive as something else, such as a tuple or a number as a name; or nothing."""
+    if isinstance(value, dict):
+        odd = next((name for name in value if not isinstance(name, str)), None)
+        return f"the name {odd!r:.50}" if odd is not None else odd_for_json(list(value.values()))
+    if isinstance(value, list):
+        return next(filter(None, map(odd_for_json, value)), "")
+    return "" if value is None or isinstance(value, str | bool | int | float) else f"a {type(value).__name__}"
+
+
+def _array(value: Any, check: Callable[[Any], str]) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"is {kind_of(value)}, not an array of strings")
+    for index, item in enumerate(value):
+        try:
+            check(item)
+        except ValueError as error:
+            raise FieldError(str(error), str(index)) from None
+    return tuple(value)
+
+
+def _rule(value: Any) -> str:
+    found = checked.text(value)
+    exit_rules.parse(found)
+    return found

@@ -1,0 +1,151 @@
+"""What kinds of values settings take, and what is told of a setting beside its value."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from jobq.files.location import checked_place
+from jobq.formats import durations, sizes
+from jobq.formats.checked import Field
+from jobq.formats.checked import text as checked_text
+
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"", "0", "false", "no", "off"})
+_LEAST_LIMIT_BYTES: Final = 1024 * 1024  # less is a unit left out: no program runs in it
+
+
+class Setting(Field):
+    """A setting: what may be written, and what it is for, shown by `jobq config` and in docs/configuration.md.
+
+    Attributes:
+        text: what it decides.
+        unset: what happens when it has no value.
+        accepts: what may be written.
+        is_secret: its value is never shown.
+        audience: "users", or "tests" and "jobq" for what is set by these alone.
+    """
+
+    __slots__ = ("accepts", "audience", "is_secret", "text", "unset")
+
+    def __init__(
+        self, kind: "SettingKind", text: str, default: Any, *, unset: str, accepts: str, is_secret: bool, audience: str
+    ) -> None:
+        super().__init__(kind.read, default, None, is_shown=not is_secret)
+        self.text = text
+        self.unset = unset
+        self.accepts = accepts or kind.accepts
+        self.is_secret = is_secret
+        self.audience = audience
+
+
+class SettingKind:
+    """What values a setting takes.
+
+    Args:
+        read: returns the value, from a variable's text or as a program gives it; raises ValueError.
+        accepts: what may be written.
+    """
+
+    __slots__ = ("accepts", "read")
+
+    def __init__(self, read: Callable[[Any], Any], accepts: str) -> None:
+        self.read = read
+        self.accepts = accepts
+
+
+def setting(
+    kind: SettingKind,
+    text: str,
+    *,
+    default: Any = None,
+    unset: str = "",
+    accepts: str = "",
+    is_secret: bool = False,
+    audience: Literal["users", "tests", "jobq"] = "users",
+) -> Any:
+    """Declare a setting; see `Setting`."""
+    return Setting(kind, text, default, unset=unset, accepts=accepts, is_secret=is_secret, audience=audience)
+
+
+def one_of(*words: str) -> SettingKind:
+    """Return the kind of a setting that is one of some words."""
+    accepts = ", ".join(words)
+
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"{value!r} is none of {accepts}")
+        return str(value)
+
+    return SettingKind(read, accepts)
+
+
+def count(least: int, most: int | None = None) -> SettingKind:
+    """Return the kind of a setting that is a whole number."""
+    accepts = f"a number from {least}" if most is None else f"a number from {least} to {most}"
+
+    def read(value: Any) -> int:
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if type(number) is not int or number < least or (most is not None and number > most):
+            raise ValueError(f"{value!r:.100} is not {accepts}")
+        return number
+
+    return SettingKind(read, accepts)
+
+
+def _duration(value: Any) -> timedelta:
+    if isinstance(value, str):
+        return durations.parse(value)
+    if not isinstance(value, timedelta):
+        raise ValueError(f"{value!r:.100} is no time span, such as timedelta(minutes=5) or '5m'")
+    return value
+
+
+def _size(value: Any) -> int:
+    found = sizes.parse(value) if isinstance(value, str) else value
+    if type(found) is not int or found < 1:
+        raise ValueError(f"{value!r:.100} is not a size of one byte or more, such as 512M or 2G")
+    return found
+
+
+def _memory_limit(value: Any) -> int:
+    found = _size(value)
+    if found < _LEAST_LIMIT_BYTES:
+        raise ValueError(f"{sizes.show(found)} is too little for any program; was a unit left out, as in {found}M?")
+    return found
+
+
+def _switch(value: Any) -> bool:
+    word = value.strip().lower() if isinstance(value, str) else value
+    if isinstance(word, bool):
+        return word
+    if word not in _TRUE | _FALSE:
+        raise ValueError(f"{value!r} is neither on (1, true, yes) nor off (0, false, no)")
+    return word in _TRUE
+
+
+def _journal(value: Any) -> str:
+    found = checked_text(value).strip()
+    if found in ("auto", "off", "tables") or (found.startswith("tables://") and found != "tables://"):
+        return found.rstrip("/")
+    raise ValueError(f"{value!r} is no place for a journal: auto, off, tables, or tables://ACCOUNT")
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+    return tuple(checked_text(word) for word in value)
+
+
+text: Final = SettingKind(checked_text, "a text")
+path: Final = SettingKind(Path, "a path")
+duration: Final = SettingKind(_duration, "a duration: 90s, 10m, 1h30m")
+size: Final = SettingKind(_size, "a size: 512M, 2G")
+memory_limit: Final = SettingKind(_memory_limit, "a size: 512M, 2G")
+switch: Final = SettingKind(_switch, "on, off")
+words: Final = SettingKind(_words, "words, separated by commas")
+place: Final = SettingKind(lambda value: checked_place(checked_text(value)), "a folder, or az://ACCOUNT/CONTAINER")
+journal_place: Final = SettingKind(_journal, "auto, off, tables or tables://ACCOUNT")
