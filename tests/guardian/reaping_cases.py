@@ -101,21 +101,6 @@ def hopeless_until_reaped() -> None:
     assert not guarded._hopeless
 
 
-def user_that_is_anothers_by_now() -> None:
-    """A start that failed has given its user back before its end: that kills nothing of who runs as it since (S11)."""
-    guarded, killed = Tasks(None), list[int]()
-    setattr(guarded._system, "kill_all_of_user", killed.append)  # noqa: B010 - nobody is to die of this
-    failed, running = _expected(guarded, lambda: None), _expected(guarded, signal.pause, 2)
-    failed.own_user = running.own_user = 61200
-    _await_zombie(failed.pid)
-    guarded.reap()
-    assert killed == []
-    os.kill(running.pid, signal.SIGKILL)
-    _await_zombie(running.pid)
-    guarded.reap()
-    assert killed == [61200]
-
-
 def _child(program: Callable[[], object]) -> int:
     pid = os.fork()
     if pid == 0:
@@ -152,7 +137,6 @@ CASES: Final = {
         group_of_a_stray,
         strays_of_a_neighbour,
         hopeless_until_reaped,
-        user_that_is_anothers_by_now,
     )
 }
 

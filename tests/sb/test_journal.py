@@ -13,6 +13,7 @@ import pytest
 
 from jobq.cli.submit.already_there import known_ids
 from jobq.errors import BackendUnavailable, LockLost, MalformedTask, SettlementUnknown
+from jobq.fencing import FencingNumber
 from jobq.journal.records import TaskState
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
@@ -24,6 +25,7 @@ from jobq.testing.service_bus.message import State
 from jobq_azure.service_bus.rest_client import Outgoing
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
+from jobq_azure.table_journal.checkpoints import Claim
 from jobq_azure.table_journal.client import Verb, Write
 from jobq_azure.table_journal.delivery import claim_of
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
@@ -425,6 +427,24 @@ async def test_a_wish_reaches_a_worker(stage: Stage, azurite: Azurite) -> None:
     assert worker.returncode == 0, (out, err)
     assert await state(queue, waits.id) == await state(queue, runs.id) == "canceled"
     assert await queue.journal.output(runs.id) == (1, "out\n")
+
+
+async def test_s9_an_end_forgets_no_later_checkpoint_of_its_own_task(stage: Stage, azurite: Azurite) -> None:
+    """An original that ran beside its copy ends: what the copy has saved under a higher number stays."""
+    queue, _ = await _journaled(stage, azurite)
+    kept = queue._checkpoints
+    assert kept is not None
+    original, copy = (
+        Claim(id="t", life="life", fencing=FencingNumber(1, number, number + 2), origin="17") for number in (0, 1)
+    )
+    await kept.save(original, "old", 1)
+    await kept.save(copy, "new", 1)
+    kept.forget(original)
+    await written(queue)
+    assert len(await _checkpoints(queue)) == 1
+    kept.forget(copy)
+    await written(queue)
+    assert await _checkpoints(queue) == []
 
 
 async def test_what_was_pushed_before_is_not_known_by_its_journal(tmp_path: Path, azurite: Azurite) -> None:

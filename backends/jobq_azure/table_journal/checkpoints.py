@@ -126,12 +126,20 @@ class Checkpoints:
         raise BackendUnavailable(f"{self._wire.place}: the checkpoint of {held.id} is written by another, too")
 
     def forget(self, held: Claim) -> None:
-        """Delete it, some time: its task has ended; not what a later task keeps that was made of the same `Task`."""
+        """Delete it, some time: its task has ended.
+
+        Not what a later task keeps that was made of the same `Task`, nor what a later delivery of this one has saved:
+        an original that ran beside its copy may end first (S9).
+        """
         note = fixed(self._queue, rows.checkpoint_key(held.id, held.life), {}, Verb.DELETE, spare=True)
 
         async def look() -> None:
             row = await self._wire.get(self._queue, note.row)
-            is_ours = row is not None and (not held.origin or row.get("Origin", held.origin) == held.origin)
+            is_ours = (
+                row is not None
+                and (not held.origin or row.get("Origin", held.origin) == held.origin)
+                and rows.fencing_in(row["Fencing"]) <= held.fencing
+            )
             note.etag = str(row["odata.etag"]) if row is not None else ""
             note.make = lambda: {} if is_ours else None
 

@@ -266,8 +266,8 @@ class Guardian:
             if leader.status >= 0:
                 # It ended before its start was reported: the order is started or failed, then ended.
                 self._starts.report(leader)
-            if leader.ended is not None and not leader.failed:
-                self._send(leader.ended)
+            if leader.ended is not None:
+                self._send(leader.failure or leader.ended)
 
     def _send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         if not self._connected:

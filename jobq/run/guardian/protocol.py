@@ -22,7 +22,7 @@ Guardian to worker, one descriptor with a handle:
     pong                          whatever it says is as good a sign of life; this is for when it has nothing to say
     started id, pid, handle       handle = true: a descriptor comes along, the leader's pidfd, so that the worker can
             kill by itself; false: the leader has ended meanwhile, or no descriptor was left
-    failed  id, errno, at         nothing was started; at = "cwd" or "program"
+    failed  id, errno, at         nothing was started, and nothing is left of the try; at = "cwd" or "program"
     ended   id, code or signal, cpu_seconds, max_rss_bytes (or null), killed ("", "asked", "deadline"), survivors
             the tree is dead and reaped; survivors counts processes that not even SIGKILL could end in time
 

@@ -94,8 +94,8 @@ class Starts:
         self._poll.unregister(leader.status)
         failure = self._tasks.started(leader)
         if failure is not None:
-            leader.failed = True
-            self._send({"op": "failed", "id": leader.id, "errno": failure[1], "at": failure[0]})
+            # Told when it is reaped: its user is free then, and what runs as that is killed no more (S11).
+            leader.failure = {"op": "failed", "id": leader.id, "errno": failure[1], "at": failure[0]}
             return
         handle: tuple[int, ...] = ()
         if leader.ended is None:  # else its number is not its own any more (P4)

@@ -19,7 +19,7 @@ class TaskProcess:
         armed: whether it is our child and leads its own session; only then its number is signalled.
         deadline: boottime in seconds by which the tree must be dead; None = no deadline.
         killed: "", "asked" or "deadline".
-        failed: nothing was executed, and that was reported; its end is not reported again.
+        failure: what to report in place of its end, since nothing was executed; None = it was, or is not known yet.
         ended: what to report once the tree is swept; None until the leader is reaped.
         sweep_until: time of the `RunningClock` at which waiting for survivors ends: nothing dies while the machine is
             suspended, and nothing that falls to the guardian is killed while that is stopped.
@@ -35,7 +35,7 @@ class TaskProcess:
         self.armed = pid != 0
         self.deadline = deadline
         self.killed = ""
-        self.failed = False
+        self.failure: Message | None = None
         self.ended: Message | None = None
         self.sweep_until = 0.0
         self.foreign = 0

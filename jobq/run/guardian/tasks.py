@@ -248,9 +248,7 @@ class Tasks:
             leader.foreign = self._foreign  # found before it was last known to live, when its own were still below it
             leader.ended = ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
             self._inits.discard(leader.init)
-            # A start that failed has given its user back already, and another task may run as that (S11).
-            others = (each.own_user for each in self._by_pid.values() if each is not leader)
-            if leader.own_user and leader.own_user not in others:
+            if leader.own_user:
                 with contextlib.suppress(OSError):  # no process for it: the next attempt of that user begins with it
                     self._system.kill_all_of_user(leader.own_user)
             del self._by_pid[pid]

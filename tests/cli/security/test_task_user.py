@@ -175,6 +175,30 @@ asyncio.run(main())
     assert (done.returncode, done.stdout) == (0, "succeeded succeeded succeeded succeeded 4\n"), done.stderr
 
 
+def test_s11_a_start_that_fails_beside_others_of_the_range_harms_none(jobq: Jobq) -> None:
+    """Its user is another worker's only when nothing of it is left to be killed; who finds none free waits for one."""
+    code = """
+import asyncio
+from jobq.queue import connect
+from jobq.task import Task
+
+async def main():
+    async with connect("bad") as bad, connect("good") as good:
+        await bad.push([Task.new(argv=["/nonexistent/program"], budgets={"crashes": 0}) for _ in range(300)])
+        await good.push([Task.new(command="sleep 0.02") for _ in range(100)])
+        worker = asyncio.create_task(bad.worker(num_workers=8))
+        print(await good.worker(num_workers=4))
+        worker.cancel()
+
+asyncio.run(main())
+"""
+    environment = {**jobq.environment, "JOBQ_TASK_USER": f"{FIRST}-{FIRST + 8}", "JOBQ_MAX_CONSECUTIVE_FAILURES": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=jobq.folder, capture_output=True, text=True, check=False
+    )
+    assert "succeeded=100, failed=0, dead_lettered=0, given_back=0, lost=0" in done.stdout, done.stderr
+
+
 def test_s11_a_child_that_was_forked_does_not_share_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
     """It inherits what the program knows of its range, and none of its locks."""
     monkeypatch.setattr(task_user, "_ranges", {})
