@@ -116,17 +116,17 @@ class HttpBackend:
         now = time.monotonic()
         length = lease or _CAPABILITIES.default_lease
         self._former = {key: claim for key, claim in self._former.items() if claim[0] > now}
-        key, former = str(uuid.uuid4()), list(self._former)[-_MOST_FORMER:]
+        # One claim alone asks for what a former one holds: two would take it over from each other (S4).
+        key, former = str(uuid.uuid4()), {each: self._former.pop(each) for each in list(self._former)[-_MOST_FORMER:]}
         asked = {
             "max_tasks": max_tasks,
             "lease_seconds": length.total_seconds(),
             "wait_seconds": wait,
             "key": key,
-            "former": former,
+            "former": list(former),
             "raw": True,
         }
-        # Until it is answered this may have claimed: so it is with a call that is cancelled, or whose answer is lost.
-        self._former[key] = now + wait + _CLAIM_SECONDS + length.total_seconds(), max_tasks
+        held = {**former, key: (now + wait + _CLAIM_SECONDS + length.total_seconds(), max_tasks)}
         try:
             answer = await self._connection.request(
                 "POST", "/api/tasks/next", asked, query=self._query, seconds=wait + _CLAIM_SECONDS
@@ -134,9 +134,12 @@ class HttpBackend:
         except NoAnswer as error:
             self._most = max(1, max_tasks // 2)
             raise unavailable(error) from None
+        else:
+            # What the former ones hold is given first, as far as it fits.
+            held = former if len(answer["tasks"]) == max_tasks else {}
+        finally:  # without an answer it may have claimed: also where the call was cancelled
+            self._former |= held
         found = [_claimed(each) for each in answer["tasks"]]
-        for each in (key, *(former if len(found) < max_tasks else ())):
-            self._former.pop(each, None)
         if len(found) == self._most:
             self._most = min(_MOST_CLAIMED, self._most + 1)
         return [

@@ -290,7 +290,7 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
         "P7: a start that failed is told to have ended, too",
         _GUARDIAN,
-        "            if leader.ended is not None and not leader.failed:\n",
-        "            if leader.ended is not None:\n",
+        "                self._send(leader.failure or leader.ended)\n",
+        "                self._send(leader.failure or leader.ended)\n                self._send(leader.ended)\n",
     ),
 )

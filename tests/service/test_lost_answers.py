@@ -83,6 +83,27 @@ async def test_a_claim_is_found_by_the_next_one(near: HttpBackend, far: HttpBack
     await delivery.settle(Complete(TaskResult()))
 
 
+async def test_several_receivers_of_one_handle_take_nothing_from_each_other(near: HttpBackend) -> None:
+    """S4: a poll that waits, or whose answer is on its way, is no former one; each task goes to one of them, once."""
+    pushed = [f"t{number}" for number in range(40)]
+    received: list[str] = []
+
+    async def receive() -> None:
+        while len(received) < len(pushed):
+            for held in await near.receive(2, LEASE, timedelta(seconds=0.5)):
+                received.append(held.id)
+                await asyncio.sleep(0.01)
+                await held.settle(Complete(TaskResult(exit_code=0)))
+
+    async def push() -> None:
+        for id_ in pushed:
+            await near.push([Task.new(command="true", id=id_)])
+            await asyncio.sleep(0.02)
+
+    await asyncio.gather(push(), *(receive() for _ in range(4)))
+    assert sorted(received) == sorted(pushed)
+
+
 async def test_a_verb_gives_up_in_time(far: HttpBackend, proxy: TcpProxy) -> None:
     """A black hole holds a renewal up no longer than the keeper waits for one attempt."""
     await far.push([Task.new(command="true")])

@@ -133,13 +133,13 @@ def refusal(task: Task, deliveries: int) -> MoveToDeadLetters | None:
     )
 
 
-def unburied(task: Task, verdict: MoveToDeadLetters) -> Requeue | None:
+def unburied(task: Task, deliveries: int, verdict: MoveToDeadLetters) -> Requeue | None:
     """Return the verdict that puts back a task which cannot be buried: its next delivery only buries it (S7).
 
     Without a record each such end would count as a crash, and the task would run again, without a retry of its own.
     None where there is nothing to record: it is no task, it was recorded before, or its crashes refuse it already.
     """
-    if verdict.reason in {Reason.MALFORMED, Reason.CRASHED} or _is_given_up(task):
+    if verdict.reason == Reason.MALFORMED or refusal(task, deliveries + 1) is not None:
         return None
     beyond = task.budgets.retries + 1 - task.counters.failures
     return Requeue(task.counters.raised(failures=beyond), _BURIED_LATER)

@@ -137,7 +137,7 @@ async def _record(
 ) -> None:
     """Put back what cannot be buried, with its end recorded: it must not run again for that (S7)."""
     try:
-        record = unburied(delivery.task, verdict)
+        record = unburied(delivery.task, delivery.deliveries, verdict)
         if record is not None and await settle_as(record) is Settled.YES:
             _log.error("task %s is put back and will not run again: it waits for its burial", delivery.id)
     except MalformedTask as fault:  # it has no room for one more count

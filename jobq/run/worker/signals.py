@@ -4,13 +4,26 @@ SIGTERM and SIGHUP stop; SIGINT stops, the second time at once; SIGUSR1 drains.
 """
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Final
 
 from jobq.run.process import OBEYED
 from jobq.run.stopping import Stopping
+
+_listeners: Final[list[Callable[[signal.Signals], None]]] = []  # of the main thread, whose loop all signals come to
+_former: Final = ExitStack()  # gives them back
+
+
+def _forget() -> None:
+    _listeners.clear()
+    _former.pop_all()
+
+
+os.register_at_fork(after_in_child=_forget)  # a child's workers take the signals anew
 
 
 class SignalHeard:
@@ -44,21 +57,43 @@ def heard_by(stopping: Stopping) -> Iterator[SignalHeard]:
 
 @contextmanager
 def obeying(on_signal: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call this for each signal that a worker obeys, on the event loop; nothing arrives outside the main thread."""
+    """Call this for each signal that a worker obeys, on the event loop; nothing arrives outside the main thread.
+
+    Several workers of one program hear each signal; the last that leaves gives the signals back.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in OBEYED}
-    for number in OBEYED:
-        loop.add_signal_handler(number, on_signal, number)
-    # The guardian starts us with these blocked; what came since then arrives now.
-    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)
+    if not _listeners:
+        _former.callback(_take())
+    _listeners.append(on_signal)
     try:
         yield
     finally:
+        _listeners.remove(on_signal)
+        if not _listeners:
+            _former.close()
+
+
+def _take() -> Callable[[], None]:
+    """Have the signals called out to all listeners; return what gives them back."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in OBEYED}
+    for number in OBEYED:
+        loop.add_signal_handler(number, _call_out, number)
+    # The guardian starts us with these blocked; what came since then arrives now.
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)
+
+    def give_back() -> None:
         # Blocked again where they were: what comes now is too late to change anything, the exit code least of all.
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number in OBEYED:
             loop.remove_signal_handler(number)
             signal.signal(number, before[number])
+
+    return give_back
+
+
+def _call_out(number: signal.Signals) -> None:
+    for on_signal in _listeners:
+        on_signal(number)

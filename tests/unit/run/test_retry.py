@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -172,9 +173,10 @@ def test_backoff_doubles_to_its_bound_with_full_jitter() -> None:
     failures=st.integers(0, 4),
     preemptions=st.integers(0, 4),
     lost=st.integers(0, 4),
+    start_failed=st.booleans(),
 )
 def test_what_is_given_up_never_starts_again_though_nobody_can_bury_it(
-    kind: OutcomeKind, failures: int, preemptions: int, lost: int
+    kind: OutcomeKind, failures: int, preemptions: int, lost: int, start_failed: bool
 ) -> None:
     """S7: it is put back with its end recorded, or its crashes refuse it by themselves."""
     ends = failures + preemptions
@@ -182,13 +184,13 @@ def test_what_is_given_up_never_starts_again_though_nobody_can_bury_it(
         failures=min(failures, 3), preemptions=min(preemptions, 2), ends=ends
     )
     deliveries = 1 + ends + lost
-    told = verdict(task, deliveries, outcome(kind), BACKOFF)
+    told = verdict(task, deliveries, replace(outcome(kind), start_failed=start_failed), BACKOFF)
     if isinstance(told, MoveToDeadLetters) and refusal(task, deliveries) is None:
-        record = unburied(task, told)
+        record = unburied(task, deliveries, told)
         again = task if record is None else task.counted(record.counters)
         refused = refusal(again, deliveries + 1)
         assert refused is not None
-        assert unburied(again, refused) is None, "it is recorded once"
+        assert unburied(again, deliveries + 1, refused) is None, "it is recorded once"
         check_counters(again, deliveries + 1)
         assert refusal(again.redriven(deliveries=deliveries + 1), deliveries + 2) is None
     elif isinstance(told, Requeue) and refusal(task, deliveries) is None:

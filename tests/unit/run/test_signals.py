@@ -58,6 +58,22 @@ async def test_the_second_ctrl_c_ends_the_grace(heard: tuple[SignalHeard, Stoppi
     await told(signal.SIGINT, stopping.at_once.is_set)
 
 
+@pytest.mark.parametrize("first_to_leave", [0, 1])
+async def test_several_workers_of_a_program_hear_a_signal_and_the_last_gives_it_back(first_to_leave: int) -> None:
+    """The later one took it alone, and left it to nobody at its end: SIGTERM ended the other one no more."""
+    before = signal.getsignal(signal.SIGTERM)
+    both = [Stopping(), Stopping()]
+    entered = [heard_by(stopping) for stopping in both]
+    for each in entered:
+        each.__enter__()
+    await told(signal.SIGUSR1, lambda: all(stopping.receiving.is_set() for stopping in both))
+    entered[first_to_leave].__exit__(None, None, None)
+    await told(signal.SIGTERM, both[1 - first_to_leave].working.is_set)
+    assert not both[first_to_leave].working.is_set()
+    entered[1 - first_to_leave].__exit__(None, None, None)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 async def test_what_was_blocked_is_heard_on_entering_and_blocked_again_after() -> None:
     """The guardian starts a worker with them blocked; what comes at its very end must not change its exit code."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)
