@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from jobq.backend import Backend
-from jobq.entry_points import registered, registered_names
+from jobq.entry_points import load, registered, registered_names
 from jobq.errors import BackendMissing, ConfigurationError, InvalidSpec
 from jobq.settings import Settings
 
@@ -135,14 +135,14 @@ def resolve(text: str, settings: Settings) -> Backend:
     if found is None:
         raise BackendMissing(_unknown_scheme(spec, registered_names(ENTRY_POINT_GROUP)))
     try:
-        connect: Connect = found.load()
+        connect: Connect = load(found)
     except ModuleNotFoundError as error:
         if extra := _EXTRA_OF.get(spec.scheme):
             raise BackendMissing(
                 f"{spec.scheme}:// needs the package {error.name!r}; install it with: pip install 'jobq[{extra}]'"
             ) from error
         raise BackendMissing(
-            f"the backend for {spec.scheme}:// ({found.value}) needs the package {error.name!r}, which is"
+            f"the backend for {spec.scheme}:// ({found}) needs the package {error.name!r}, which is"
             " not installed; its own documentation names the extra"
         ) from error
     if settings.journal.startswith("tables") and spec.scheme in _OWN_JOURNAL:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import compress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
@@ -36,12 +36,14 @@ from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
 from jobq_sqlite.examination import findings
 from jobq_sqlite.journal import SqliteJournal
-from jobq_sqlite.leases import SqliteLeases
 from jobq_sqlite.open_file import OpenFile, StoreFile
 from jobq_sqlite.push_sql import NewRow
 from jobq_sqlite.task_sql import ClaimedRow, NothingReady, Now
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from jobq_sqlite.leases import SqliteLeases
+
 _CAPABILITIES: Final = replace(DATABASE, shares_machine=True)
 _FORGET_SECONDS: Final = 0.25  # a worker forgets faster than it can complete
 _log: Final = logging.getLogger(__name__)
@@ -95,8 +97,10 @@ class SqliteBackend:
         return _CAPABILITIES
 
     @property
-    def leases(self) -> SqliteLeases:
+    def leases(self) -> "SqliteLeases":
         """The named leases of this queue, in the same file."""
+        from jobq_sqlite.leases import SqliteLeases  # noqa: PLC0415 - few commands need them
+
         return SqliteLeases(self.name, lambda create: self._opened(create=create), self._opened_to_read)
 
     @property

@@ -1,7 +1,6 @@
 """What `jobq check` asks of the embedded queue: whether its file lies where it is safe, and is its owner's alone."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
@@ -27,6 +26,8 @@ async def findings(path: Path) -> AsyncIterator[Finding]:
 
 
 def _all(path: Path) -> list[Finding]:
+    import shutil  # noqa: PLC0415 - a start must not pay for it
+
     kind, room = _file_system(path.resolve().parent), shutil.disk_usage(path.resolve().parent).free
     is_shared = kind in _SHARED or kind.startswith("fuse.")
     advice = "keep the file on a disk of this machine; for several machines there is `jobq serve`" if is_shared else ""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -268,7 +267,7 @@ def _user_version(database: sqlite3.Connection) -> int:
 
 
 def _statements_of(file: str) -> list[str]:
-    text = files("jobq_sqlite").joinpath(file).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
     bare = "\n".join(line.partition("--")[0] for line in text.splitlines())
     found, begun = [], ""
     for part in bare.split(";")[:-1]:

@@ -7,7 +7,7 @@ core imports no Azure.
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
-from jobq.entry_points import registered
+from jobq.entry_points import load, registered
 from jobq.errors import BackendMissing, ConfigurationError
 from jobq.files.location import checked_place, container_in, is_container
 from jobq.settings import Settings
@@ -76,7 +76,7 @@ def place_at(text: str, settings: Settings) -> FileStore:
     container_of = registered(ENTRY_POINT_GROUP, "az")
     if container_of is None:
         raise BackendMissing("no package here serves containers of blobs; run: pip install --force-reinstall jobq")
-    connect: Any = container_of.load()
+    connect: Any = load(container_of)
     account, suffix, container, prefix = container_in(text)
     place: FileStore = connect(account, container, prefix, suffix, settings)
     return place

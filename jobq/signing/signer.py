@@ -6,8 +6,6 @@ Both are named by the settings with which the queue was opened. Work that is sig
 import base64
 import binascii
 import json
-import shlex
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -18,7 +16,6 @@ from jobq.errors import ConfigurationError
 from jobq.formats.exit_rules import queues_of
 from jobq.formats.wire_v3 import STATE, Signature, pre_authentication_encoding, work_in
 from jobq.settings import Settings, user_home
-from jobq.signing.keys import SigningKey
 from jobq.spec import EMBEDDED, QueueSpec, origin_of
 from jobq.task import Task
 
@@ -38,6 +35,8 @@ class Signer:
     """
 
     def __init__(self, settings: Settings, location: str, queue: str) -> None:
+        from jobq.signing.keys import SigningKey  # noqa: PLC0415 - pydantic is for those who sign
+
         self._settings = settings
         self._location = location
         self._queue = queue
@@ -79,6 +78,9 @@ class Signer:
         if self._key is not None:
             return [self._key.sign(message) for message in messages]
         assert self._settings.sign_command is not None
+        import shlex  # noqa: PLC0415 - for those who have such a program
+        import subprocess  # noqa: PLC0415 - as above
+
         lines = b"".join(base64.b64encode(message) + b"\n" for message in messages)
         try:
             program = shlex.split(self._settings.sign_command)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from jobq.entry_points import registered
+from jobq.entry_points import load, registered
 from jobq.errors import BackendMissing, ConfigurationError
 from jobq.lease import data_sources
 from jobq.lease.data_sources import Line, Row
@@ -110,7 +110,7 @@ def _rows_of(database: str, query: str, key: str) -> tuple[Fetch[Row], str]:
             " file: --lines"
         )
     try:
-        connect: Callable[[str, str, str], tuple[Fetch[Row], str]] = found.load()
+        connect: Callable[[str, str, str], tuple[Fetch[Row], str]] = load(found)
     except ModuleNotFoundError as error:
         raise BackendMissing(
             f"{scheme}:// needs the package {error.name!r}; install it with: pip install 'jobq[postgres]'"
@@ -131,7 +131,7 @@ def blob_records(place: str, settings: Settings) -> RecordSource:
     found = registered(LISTINGS, "blobs")
     if found is None:
         raise BackendMissing("nothing here lists blobs: reinstall jobq")
-    blobs: Fetch[Mapping[str, str]] = found.load()(place, settings)
+    blobs: Fetch[Mapping[str, str]] = load(found)(place, settings)
 
     async def fetch(after: Any, limit: int) -> Page[InputRecord]:
         page = await blobs(after, limit)

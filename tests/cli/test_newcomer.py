@@ -256,7 +256,7 @@ def test_a_file_of_this_folder_that_was_looked_for_at_the_root(jobq: Jobq) -> No
     assert "(looked in /jobs-here.db); jobs-here.db in this folder is sqlite://jobs-here.db/demo" in result.err
 
 
-@pytest.mark.parametrize(("imported", "code"), [("click", -signal.SIGINT), ("pydantic", 130)])
+@pytest.mark.parametrize(("imported", "code"), [("click", -signal.SIGINT), ("jobq.task", 130)])
 def test_ctrl_c_while_it_starts(jobq: Jobq, imported: str, code: int) -> None:
     """It printed the import that it was in."""
     program = f"""

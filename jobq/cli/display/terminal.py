@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -178,7 +177,11 @@ def put(text: str) -> None:
 
 def width() -> int:
     """Return the columns of the terminal that data goes to; 0 = it goes elsewhere."""
-    return shutil.get_terminal_size().columns if _data().isatty() else 0
+    if not _data().isatty():
+        return 0
+    import shutil  # noqa: PLC0415 - a start must not pay for it
+
+    return shutil.get_terminal_size().columns
 
 
 def fitted(line: str, *, full: bool = False) -> str:

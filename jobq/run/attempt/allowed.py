@@ -5,12 +5,14 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jobq.errors import ConfigurationError
 from jobq.settings import Settings
-from jobq.signing.keys import TrustedKey
 from jobq.task import Task
+
+if TYPE_CHECKING:
+    from jobq.signing.keys import TrustedKey
 
 MOST_REFUSED: Final = 10  # different tasks in a row, none of which this worker may run: it is in the wrong place
 
@@ -37,7 +39,7 @@ def refusal(task: Task, settings: Settings) -> str | None:
     return lists.refusal(task, "JOBQ_ALLOW_COMMANDS", "JOBQ_ALLOW_CALLS", "JOBQ_ALLOW_VARIABLES")
 
 
-def by_key(task: Task, key: TrustedKey) -> str | None:
+def by_key(task: Task, key: "TrustedKey") -> str | None:
     """Return why a key may not have signed this task; None = it may."""
     named = f"of its key {key.id}"
     if (key.commands or key.calls) and all(each is None for each in (task.command, task.argv, task.call)):

@@ -18,11 +18,12 @@ from jobq.formats.wire_v3 import VERSION, Work, envelope, pre_authentication_enc
 from jobq.run.attempt import allowed
 from jobq.run.attempt.retry import Reason
 from jobq.settings import Settings
-from jobq.signing.keys import TrustedKey, TrustedKeys
 from jobq.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from jobq.signing.keys import TrustedKey
 
 _MOST_REMEMBERED: Final = 100_000  # works that have succeeded here
 _MOST_WARNINGS: Final = 100  # of different kinds
@@ -56,7 +57,7 @@ class Verified:
     """
 
     work: Work
-    key: TrustedKey
+    key: "TrustedKey"
 
 
 class SignatureCheck:
@@ -70,7 +71,11 @@ class SignatureCheck:
 
     def __init__(self, settings: Settings, locations: "Collection[str]", queue: str) -> None:
         self.mode = settings.require_signed
-        self._keys = None if settings.trusted_keys is None else TrustedKeys(settings.trusted_keys)
+        self._keys: Any = None  # a TrustedKeys
+        if settings.trusted_keys is not None:
+            from jobq.signing.keys import TrustedKeys  # noqa: PLC0415 - pydantic is for those who sign
+
+            self._keys = TrustedKeys(settings.trusted_keys)
         self._locations = locations
         self._queue = queue
         self._warned: set[str] = set()
@@ -162,7 +167,7 @@ class SignatureCheck:
         unknown = Refused(f"it was signed by {names}, which JOBQ_TRUSTED_KEYS does not hold", kind="an unknown key")
         return refused or unknown
 
-    def _of_key(self, key: TrustedKey, now: float) -> Refused | None:
+    def _of_key(self, key: "TrustedKey", now: float) -> Refused | None:
         state = key.state(datetime.fromtimestamp(now, UTC))
         if state == "revoked":
             return Refused(f"it was signed by {key.id}, which is revoked", Reason.REVOKED_KEY)
@@ -174,7 +179,7 @@ class SignatureCheck:
             return Refused(f"it was signed by {key.id}, which is not trusted for queue {self._queue}")
         return None
 
-    def _in_time(self, fields: dict[str, Any], key: TrustedKey, now: float) -> Verified | Refused | None:
+    def _in_time(self, fields: dict[str, Any], key: "TrustedKey", now: float) -> Verified | Refused | None:
         try:
             work, _, _ = read(fields)
             rules = work_in(work.text)[1].get("on_exit") or ()
