@@ -280,3 +280,23 @@ async def test_s3_a_lease_that_an_older_jobq_took_is_not_the_dead_workers(tmp_pa
         ask(tmp_path / "jobs.db", "UPDATE task SET receipt = 'of the older', deliveries = 2, expires_at = 1e9")
         assert await queue.holders() == []
         assert await queue.end_leases(["dead"]) == 0
+
+
+async def test_only_a_queue_that_ends_with_its_process_waits_for_no_disk(tmp_path: Path) -> None:
+    """S1 is FULL (2): of a file that has no name any more nobody could find what was synced."""
+    async with backend(real_file(tmp_path / "jobs.db")) as queue:
+        await queue.create()
+        connection = await queue._opened()
+
+        async def level() -> int:
+            found = await connection.submit(
+                lambda database, _: database.execute("PRAGMA synchronous").fetchone(), writes=False
+            )
+            return int(found[0])
+
+        assert await level() == 2
+        await queue.push(tasks(1))
+        await queue.go_nameless()
+        assert await level() == 0
+        await queue.push(tasks(1, "later"))
+        assert (await queue.stats()).visible == 2
