@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from jobq.clock import Clock, Moment
 from jobq.errors import LockLost, SettlementUnknown
+from jobq.flag import Flag
 from jobq.lease.outage import Outage
 from jobq.lease.timing import LeaseTiming
 
@@ -88,7 +89,7 @@ class LeaseKeeper:
         on_renewal: Callable[[str], None] = lambda _result: None,
         outage: Outage | None = None,
     ) -> None:
-        self.lock_lost_event = asyncio.Event()
+        self.lock_lost_event = Flag()
         self.loss: Loss | None = None
         self.renewals = 0
         self._settled = False
@@ -110,7 +111,7 @@ class LeaseKeeper:
         self._checkpoints = 0  # that were sent: a late one must not undo a newer one (S9)
         self._saves: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
-        self._nudged = asyncio.Event()
+        self._nudged = Flag()
 
     @property
     def last_success(self) -> float:
@@ -271,7 +272,7 @@ class LeaseKeeper:
     async def _until(self, due: float) -> None:
         """Wait until a renewal is due, or wanted sooner."""
         asleep = asyncio.ensure_future(self._clock.sleep_until(due))
-        nudged = asyncio.ensure_future(self._nudged.wait())
+        nudged = self._nudged.future()
         try:
             await asyncio.wait({asleep, nudged}, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -23,6 +23,11 @@ async def first_of(*waits: Awaitable[Any]) -> None:
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
+def never() -> "asyncio.Future[Any]":
+    """Return what is never done."""
+    return asyncio.get_running_loop().create_future()
+
+
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the first error in a group that is none itself."""
     error: BaseException = errors

@@ -1,7 +1,8 @@
 """The two levels of stopping: stop receiving, stop working (architecture 6); and the pause of a preemption notice."""
 
-import asyncio
 from typing import Final
+
+from jobq.flag import Flag
 
 GIVE_BACK_SECONDS: Final = 10.0  # after the stop grace: to kill, give back and end
 
@@ -21,11 +22,11 @@ class Stopping:
     """
 
     def __init__(self) -> None:
-        self.receiving = asyncio.Event()
-        self.working = asyncio.Event()
-        self.at_once = asyncio.Event()
-        self.interrupted = asyncio.Event()
-        self.resumed = asyncio.Event()
+        self.receiving = Flag()
+        self.working = Flag()
+        self.at_once = Flag()
+        self.interrupted = Flag()
+        self.resumed = Flag()
         self.resumed.set()
         self.grace: float | None = None
         self.cause = ""

@@ -24,7 +24,7 @@ RUNNING: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a settle pauses past the end of its lease",
         file="jobq/run/attempt/settle.py",
-        text="first_of(end, keeper.lock_lost_event.wait(), *",
+        text="first_of(end, keeper.lock_lost_event.future(), *",
         wrong="first_of(end, *",
         test="tests/unit/run/test_settlement.py::test_a_pause_ends_with_the_lease",
     ),

@@ -177,8 +177,8 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
         "a cancel is not heard",
         "jobq/run/attempt/attempt_journal.py",
-        "await self._cancel.wait()",
-        "await asyncio.Event().wait()",
+        "return self._cancel.future()",
+        "return Flag().future()",
     ),
     _found(
         "L4: a word that came while the worker was stopped is taken for silence",

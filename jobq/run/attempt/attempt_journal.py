@@ -1,12 +1,12 @@
 """What the journal of a queue, if there is one, is to know of an attempt: while it runs, and what it came to."""
 
-import asyncio
 import time
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from jobq.backend import Delivery
+from jobq.flag import Flag
 from jobq.journal.records import (
     MAX_BEAT_OUTPUT_BYTES,
     MAX_DETAIL_CHARACTERS,
@@ -24,6 +24,8 @@ from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeu
 from jobq.task import Outcome, OutcomeKind, Task
 
 if TYPE_CHECKING:
+    import asyncio
+
     from jobq.run.attempt.checkpoints import AttemptCheckpoints
 
 _THEN: Final = {Complete: "done", Requeue: "retry", MoveToDeadLetters: "dead", Cancel: "canceled", SendOn: MOVED}
@@ -55,7 +57,7 @@ class AttemptJournal:
         self._running: object = None
         self._checkpoints: AttemptCheckpoints | None = None
         self._told = ""  # the end of its output that was sent last
-        self._cancel = asyncio.Event()
+        self._cancel = Flag()
         if delivery.cancel_requested:
             self._cancel.set()
 
@@ -74,9 +76,9 @@ class AttemptJournal:
         """Whether it has printed what no renewal has told yet."""
         return self._output_end() != self._told
 
-    async def canceled(self) -> None:
-        """Wait until somebody wants the task to end; may never return."""
-        await self._cancel.wait()
+    def canceled(self) -> "asyncio.Future[None]":
+        """Return a future that is done once somebody wants the task to end; it may never be."""
+        return self._cancel.future()
 
     def started(self, running: object, checkpoints: "AttemptCheckpoints | None") -> None:
         """Take in that it runs: from now on each renewal has a beat of it."""

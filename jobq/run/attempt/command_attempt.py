@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from jobq.run.process.output import OutputReader
 from jobq.run.process.spawner import ExitStatus, Process, StatusLost
 from jobq.run.process.task_folder import read_result
 from jobq.run.process.usage import UsageReading, Watch
+from jobq.run.racing import never
 from jobq.settlement import TAIL_CHARACTERS
 from jobq.task import Outcome, OutcomeKind, Usage
 
@@ -97,8 +98,11 @@ class CommandRunning:
         """Return the end of what it has printed."""
         return self._output.tail.text(max_bytes)
 
-    async def over_limit(self) -> str:
-        """Wait until it uses more memory than it may, and say so."""
+    def over_limit(self) -> Awaitable[str]:
+        """Return what is done once it uses more memory than it may, and says so."""
+        return never() if self._watch.limit_bytes is None else self._over_limit()
+
+    async def _over_limit(self) -> str:
         in_use = await self._watch.over_limit()
         limit = self._watch.limit_bytes or 0
         return f"killed: {sizes.show(in_use)} in use, over --memory-limit {sizes.show(limit)}"

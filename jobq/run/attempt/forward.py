@@ -102,7 +102,7 @@ async def _pushed(backend: Backend, there: SendOn, keeper: LeaseKeeper, patience
         async with sibling(backend, there.queue) as other:
             await other.push([there.task])
 
-    with racing(push(), keeper.lock_lost_event.wait(), patience.over()) as (pushing, *ends):
+    with racing(push(), keeper.lock_lost_event.future(), patience.over()) as (pushing, *ends):
         await asyncio.wait([pushing, *ends], timeout=_PUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not pushing.done():
             raise TimeoutError

@@ -1,7 +1,7 @@
 """What runs: one started attempt behind one small protocol, and the runner of commands; callbacks have their own."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -49,8 +49,8 @@ class Running(Protocol):
         """Wait until nothing of it runs and its output is read, and say how it ended; repeatable."""
         ...
 
-    async def over_limit(self) -> str:
-        """Wait until it uses more memory than it may, and say so in plain words; may never return; repeatable."""
+    def over_limit(self) -> Awaitable[str]:
+        """Return what is done once it uses more memory than it may, and says so; it may never be; repeatable."""
         ...
 
     def terminate(self) -> None:

@@ -224,7 +224,7 @@ class Patience:
     async def pause(self, seconds: float, keeper: LeaseKeeper) -> None:
         """Wait, but not for a lease that is lost nor into a stop that begins."""
         end = self._clock.sleep_until(min(self._clock.boottime() + seconds, self._end))
-        await first_of(end, keeper.lock_lost_event.wait(), *self._hurry())
+        await first_of(end, keeper.lock_lost_event.future(), *self._hurry())
 
     async def over(self) -> None:
         """Wait until it is time to give up."""
@@ -234,7 +234,7 @@ class Patience:
     def _hurry(self) -> list[Awaitable[object]]:
         if self._pressed:
             return []
-        return [(self._stopping.at_once if self._hurried else self._stopping.interrupted).wait()]
+        return [(self._stopping.at_once if self._hurried else self._stopping.interrupted).future()]
 
 
 def _settlement(verdict: Verdict, outcome: Outcome | None, record: Record | None) -> Settlement:

@@ -236,8 +236,8 @@ class _Attempt:
             return True
         others = asyncio.ensure_future(asyncio.wait(place.others))
         limit = self._with.clock.sleep_until(self._with.clock.boottime() + place.patience)
-        stop = (stopping.receiving.wait(), stopping.interrupted.wait())
-        await first_of(others, limit, self._keeper.lock_lost_event.wait(), self._journal.canceled(), *stop)
+        stop = (stopping.receiving.future(), stopping.interrupted.future())
+        await first_of(others, limit, self._keeper.lock_lost_event.future(), self._journal.canceled(), *stop)
         if not others.done() or others.cancelled():
             return False
         await self._keeper.renew()  # or a cancel would be heard when a short task has run
@@ -294,8 +294,8 @@ class _Attempt:
         if self._checkpoints is None or self._checkpoints.is_empty():
             return
         end = self._with.clock.sleep_until(self._save_by)
-        hurry = self._with.stopping.at_once.wait()
-        with racing(self._checkpoints.checkpoint_folder(), self._keeper.lock_lost_event.wait(), end, hurry) as waits:
+        hurry = self._with.stopping.at_once.future()
+        with racing(self._checkpoints.checkpoint_folder(), self._keeper.lock_lost_event.future(), end, hurry) as waits:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if not waits[0].done():
                 _log.warning("task %s: no time was left to save its files", self._delivery.id)
@@ -314,12 +314,17 @@ class _Attempt:
         """
         self._deadline.move(self._keeper.deadline)
         start = self._with.runner.start(task, self._delivery, deadline=self._deadline, keeper=self._keeper)
-        ends: list[Awaitable[object]] = [self._keeper.lock_lost_event.wait(), self._stopped_for(START_SECONDS)]
+        ends: list[Awaitable[object]] = [self._keeper.lock_lost_event.future()]
         if task.timeout is not None:
             ends.append(self._with.clock.sleep_until(self._with.clock.boottime() + task.timeout))
-        with racing(start, *ends) as (starting, *reasons):
+        with racing(start, self._with.stopping.interrupted.future(), *ends) as (starting, stopped, *reasons):
             try:
-                await asyncio.wait([starting, *reasons], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([starting, stopped, *reasons], return_when=asyncio.FIRST_COMPLETED)
+                if stopped.done():
+                    # A start that is let end for so long can be killed and given back for certain.
+                    late = self._with.clock.sleep_until(self._with.clock.boottime() + START_SECONDS)
+                    with racing(late) as lates:
+                        await asyncio.wait([starting, *lates, *reasons], return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
                 if starting.done() and not starting.cancelled() and starting.exception() is None:
                     await starting.result().close()  # it began in that very instant, and would be nobody's
@@ -329,20 +334,15 @@ class _Attempt:
                 await asyncio.wait([starting])
             return None if starting.cancelled() else starting.result()
 
-    async def _stopped_for(self, seconds: float) -> None:
-        """Wait for a stop, and then so long: a start that was let end can be killed and given back for certain."""
-        await self._with.stopping.interrupted.wait()
-        await self._with.clock.sleep_until(self._with.clock.boottime() + seconds)
-
     async def _until_ended(self, running: Running, task: Task) -> Outcome:
         clock, stopping = self._with.clock, self._with.stopping
         # The reasons to end it, the gravest first: a lost lock leaves no time for anything else, and memory that runs
         # out harms the neighbours (S11). What comes later in the list may wait for a grace.
         reasons: dict[OutcomeKind, Awaitable[object]] = {
-            OutcomeKind.LOCK_LOST: self._keeper.lock_lost_event.wait(),
+            OutcomeKind.LOCK_LOST: self._keeper.lock_lost_event.future(),
             OutcomeKind.FAILED: running.over_limit(),
             OutcomeKind.CANCELED: self._journal.canceled(),
-            OutcomeKind.PREEMPTED: stopping.interrupted.wait(),
+            OutcomeKind.PREEMPTED: stopping.interrupted.future(),
         }
         if task.timeout is not None:
             reasons[OutcomeKind.TIMED_OUT] = clock.sleep_until(clock.boottime() + task.timeout)
@@ -367,7 +367,7 @@ class _Attempt:
     async def _stop(self, running: Running, end: "asyncio.Future[None]", why: OutcomeKind) -> Outcome:
         """SIGTERM, grace, SIGKILL; SIGTERM only while the lease is ours, SIGKILL at its deadline at the latest (P6)."""
         clock, keeper = self._with.clock, self._keeper
-        hurry: list[Awaitable[object]] = [self._with.stopping.at_once.wait(), running.over_limit()]
+        hurry: list[Awaitable[object]] = [self._with.stopping.at_once.future(), running.over_limit()]
         if why is OutcomeKind.LOCK_LOST:
             loss = keeper.loss
             kill_at = clock.boottime() if loss is None or loss.refused else loss.deadline
@@ -376,7 +376,7 @@ class _Attempt:
         else:
             grace = self._with.stopping.grace if why is OutcomeKind.PREEMPTED else None
             kill_at = clock.boottime() + (self._with.settings.stop_grace.total_seconds() if grace is None else grace)
-            hurry.append(keeper.lock_lost_event.wait())
+            hurry.append(keeper.lock_lost_event.future())
             self._save_by = kill_at + SAVE_SECONDS
         with racing(*hurry, clock.sleep_until(kill_at)) as waits:
             if kill_at > clock.boottime():
@@ -412,7 +412,7 @@ class _Attempt:
 
     async def _after_the_breaker(self, task: Task, verdict: Verdict) -> Verdict:
         failed = self._with.clock.boottime()
-        with racing(self._with.breaker.blames_machine(task), self._keeper.lock_lost_event.wait()) as (judging, lost):
+        with racing(self._with.breaker.blames_machine(task), self._keeper.lock_lost_event.future()) as (judging, lost):
             await asyncio.wait([judging, lost], return_when=asyncio.FIRST_COMPLETED)
             if not judging.done():
                 return Leave()

@@ -5,7 +5,7 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from jobq.run.attempt.runner import Running
 from jobq.run.callbacks.callback import CONTEXT, ArgumentsRefused, CallbackSignature
 from jobq.run.callbacks.task_context import TaskContext, thread_context
 from jobq.run.process.spawner import Deadline, StartFailed
+from jobq.run.racing import never
 from jobq.task import Outcome, OutcomeKind, Task
 
 PATIENCE_SECONDS: Final = 5.0  # how long a cancelled callback may take to end before it is left to itself
@@ -99,9 +100,9 @@ class Ended:
         """Return the outcome."""
         return self._outcome
 
-    async def over_limit(self) -> str:
-        """Never return."""
-        return await _never()
+    def over_limit(self) -> Awaitable[str]:
+        """Return what is never done."""
+        return never()
 
     def terminate(self) -> None:
         """Do nothing, as all that follows."""
@@ -168,9 +169,9 @@ class FutureRunning:
                 "the callback of task %s does not end when it is asked to; it runs on without a lease", self._task_id
             )
 
-    async def over_limit(self) -> str:
-        """Never return."""
-        return await _never()  # its memory is this process's own, and cannot be separated
+    def over_limit(self) -> Awaitable[str]:
+        """Return what is never done."""
+        return never()  # its memory is this process's own, and cannot be separated
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -247,8 +248,3 @@ def _check_code(error: SystemExit) -> None:
 def _forget(late: "asyncio.Future[Any]") -> None:
     if not late.cancelled() and late.exception() is not None:
         _log.debug("a callback that was left ended: %r", late.exception())
-
-
-async def _never() -> str:
-    never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    return await never

@@ -132,7 +132,7 @@ class Receiving:
 
     async def _receive_or_stop(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
         receiving = asyncio.ensure_future(self._receive(self._free(), lease, wait))
-        reasons: list[Awaitable[object]] = [self._stopping.receiving.wait(), self._stopping.interrupted.wait()]
+        reasons: list[Awaitable[object]] = [self._stopping.receiving.future(), self._stopping.interrupted.future()]
         if wait and self._attempts:
             reasons.append(self._worked_off())
         limit = wait.total_seconds() + RECEIVE_SECONDS

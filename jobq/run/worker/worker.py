@@ -13,6 +13,7 @@ from typing import Literal
 from jobq.backend import Backend, Delivery, Prepares
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
+from jobq.flag import Flag
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Placement
@@ -102,7 +103,7 @@ class Worker:
         self._judge = judge
         self._on_report = on_report
         self._free = settings.num_workers
-        self._slot_freed = asyncio.Event()
+        self._slot_freed = Flag()
         self._attempts: set[asyncio.Task[None]] = set()
         self._neighbours = Neighbours(self._clock)
         self._alone: asyncio.Task[None] | None = None  # nothing is taken beside it
@@ -249,7 +250,7 @@ class Worker:
                     break
             self._breaker.queue_is_empty(empty=True)  # nothing more is taken: no failure has to wait for company
             if self._attempts:  # the last of max_tasks: only what has started is not given back
-                await first_of(asyncio.wait(self._attempts), self._stopping.receiving.wait())
+                await first_of(asyncio.wait(self._attempts), self._stopping.receiving.future())
         except asyncio.CancelledError:
             # The caller wants it to end, and must not have to wait for tasks that run for days.
             self._stopping.now("the worker was cancelled")
@@ -265,13 +266,13 @@ class Worker:
         """Wait where nothing can be taken now, for whatever may change that; return whether it was so."""
         if self._stopping.paused:
             self._breaker.queue_is_empty(empty=True)  # nothing is taken for now: what is held is settled
-            await first_of(self._stopping.resumed.wait(), self._stopping.receiving.wait())
+            await first_of(self._stopping.resumed.future(), self._stopping.receiving.future())
         elif self._alone is not None:
             self._breaker.queue_is_empty(empty=True)  # as above
             await self._or_stop(asyncio.wait([self._alone]))
         elif not self._free:
             self._slot_freed.clear()
-            await self._or_stop(self._slot_freed.wait())
+            await self._or_stop(self._slot_freed.future())
         else:
             return False
         return True
@@ -338,7 +339,7 @@ class Worker:
 
     async def _or_stop(self, wait: Awaitable[object]) -> None:
         reasons = (self._stopping.receiving, self._stopping.interrupted)  # a pause does not wait for a slot either
-        await first_of(wait, *(reason.wait() for reason in reasons))
+        await first_of(wait, *(reason.future() for reason in reasons))
 
     async def _stop_when_tripped(self) -> None:
         await self._breaker.tripped.wait()
