@@ -1,11 +1,13 @@
 """The only heartbeat: keeps one lease, of a delivery or of a name, and says in time when it cannot (rules.md 1.3).
 
-Two loops, because the network must not be able to delay the verdict: one renews, the other watches the deadline on
-the local clock. `lock_lost_event` is set at the deadline at the latest, whatever the network does.
+The network must not be able to delay the verdict: renewals have a task of their own, from the first that is due, and
+the deadline is watched on the local clock, by one `Ticker` for all leases of a worker. `lock_lost_event` is set at the
+deadline at the latest, whatever the network does.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +19,7 @@ from jobq.clock import Clock, Moment
 from jobq.errors import LockLost, SettlementUnknown
 from jobq.flag import Flag
 from jobq.lease.outage import Outage
+from jobq.lease.ticker import Call, Ticker
 from jobq.lease.timing import LeaseTiming
 
 T = TypeVar("T")
@@ -74,6 +77,7 @@ class LeaseKeeper:
         on_extended: called with each new deadline, for others that enforce it, too (rule 7).
         kind: what is leased, for messages; "lease" for a named one.
         outage: what all leases of one service have in common; None = this one stands for itself.
+        ticker: what watches it, with others; None = its own.
         on_renewal: called after each renewal: extended, unknown (nothing that decides) or lost; must not block.
     """
 
@@ -88,6 +92,7 @@ class LeaseKeeper:
         kind: str = "task",
         on_renewal: Callable[[str], None] = lambda _result: None,
         outage: Outage | None = None,
+        ticker: Ticker | None = None,
     ) -> None:
         self.lock_lost_event = Flag()
         self.loss: Loss | None = None
@@ -110,7 +115,11 @@ class LeaseKeeper:
         self._serial = asyncio.Lock()
         self._checkpoints = 0  # that were sent: a late one must not undo a newer one (S9)
         self._saves: set[asyncio.Task[None]] = set()
-        self._loops: list[asyncio.Task[None]] = []
+        self._ticker = ticker or Ticker(clock)
+        self._owns_ticker = ticker is None
+        self._due = 0.0  # the first renewal
+        self._tick: Call | None = None
+        self._renewals: asyncio.Task[None] | None = None
         self._nudged = Flag()
 
     @property
@@ -138,11 +147,10 @@ class LeaseKeeper:
         return self._since + self._timing.stop_after
 
     async def __aenter__(self) -> Self:
-        name = self._leased.id
-        self._loops = [
-            asyncio.create_task(self._watch(), name=f"lease deadline of {name}"),
-            asyncio.create_task(self._renew_for_ever(), name=f"lease renewal of {name}"),
-        ]
+        self._due = self._since + self._timing.period
+        self._watch()
+        if self._nudged.is_set():
+            self._begin_to_renew()
         return self
 
     async def __aexit__(
@@ -151,11 +159,15 @@ class LeaseKeeper:
         self._outage.left(self)
         for save in list(self._saves):
             save.cancel()
-        for loop in self._loops:
-            loop.cancel()
-        for loop in self._loops:
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        if self._owns_ticker:
+            self._ticker.close()
+        if self._renewals is not None:
+            self._renewals.cancel()
             with suppress(asyncio.CancelledError):  # ours, from the line above; a fault of the loop is raised
-                await loop
+                await self._renewals
 
     async def confirm(self) -> bool:
         """Renew once before anything is started, when the grant is no longer fresh (rule 5); then enter the context.
@@ -181,6 +193,8 @@ class LeaseKeeper:
     def nudge(self) -> None:
         """Renew sooner than is due, since there is something to send with it; every NUDGED_SECONDS at most."""
         self._nudged.set()
+        if self._tick is not None:
+            self._begin_to_renew()
 
     async def settle(self, verb: Callable[[], Awaitable[None]], *, attempt: float | None = None) -> None:
         """Run a settle, one at a time with renewals, for at most one attempt.
@@ -232,15 +246,28 @@ class LeaseKeeper:
         if not await answered_within(self._clock, seconds, verb()):
             raise SettlementUnknown(f"no answer about {self._what} within {seconds:.3g} s")
 
-    async def _watch(self) -> None:
-        while not (self.lock_lost_event.is_set() or self._settled):
-            if ahead := self._jump():
-                # Rule 8: the host froze this guest and its clock; nobody knows for how long the lease has been over.
-                self._lose(f"the wall clock jumped {ahead:.1f} s: this machine may have been frozen", refused=True)
-                return
-            await self._clock.sleep_until(min(self.stop_at, self._seen.boottime + TICK_SECONDS))
-            if self._clock.boottime() >= self.stop_at and not self._is_ahead():
-                self._lose(f"no renewal succeeded in time; last trouble: {self._last_trouble}", refused=False)
+    def _watch(self) -> None:
+        """Look at both clocks, begin to renew when that is due, and look again in a moment."""
+        self._tick = None
+        if self.lock_lost_event.is_set() or self._settled:
+            return
+        if self._clock.boottime() >= self.stop_at and not self._is_ahead():
+            self._lose(f"no renewal succeeded in time; last trouble: {self._last_trouble}", refused=False)
+            return
+        if ahead := self._jump():
+            # Rule 8: the host froze this guest and its clock; nobody knows for how long the lease has been over.
+            self._lose(f"the wall clock jumped {ahead:.1f} s: this machine may have been frozen", refused=True)
+            return
+        if self._clock.boottime() >= self._due:
+            self._begin_to_renew()
+        begins = self._due if self._renewals is None else math.inf
+        soon = min(self.stop_at, self._seen.boottime + TICK_SECONDS, begins)
+        self._tick = self._ticker.at(soon, self._watch)
+
+    def _begin_to_renew(self) -> None:
+        if self._renewals is None:
+            name = f"lease renewal of {self._leased.id}"
+            self._renewals = asyncio.create_task(self._renew_for_ever(self._due), name=name)
 
     def _is_ahead(self) -> float:
         """Return by how many seconds the wall clock got ahead since it was last seen; 0 = by no more than it may."""
@@ -254,8 +281,7 @@ class LeaseKeeper:
         self._seen = Moment.of(self._clock)
         return ahead
 
-    async def _renew_for_ever(self) -> None:
-        due = self._since + self._timing.period
+    async def _renew_for_ever(self, due: float) -> None:
         while not (self.lock_lost_event.is_set() or self._settled or self._in_doubt):
             await self._until(due)
             if await self._renew_once():

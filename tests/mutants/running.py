@@ -22,6 +22,27 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         test="tests/unit/run/test_retry.py::test_an_envelope_cannot_record_the_end_of_the_delivery_that_begins",
     ),
     Mutant(
+        name="a lease is looked at once",
+        file="jobq/lease/keeper.py",
+        text="        self._tick = self._ticker.at(soon, self._watch)\n",
+        wrong="        self._tick = self._ticker.at(soon, lambda: None)\n",
+        test="tests/unit/test_keeper.py",
+    ),
+    Mutant(
+        name="a call that fails ends the ticks of all leases",
+        file="jobq/lease/ticker.py",
+        text="except Exception:",
+        wrong="except KeyError:",
+        test="tests/unit/test_ticker.py::test_s11_a_call_that_fails_is_no_others_trouble",
+    ),
+    Mutant(
+        name="a sooner call waits for a later one",
+        file="jobq/lease/ticker.py",
+        text="elif when < self._until:",
+        wrong="elif when > self._until:",
+        test="tests/unit/test_ticker.py::test_calls_come_in_time_and_in_order",
+    ),
+    Mutant(
         name="a settle pauses past the end of its lease",
         file="jobq/run/attempt/settle.py",
         text="first_of(end, keeper.lock_lost_event.future(), *",

@@ -16,6 +16,7 @@ from jobq.events import Events
 from jobq.formats import durations
 from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.outage import Outage
+from jobq.lease.ticker import Ticker
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
@@ -100,6 +101,11 @@ class Supervisor:
         return Outage(self.clock, f"queue {self.backend.name}")
 
     @cached_property
+    def ticker(self) -> Ticker:
+        """Watches the leases of all attempts."""
+        return Ticker(self.clock)
+
+    @cached_property
     def onward(self) -> OnwardQueues:
         """Where a task's rule may send it on."""
         return OnwardQueues(self.settings.onward_queues)
@@ -171,6 +177,7 @@ class _Attempt:
             on_extended=self._deadline.move,
             on_renewal=self._events.renewed,
             outage=supervisor.outage,
+            ticker=supervisor.ticker,
         )
         self._checkpoints: AttemptCheckpoints | None = None
         self._save_by = 0.0  # boottime in seconds
