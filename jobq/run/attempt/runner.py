@@ -1,10 +1,9 @@
 """What runs: one started attempt behind one small protocol, and the runner of commands; callbacks have their own."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from jobq.backend import Delivery
 from jobq.formats import strict_json
@@ -26,7 +25,6 @@ from jobq.settings import Settings
 from jobq.task import Outcome, Task
 from jobq.task_client import SOCKET_VARIABLE
 
-_USER_SECONDS: Final = 0.1  # between two looks for a free user
 OnLine = Callable[[str, str, str], None]  # task id, stream, line
 MakeReader = Callable[[Callable[[StreamName, str], None], Callable[[bytes], None]], OutputReader]
 
@@ -147,9 +145,8 @@ class CommandRunner:
         held = ExitStack()  # until all of it has ended
         try:
             user, folder, own, arguments = self._users.take(), self._folder, None, None
-            while user is None and self._settings.task_user is not None:  # never as our own user instead
-                await asyncio.sleep(_USER_SECONDS)  # a neighbour in this program has them all; the lease is kept
-                user = self._users.take()
+            if user is None and self._settings.task_user is not None:  # never as our own user instead
+                raise StartFailed("all users of JOBQ_TASK_USER are taken", transient=True)
             if user is not None:
                 held.callback(self._users.give_back, user)
             try:
