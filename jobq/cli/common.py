@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from jobq.cli.display import terminal
+from jobq.cli.display import queue_name, terminal
 from jobq.cli.interrupts import Interrupted, heard
 from jobq.errors import ConfigurationError
 from jobq.formats import durations, sizes
@@ -198,6 +198,7 @@ def spec_of(context: click.Context, settings: "Settings") -> str:
             "memory:// lives in one process and ends with this command; it is for programs. Name an embedded"
             " queue, such as: demo"
         )
+    queue_name.set_queue(spec, is_given=bool(invocation and invocation.spec))
     return spec
 
 

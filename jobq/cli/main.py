@@ -12,7 +12,7 @@ import click
 
 from jobq import __version__
 from jobq.cli.common import Invocation, SuggestingGroup
-from jobq.cli.display import terminal
+from jobq.cli.display import queue_name, terminal
 from jobq.cli.interrupts import Interrupted
 from jobq.errors import ConfigurationError, JobqError, PushUnknown
 
@@ -167,6 +167,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors are printed, never raised."""
     terminal.prepare_streams()
     terminal.set_verbosity(terminal.Verbosity.NORMAL)
+    queue_name.set_queue(None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     as_json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]

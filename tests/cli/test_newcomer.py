@@ -53,7 +53,9 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo worker --workers 4", "No such option '--workers'", 2),
     ("jobq demo worker -n four", "'four' is not a valid integer", 2),
     ("jobq demo worker -n 0", "0 is not in the range", 2),
-    ("jobq demo worker", "queue 'demo' does not exist; the first push makes it, or `jobq QUEUE create`", 4),
+    ("jobq demo worker", "queue 'demo' does not exist; the first push makes it, or `jobq demo create`", 4),
+    ("JOBQ_QUEUE=demo jobq size", "the first push makes it, or `jobq create`", 4),
+    ("jobq sqlite://a.db/demo size --json", "the first push makes it, or `jobq sqlite://a.db/demo create`", 4),
     ("jobq demo pull", "queue 'demo' does not exist; the first push makes it", 4),
     ("jobq demo size", "queue 'demo' does not exist", 4),
     ("jobq demo peek", "queue 'demo' does not exist", 4),
@@ -225,14 +227,26 @@ def test_quiet_is_what_tasks_print_and_errors_for_people(jobq: Jobq) -> None:
     jobq("demo", "push", "--num-retries", "0", "-c", "echo one", "-c", "exit 3")
     result = jobq("demo", "worker", "-q", "--backoff", "0s")
     assert result.out == "one\n"
-    assert "was given up, see `jobq QUEUE dead list`" in result.err
+    assert " was given up: failed; last: exit code 3" in result.err
     assert "{" not in result.err
+
+
+def test_the_last_line_of_a_worker_says_how_many_were_given_up(jobq: Jobq) -> None:
+    """It said dead_lettered=2, and each task's line the command with the word QUEUE in it."""
+    for spec in ("demo", "sqlite://other.db/demo"):
+        jobq(spec, "push", "--num-retries", "0", "-c", "exit 3", "-c", "exit 4")
+        log = jobq(spec, "worker", "--log-format", "text").err
+        assert log.rstrip().endswith(f": 2 given up, see `jobq {spec} dead list`")
+        assert log.count("dead list") == 1
+    jobq("demo", "push", "--num-retries", "0", "-c", "exit 3")
+    assert "1 given up, see `jobq dead list`" in jobq("worker", env={"JOBQ_QUEUE": "demo"}).err
 
 
 @pytest.mark.parametrize(("typed", "said", "code"), TYPED, ids=[typed for typed, _, _ in TYPED])
 def test_typed(jobq: Jobq, typed: str, said: str, code: int) -> None:
-    words = [str(Path(word).expanduser()) if word.startswith("~") else word for word in shlex.split(typed)]
-    result = jobq(*words[1:], code=code)
+    before, after = typed.split("jobq", 1)
+    words = [str(Path(word).expanduser()) if word.startswith("~") else word for word in shlex.split(after)]
+    result = jobq(*words, env=dict(word.split("=", 1) for word in before.split()), code=code)
     assert said in " ".join((result.out + result.err).split()), result
     assert "Traceback" not in result.err
     assert not list(jobq.home.glob("*.db")), "a slip makes no queue anywhere"
@@ -256,7 +270,7 @@ def test_a_file_of_this_folder_that_was_looked_for_at_the_root(jobq: Jobq) -> No
     assert "(looked in /jobs-here.db); jobs-here.db in this folder is sqlite://jobs-here.db/demo" in result.err
 
 
-@pytest.mark.parametrize(("imported", "code"), [("click", -signal.SIGINT), ("pydantic", 130)])
+@pytest.mark.parametrize(("imported", "code"), [("click", -signal.SIGINT), ("jobq.settings", 130)])
 def test_ctrl_c_while_it_starts(jobq: Jobq, imported: str, code: int) -> None:
     """It printed the import that it was in."""
     program = f"""
