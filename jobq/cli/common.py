@@ -29,12 +29,18 @@ WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq
 _MEANT: Final[dict[str, tuple[str, ...]]] = {
     "add": ("push",),
     "count": ("size",),
-    "delete": ("purge", "clear"),
+    "delete": ("purge", "clear", "dead purge"),
+    "drop": ("purge", "clear", "dead purge"),
     "enqueue": ("push",),
     "failed": ("dead list",),
+    "list": ("peek", "ps", "dead list"),
     "ls": ("list", "peek"),
     "redrive": ("retry", "dead retry"),
+    "remove": ("purge", "clear", "dead purge"),
     "requeue": ("retry", "dead retry"),
+    "result": ("status",),
+    "results": ("status",),
+    "rm": ("purge", "clear", "dead purge"),
     "send": ("push",),
     "start": ("worker",),
     "submit": ("push",),
@@ -88,7 +94,8 @@ class ProgramCommand(ExampleCommand):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             is_of_a_program = isinstance(error, click.NoSuchOption) or "unexpected extra" in error.message
-            if not is_of_a_program or given[0].startswith("-"):
+            is_known = isinstance(error, click.NoSuchOption) and error.option_name == "--csv"  # see `other_options`
+            if is_known or not is_of_a_program or given[0].startswith("-"):
                 raise
             hint = f"a program and its arguments stand behind --, as in: -- {' '.join(given)[:_SHOWN]}"
             raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from None
@@ -133,8 +140,9 @@ class SuggestingGroup(ExampleCommand, click.Group):
     def suggestion(self, ctx: click.Context, name: str) -> str:
         """Return a suggestion to append to a message: a word of the field, or what looks alike; or nothing."""
         known = self.list_commands(ctx)
-        meant = next((word for word in _MEANT.get(name, ()) if word.split()[0] in known), None)
-        return f"; did you mean {meant!r}?" if meant else did_you_mean(name, known)
+        meant = [repr(word) for word in _MEANT.get(name, ()) if word.split()[0] in known]
+        either = " or ".join(filter(None, [", ".join(meant[:-1]), *meant[-1:]]))
+        return f"; did you mean {either}?" if meant else did_you_mean(name, known)
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

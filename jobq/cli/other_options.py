@@ -4,6 +4,8 @@ from typing import Final
 
 INSTEAD: Final = {
     "--bg-dirsync-to": "jobq has none: save files with --checkpoint-store of a worker, and `jobq checkpoint --dir`",
+    "--csv": "a sweep is a line for each task, as in: awk -F, 'NR>1 {print \"python train.py --lr \" $1}' FILE.csv |"
+    " jobq QUEUE push -",
     "--conn-str": "set JOBQ_CONNECTION_STRING: what stands in an option shows in `ps`",
     "--dedup-window": "the queue remembers ids: `push --dedup-by-content`, or `--id`; for how long is said when it is"
     " made (JOBQ_SERVICE_BUS_DEDUP_WINDOW)",

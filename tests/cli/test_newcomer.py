@@ -29,6 +29,19 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo psuh tasks.txt", "no such command 'psuh'; did you mean 'push'?", 2),
     ("jobq demo submit -c true", "no such command 'submit'; did you mean 'push'?", 2),
     ("jobq demo ls", "no such command 'ls'; did you mean 'peek'?", 2),
+    ("jobq ls", "no command after 'ls', which is taken for the queue; did you mean 'queues'?", 2),
+    ("jobq list", "did you mean 'queues'?", 2),
+    ("jobq queues", "queues.db does not exist; the first push makes it", 4),
+    ("jobq demo list", "no such command 'list'; did you mean 'peek', 'ps' or 'dead list'?", 2),
+    ("jobq demo results", "no such command 'results'; did you mean 'status'?", 2),
+    ("jobq demo rm 01a2", "no such command 'rm'; did you mean 'clear' or 'dead purge'?", 2),
+    ("jobq demo drop", "did you mean 'clear' or 'dead purge'?", 2),
+    ("jobq demo dead rm 01a2", "no such command 'rm'; did you mean 'purge'?", 2),
+    (
+        "jobq sw fanout sweep --csv sweep.csv -- a {lr}",
+        """{print "python train.py --lr " $1}' FILE.csv | jobq sw push -""",
+        2,
+    ),
     ("jobq demo push -c", "Option '-c' requires an argument.", 2),
     (
         "jobq demo push 'echo hi'",
@@ -142,6 +155,10 @@ TYPED_LATER: list[tuple[str, str, int]] = [
     ("jobq demo dead retry lost", "no dead letter with the id lost", 4),
     ("jobq demo dead purge lost", "no dead letter with the id lost", 4),
     ("jobq demo dead retry", "give the IDs of dead letters (`dead list` shows them), or --all", 2),
+    ("jobq demo cancel --where command=echo", "nothing is exactly so; * stands for anything", 0),
+    ("jobq demo stats", "attempts ended in the last 1h: none", 0),
+    ("jobq queues", "demo empty", 0),
+    ("jobq nothing-here queues", "demo empty", 0),
     ("jobq demo size", "visible leased scheduled dead 2 0 0 1", 0),
     ("jobq empty pull", "no task on empty", 4),
     ("jobq empty pull --json", '{"id": null, "result": "none"}', 4),
@@ -240,6 +257,34 @@ def test_the_last_line_of_a_worker_says_how_many_were_given_up(jobq: Jobq) -> No
         assert log.count("dead list") == 1
     jobq("demo", "push", "--num-retries", "0", "-c", "exit 3")
     assert "1 given up, see `jobq dead list`" in jobq("worker", env={"JOBQ_QUEUE": "demo"}).err
+
+
+def test_no_time_left_is_told_where_nothing_was_done(jobq: Jobq) -> None:
+    jobq("demo", "push", "--num-retries", "0", "-c", "exit 3")
+    jobq("demo", "worker")
+    jobq("demo", "push", "-c", "true")
+    for command in ("stats", "ps", "top --once"):
+        result = jobq("demo", *command.split())
+        assert "/s" in result.out + result.err, command
+        assert " left" not in result.out + result.err, command
+
+
+def test_a_retry_of_nothing_says_so_once(filled: Jobq) -> None:
+    assert filled("demo", "dead", "retry", "xyz", code=4).out == "", "it said that it had retried 0 as well"
+
+
+def test_a_name_that_another_file_has_taken(jobq: Jobq) -> None:
+    for name, lines in (("tasks.txt", 5), ("slow.txt", 1)):
+        (jobq.folder / name).write_text("true\n" * lines)
+    jobq("demo", "push", "--resume", "monday", "tasks.txt")
+    said = jobq("demo", "push", "--resume", "monday", "slow.txt", code=2).err
+    assert "slow.txt has become shorter than what push:monday has queued, which stays; or it is another file" in said
+
+
+def test_the_folder_of_the_queues(jobq: Jobq) -> None:
+    assert f"in use: {jobq.home}" in jobq("config").out
+    (home,) = [each for each in jobq("config", "--json").objects if each["setting"] == "home"]
+    assert home["in_use"] == str(jobq.home)
 
 
 @pytest.mark.parametrize(("typed", "said", "code"), TYPED, ids=[typed for typed, _, _ in TYPED])

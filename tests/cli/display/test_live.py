@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 
 import pytest
 from rich.cells import cell_len
@@ -44,6 +45,19 @@ def test_slots_and_counts_below_the_lines(jobq: Jobq, opened: Opened) -> None:
         assert "memory" not in terminal.scrolled
         assert terminal.scrolled.count("| quick") == 3
         assert "worker stopped (succeeded=5, failed=1" in terminal.scrolled
+
+
+def test_a_killed_worker_leaves_its_words_a_line_of_their_own(jobq: Jobq, opened: Opened) -> None:
+    """They were glued to the end of the table."""
+    jobq.fill(Task.new(command=WAIT))
+    with opened("demo", "worker") as terminal:
+        terminal.until_shows("1 leased")
+        (running,) = jobq("demo", "ps", "--json").objects
+        os.kill(int(running["worker"].rpartition(":")[2]), signal.SIGKILL)
+        assert terminal.wait() == 137
+        assert any(line.startswith("jobq guardian: the worker died by signal 9") for line in terminal.lines), (
+            terminal.text
+        )
 
 
 def test_more_slots_than_lines(jobq: Jobq, opened: Opened) -> None:
