@@ -161,6 +161,14 @@ def duration(_context: click.Context, _parameter: click.Parameter, text: str | N
         raise click.BadParameter(str(error)) from None
 
 
+def time_limit(context: click.Context, parameter: click.Parameter, text: str | None) -> timedelta | None:
+    """Likewise, of more than nothing."""
+    limit = duration(context, parameter, text)
+    if limit is not None and not limit:
+        raise click.BadParameter("must be more than 0; leave it out for no limit")
+    return limit
+
+
 def size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
     """Read an option that is a size in bytes; a callback for `click.option`."""
     if text is None:

@@ -11,8 +11,10 @@ INSTEAD: Final = {
     " made (JOBQ_SERVICE_BUS_DEDUP_WINDOW)",
     "--emulate-tty": "output is read as it comes; for Python tasks set PYTHONUNBUFFERED=1",
     "--heartbeat": "leave it out: the lease is always renewed",
+    "--num-retries": "it is a task's, given when that is pushed: push --num-retries",
     "--no-heartbeat": "leave it out: the lease is always renewed, however short it is",
     "--num-workers": "leave it out: tasks are pushed in batches",
+    "-j": "it is -n: worker -n 8",
     "--proc": "push a function with --call MODULE:FUNCTION",
     "--visibility-timeout": "it is --lease of `pull`, or JOBQ_VISIBILITY_TIMEOUT",
 }

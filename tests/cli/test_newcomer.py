@@ -14,7 +14,7 @@ from jobq.errors import MalformedTask
 from jobq.journal.store import journal_of
 from jobq.queue import connect as jobq_connect
 from jobq.task import Budgets, Task
-from tests.cli.conftest import Jobq
+from tests.cli.conftest import Jobq, eventually
 
 _AS_PUSHED = Budgets(retries=3, preemptions=100, crashes=3)
 TYPED: list[tuple[str, str, int]] = [
@@ -89,6 +89,10 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq run nothing.txt", "cannot read nothing.txt: No such file or directory", 2),
     ("jobq demo push tasks.txt", "cannot read tasks.txt: No such file or directory", 2),
     ("jobq config --chnged", "No such option '--chnged'", 2),
+    ("jobq demo worker --num-retries 0", "'--num-retries'; it is a task's, given when that is pushed: push --num-", 2),
+    ("jobq demo worker -j 2", "no such option '-j'; it is -n: worker -n 8", 2),
+    ("jobq demo push -c true --timeout 0", "Invalid value for '--timeout': must be more than 0", 2),
+    ("jobq demo fanout n --lines f --timeout 0s -c true", "Invalid value for '--timeout': must be more than 0", 2),
     ("jobq demo push -c true --timeout abc", "'abc' is not a duration; write a number with ms, s, m, h, d or w", 2),
     ("jobq demo push -c ''", "command: is empty", 2),
     ("jobq demo push -c true --env NOPE", "there is no such variable here; write NOPE=VALUE", 2),
@@ -158,6 +162,7 @@ TYPED_LATER: list[tuple[str, str, int]] = [
     ("jobq demo cancel --where command=echo", "nothing is exactly so; * stands for anything", 0),
     ("jobq demo stats", "attempts ended in the last 1h: none", 0),
     ("jobq queues", "demo empty", 0),
+    ("jobq deom worker", "queue 'deom' does not exist (did you mean 'demo'?); the first push makes it, or", 4),
     ("jobq nothing-here queues", "demo empty", 0),
     ("jobq demo size", "visible leased scheduled dead 2 0 0 1", 0),
     ("jobq empty pull", "no task on empty", 4),
@@ -271,6 +276,24 @@ def test_no_time_left_is_told_where_nothing_was_done(jobq: Jobq) -> None:
 
 def test_a_retry_of_nothing_says_so_once(filled: Jobq) -> None:
     assert filled("demo", "dead", "retry", "xyz", code=4).out == "", "it said that it had retried 0 as well"
+
+
+def test_ctrl_c_says_how_long_it_waits(jobq: Jobq) -> None:
+    jobq("demo", "push", "-c", "trap '' TERM; touch started; until test -e enough; do sleep 0.05; done")
+    worker = jobq.start("demo", "worker", "--log-format", "text", "--stop-grace", "30s", stderr=subprocess.PIPE)
+    eventually((jobq.folder / "started").exists)
+    worker.send_signal(signal.SIGINT)
+    assert worker.stderr is not None
+    said = b"running=1): what runs has 30s to end, and is given back; a second Ctrl-C ends it at once\n"
+    assert any(said in line for line in worker.stderr)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(30) == 130
+
+
+def test_a_dead_letter_counts_its_failures_once(filled: Jobq) -> None:
+    shown = filled("demo", "status", "lost-task").out
+    assert "failed 4 times" in shown
+    assert "failures=3" not in shown
 
 
 def test_a_name_that_another_file_has_taken(jobq: Jobq) -> None:

@@ -226,7 +226,7 @@ def purge(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Delete dead letters for good, with what is recorded of them and what they have printed."""
+    """Delete dead letters for good, with all that the journal has of them, so that `logs` knows none of them."""
     _check_choice(ids, all_, where, group)
     if all_ and not yes and not terminal.has_terminal_input():
         raise click.UsageError("purge --all deletes for good and there is no terminal to ask on; add --yes")

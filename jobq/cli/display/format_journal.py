@@ -111,7 +111,9 @@ def details(record: "TaskRecord") -> list[tuple[str, str]]:
         ("description", record.description and visible(record.description.splitlines()[0])),
     ]
     known = [(label, text) for label, text in rows if text and text != "-"]
-    return known + (format_task.details(record.body, env=False) if record.body else [])
+    held = format_task.details(record.body, env=False) if record.body else []
+    # What a dead letter counts of itself is as it was last put back: its last failure is not among them.
+    return known + [row for row in held if row[0] != "counters" or not record.state.is_final]
 
 
 def state_of(record: "TaskRecord") -> str:
