@@ -419,8 +419,8 @@ class SqliteBackend:
         # Read by itself, not in the transaction of a verb: a queue that is then not committed would be remembered.
         try:
             return await connection.submit(lambda database, _: task_sql.queue_id(database, self.name), writes=False)
-        except QueueNotFound:
-            raise _missing(self.name, self._file.path) from None
+        except QueueNotFound as error:
+            raise _missing(self.name, self._file.path, str(error)) from None
 
     async def _opened(self, *, create: bool = False) -> SqliteConnection:
         async with self._opening:
@@ -453,9 +453,9 @@ class SqliteBackend:
             return self._reader
 
 
-def _missing(name: str, path: Path) -> QueueNotFound:
+def _missing(name: str, path: Path, said: str = "") -> QueueNotFound:
     near = Path(path.name)
     is_near = path.parent == Path("/") and near.is_file() and not path.exists()
     hint = f"; {near} in this folder is sqlite://{near}/{name}" if is_near else ""
     ways = "the first push makes it, or `jobq QUEUE create`"
-    return QueueNotFound(f"queue {name!r} does not exist; {ways} (looked in {path}){hint}")
+    return QueueNotFound(f"{said or f'queue {name!r} does not exist'}; {ways} (looked in {path}){hint}")

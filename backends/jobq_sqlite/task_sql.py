@@ -120,7 +120,11 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
     """Return the queue's number; raises QueueNotFound."""
     row = database.execute("SELECT queue_id FROM queue WHERE name = ?", (name,)).fetchone()
     if row is None:
-        raise QueueNotFound(f"queue {name!r} does not exist; the first push makes it, or `jobq QUEUE create`")
+        from difflib import get_close_matches  # noqa: PLC0415 - for slips alone
+
+        names = [row[0] for row in database.execute("SELECT name FROM queue")]
+        near = "".join(f" (did you mean {each!r}?)" for each in get_close_matches(name, names, n=1))
+        raise QueueNotFound(f"queue {name!r} does not exist{near}")
     return int(row[0])
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from jobq.cli.display import terminal
+from jobq.cli.display import queue_name, terminal
 from jobq.cli.interrupts import Interrupted, heard
 from jobq.errors import ConfigurationError
 from jobq.formats import durations, sizes
@@ -29,12 +29,18 @@ WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq
 _MEANT: Final[dict[str, tuple[str, ...]]] = {
     "add": ("push",),
     "count": ("size",),
-    "delete": ("purge", "clear"),
+    "delete": ("purge", "clear", "dead purge"),
+    "drop": ("purge", "clear", "dead purge"),
     "enqueue": ("push",),
     "failed": ("dead list",),
+    "list": ("peek", "ps", "dead list"),
     "ls": ("list", "peek"),
     "redrive": ("retry", "dead retry"),
+    "remove": ("purge", "clear", "dead purge"),
     "requeue": ("retry", "dead retry"),
+    "result": ("status",),
+    "results": ("status",),
+    "rm": ("purge", "clear", "dead purge"),
     "send": ("push",),
     "start": ("worker",),
     "submit": ("push",),
@@ -88,7 +94,8 @@ class ProgramCommand(ExampleCommand):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             is_of_a_program = isinstance(error, click.NoSuchOption) or "unexpected extra" in error.message
-            if not is_of_a_program or given[0].startswith("-"):
+            is_known = isinstance(error, click.NoSuchOption) and error.option_name == "--csv"  # see `other_options`
+            if is_known or not is_of_a_program or given[0].startswith("-"):
                 raise
             hint = f"a program and its arguments stand behind --, as in: -- {' '.join(given)[:_SHOWN]}"
             raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from None
@@ -133,8 +140,9 @@ class SuggestingGroup(ExampleCommand, click.Group):
     def suggestion(self, ctx: click.Context, name: str) -> str:
         """Return a suggestion to append to a message: a word of the field, or what looks alike; or nothing."""
         known = self.list_commands(ctx)
-        meant = next((word for word in _MEANT.get(name, ()) if word.split()[0] in known), None)
-        return f"; did you mean {meant!r}?" if meant else did_you_mean(name, known)
+        meant = [repr(word) for word in _MEANT.get(name, ()) if word.split()[0] in known]
+        either = " or ".join(filter(None, [", ".join(meant[:-1]), *meant[-1:]]))
+        return f"; did you mean {either}?" if meant else did_you_mean(name, known)
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -151,6 +159,14 @@ def duration(_context: click.Context, _parameter: click.Parameter, text: str | N
         return durations.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def time_limit(context: click.Context, parameter: click.Parameter, text: str | None) -> timedelta | None:
+    """Likewise, of more than nothing."""
+    limit = duration(context, parameter, text)
+    if limit is not None and not limit:
+        raise click.BadParameter("must be more than 0; leave it out for no limit")
+    return limit
 
 
 def size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
@@ -198,6 +214,7 @@ def spec_of(context: click.Context, settings: "Settings") -> str:
             "memory:// lives in one process and ends with this command; it is for programs. Name an embedded"
             " queue, such as: demo"
         )
+    queue_name.set_queue(spec, is_given=bool(invocation and invocation.spec))
     return spec
 
 

@@ -14,7 +14,7 @@ import click
 
 from jobq import __version__
 from jobq.cli.common import Invocation, SuggestingGroup
-from jobq.cli.display import terminal
+from jobq.cli.display import queue_name, terminal
 from jobq.cli.interrupts import Interrupted
 from jobq.errors import ConfigurationError, JobqError, PushUnknown
 
@@ -36,6 +36,7 @@ _COMMANDS: Final = {
         "progress": ("jobq.cli.commands.task", "Report how far it is, for `ps`."),
     },
     "Look": {
+        "queues": ("jobq.cli.commands.queue", "List the queues of this machine."),
         "size": ("jobq.cli.commands.queue", "Count the tasks."),
         "peek": ("jobq.cli.commands.queue", "Show the next tasks without taking them."),
         "status": ("jobq.cli.commands.status", "Show where tasks are, and what they came to."),
@@ -97,14 +98,16 @@ class Commands(SuggestingGroup):
         first = next((index for index, word in enumerate(args) if not word.startswith("-")), None)
         if first is not None and args[first] not in _MODULE_OF:
             invocation.spec = args[first]
+            queue_name.set_queue(invocation.spec)
             ctx.info_name = f"jobq {_shown(args[first])}"
             args = [*args[:first], *args[first + 1 :]]
             is_odd = args and args[0] not in _MODULE_OF and args[0].startswith("-") and args[0] not in _OF_ALL
             if is_odd and (meant := self.suggestion(ctx, invocation.spec)):
                 raise click.UsageError(f"no such command {_shown(invocation.spec)!r}{meant}", ctx)
         if not args and not ctx.resilient_parsing:
+            if invocation.spec is not None:
+                raise click.UsageError(_missing_command(invocation.spec), ctx)
             click.echo(ctx.get_help(), err=True)
-            _explain_missing_command(invocation.spec)
             ctx.exit(_USAGE)
         return super().parse_args(ctx, args)
 
@@ -143,10 +146,9 @@ def _shown(spec: str) -> str:
     return spec if _PLAIN_SPEC.fullmatch(spec) else "QUEUE"
 
 
-def _explain_missing_command(spec: str | None) -> None:
-    if spec is not None:
-        meant = cli.suggestion(click.Context(cli), spec)
-        terminal.complain(f"no command after {_shown(spec)!r}, which is taken for the queue{meant}")
+def _missing_command(spec: str) -> str:
+    meant = "; did you mean 'queues'?" if spec in {"ls", "list"} else cli.suggestion(click.Context(cli), spec)
+    return f"no command after {_shown(spec)!r}, which is taken for the queue{meant}"
 
 
 @click.command(
@@ -178,6 +180,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors are printed, never raised."""
     terminal.prepare_streams()
     terminal.set_verbosity(terminal.Verbosity.NORMAL)
+    queue_name.set_queue(None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     as_json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from jobq.cli.display import terminal
+from jobq.formats.task_ids import OF_PUSH
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
 
-_OF_PUSH: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")  # as `jobq.task.new_id` makes them
 _END_OF_PUSH: Final = re.compile(r"[0-9a-f-]{8,}")  # as long as what is shown of one
 _LEAST_CHARACTERS: Final = 4  # fewer are in some id by chance
 _MOST_LETTERS: Final = 10_000  # dead letters that are looked at
@@ -79,7 +79,7 @@ async def _whole(
 
 def is_of_push(id_: str) -> bool:
     """Return whether an id is one as a push makes them: whole, and not somebody's own name for a task."""
-    return _OF_PUSH.fullmatch(id_) is not None
+    return OF_PUSH.fullmatch(id_) is not None
 
 
 def _may_be_part(id_: str, *, changes: bool) -> bool:

@@ -5,6 +5,7 @@ import re
 from typing import Final
 
 VALID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
+OF_PUSH: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")  # as `jobq.task.new_id` makes them
 _SENT_ON: Final = re.compile(r"(.+)\+([0-9]{1,9})(?:\.[0-9a-f]{12})?")
 MOST_HOPS: Final = 32  # as many rules as a task may have
 _MOST_COUNTED: Final = 10**9 - 1 - MOST_HOPS  # of a first id: no later count has more digits than are read

@@ -240,7 +240,9 @@ class JournalStats:
 
     @property
     def seconds_left(self) -> float | None:
-        """About how long what is unfinished takes at this rate; None = nothing is, or nothing has ended."""
+        """About how long what is unfinished takes at this rate; None = nothing is, or nothing has come to anything."""
+        if not self.states.get("running") and not self.ended.get("succeeded"):
+            return None  # no worker is here, or it ends nothing but attempts
         unfinished = sum(count for state, count in self.states.items() if not TaskState(state).is_final)
         return unfinished / self.rate if unfinished and self.rate else None
 

@@ -86,6 +86,11 @@ class WalkedFile:
         return replace(progress, is_done=is_done, source={**progress.source, _FILE: await self.digest()})
 
     async def _check_beginning(self, progress: Progress, name: str) -> None:
+        if progress.after is not None and int(progress.after[0]) > self.size:
+            raise SourceChanged(
+                f"{self.path} has become shorter than what {name} has queued, which stays; or it is another file:"
+                " for that use another name"
+            )
         if progress.after is not None and await self.mark_up_to(int(progress.after[0])) != progress.mark:
             raise SourceChanged(
                 f"{self.path} is not the file that {name} was begun with: its first {progress.after[1]} lines,"

@@ -42,6 +42,7 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "worker": (("demo", "worker"), 0, EVENT),
     "pull": (("demo", "pull"), 0, {"id", "result", "outcome", "exit_code", "duration_s"}),
     "run": (("run", "commands"), 1, {"done", "failed", "left", "exit_code", "failures"}),
+    "queues": (("queues",), 0, {"queue"}),
     "size": (("demo", "size"), 0, {"visible", "leased", "scheduled", "dead"}),
     "peek": (("demo", "peek"), 0, {"id", "deliveries", "task"}),
     "check": (("demo", "check", "--look"), 0, {"what", "found", "verdict", "assumed", "advice"}),

@@ -64,7 +64,7 @@ def test_unknown_command_suggests(jobq: Jobq) -> None:
 @pytest.mark.parametrize("arguments", [[], ["demo"], ["wroker"]])
 def test_without_a_command_the_help_is_shown(jobq: Jobq, arguments: list[str]) -> None:
     result = jobq(*arguments, code=2)
-    assert "Usage: jobq" in result.err
+    assert ("Usage: jobq" in result.err) == (not arguments), "what is missing is said, not all that there is"
     assert ("did you mean 'worker'?" in result.err) == (arguments == ["wroker"])
 
 

@@ -14,7 +14,7 @@ from jobq.errors import MalformedTask
 from jobq.journal.store import journal_of
 from jobq.queue import connect as jobq_connect
 from jobq.task import Budgets, Task
-from tests.cli.conftest import Jobq
+from tests.cli.conftest import Jobq, eventually
 
 _AS_PUSHED = Budgets(retries=3, preemptions=100, crashes=3)
 TYPED: list[tuple[str, str, int]] = [
@@ -29,6 +29,19 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo psuh tasks.txt", "no such command 'psuh'; did you mean 'push'?", 2),
     ("jobq demo submit -c true", "no such command 'submit'; did you mean 'push'?", 2),
     ("jobq demo ls", "no such command 'ls'; did you mean 'peek'?", 2),
+    ("jobq ls", "no command after 'ls', which is taken for the queue; did you mean 'queues'?", 2),
+    ("jobq list", "did you mean 'queues'?", 2),
+    ("jobq queues", "queues.db does not exist; the first push makes it", 4),
+    ("jobq demo list", "no such command 'list'; did you mean 'peek', 'ps' or 'dead list'?", 2),
+    ("jobq demo results", "no such command 'results'; did you mean 'status'?", 2),
+    ("jobq demo rm 01a2", "no such command 'rm'; did you mean 'clear' or 'dead purge'?", 2),
+    ("jobq demo drop", "did you mean 'clear' or 'dead purge'?", 2),
+    ("jobq demo dead rm 01a2", "no such command 'rm'; did you mean 'purge'?", 2),
+    (
+        "jobq sw fanout sweep --csv sweep.csv -- a {lr}",
+        """{print "python train.py --lr " $1}' FILE.csv | jobq sw push -""",
+        2,
+    ),
     ("jobq demo push -c", "Option '-c' requires an argument.", 2),
     (
         "jobq demo push 'echo hi'",
@@ -53,7 +66,9 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo worker --workers 4", "No such option '--workers'", 2),
     ("jobq demo worker -n four", "'four' is not a valid integer", 2),
     ("jobq demo worker -n 0", "0 is not in the range", 2),
-    ("jobq demo worker", "queue 'demo' does not exist; the first push makes it, or `jobq QUEUE create`", 4),
+    ("jobq demo worker", "queue 'demo' does not exist; the first push makes it, or `jobq demo create`", 4),
+    ("JOBQ_QUEUE=demo jobq size", "the first push makes it, or `jobq create`", 4),
+    ("jobq sqlite://a.db/demo size --json", "the first push makes it, or `jobq sqlite://a.db/demo create`", 4),
     ("jobq demo pull", "queue 'demo' does not exist; the first push makes it", 4),
     ("jobq demo size", "queue 'demo' does not exist", 4),
     ("jobq demo peek", "queue 'demo' does not exist", 4),
@@ -74,6 +89,10 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq run nothing.txt", "cannot read nothing.txt: No such file or directory", 2),
     ("jobq demo push tasks.txt", "cannot read tasks.txt: No such file or directory", 2),
     ("jobq config --chnged", "No such option '--chnged'", 2),
+    ("jobq demo worker --num-retries 0", "'--num-retries'; it is a task's, given when that is pushed: push --num-", 2),
+    ("jobq demo worker -j 2", "no such option '-j'; it is -n: worker -n 8", 2),
+    ("jobq demo push -c true --timeout 0", "Invalid value for '--timeout': must be more than 0", 2),
+    ("jobq demo fanout n --lines f --timeout 0s -c true", "Invalid value for '--timeout': must be more than 0", 2),
     ("jobq demo push -c true --timeout abc", "'abc' is not a duration; write a number with ms, s, m, h, d or w", 2),
     ("jobq demo push -c ''", "command: is empty", 2),
     ("jobq demo push -c true --env NOPE", "there is no such variable here; write NOPE=VALUE", 2),
@@ -140,6 +159,11 @@ TYPED_LATER: list[tuple[str, str, int]] = [
     ("jobq demo dead retry lost", "no dead letter with the id lost", 4),
     ("jobq demo dead purge lost", "no dead letter with the id lost", 4),
     ("jobq demo dead retry", "give the IDs of dead letters (`dead list` shows them), or --all", 2),
+    ("jobq demo cancel --where command=echo", "nothing is exactly so; * stands for anything", 0),
+    ("jobq demo stats", "attempts ended in the last 1h: none", 0),
+    ("jobq queues", "demo empty", 0),
+    ("jobq deom worker", "queue 'deom' does not exist (did you mean 'demo'?); the first push makes it, or", 4),
+    ("jobq nothing-here queues", "demo empty", 0),
     ("jobq demo size", "visible leased scheduled dead 2 0 0 1", 0),
     ("jobq empty pull", "no task on empty", 4),
     ("jobq empty pull --json", '{"id": null, "result": "none"}', 4),
@@ -225,14 +249,72 @@ def test_quiet_is_what_tasks_print_and_errors_for_people(jobq: Jobq) -> None:
     jobq("demo", "push", "--num-retries", "0", "-c", "echo one", "-c", "exit 3")
     result = jobq("demo", "worker", "-q", "--backoff", "0s")
     assert result.out == "one\n"
-    assert "was given up, see `jobq QUEUE dead list`" in result.err
+    assert " was given up: failed; last: exit code 3" in result.err
     assert "{" not in result.err
+
+
+def test_the_last_line_of_a_worker_says_how_many_were_given_up(jobq: Jobq) -> None:
+    """It said dead_lettered=2, and each task's line the command with the word QUEUE in it."""
+    for spec in ("demo", "sqlite://other.db/demo"):
+        jobq(spec, "push", "--num-retries", "0", "-c", "exit 3", "-c", "exit 4")
+        log = jobq(spec, "worker", "--log-format", "text").err
+        assert log.rstrip().endswith(f": 2 given up, see `jobq {spec} dead list`")
+        assert log.count("dead list") == 1
+    jobq("demo", "push", "--num-retries", "0", "-c", "exit 3")
+    assert "1 given up, see `jobq dead list`" in jobq("worker", env={"JOBQ_QUEUE": "demo"}).err
+
+
+def test_no_time_left_is_told_where_nothing_was_done(jobq: Jobq) -> None:
+    jobq("demo", "push", "--num-retries", "0", "-c", "exit 3")
+    jobq("demo", "worker")
+    jobq("demo", "push", "-c", "true")
+    for command in ("stats", "ps", "top --once"):
+        result = jobq("demo", *command.split())
+        assert "/s" in result.out + result.err, command
+        assert " left" not in result.out + result.err, command
+
+
+def test_a_retry_of_nothing_says_so_once(filled: Jobq) -> None:
+    assert filled("demo", "dead", "retry", "xyz", code=4).out == "", "it said that it had retried 0 as well"
+
+
+def test_ctrl_c_says_how_long_it_waits(jobq: Jobq) -> None:
+    jobq("demo", "push", "-c", "trap '' TERM; touch started; until test -e enough; do sleep 0.05; done")
+    worker = jobq.start("demo", "worker", "--log-format", "text", "--stop-grace", "30s", stderr=subprocess.PIPE)
+    eventually((jobq.folder / "started").exists)
+    worker.send_signal(signal.SIGINT)
+    assert worker.stderr is not None
+    said = b"running=1): what runs has 30s to end, and is given back; a second Ctrl-C ends it at once\n"
+    assert any(said in line for line in worker.stderr)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(30) == 130
+
+
+def test_a_dead_letter_counts_its_failures_once(filled: Jobq) -> None:
+    shown = filled("demo", "status", "lost-task").out
+    assert "failed 4 times" in shown
+    assert "failures=3" not in shown
+
+
+def test_a_name_that_another_file_has_taken(jobq: Jobq) -> None:
+    for name, lines in (("tasks.txt", 5), ("slow.txt", 1)):
+        (jobq.folder / name).write_text("true\n" * lines)
+    jobq("demo", "push", "--resume", "monday", "tasks.txt")
+    said = jobq("demo", "push", "--resume", "monday", "slow.txt", code=2).err
+    assert "slow.txt has become shorter than what push:monday has queued, which stays; or it is another file" in said
+
+
+def test_the_folder_of_the_queues(jobq: Jobq) -> None:
+    assert f"in use: {jobq.home}" in jobq("config").out
+    (home,) = [each for each in jobq("config", "--json").objects if each["setting"] == "home"]
+    assert home["in_use"] == str(jobq.home)
 
 
 @pytest.mark.parametrize(("typed", "said", "code"), TYPED, ids=[typed for typed, _, _ in TYPED])
 def test_typed(jobq: Jobq, typed: str, said: str, code: int) -> None:
-    words = [str(Path(word).expanduser()) if word.startswith("~") else word for word in shlex.split(typed)]
-    result = jobq(*words[1:], code=code)
+    before, after = typed.split("jobq", 1)
+    words = [str(Path(word).expanduser()) if word.startswith("~") else word for word in shlex.split(after)]
+    result = jobq(*words, env=dict(word.split("=", 1) for word in before.split()), code=code)
     assert said in " ".join((result.out + result.err).split()), result
     assert "Traceback" not in result.err
     assert not list(jobq.home.glob("*.db")), "a slip makes no queue anywhere"

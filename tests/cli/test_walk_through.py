@@ -90,8 +90,11 @@ def test_first_steps(shells: Jobq, columns: int) -> None:
 def test_what_failed(shells: Jobq, columns: int) -> None:
     with Shell(shells, columns=columns) as shell:
         shell.says("jobq demo push --num-retries 0 -c 'echo why; exit 3'", "queued 1 task on demo")
-        shell.says("jobq demo worker", "| why", "failed (attempt 1, ", ": exit code 3", "see `jobq QUEUE dead list`")
-        shell.says("jobq demo dead list", "failed; last: exit code 3 echo why; exit 3")
+        shell.says("jobq demo peek", "ID DELIVERIES RUNS", "0 echo why; exit 3")
+        shell.says(
+            "jobq demo worker", "| why", "failed (attempt 1, ", ": exit code 3", "1 given up, see `jobq demo dead list`"
+        )
+        shell.says("jobq demo dead list", "ID DIED DELIVERIES WHY RUNS", "failed; last: exit code 3 echo why; exit 3")
         shell.says("jobq demo redrive", "no such command 'redrive'; did you mean 'dead retry'?")
         shell.says("jobq demo dead retry --all", "retried 1 dead letter")
         shell.says("jobq demo size", "1 0 0 0")

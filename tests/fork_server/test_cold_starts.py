@@ -26,6 +26,7 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "lease release": ("demo lease release name", 4),
     "checkpoint": ("checkpoint 1", 3),
     "progress": ("progress 1", 3),
+    "queues": ("queues", 0),
     "size": ("demo size --json", 0),
     "check": ("demo check --look --json", 0),
     "peek": ("demo peek", 0),

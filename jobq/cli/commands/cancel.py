@@ -74,6 +74,8 @@ def cancel(
                 _put(id_, answer, missing, was_canceled=id_ in former, as_json=as_json)
         if not as_json:
             terminal.put(_summary(counts))
+            if where and not counts and not any("*" in pattern for _, pattern in conditions):
+                terminal.say("nothing is exactly so; * stands for anything, as in --where 'command=*train.py*'")
         return say_missing(missing, as_json=as_json)
 
     return with_queue(ctx, work)

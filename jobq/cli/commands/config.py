@@ -23,9 +23,14 @@ def config(changed: bool, as_json: bool) -> int:
     from jobq.cli.configuration import explain  # noqa: PLC0415 - `jobq --help` must not pay for it
     from jobq.run.spawn.choose_spawner import is_possible  # noqa: PLC0415 - as above
     from jobq.run.spawn.containment import try_here  # noqa: PLC0415 - as above
+    from jobq.settings import user_home  # noqa: PLC0415 - as above
 
     settings = read_settings()  # warns about variables that nothing reads
-    in_use = try_here(settings.containment, is_guarded=settings.guardian == "on" and is_possible())
+    held = try_here(settings.containment, is_guarded=settings.guardian == "on" and is_possible())
+    in_use = {
+        "containment": {"in_use": held.kind, "why": held.why},
+        "home": {"in_use": str(user_home(settings))},
+    }
     rows = [row for row in explain() if row.about.audience != "jobq" and (row.origin != "default" or not changed)]
     if as_json:
         for row in rows:
@@ -38,7 +43,7 @@ def config(changed: bool, as_json: bool) -> int:
                     "origin": row.origin,
                     "accepts": row.about.accepts,
                     "about": row.about.text,
-                    **({"in_use": in_use.kind, "why": in_use.why} if row.name == "containment" else {}),
+                    **in_use.get(row.name, {}),
                 }
             )
         return 0
@@ -50,6 +55,7 @@ def config(changed: bool, as_json: bool) -> int:
         is_set = row.origin != "default"
         painted = terminal.paint(text, _CHANGED, sys.stdout) if is_set else text
         terminal.put(f"{painted}  {'set here' if is_set else 'default '}  {row.about.text}")
-        if row.name == "containment":
-            terminal.put(f"{'':<{first}}  in use: {terminal.visible(f'{in_use.kind} ({in_use.why})')}")
+        if used := in_use.get(row.name):
+            why = f" ({used['why']})" if "why" in used else ""
+            terminal.put(f"{'':<{first}}  in use: {terminal.visible(used['in_use'] + why)}")
     return 0

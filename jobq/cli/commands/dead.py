@@ -78,23 +78,25 @@ def list_(ctx: click.Context, limit: int, group_by: str | None, full: bool, as_j
             await dead_letter_groups.put_groups(backend, group_by, as_json=as_json)
             return
         letters = await backend.dead_letters(limit + 1)
+        rows: list[tuple[str, ...]] = []
         for letter in letters[:limit]:
             if as_json:
                 terminal.put_json(_as_json(letter, env=False))
             else:
-                terminal.put(terminal.fitted(_line(letter), full=full))
+                rows.append(_row(letter))
+        format_journal.put_rows(("ID", "DIED", "DELIVERIES", "WHY", "RUNS"), rows, full=full)
         if len(letters) > limit:
             terminal.say(f"there are more than {limit}; -n N shows more")
 
     return with_queue(ctx, work)
 
 
-def _line(letter: "DeadLetter") -> str:
-    died = format_task.moment(letter.died)
+def _row(letter: "DeadLetter") -> tuple[str, ...]:
     said = (letter.description.splitlines() or [""])[0]
     why = said if said.startswith(letter.reason) else f"{letter.reason}: {said}" if said else letter.reason
-    shown = f"{terminal.visible(letter.id)}  {died}  {letter.deliveries:3}"
-    return f"{shown}  {terminal.shortened(terminal.visible(why), _SHOWN_WHY)}  {format_task.what_runs(letter.body)}"
+    why = terminal.shortened(terminal.visible(why), _SHOWN_WHY)
+    died = format_task.moment(letter.died)
+    return terminal.visible(letter.id), died, f"{letter.deliveries:3}", why, format_task.what_runs(letter.body)
 
 
 def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
@@ -224,7 +226,7 @@ def purge(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Delete dead letters for good."""
+    """Delete dead letters for good, with all that the journal has of them, so that `logs` knows none of them."""
     _check_choice(ids, all_, where, group)
     if all_ and not yes and not terminal.has_terminal_input():
         raise click.UsageError("purge --all deletes for good and there is no terminal to ask on; add --yes")
@@ -278,7 +280,7 @@ async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], al
             bar.show(count, str(count))
             if not goes_on:
                 break  # an outage concerns all; a letter that stays as it is, no other (S11)
-    if not as_json:
+    if not as_json and (count or not missing):
         terminal.put(f"{done} {count} dead letter{'' if count == 1 else 's'}")
     if fault is not None:
         raise fault

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli.common import ProgramCommand, duration, json_option, program_of, read_settings, spec_of, with_queue
+from jobq.cli.common import ProgramCommand, json_option, program_of, read_settings, spec_of, time_limit, with_queue
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
@@ -53,7 +53,7 @@ class _FanoutCommand(ProgramCommand):
     "--batch", type=click.IntRange(1, 10_000), default=1, metavar="N", help="Records of one task. Default: 1."
 )
 @click.option(
-    "--timeout", metavar="DURATION", callback=duration, help="How long one attempt may run. Default: no limit."
+    "--timeout", metavar="DURATION", callback=time_limit, help="How long one attempt may run. Default: no limit."
 )
 @click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
 @click.option("--num-retries", type=click.IntRange(min=0), metavar="N", help="Runs after a failure. Default: 3.")

@@ -17,6 +17,7 @@ from jobq.cli.common import (
     program_of,
     read_settings,
     spec_of,
+    time_limit,
     with_queue,
 )
 from jobq.cli.display import terminal
@@ -91,7 +92,9 @@ class _PushCommand(ProgramCommand):
     help="A variable for the tasks; NAME alone takes the value from here, so that it does not show in `ps`.",
 )
 @click.option("--cwd", metavar="FOLDER", help="Where they run; a relative one counts from here. Default: the worker's.")
-@click.option("--timeout", metavar="DURATION", callback=duration, help="How long one attempt may run, as in 90s or 2h.")
+@click.option(
+    "--timeout", metavar="DURATION", callback=time_limit, help="How long one attempt may run, as in 90s or 2h."
+)
 @click.option("--delay", metavar="DURATION", callback=duration, help="How long to wait before they may start.")
 @click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
 @click.option("--id", "id_", metavar="ID", help="Name the one task; queueing the same id again changes nothing.")

@@ -1,20 +1,44 @@
-"""`jobq QUEUE size`, `peek`, `create` and `clear`: the queue as a whole."""
+"""`jobq queues`, `jobq QUEUE size`, `peek`, `create` and `clear`: queues as a whole."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, full_option, json_option, with_queue
-from jobq.cli.display import format_task, terminal
+from jobq.cli.common import ExampleCommand, Invocation, full_option, json_option, read_settings, with_queue
+from jobq.cli.display import format_journal, format_task, terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.errors import AccessDenied
+from jobq.errors import AccessDenied, ConfigurationError
 
 if TYPE_CHECKING:
     from jobq.backend import Backend, QueueStats
 
 _NOT_FOUND: Final = 4
 _MOST_PEEKED: Final = 10_000
+_ANY_NAME: Final = "demo"  # of the queues of this machine: all are in one file
+
+
+@click.command(cls=ExampleCommand, examples=("jobq queues", "jobq queues --json"))
+@json_option
+@click.pass_context
+def queues(ctx: click.Context, as_json: bool) -> int:
+    """List the queues of this machine, or those beside a queue that is named."""
+    settings = read_settings()
+    invocation = ctx.ensure_object(Invocation)
+    invocation.spec = invocation.spec or settings.queue or _ANY_NAME
+
+    async def work(backend: "Backend") -> None:
+        from jobq.servable import Servable  # noqa: PLC0415 - --help must not pay for it
+
+        if not isinstance(backend, Servable):
+            raise ConfigurationError("this service is not asked for its queues: its own tools list them")
+        for name in await backend.queues():
+            if as_json:
+                terminal.put_json({"queue": name})
+            else:
+                terminal.put(terminal.visible(name))
+
+    return with_queue(ctx, work, settings)
 
 
 @click.command(
@@ -81,13 +105,16 @@ def peek(ctx: click.Context, limit: int, full: bool, as_json: bool) -> int:
 
     async def work(backend: "Backend") -> None:
         tasks = await backend.peek(limit)
-        for found in tasks:
-            if as_json:
+        if as_json:
+            for found in tasks:
                 held = format_task.as_json(found.body, env=False)
                 terminal.put_json({"id": found.id, "deliveries": found.deliveries, **held})
-            else:
-                line = f"{terminal.visible(found.id)}  {found.deliveries:3}  {format_task.what_runs(found.body)}"
-                terminal.put(terminal.fitted(line, full=full))
+        else:
+            rows = [
+                (terminal.visible(found.id), f"{found.deliveries:3}", format_task.what_runs(found.body))
+                for found in tasks
+            ]
+            format_journal.put_rows(("ID", "DELIVERIES", "RUNS"), rows, full=full)
         most = backend.capabilities.max_peek
         if most is not None and len(tasks) >= most and limit > most:
             terminal.say(f"the first {most} are shown: this service shows no more, and there may be more")

@@ -161,7 +161,9 @@ def stats(ctx: click.Context, window: timedelta | None, prometheus: bool, as_jso
             terminal.put(f"{state + ':':<14}{count}")
         terminal.put(f"{'oldest ready:':<14}{'-' if oldest is None else format_journal.age(oldest)}")
         ended = ", ".join(f"{count} {terminal.visible(outcome)}" for outcome, count in sorted(found.ended.items()))
-        terminal.put(f"ended in the last {format_journal.age(seconds)}: {ended or 'none'}{format_journal.pace(found)}")
+        terminal.put(
+            f"attempts ended in the last {format_journal.age(seconds)}: {ended or 'none'}{format_journal.pace(found)}"
+        )
 
     return with_queue(ctx, work)
 

@@ -173,7 +173,7 @@ def _drawn(
         oldest = found.journal.oldest_ready_seconds
         lines.append(Text(f"oldest ready: {'-' if oldest is None else format_journal.age(oldest)}"))
         ended = _sentence(found.journal.ended) or "none"
-        lines.append(Text(f"ended in the last hour: {ended}{format_journal.pace(found.journal)}"))
+        lines.append(Text(f"attempts ended in the last hour: {ended}{format_journal.pace(found.journal)}"))
         if (rate := _rate(found, before)) is not None:
             lines.append(Text(f"ending now: {rate:.3g}/s"))
     else:

@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from jobq.cli.display.queue_name import to_copy
 from jobq.cli.display.terminal import visible
 from jobq.clock import SystemClock
 from jobq.events import Event
 from jobq.formats import durations, sizes
+from jobq.formats.task_ids import OF_PUSH
 
 ID_CHARACTERS: Final = 8  # the end of an id: its beginning is the time, alike for all tasks of a batch
+_NAME_CHARACTERS: Final = 20  # the end of an id that no push has made
 _PHRASES: Final = {
     "worker.started": "worker started",
     "worker.draining": "taking no new tasks",
@@ -26,7 +29,7 @@ _PHRASES: Final = {
     "task.timeout": "ran too long and was ended",
     "task.retry_scheduled": "will run again",
     "task.sent_on": "goes on in another queue",
-    "task.dead_lettered": "was given up, see `jobq QUEUE dead list`",
+    "task.dead_lettered": "was given up",
     "task.lease_lost": "lost its lease and was stopped",
     "task.cancelled": "was canceled",
     "task.preempted": "was interrupted",
@@ -65,7 +68,9 @@ def sentence(name: str, fields: Mapping[str, Any]) -> str:
     shown = [_detail(field, value) for field, value in fields.items() if field not in hidden]
     details = [detail for detail in shown if detail and detail not in detail_text]
     text = subject + phrase + (f" ({', '.join(details)})" if details else "")
-    return f"{text}: {detail_text}" if detail_text else text
+    if name == "worker.stopped" and (given_up := fields.get("dead_lettered")):
+        detail_text += f"{'; ' if detail_text else ''}{given_up} given up, see `jobq QUEUE dead list`"
+    return to_copy(f"{text}: {detail_text}" if detail_text else text)
 
 
 def _detail(name: str, value: Any) -> str:
@@ -100,8 +105,8 @@ _COUNTED: Final[dict[str, Callable[[int], str]]] = {
 
 
 def short_id(id_: str) -> str:
-    """Return what distinguishes tasks for people."""
-    return id_[-ID_CHARACTERS:]
+    """Return what distinguishes tasks for people; a name that somebody chose says more than its last letters."""
+    return id_[-(ID_CHARACTERS if OF_PUSH.fullmatch(id_) else _NAME_CHARACTERS) :]
 
 
 def text_line(event: Event) -> str:

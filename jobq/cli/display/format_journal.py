@@ -4,7 +4,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from jobq.cli.display import format_task
+from jobq.cli.display import format_task, terminal
 from jobq.cli.display.terminal import shortened, visible
 from jobq.formats import durations, sizes
 from jobq.formats.checkpoint_format import StoredCheckpoint
@@ -111,7 +111,9 @@ def details(record: "TaskRecord") -> list[tuple[str, str]]:
         ("description", record.description and visible(record.description.splitlines()[0])),
     ]
     known = [(label, text) for label, text in rows if text and text != "-"]
-    return known + (format_task.details(record.body, env=False) if record.body else [])
+    held = format_task.details(record.body, env=False) if record.body else []
+    # What a dead letter counts of itself is as it was last put back: its last failure is not among them.
+    return known + [row for row in held if row[0] != "counters" or not record.state.is_final]
 
 
 def state_of(record: "TaskRecord") -> str:
@@ -216,6 +218,13 @@ def table(head: "Sequence[str]", rows: "Sequence[Sequence[str]]", width: int) ->
         line = "  ".join(text.ljust(widths[column]) for column, text in enumerate(row)).rstrip()
         lines.append(line if not width or len(line) <= width else line[: max(0, width - 3)] + "...")
     return lines
+
+
+def put_rows(head: "Sequence[str]", rows: "Sequence[Sequence[str]]", *, full: bool) -> None:
+    """Print rows: on a terminal as a table, cut to what fits unless all is wanted; elsewhere as they are."""
+    lines = table(head, rows, 0) if rows and terminal.width() else ["  ".join(row) for row in rows]
+    for line in lines:
+        terminal.put(terminal.fitted(line, full=full))
 
 
 def _moment(seconds: float | None) -> str | None:

@@ -24,13 +24,15 @@ from jobq.events import Event, Events
 from jobq.formats import strict_json
 from jobq.run.process.usage import UsageSampler, Watch
 from jobq.settings import Settings
-from jobq.spec import resolve
+from jobq.spec import parse, resolve
 from jobq.task import Task
 
 _log: Final = logging.getLogger(__name__)
 Show = Callable[[Draw], None]
 REFRESH_SECONDS: Final = 0.5
-_ASK_SECONDS: Final = 5.0  # between two looks at the queue, at least
+_ASK_SECONDS: Final = 5.0  # between two looks at the queue, at least: some services bill each
+_ASK_HERE_SECONDS: Final = 0.5  # likewise, where nothing is billed: what waits agrees with what is done
+_HERE: Final = frozenset({"embedded", "sqlite"})
 _ASK_SHARE: Final = 0.05  # of the time that a look may take: a slow service is asked less often
 _ANSWER_SECONDS: Final = 30.0
 _OLD_SECONDS: Final = 15.0  # from when on the age of an answer is shown
@@ -123,10 +125,14 @@ class Depth:
 
     Args:
         connect: makes a backend for this alone.
+        ask_seconds: between two looks, at least.
     """
 
-    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Backend]]) -> None:
+    def __init__(
+        self, connect: Callable[[], AbstractAsyncContextManager[Backend]], ask_seconds: float = _ASK_SECONDS
+    ) -> None:
         self._connect = connect
+        self._ask_seconds = ask_seconds
         self._stats: QueueStats | None = None
         self._asked = 0.0  # time.monotonic() of what is known
         self._trouble = ""
@@ -150,7 +156,7 @@ class Depth:
             await self._pause(began)
 
     async def _pause(self, began: float) -> None:
-        await asyncio.sleep(max(_ASK_SECONDS, (time.monotonic() - began) / _ASK_SHARE))
+        await asyncio.sleep(max(self._ask_seconds, (time.monotonic() - began) / _ASK_SHARE))
 
     def line(self, now: float) -> str:
         """Return one line; `now` is time.monotonic()."""
@@ -240,7 +246,8 @@ async def of_worker(
         settings: its settings.
         sampler: its sampler.
     """
-    progress, depth = TaskCounts(), Depth(lambda: resolve(spec, settings))
+    pause = _ASK_HERE_SECONDS if parse(spec).scheme in _HERE else _ASK_SECONDS
+    progress, depth = TaskCounts(), Depth(lambda: resolve(spec, settings), pause)
     events.subscribe(progress.on_event)
     view = LiveView(
         show,

@@ -75,8 +75,9 @@ def lines(slots: int, busy: Sequence[Slot], below_it: Sequence[str], columns: in
         if len(shown) >= min(fit, slots):
             break
         shown.setdefault(number, Slot(number=number, task_id="", what="", age_seconds=0, reading=None))
-    picture = [paint(_row([column.title for column in _COLUMNS], "command", columns), _FAINT, sys.stderr)]
-    picture += [_slot_line(shown[number], columns) for number in sorted(shown)]
+    wide = max([_COLUMNS[1].width, *(len(_name(slot)) for slot in shown.values())])
+    picture = [paint(_row([column.title for column in _COLUMNS], "command", columns, wide), _FAINT, sys.stderr)]
+    picture += [_slot_line(shown[number], columns, wide) for number in sorted(shown)]
     if slots > len(shown):
         hidden = len(busy) - min(fit, len(busy))
         running = f" ({hidden} running)" if hidden else ""
@@ -84,18 +85,23 @@ def lines(slots: int, busy: Sequence[Slot], below_it: Sequence[str], columns: in
     return picture + below
 
 
-def _slot_line(slot: Slot, columns: int) -> str:
+def _name(slot: Slot) -> str:
+    return visible(short_id(slot.task_id))
+
+
+def _slot_line(slot: Slot, columns: int, wide: int) -> str:
     if not slot.task_id:
-        return paint(_row([str(slot.number), "", "", "", "", ""], "idle", columns), _FAINT, sys.stderr)
+        return paint(_row([str(slot.number), "", "", "", "", ""], "idle", columns, wide), _FAINT, sys.stderr)
     reading = slot.reading
     used = (f"{reading.cores:.0%}", memory(reading.rss_bytes), str(reading.processes)) if reading else ("", "", "")
-    cells = [str(slot.number), visible(short_id(slot.task_id)), durations.show(int(slot.age_seconds)), *used]
-    return _row(cells, visible(slot.what[:MOST_SHOWN]), columns)
+    cells = [str(slot.number), _name(slot), durations.show(int(slot.age_seconds)), *used]
+    return _row(cells, visible(slot.what[:MOST_SHOWN]), columns, wide)
 
 
-def _row(cells: Sequence[str], last: str, columns: int) -> str:
+def _row(cells: Sequence[str], last: str, columns: int, wide: int) -> str:
+    widths = {"task": wide}
     shown = [
-        f"{cell[: column.width]:>{column.width}}"
+        f"{cell[: widths.get(column.title, column.width)]:>{widths.get(column.title, column.width)}}"
         for cell, column in zip(cells, _COLUMNS, strict=True)
         if columns >= column.least_columns
     ]

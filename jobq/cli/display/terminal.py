@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
+from jobq.cli.display.queue_name import to_copy
+
 if TYPE_CHECKING:
     from logging import LogRecord
 
@@ -229,7 +231,7 @@ def put_report(values: Iterable[Any], exit_code: int) -> int:
 def say(text: str, *, is_error: bool = False) -> None:
     """Write a line for people to standard error; `--quiet` keeps it back unless it is (part of) an error."""
     if is_error or _verbosity > Verbosity.QUIET:
-        _put_aside(visible(text))
+        _put_aside(visible(to_copy(text)))
 
 
 def say_record(record: "LogRecord") -> None:
@@ -245,7 +247,7 @@ def say_record(record: "LogRecord") -> None:
 
 def complain(text: str, *, hint: str = "") -> None:
     """Write an error as one plain line to standard error, and where to read on."""
-    _put_aside(f"{paint('jobq:', _RED, sys.stderr)} {visible(text)}")
+    _put_aside(f"{paint('jobq:', _RED, sys.stderr)} {visible(to_copy(text))}")
     if hint:
         say(hint, is_error=True)
 
@@ -259,7 +261,7 @@ def warn(text: str) -> None:
 def fail(name: str, message: str, exit_code: int, *, as_json: bool, **more: Any) -> int:
     """Write an error to standard error, as one plain line or as a JSON object with more fields; return the code."""
     if as_json:
-        _put_aside(json.dumps({"error": name, "message": message, "exit_code": exit_code, **more}))
+        _put_aside(json.dumps({"error": name, "message": to_copy(message), "exit_code": exit_code, **more}))
     else:
         complain(message)
     return exit_code

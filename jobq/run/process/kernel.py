@@ -210,7 +210,11 @@ def say(text: str, who: str = "guardian") -> None:
     poll.register(2, select.POLLOUT)
     with contextlib.suppress(OSError):
         if any(event & select.POLLOUT for _, event in poll.poll(0)):
-            os.write(2, f"jobq {who}: {text[:500]}\n".encode(errors="replace"))
+            is_screen = os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"
+            start = (
+                "\r\x1b[K" if is_screen else ""
+            )  # in place of the last line of a table that the worker has left there
+            os.write(2, f"{start}jobq {who}: {text[:500]}\n".encode(errors="replace"))
 
 
 def peak_rss_kib() -> int:

@@ -14,6 +14,7 @@ from jobq.backend import Backend, Delivery, Prepares
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.flag import Flag
+from jobq.formats import durations
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Placement
@@ -201,6 +202,13 @@ class Worker:
             chance=self._host.chance,
         )
 
+    def _patience_told(self) -> str | None:
+        stopping = self._stopping
+        if not self._attempts or stopping.at_once.is_set() or not stopping.working.is_set():
+            return None
+        told = f"what runs has {durations.show(self._settings.stop_grace)} to end, and is given back"
+        return told + ("; a second Ctrl-C ends it at once" if stopping.cause.endswith("SIGINT") else "")
+
     def _patience_for_logs(self) -> float:
         return LOG_STOPPING_SECONDS if self._stopping.interrupted.is_set() else LOG_SECONDS
 
@@ -280,7 +288,9 @@ class Worker:
         return True
 
     async def _see_to_the_end(self) -> None:
-        self._emit("worker.draining", cause=self._stopping.cause, running=len(self._attempts))
+        self._emit(
+            "worker.draining", cause=self._stopping.cause, running=len(self._attempts), detail=self._patience_told()
+        )
         if not self._attempts:
             return
         try:

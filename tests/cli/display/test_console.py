@@ -19,7 +19,7 @@ from tests.cli.conftest import eventually
 @pytest.mark.parametrize(
     ("name", "fields", "said"),
     [
-        ("task.started", {"task_id": "0123-456789ab", "attempt": 2}, "task 456789ab started (attempt 2)"),
+        ("task.started", {"task_id": "0123-456789ab", "attempt": 2}, "task 0123-456789ab started (attempt 2)"),
         (
             "task.failed",
             {"task_id": "x", "signal": 9, "duration_s": 61.0, "detail": "killed"},
@@ -29,8 +29,11 @@ from tests.cli.conftest import eventually
         (
             "task.dead_lettered",
             {"task_id": "x", "reason": "failed"},
-            "task x was given up, see `jobq QUEUE dead list` (failed)",
+            "task x was given up (failed)",
         ),
+        ("task.started", {"task_id": "monday.236"}, "task monday.236 started"),
+        ("task.started", {"task_id": "a-name-of-many-letters.236"}, "task -of-many-letters.236 started"),
+        ("task.started", {"task_id": "019ab1c2-0000-7000-8000-0000deadbeef"}, "task deadbeef started"),
         (
             "task.succeeded",
             {"task_id": "x", "duration_s": 2, "cpu_s": 3.5, "max_rss_bytes": 642_777_088, "processes": 5},
@@ -39,6 +42,11 @@ from tests.cli.conftest import eventually
         ("task.succeeded", {"task_id": "x", "cpu_s": 0.1, "processes": 1}, "task x succeeded (cpu 0.1s)"),
         ("task.failed", {"task_id": "x", "max_rss_bytes": "?"}, "task x failed (max_rss_bytes=?)"),
         ("worker.stopped", {"succeeded": 3}, "worker stopped (succeeded=3)"),
+        (
+            "worker.stopped",
+            {"dead_lettered": 2, "detail": "left in the queue: 1 task"},
+            "worker stopped (dead_lettered=2): left in the queue: 1 task; 2 given up, see `jobq QUEUE dead list`",
+        ),
         ("moon.has_risen", {"signal": 4711, "duration_s": "?"}, "moon has risen (signal 4711, duration_s=?)"),
         ("odd", {}, "odd"),
         ("", {}, ""),

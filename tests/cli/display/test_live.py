@@ -1,17 +1,22 @@
 """The live view as a user sees it, on screens of several sizes, and when there is none."""
 
+import asyncio
 import os
 import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from rich.cells import cell_len
 
 from jobq.backend import QueueStats
-from jobq.cli.display import slot_table
-from jobq.cli.display.live_view import Depth, TaskCounts
+from jobq.cli.display import live_view, slot_table
+from jobq.cli.display.live_view import Depth, TaskCounts, of_worker
 from jobq.cli.display.time_left import TimeLeft
-from jobq.events import Event
-from jobq.run.process.usage import UsageReading
+from jobq.events import Event, Events
+from jobq.run.process.usage import UsageReading, UsageSampler
+from jobq.settings import Settings
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 from tests.cli.display.conftest import WAIT, Opened, release
@@ -44,6 +49,19 @@ def test_slots_and_counts_below_the_lines(jobq: Jobq, opened: Opened) -> None:
         assert "memory" not in terminal.scrolled
         assert terminal.scrolled.count("| quick") == 3
         assert "worker stopped (succeeded=5, failed=1" in terminal.scrolled
+
+
+def test_a_killed_worker_leaves_its_words_a_line_of_their_own(jobq: Jobq, opened: Opened) -> None:
+    """They were glued to the end of the table."""
+    jobq.fill(Task.new(command=WAIT))
+    with opened("demo", "worker") as terminal:
+        terminal.until_shows("1 leased")
+        (running,) = jobq("demo", "ps", "--json").objects
+        os.kill(int(running["worker"].rpartition(":")[2]), signal.SIGKILL)
+        assert terminal.wait() == 137
+        assert any(line.startswith("jobq guardian: the worker died by signal 9") for line in terminal.lines), (
+            terminal.text
+        )
 
 
 def test_more_slots_than_lines(jobq: Jobq, opened: Opened) -> None:
@@ -232,6 +250,32 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
     assert progress.rate(60.0) == 2.0
     assert progress.rate(120.0) == 0.0
     assert progress.line(121.0).startswith("120 done, 0 failed, 0.0/min")
+
+
+async def test_a_queue_of_this_machine_is_counted_all_the_time() -> None:
+    """It was said for five seconds that 300 wait while 73 of them were done."""
+    often = asyncio.Event()
+
+    class Counting:
+        looks = 0
+
+        async def stats(self) -> QueueStats:
+            self.looks += 1
+            if self.looks == 3:
+                often.set()
+            return QueueStats(visible=3, leased=0, scheduled=0, dead=0)
+
+    counting = Counting()
+
+    @asynccontextmanager
+    async def connect(*_: object) -> AsyncIterator[Counting]:
+        yield counting
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_view, "resolve", connect)
+        sampler = UsageSampler(None)
+        async with asyncio.timeout(4), of_worker(lambda _draw: None, Events(), "demo", Settings(), sampler):
+            await often.wait()
 
 
 def test_the_queue_is_told_as_it_is_known() -> None:
