@@ -11,6 +11,7 @@ from jobq.formats import strict_json
 
 _FIELDS: Final = {"id", "kwargs", "num_retries", "reply_requested"}
 _SHELL_ARGUMENTS: Final = {"cmd", "env", "cwd", "bg_dirsync_to"}
+_ADDED: Final = {"_job_id", "_worker_id"}  # its worker writes them into the arguments of what it puts back
 
 
 def read(version: int, fields: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +36,7 @@ def read(version: int, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _work(kwargs: dict[str, Any]) -> dict[str, Any]:
+    kwargs = {name: value for name, value in kwargs.items() if name not in _ADDED}
     if "cmd" not in kwargs or kwargs.keys() - _SHELL_ARGUMENTS:
         return {"kwargs": kwargs}
     if kwargs.get("bg_dirsync_to"):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ FIELDS: Final = (
         "timeout",
     ),
 )
+_OBJECT: Final = re.compile(rb'\{\s*"')
 _MAX_LINE_BYTES: Final = 6 * MAX_BODY_BYTES  # every character of a JSON line may be written as \uXXXX
 _CHUNK_BYTES: Final = 256 * 1024
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -90,7 +92,7 @@ class TaskOptions:
         stripped = line.strip()
         if not stripped or stripped.startswith(b"#"):
             return None
-        if stripped.startswith(b'{"'):
+        if _OBJECT.match(stripped):
             return self.task(**(named | _fields(stripped)))
         try:
             return self.task(command=line.decode("utf-8"), **named)
@@ -102,7 +104,8 @@ def _fields(line: bytes) -> dict[str, Any]:
     fields = strict_json.loads(line)
     assert isinstance(fields, dict), "a line that begins with a brace is an object or no JSON"
     if isinstance(fields.get("cmd"), str) and not fields.keys() & {"command", "argv", "call"}:  # as ai4s-jobq has it
-        fields = {("command" if name == "cmd" else name): value for name, value in fields.items()}
+        absent = {name for name in ("bg_dirsync_to", "env", "cwd") if fields.get(name) is None}  # null there is none
+        fields = {("command" if name == "cmd" else name): fields[name] for name in fields if name not in absent}
     for name in fields:
         if name not in FIELDS:
             raise MalformedTask(f"unknown field; a line may have {', '.join(FIELDS)}", ascii(name)[1:-1][:80])

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from jobq.settlement import Requeue
+from jobq.task import Task
 from tests.azure.stage import SHORT, Stage
 
 _PYTHON: Final = Path(__file__).parents[2] / ".peer/bin/python"
@@ -64,3 +65,17 @@ async def test_a_queue_of_ai4s_jobq_is_drained(stage: Stage, peer: Path) -> None
     assert (stats.total, stats.dead) == (0, 1)
     (letter,) = await stage.behind.dead_letters(10)
     assert (letter.reason, letter.deliveries) == ("failed", 2)
+
+
+async def test_what_a_worker_of_ai4s_jobq_has_put_back_runs(stage: Stage, peer: Path) -> None:
+    """Its worker adds arguments of its own to a task that failed: to what it puts back, and to its dead letters."""
+    code, said = await peer_runs(stage, peer, "peer_push.py", str(stage.folder), "0")  # one task, with one retry
+    assert code == 0, said
+    await peer_runs(stage, peer, "peer_work.py")
+    (waiting,) = await stage.behind.peek(1)
+    assert b"_job_id" in waiting.body
+    assert Task.decode(waiting.body).command == "exit 3"
+    result = await stage.run("worker", **SHORT, JOBQ_BACKOFF="100ms")
+    assert result.code == 0, result.err
+    (letter,) = await stage.behind.dead_letters(10)
+    assert letter.reason == "failed"

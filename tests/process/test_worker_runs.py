@@ -144,6 +144,14 @@ async def test_a_worker_that_starts_nothing_gives_back_what_it_cannot_start_and_
     assert (report.succeeded, stage.lines) == (1, [(id_, "stdout", "here now")])
 
 
+async def test_a_task_for_a_callback_alone_does_not_end_the_worker(stage: Stage) -> None:
+    """S7: it is of another kind, which says nothing of the machine; it pays, and is a dead letter in the end."""
+    await stage.backend.push([Task.new(kwargs={"n": 1}, budgets={"crashes": 1})])
+    report = await stage.work(visibility_timeout=LONG)
+    assert (report.dead_lettered, report.exit_code) == (1, 0)
+    assert not stage.told("worker.breaker_tripped")
+
+
 async def test_tasks_that_cannot_start_count_for_the_breaker(stage: Stage) -> None:
     """After one success it takes one more; and they are given back with their budgets whole."""
     tasks = [Task.new(argv=[f"no-such-program-{n}"], budgets={"crashes": 0}) for n in range(5)]

@@ -247,6 +247,12 @@ def test_reads_callback_tasks_of_ai4s() -> None:
     assert Task.decode(foreign({"cmd": "x", "shape": [1, 2]})).kwargs == {"cmd": "x", "shape": [1, 2]}
 
 
+def test_what_a_worker_of_ai4s_has_put_back_is_what_was_pushed() -> None:
+    own = {"_job_id": "0f" * 16, "_worker_id": "w"}
+    assert Task.decode(foreign({"cmd": "x", "env": None} | own)).command == "x"
+    assert Task.decode(foreign({"shape": [1, 2]} | own)).kwargs == {"shape": [1, 2]}
+
+
 def test_a_task_of_ai4s_whose_retries_are_used_up_still_runs_once() -> None:
     assert Task.decode(foreign({"cmd": "x"}, num_retries=-1)).budgets.retries == 0
 

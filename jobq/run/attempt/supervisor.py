@@ -408,7 +408,10 @@ class _Attempt:
         self._events.ended(outcome, self._keeper)
         could_not_start = outcome.start_failed and outcome.kind is OutcomeKind.CRASHED
         # A caller in front of it (`jobq run`) has a judge of his own, and would rather see it end.
-        is_asked = could_not_start and self._with.judge is retry.verdict
+        # A callback's task says nothing of what can be started here: one alone is charged, and many trip the breaker.
+        is_asked = (
+            could_not_start and self._with.judge is retry.verdict and (task.kwargs is None or task.call is not None)
+        )
         if is_asked and self._with.breaker.blames_for_start(task, outcome.detail.removeprefix(_NOT_STARTED)):
             again = self._backoff().delay(retry.times_given_back(task) + 1)
             is_over = self._with.breaker.tripped.is_set()  # then it is for another worker, and at once

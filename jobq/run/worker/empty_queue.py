@@ -1,6 +1,7 @@
 """When an empty queue is worked off: not before what a worker gave back or lost has come again."""
 
 import asyncio
+import math
 from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
@@ -10,6 +11,7 @@ from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.receive import Receiving
 
 _LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
+_LATE: Final = 1.0  # seconds by which a service may be late with what it is to show again
 _LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
 
 
@@ -49,8 +51,8 @@ class EmptyQueue:
         return bool(self._due)
 
     def expect(self, task_id: str, seconds: float) -> None:
-        """Note that a task comes again after so long."""
-        self._due[task_id] = self._clock.boottime() + seconds
+        """Note that a task comes again after so long; a service may count in whole seconds, rounded up."""
+        self._due[task_id] = self._clock.boottime() + (math.ceil(seconds) + _LATE if seconds > 0 else 0.0)
 
     def came(self, task_id: str) -> None:
         """Note that it is here."""

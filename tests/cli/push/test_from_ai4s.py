@@ -16,6 +16,11 @@ def test_its_json_lines_are_read(jobq: Jobq) -> None:
     assert "cmd: unknown field" in refused.err
 
 
+def test_blanks_and_nulls_in_its_lines(jobq: Jobq) -> None:
+    jobq("demo", "push", "-", stdin='{ "cmd": "true", "env": null, "cwd": null, "bg_dirsync_to": null}\n')
+    assert jobq.commands() == ["true"]
+
+
 def test_a_list_that_is_pushed_twice_runs_once(jobq: Jobq) -> None:
     """As with its deterministic ids: what differs in anything that runs is another task."""
     lines = 'echo one >> done\n{"command": "echo one >> done", "env": {"SEED": "1"}}\n{"cmd": "true", "id": "named"}\n'
