@@ -11,7 +11,7 @@ class Flag(asyncio.Event):
         self._futures: set[asyncio.Future[None]] = set()
 
     def set(self) -> None:
-        """Set it, and wake whoever waits."""
+        """Set it, and wake all that wait for it."""
         super().set()
         futures, self._futures = self._futures, set()
         for each in futures:

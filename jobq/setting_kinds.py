@@ -1,4 +1,4 @@
-"""What kinds of values settings take, and what is told of a setting beside its value."""
+"""What kinds of values settings take, and what describes a setting beside its value."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,6 +19,7 @@ class Setting(Field):
     """A setting: what may be written, and what it is for, shown by `jobq config` and in docs/configuration.md.
 
     Attributes:
+        kind: what values it takes.
         text: what it decides.
         unset: what happens when it has no value.
         accepts: what may be written.
@@ -26,12 +27,13 @@ class Setting(Field):
         audience: "users", or "tests" and "jobq" for what is set by these alone.
     """
 
-    __slots__ = ("accepts", "audience", "is_secret", "text", "unset")
+    __slots__ = ("accepts", "audience", "is_secret", "kind", "text", "unset")
 
     def __init__(
         self, kind: "SettingKind", text: str, default: Any, *, unset: str, accepts: str, is_secret: bool, audience: str
     ) -> None:
         super().__init__(kind.read, default, None, is_shown=not is_secret)
+        self.kind = kind
         self.text = text
         self.unset = unset
         self.accepts = accepts or kind.accepts

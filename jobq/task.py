@@ -8,6 +8,7 @@ holds work that was signed, `jobq.formats.wire_v3`.
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ def new_id() -> str:
 
 _T = TypeVar("_T", bound=Checked)
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | bool | int | float | None"
+_EXPONENT: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|e-0|e\+')  # 1e-07 and 1e+16, and strings, which stay
 _write: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
@@ -221,7 +223,10 @@ class Task(Checked):
     def encode(self) -> bytes:
         """Return the task as it goes on the wire; raises MalformedTask when it is too large."""
         if self.work is None:
-            body = _write({"version": WIRE_VERSION, **self.as_dict()}).encode()
+            text = _write({"version": WIRE_VERSION, **self.as_dict()})
+            body = text.encode()
+            if len(body) > MAX_BODY_BYTES:  # what a version before has written shorter must fit again (S7)
+                body = _EXPONENT.sub(_shortest, text).encode()
         else:
             body = wire_v3.write(self.work, self.id, _write(self.as_dict(wire_v3.STATE)).encode())
         if len(body) > MAX_BODY_BYTES:
@@ -389,6 +394,10 @@ class TaskResult:
     def succeeded(self) -> bool:
         """Whether the task is done."""
         return self.outcome == OutcomeKind.SUCCEEDED
+
+
+def _shortest(found: re.Match[str]) -> str:
+    return {"e-0": "e-", "e+": "e"}.get(found[0], found[0])
 
 
 def _validated(cls: type[_T], fields: Mapping[str, Any]) -> _T:

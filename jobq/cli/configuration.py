@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from jobq.formats import durations, sizes
-from jobq.setting_kinds import Setting
+from jobq.setting_kinds import Setting, memory_limit, size
 from jobq.settings import Settings, variable_of
 
 HIDDEN: Final = "(set, not shown)"
@@ -49,7 +49,7 @@ def explain(environment: Mapping[str, str] | None = None) -> list[Explained]:
             name=name,
             variable=variable_of(name),
             value=_value(name, getattr(settings, name), about),
-            default=_text(name, about.default),
+            default=_text(about.default, about),
             origin=variable_of(name) if source.get(variable_of(name)) else "default",
             about=about,
         )
@@ -59,13 +59,13 @@ def explain(environment: Mapping[str, str] | None = None) -> list[Explained]:
 
 
 def _value(name: str, value: Any, about: Setting) -> str | None:
-    text = _text(name, value)
+    text = _text(value, about)
     if text is not None and (about.is_secret or (name == "queue" and any(mark in text for mark in _SUSPICIOUS))):
         return HIDDEN
     return text
 
 
-def _text(name: str, value: Any) -> str | None:
+def _text(value: Any, about: Setting) -> str | None:
     match value:
         case None:
             return None
@@ -75,7 +75,7 @@ def _text(name: str, value: Any) -> str | None:
             return ",".join(value) or None
         case timedelta():
             return durations.show(value)
-        case int() if name in _SIZES:
+        case int() if about.kind in (size, memory_limit):
             return sizes.show(value)
     return str(value)
 
@@ -128,7 +128,6 @@ _OPTIONS: Final = frozenset(
         "onward_queues",
     }
 )
-_SIZES: Final = frozenset({"memory_limit", "checkpoint_max", "journal_max"})
 _PAGE: Final = """# Configuration
 
 *Made by `make docs` from `jobq/settings.py`; edit that instead.*

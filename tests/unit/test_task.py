@@ -298,3 +298,19 @@ def test_a_string_without_an_end_is_read_once() -> None:
     with pytest.raises(MalformedTask, match="not JSON"):
         Task.decode(body)
     assert time.monotonic() - began < 2.0
+
+
+def test_s7_what_was_written_shorter_before_can_be_written_again() -> None:
+    """Another JSON writer has no zero in 1e-7: a large task of such numbers could be read, and not put back."""
+    numbers = ",".join(["1e-7", "1e16"] * 100_000)
+    text = 'of text 1e-07 and "1e+16" \\\\'
+    fields = {"version": 2, "id": "a", "call": "m:f", "kwargs": {"t": text}}
+    head = json.dumps(fields, separators=(",", ":"))[:-2]
+    body = f'{head},"n":[{numbers}]}}}}'.encode()
+    assert len(body) < MAX_BODY_BYTES
+    task = Task.decode(body)
+    again = Task.decode(task.requeued(failures=1).encode())
+    assert again.kwargs == task.kwargs
+    assert again.kwargs is not None
+    assert (again.kwargs["t"], again.counters.failures) == (text, 1)
+    assert len(json.dumps(task.kwargs, separators=(",", ":"))) > MAX_BODY_BYTES, "or it would fit anyhow"

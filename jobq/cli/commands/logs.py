@@ -40,9 +40,8 @@ def logs(ctx: click.Context, id_: str, attempt: int | None, follow: bool, log_di
     """Show the end of what a task has printed: 64 KiB of an attempt that has ended, 4 KiB of one that runs.
 
     What a running task prints comes with its heartbeats, four times in a lease; where the queue is a local file, within
-    seconds. With the folder or container that the
-    worker writes to (--log-dir) all of it is shown, and at once. Control characters are shown as escapes; --json gives
-    the text itself.
+    seconds. With the folder or container that the worker writes to (--log-dir) all of it is shown, and at once. Control
+    characters are shown as escapes; --json gives the text itself.
     """
     if follow and attempt is not None:
         raise click.UsageError("--follow goes with the attempt that runs; leave out --attempt")

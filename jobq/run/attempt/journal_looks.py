@@ -48,6 +48,11 @@ class JournalLooks:
         finally:
             del self._kept[attempt]
 
+    def close(self) -> None:
+        """Look no more."""
+        if self._loop is not None:
+            self._loop.cancel()
+
     async def _look(self, journal: Journal) -> None:
         while True:
             await self._clock.sleep_until(self._clock.boottime() + _LOOK_SECONDS)

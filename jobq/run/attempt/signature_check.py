@@ -23,7 +23,7 @@ from jobq.task import Task
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from jobq.signing.keys import TrustedKey
+    from jobq.signing.keys import TrustedKey, TrustedKeys
 
 _MOST_REMEMBERED: Final = 100_000  # works that have succeeded here
 _MOST_WARNINGS: Final = 100  # of different kinds
@@ -71,11 +71,11 @@ class SignatureCheck:
 
     def __init__(self, settings: Settings, locations: "Collection[str]", queue: str) -> None:
         self.mode = settings.require_signed
-        self._keys: Any = None  # a TrustedKeys
+        self._keys: TrustedKeys | None = None
         if settings.trusted_keys is not None:
-            from jobq.signing.keys import TrustedKeys  # noqa: PLC0415 - pydantic is for those who sign
+            from jobq.signing import keys  # noqa: PLC0415 - pydantic is for those who sign
 
-            self._keys = TrustedKeys(settings.trusted_keys)
+            self._keys = keys.TrustedKeys(settings.trusted_keys)
         self._locations = locations
         self._queue = queue
         self._warned: set[str] = set()

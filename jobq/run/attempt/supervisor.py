@@ -147,6 +147,11 @@ class Supervisor:
         timing.check(allow_short=self.settings.allow_short_lease)
         return timing
 
+    def close(self) -> None:
+        """Leave nothing running; no attempt is left."""
+        self.ticker.close()
+        self.looks.close()
+
     async def execute(self, delivery: Delivery, since: Moment, place: Placement = Placement()) -> DeliveryReport:  # noqa: B008 - frozen
         """Carry one delivery through.
 

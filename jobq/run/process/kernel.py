@@ -211,9 +211,8 @@ def say(text: str, who: str = "guardian") -> None:
     with contextlib.suppress(OSError):
         if any(event & select.POLLOUT for _, event in poll.poll(0)):
             is_screen = os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"
-            start = (
-                "\r\x1b[K" if is_screen else ""
-            )  # in place of the last line of a table that the worker has left there
+            # In place of the last line of a table that the worker has left there.
+            start = "\r\x1b[K" if is_screen else ""
             os.write(2, f"{start}jobq {who}: {text[:500]}\n".encode(errors="replace"))
 
 

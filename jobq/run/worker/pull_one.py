@@ -94,7 +94,7 @@ async def pull_and_execute(
         )
         supervisor.check()
         pulling = asyncio.create_task(_pull(supervisor, wait), name="pull and execute")
-        pulling.add_done_callback(lambda _: supervisor.ticker.close())
+        pulling.add_done_callback(lambda _: supervisor.close())
         try:
             return await asyncio.shield(pulling)
         except asyncio.CancelledError:

@@ -180,7 +180,7 @@ class Worker:
             # One fault ends the worker, with a plain error; its tasks were stopped by leaving the group.
             raise first_error(errors) from errors
         finally:
-            supervisor.ticker.close()  # no attempt is left
+            supervisor.close()
         tripped = self._breaker.tripped.is_set()
         report = self._tally.report(stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded)
         left = "" if self._stopping.interrupted.is_set() else await self._leftovers.described()

@@ -91,6 +91,18 @@ async def test_a_worker_of_commands_tells_what_happens(tmp_path: Path) -> None:
     assert names.count("task.succeeded") == 2
 
 
+@pytest.mark.parametrize("way", ["worker", "pull"])
+async def test_nothing_is_left_running(tmp_path: Path, way: str) -> None:
+    """On a local file attempts are looked at each second; a loop that is closed then would complain of the look."""
+    async with jobq.connect(f"sqlite://{tmp_path}/jobs.db/demo") as queue:
+        await queue.push("true")
+        before = asyncio.all_tasks()
+        await (queue.worker() if way == "worker" else queue.pull_and_execute())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
+
+
 async def test_a_worker_takes_no_more_than_it_was_told(tmp_path: Path) -> None:
     async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
         await queue.push(["true", "true", "true"])
