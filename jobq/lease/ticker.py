@@ -15,10 +15,9 @@ _log = logging.getLogger(__name__)
 class Call:
     """One call that is to come."""
 
-    __slots__ = ("callback", "when")
+    __slots__ = ("callback",)
 
-    def __init__(self, when: float, callback: Callable[[], None]) -> None:
-        self.when = when
+    def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
@@ -43,7 +42,7 @@ class Ticker:
 
     def at(self, when: float, callback: Callable[[], None]) -> Call:
         """Call this at that time, in seconds of the clock's boottime; it must not block."""
-        call = Call(when, callback)
+        call = Call(callback)
         heapq.heappush(self._calls, (when, next(self._numbers), call))
         if self._loop is None or self._loop.done():
             self._loop = asyncio.create_task(self._run(), name="lease ticker")
@@ -56,6 +55,7 @@ class Ticker:
         self._calls.clear()
         if self._loop is not None:
             self._loop.cancel()
+            self._loop = None  # it is not over at once, and makes no call that is asked for from now on
 
     async def _run(self) -> None:
         while self._calls:

@@ -76,3 +76,8 @@ async def test_closed_it_calls_nothing_and_leaves_nothing_running() -> None:
     await _let_it_run()
     assert called == []
     assert asyncio.all_tasks() == before
+    ticker.at(clock.boottime() + 1, lambda: called.append(2))
+    ticker.close()
+    ticker.at(clock.boottime() + 1, lambda: called.append(3))
+    await clock.advance(2)
+    assert called == [3], "what is asked for after that is called, before its task has ended too"

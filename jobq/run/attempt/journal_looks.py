@@ -52,6 +52,7 @@ class JournalLooks:
         """Look no more."""
         if self._loop is not None:
             self._loop.cancel()
+            self._loop = None
 
     async def _look(self, journal: Journal) -> None:
         while True:
