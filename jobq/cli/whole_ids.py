@@ -67,7 +67,9 @@ async def _whole(
     for id_ in ids:
         is_whole = id_ in known or not _may_be_part(id_, changes=changes)
         meant = [id_] if is_whole else await ids_with(id_, _LISTED + 1)
-        meant = [each for each in meant if not changes or each == id_ or (is_of_push(each) and each.endswith(id_))]
+        meant = sorted(
+            each for each in meant if not changes or each == id_ or (is_of_push(each) and each.endswith(id_))
+        )
         if len(meant) > 1:
             more = ", ..." if len(meant) > _LISTED else ""
             raise click.UsageError(f"{id_} is a part of several ids: {', '.join(meant[:_LISTED])}{more}")
