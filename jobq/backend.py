@@ -12,11 +12,11 @@ What every verb may raise, beside what its own docstring names:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
 
 from jobq.fencing import FencingNumber as FencingNumber  # noqa: PLC0414 - part of the protocol
+from jobq.formats.lazy_dataclass import dataclass
 from jobq.settlement import Settlement
 from jobq.task import Task
 

@@ -1,6 +1,5 @@
 """Clearing a queue in steps, for services where one step over everything would hold up others' claims and renewals."""
 
-import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -54,6 +53,8 @@ async def clear_in_steps(
         begin: the cursor to begin with.
         seconds: begin no step after that.
     """
+    import asyncio  # noqa: PLC0415 - most short commands clear nothing, and start without it
+
     count, cursor = 0, begin
     end = time.monotonic() + seconds
     while True:

@@ -4,7 +4,6 @@ Deadlines are kept on CLOCK_BOOTTIME, which goes on while the machine is suspend
 (CLOCK_MONOTONIC) stops then, so a wait for a deadline is cut into slices (rules.md 1.3 rule 1).
 """
 
-import asyncio
 import time
 from typing import Final, NamedTuple, Protocol
 
@@ -57,5 +56,7 @@ class SystemClock:
 
     async def sleep_until(self, boottime: float) -> None:
         """Wait in slices, so that a suspend delays the return by one slice at most."""
+        import asyncio  # noqa: PLC0415 - short commands, which never sleep, start without it
+
         while (left := boottime - self.boottime()) > 0:  # noqa: ASYNC110 - the event awaited is the time itself
             await asyncio.sleep(min(left, SLICE_SECONDS))

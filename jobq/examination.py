@@ -1,9 +1,10 @@
 """What `jobq check` asks of a backend: what is wrong with a queue, and whether its service does what jobq assumes."""
 
 from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, Self, runtime_checkable
+
+from jobq.formats.lazy_dataclass import dataclass
 
 
 class Verdict(StrEnum):

@@ -5,17 +5,17 @@ again by its receipt, a claim takes receipts that begin as the caller's key says
 and what the service itself has to remember (tokens, the generator) stands in small documents of the same database.
 """
 
-import hashlib
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery
 from jobq.errors import ConfigurationError, LockLost
+from jobq.formats.lazy_dataclass import dataclass
+from jobq.formats.task_ids import digest
 from jobq.journal.records import MAX_OUTPUT_BYTES
 from jobq.settlement import Settlement
 from jobq.task import TaskResult
@@ -218,7 +218,7 @@ def dead_cursor(after: str) -> tuple[int, str] | None:
 
 def prefix_of(key: str) -> str:
     """Return what the receipts of a keyed claim begin with."""
-    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()[:_PREFIX_CHARACTERS]
+    return digest(key, 16)[:_PREFIX_CHARACTERS]
 
 
 def receipts_of(key: str, count: int) -> list[str]:
@@ -258,7 +258,7 @@ def result_json(result: TaskResult) -> bytes:
 
 
 def _check(queue: str, task_id: str) -> str:
-    return hashlib.blake2b(f"{queue}/{task_id}".encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return digest(f"{queue}/{task_id}", 4)
 
 
 def _is_hex(text: str) -> bool:

@@ -1,6 +1,7 @@
 """All settings with their defaults, read from JOBQ_* variables (architecture 11 names what else is read, and where)."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -411,9 +412,11 @@ def user_home(settings: Settings) -> Path:
     """Return the folder of the embedded queue: JOBQ_HOME, else the platform's folder for user data."""
     if settings.home is not None:
         return settings.home.expanduser()
-    import platformdirs  # noqa: PLC0415 - needed by the embedded queue only
-
-    return Path(platformdirs.user_data_dir("jobq", appauthor=False))
+    given = os.environ.get("XDG_DATA_HOME", "")  # the XDG Base Directory Specification
+    folder = (
+        given if given.strip() else "~/Library/Application Support" if sys.platform == "darwin" else "~/.local/share"
+    )
+    return Path(folder, "jobq").expanduser()
 
 
 def variable_of(name: str) -> str:

@@ -5,11 +5,12 @@ takes along what the journal is to record of the attempt, so the journal costs n
 of the queue (S5).
 """
 
-import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from jobq.formats.lazy_dataclass import dataclass
+from jobq.formats.task_ids import digest
 from jobq.task import Counters, TaskResult
 
 if TYPE_CHECKING:
@@ -125,4 +126,4 @@ Settlement = Complete | Requeue | Release | MoveToDeadLetters
 
 def key_of(verb: str, *values: object) -> str:
     """Return what distinguishes a verb with these values from one with others."""
-    return f"{verb} {hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()}"
+    return f"{verb} {digest(repr(values), 8)}"

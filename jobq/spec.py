@@ -3,7 +3,7 @@
 import re
 from collections.abc import MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from jobq.backend import Backend
 from jobq.entry_points import load, registered, registered_names
 from jobq.errors import BackendMissing, ConfigurationError, InvalidSpec
+from jobq.formats.lazy_dataclass import dataclass
 from jobq.settings import Settings
 
 ENTRY_POINT_GROUP: Final = "jobq.backends"

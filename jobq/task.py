@@ -5,19 +5,19 @@ newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read b
 holds work that was signed, `jobq.formats.wire_v3`.
 """
 
-import hashlib
 import json
 import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from jobq.errors import MalformedTask
 from jobq.formats import exit_rules, strict_json, task_bounds, task_fields, task_ids, wire_v1, wire_v3
 from jobq.formats.checked import Checked, FieldError, field, kind_of, nested
+from jobq.formats.lazy_dataclass import dataclass
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
@@ -243,7 +243,9 @@ class Task(Checked):
             work += json.dumps([self.env, self.kwargs], sort_keys=True).encode()
         if self.work is not None and self.work.signatures:  # unsigned, it might be refused where this is run
             work += b" signed"  # by whom is no part of it: a push goes on after its key was replaced
-        return hashlib.blake2b(work, digest_size=16).digest()
+        from hashlib import blake2b  # noqa: PLC0415 - as `digest`
+
+        return blake2b(work, digest_size=16).digest()
 
     def with_state(self, fields: Mapping[str, Any]) -> "Task":
         """Return the same work with other counters, epoch, generation and date, as JSON holds them.

@@ -1,59 +1,35 @@
 """The embedded queue behind the backend protocol: one file, several processes, group commit, leases by boot time."""
 
-import asyncio
-import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
-from jobq.examination import Finding
-from jobq.journal.records import this_holder
-from jobq.journal.retention import JournalCap
-from jobq.servable import (
-    DATABASE,
-    IDS_KEPT,
-    MOST_CLAIMED,
-    Document,
-    Kind,
-    ListedTask,
-    all_pages,
-    dead_cursor,
-    prefix_of,
-    receipts_of,
-    unpacked,
-)
+from jobq.servable import DATABASE, IDS_KEPT, Document, Kind, ListedTask, all_pages, dead_cursor, unpacked
 from jobq.task import Task
 from jobq_sqlite import push_sql, queue_admin, task_listing, task_sql
 from jobq_sqlite.bulk import some
-from jobq_sqlite.connection import SqliteConnection
-from jobq_sqlite.delivery import SqliteDelivery, release_all
-from jobq_sqlite.examination import findings
-from jobq_sqlite.journal import SqliteJournal
+from jobq_sqlite.connection import Link, SqliteConnection
 from jobq_sqlite.open_file import OpenFile, StoreFile
 from jobq_sqlite.push_sql import NewRow
-from jobq_sqlite.task_sql import ClaimedRow, NothingReady, Now
+from jobq_sqlite.task_sql import ClaimedRow, Now
 
 T = TypeVar("T")
 if TYPE_CHECKING:
+    from jobq.examination import Finding
+    from jobq_sqlite.delivery import SqliteDelivery
+    from jobq_sqlite.journal import SqliteJournal
     from jobq_sqlite.leases import SqliteLeases
+    from jobq_sqlite.receiver import QueueReceiver
 
 _CAPABILITIES: Final = replace(DATABASE, shares_machine=True)
-_FORGET_SECONDS: Final = 0.25  # a worker forgets faster than it can complete
-_log: Final = logging.getLogger(__name__)
-
-
-class _Link(NamedTuple):
-    """An open connection, and the queue's number in the file."""
-
-    connection: SqliteConnection
-    queue: int
 
 
 class SqliteBackend:
@@ -64,7 +40,7 @@ class SqliteBackend:
         name: the queue's name.
         keep: for how long the journal keeps what has ended; None = no journal is kept.
         most_bytes: how much it may hold.
-        connect: makes what runs statements; a simulation has one without a thread.
+        connect: makes what runs statements; None = a thread does, for as long as nobody calls `without_loop`.
     """
 
     def __init__(
@@ -74,22 +50,20 @@ class SqliteBackend:
         *,
         keep: timedelta | None = IDS_KEPT,
         most_bytes: int = 1024**3,
-        connect: type[SqliteConnection] = SqliteConnection,
+        connect: type[SqliteConnection] | None = None,
     ) -> None:
         self.name = name
         self._keep = None if keep is None else keep.total_seconds()
         self._file = file
         self._connect = connect
-        self._trimming = JournalCap(most_bytes)
-        self._forget_at = 0.0  # boottime in seconds
+        self._most_bytes = most_bytes
         self._epoch = 0  # of the last push: that of the next, as a rule
         self._connection: SqliteConnection | None = None
         self._reader: SqliteConnection | None = None
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._closed = False
-        self._abandoned = False
-        self._opening = asyncio.Lock()
-        self._changed = asyncio.Event()  # each change sets it and puts a new one in its place
+        self._opening: AbstractAsyncContextManager[object] | None = None
+        self._receiver: QueueReceiver | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -104,16 +78,33 @@ class SqliteBackend:
         return SqliteLeases(self.name, lambda create: self._opened(create=create), self._opened_to_read)
 
     @property
-    def journal(self) -> SqliteJournal | None:
+    def journal(self) -> "SqliteJournal | None":
         """The journal of this queue, in the same file; None = it is off."""
-        return None if self._keep is None else SqliteJournal(self._journal_link, self._read, self._wake)
+        if self._keep is None:
+            return None
+        from jobq_sqlite.journal import SqliteJournal  # noqa: PLC0415 - as above
 
-    async def _journal_link(self) -> tuple[SqliteConnection, int]:
-        return self._link or await self._linked()
+        return SqliteJournal(self._linked, self._read, self._wake)
 
-    def findings(self) -> AsyncIterator[Finding]:
+    @property
+    def _receiving(self) -> "QueueReceiver":
+        if self._receiver is None:
+            from jobq_sqlite.receiver import QueueReceiver  # noqa: PLC0415 - as above
+
+            clock = self._file.clock
+            self._receiver = QueueReceiver(self.name, self._linked, clock, keep=self._keep, most_bytes=self._most_bytes)
+        return self._receiver
+
+    def findings(self) -> AsyncIterator["Finding"]:
         """Look at the file."""
+        from jobq_sqlite.examination import findings  # noqa: PLC0415 - as above
+
         return findings(self._file.path)
+
+    def without_loop(self) -> None:
+        """Answer each call at once, on the thread that makes it: for one caller, and no event loop (`run_at_once`)."""
+        self._connect = SqliteConnection
+        self._opening = nullcontext()
 
     async def __aenter__(self) -> Self:
         self._closed = False
@@ -121,7 +112,7 @@ class SqliteBackend:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._closed = True
-        async with self._opening:
+        async with self._guard():
             connections = dict.fromkeys((self._reader, self._connection))
             self._reader = self._connection = self._link = None
         for connection in connections:
@@ -141,7 +132,7 @@ class SqliteBackend:
         rows = [NewRow(task, task.encode(), task.fingerprint()) for task in likely]
         ids = [task.id for task in tasks]
         if rows:
-            connection, queue = self._link or await self._linked()
+            connection, queue = await self._linked()
             self._epoch = await connection.submit(
                 lambda database, now: push_sql.push(database, queue, rows, now, self._keep),
                 may_undo=True,
@@ -152,38 +143,26 @@ class SqliteBackend:
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Claim up to `max_tasks`; wakes on a push of this process at once, of another within 50 ms."""
-        return list(await self._receive(max_tasks, lease, wait))
+        return list(await self._receiving.receive(max_tasks, lease, wait))
 
     async def receive_as(
         self, worker_id: str, max_tasks: int, lease: timedelta | None, wait: timedelta
     ) -> list[Delivery]:
         """Claim with leases that say whose they are."""
-        return list(await self._receive(max_tasks, lease, wait, worker_id=worker_id))
+        return list(await self._receiving.receive(max_tasks, lease, wait, worker_id=worker_id))
 
     async def claim(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
-    ) -> list[SqliteDelivery]:
+    ) -> "list[SqliteDelivery]":
         """Claim with receipts that follow from a key; see `jobq.servable.Servable`."""
-        receipts = receipts_of(key, min(max_tasks, MOST_CLAIMED))
-        if former:
-            link = self._link or await self._linked()
-            length = lease or DATABASE.default_lease
-            seconds, prefixes = length.total_seconds(), [prefix_of(each) for each in former]
-            rows = await link.connection.submit(
-                lambda database, now: task_sql.take_over(
-                    database, link.queue, len(receipts), seconds, now, receipts, prefixes
-                )
-            )
-            if rows:
-                return self._deliveries(link, rows, length, served=True)
-        return await self._receive(len(receipts), lease, wait, receipts)
+        return await self._receiving.claim(max_tasks, lease, wait, key=key, former=former)
 
-    async def held(self, task_id: str, receipt: str, body: bytes = b"") -> SqliteDelivery:
+    async def held(self, task_id: str, receipt: str, body: bytes = b"") -> "SqliteDelivery":
         """Return a delivery by its receipt."""
         seq, number = unpacked(self.name, task_id, receipt)
-        link = self._link or await self._linked()
+        link = await self._linked()
         row = ClaimedRow(seq, task_id, body, 0, None, number)
-        return self._deliveries(link, [row], DATABASE.default_lease, served=True)[0]
+        return self._receiving.deliveries(link, [row], DATABASE.default_lease, served=True)[0]
 
     async def find(self, task_id: str) -> ListedTask | None:
         """Look at one task."""
@@ -210,132 +189,20 @@ class SqliteBackend:
         connection = await self._opened()
         return await connection.submit(lambda database, _: task_listing.write_document(database, name, value, version))
 
-    async def _receive(
-        self,
-        max_tasks: int,
-        lease: timedelta | None,
-        wait: timedelta,
-        receipts: Sequence[str] = (),
-        worker_id: str | None = None,
-    ) -> list[SqliteDelivery]:
-        if max_tasks < 1:
-            raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
-        length = lease or DATABASE.default_lease
-        clock = self._file.clock
-        end = clock.boottime() + wait.total_seconds()
-        link = self._link or await self._linked()
-        if self._abandoned:
-            self._abandoned = False
-            await link.connection.flush()  # what a cancelled receive had been granted is to be found by this one
-        changed = self._changed  # taken before the claim: what changes after it wakes us
-        found = await self._claim(link, max_tasks, length, receipts, worker_id)
-        if not isinstance(found, NothingReady):
-            return self._deliveries(link, found, length, served=bool(receipts))
-        link.connection.watch(True)
-        try:
-            while clock.boottime() < end:
-                await self._until(changed, end if found.boottime is None else min(end, found.boottime))
-                changed = self._changed
-                found = await self._claim(link, max_tasks, length, receipts, worker_id, look_first=True)
-                if not isinstance(found, NothingReady):
-                    return self._deliveries(link, found, length, served=bool(receipts))
-        finally:
-            link.connection.watch(False)
-        return []
-
-    def _deliveries(
-        self, link: _Link, rows: list[ClaimedRow], lease: timedelta, *, served: bool
-    ) -> list[SqliteDelivery]:
-        journaled = self._keep is not None
-        return [
-            SqliteDelivery(
-                link.connection, row, lease, self._wake, queue=self.name, keeps_result=served, journaled=journaled
-            )
-            for row in rows
-        ]
-
-    async def _claim(
-        self,
-        link: _Link,
-        max_tasks: int,
-        lease: timedelta,
-        receipts: Sequence[str],
-        worker_id: str | None,
-        *,
-        look_first: bool = False,
-    ) -> list[ClaimedRow] | NothingReady:
-        connection, queue = link
-        seconds = lease.total_seconds()
-        holder = None if self._keep is None else this_holder()
-        forget = self._due_to_forget()
-
-        def give_back(claimed: list[ClaimedRow] | NothingReady) -> None:
-            if not isinstance(claimed, NothingReady):
-                self._give_back(connection, claimed)
-
-        claimed = connection.submit(
-            lambda database, now: task_sql.claim(
-                database, queue, max_tasks, seconds, now, receipts, holder, worker_id, forget, self._trimming
-            ),
-            look_first=(lambda database, now: task_sql.nothing_ready(database, queue, now)) if look_first else None,
-            abandoned=give_back,
-        )
-        try:
-            return await claimed
-        except asyncio.CancelledError:
-            if claimed.done() and not claimed.cancelled() and claimed.exception() is None:
-                give_back(claimed.result())  # the answer and the cancellation came together
-            else:
-                self._abandoned = True
-            raise
-
     async def holders(self) -> list[str]:
         """Return the ids of the workers that hold leases."""
         return await self._read(task_sql.holders)
 
     async def end_leases(self, worker_ids: Sequence[str]) -> int:
         """Let the leases of dead workers run out now."""
-        connection, queue = self._link or await self._linked()
+        connection, queue = await self._linked()
         count = await connection.submit(lambda database, now: task_sql.end_leases(database, queue, worker_ids, now))
         self._wake()
         return count
 
-    def _due_to_forget(self) -> float | None:
-        """Return for how long the journal keeps what has ended when it is time to look for what is older."""
-        now = self._file.clock.boottime()
-        if self._keep is None or now < self._forget_at:
-            return None
-        self._forget_at = now + _FORGET_SECONDS
-        return self._keep
-
-    def _give_back(self, connection: SqliteConnection, rows: list[ClaimedRow]) -> None:
-        """Return what was claimed for a call that was cancelled: at once, and at no cost to its budgets."""
-        try:
-            released = connection.submit(lambda database, now: release_all(database, rows, now))
-        except BackendUnavailable:
-            return  # closed meanwhile: the leases run out
-        released.add_done_callback(self._given_back)
-
-    def _given_back(self, released: "asyncio.Future[None]") -> None:
-        if not released.cancelled() and (error := released.exception()) is not None:
-            _log.warning("a cancelled receive of %s could not give back its tasks: %s", self.name, error)
-        self._wake()
-
-    async def _until(self, changed: asyncio.Event, boottime: float) -> None:
-        """Return when something may have become ready, or at the given time."""
-        waits: list[asyncio.Task[Any]] = [
-            asyncio.create_task(self._file.clock.sleep_until(boottime), name=f"wake receive of {self.name}"),
-            asyncio.create_task(changed.wait(), name=f"changes of {self.name}"),
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-
     def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._receiver is not None:
+            self._receiver.wake()
 
     async def go_nameless(self) -> None:
         """Expect the file to be deleted while it is open: this is its only user, and nothing of it shall be left."""
@@ -360,7 +227,7 @@ class SqliteBackend:
 
     async def clear_some(self, cursor: str) -> Cleared:
         """Delete some of it, in the order of arrival up to what was there at first."""
-        connection, queue = self._link or await self._linked()
+        connection, queue = await self._linked()
         after, last = cursor_of(cursor) or (0, await self._read(lambda database, *_: queue_admin.newest(database)))
         rows = await self._read(lambda database, queue, _: queue_admin.unfinished_rows(database, queue, after, last))
         if not rows:
@@ -381,7 +248,7 @@ class SqliteBackend:
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back, in short transactions."""
-        connection, queue = self._link or await self._linked()
+        connection, queue = await self._linked()
         try:
             found = await connection.each(
                 ids, lambda database, now, id_: queue_admin.redrive(database, queue, id_, now)
@@ -392,27 +259,28 @@ class SqliteBackend:
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters, in short transactions."""
-        connection, queue = self._link or await self._linked()
+        connection, queue = await self._linked()
         found = await connection.each(ids, lambda database, _, id_: queue_admin.purge_dead(database, queue, id_))
         return list(compress(ids, found))
 
     async def _read(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
         """Look at the queue on a connection of its own: what takes long holds up no claim and no renewal."""
         try:
-            _, queue = self._link or await self._linked()
+            _, queue = await self._linked()
             reader = self._reader or await self._opened_to_read()
         except AccessDenied:
             reader = await self._opened_by_reader()
             queue = await self._queue_in(reader)
         return await reader.submit(lambda database, now: work(database, queue, now), writes=False)
 
-    async def _linked(self) -> _Link:
+    async def _linked(self) -> Link:
         """Connect and look up the queue, on first use: a worker may be built before its queue exists."""
-        try:
-            connection = await self._opened()
-        except QueueNotFound:
-            raise _missing(self.name, self._file.path) from None
-        self._link = _Link(connection, await self._queue_in(connection))
+        if self._link is None:
+            try:
+                connection = await self._opened()
+            except QueueNotFound:
+                raise _missing(self.name, self._file.path) from None
+            self._link = Link(connection, await self._queue_in(connection))
         return self._link
 
     async def _queue_in(self, connection: SqliteConnection) -> int:
@@ -423,34 +291,47 @@ class SqliteBackend:
             raise _missing(self.name, self._file.path, str(error)) from None
 
     async def _opened(self, *, create: bool = False) -> SqliteConnection:
-        async with self._opening:
+        async with self._guard():
             if self._closed:
                 raise BackendUnavailable(f"{self._file.path} is closed: queue {self.name!r} was left before this call")
             if self._connection is None:
-                connection = self._connect(OpenFile(self._file, create=create), self._wake)
-                await connection.start()
-                self._connection = connection
+                self._connection = await self._started(OpenFile(self._file, create=create))
             return self._connection
 
     async def _opened_to_read(self) -> SqliteConnection:
         writer = await self._opened()  # first, for it may have to bring the file up to date
-        async with self._opening:
+        async with self._guard():
             if self._closed:
                 raise BackendUnavailable(f"{self._file.path} is closed: queue {self.name!r} was left before this call")
             if self._reader is None:
-                reader = self._connect(OpenFile(self._file, reads_beside=writer.file), self._wake)
-                await reader.start()
-                self._reader = reader
+                alone = self._connect is SqliteConnection  # nobody waits for it meanwhile
+                file = OpenFile(self._file, reads_beside=writer.file)
+                self._reader = writer if alone else await self._started(file)
             return self._reader
 
     async def _opened_by_reader(self) -> SqliteConnection:
         """Return a connection of one who may read the file, and not write there."""
-        async with self._opening:
+        async with self._guard():
             if self._reader is None:
-                reader = self._connect(OpenFile(self._file, only_reads=True), self._wake)
-                await reader.start()
-                self._reader = reader
+                self._reader = await self._started(OpenFile(self._file, only_reads=True))
             return self._reader
+
+    async def _started(self, file: OpenFile) -> SqliteConnection:
+        if self._connect is None:
+            from jobq_sqlite.thread_connection import ThreadConnection  # noqa: PLC0415 - as above
+
+            self._connect = ThreadConnection
+        connection = self._connect(file, self._wake)
+        await connection.start()
+        return connection
+
+    def _guard(self) -> AbstractAsyncContextManager[object]:
+        """Let one at a time open or close the file."""
+        if self._opening is None:
+            from asyncio import Lock  # noqa: PLC0415 - as above
+
+            self._opening = Lock()
+        return self._opening
 
 
 def _missing(name: str, path: Path, said: str = "") -> QueueNotFound:

@@ -1,13 +1,12 @@
 """Which machine and which boot this is: SQLite has no server clock, so its leases count from a boot (rule 1.3(10))."""
 
-import subprocess
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from jobq.errors import ConfigurationError
+from jobq.formats.lazy_dataclass import dataclass
 
 _MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
@@ -46,4 +45,6 @@ def _first_line(path: str) -> str:
 
 
 def _sysctl(name: str) -> str:
+    import subprocess  # noqa: PLC0415 - macOS alone
+
     return subprocess.run(["/usr/sbin/sysctl", "-n", name], check=True, capture_output=True, text=True).stdout.strip()

@@ -4,11 +4,11 @@ import asyncio
 import sqlite3
 
 from jobq_sqlite import transaction
-from jobq_sqlite.connection import SqliteConnection, deliver
 from jobq_sqlite.errors import translate
+from jobq_sqlite.thread_connection import ThreadConnection, deliver
 
 
-class LoopConnection(SqliteConnection):
+class LoopConnection(ThreadConnection):
     """Runs what is handed in on the event loop itself, in its next turn, all of it in one transaction as ever.
 
     It sees no writes of other processes.

@@ -6,12 +6,12 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from jobq.clock import Clock
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound, StoreUnusable
+from jobq.formats.lazy_dataclass import dataclass
 from jobq_sqlite import private_file
 from jobq_sqlite.errors import StoreReplaced, translate
 from jobq_sqlite.file_clock import FileClock

@@ -3,7 +3,6 @@
 import contextlib
 import sqlite3
 import time
-from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ class Operation:
 
     Attributes:
         work: what to do.
-        answer: gets the result; belongs to the event loop.
+        answer: a future that gets the result, and belongs to the event loop; None = its caller looks at once.
         writes: whether it needs the write lock.
         may_undo: whether it may raise after it has written something; what it wrote is then undone.
         look_first: runs before, without the lock; unless it returns None its result is the answer.
@@ -37,7 +36,7 @@ class Operation:
     """
 
     work: Work[Any]
-    answer: Future[Any]
+    answer: Any
     writes: bool
     may_undo: bool
     look_first: Work[Any] | None

@@ -1,26 +1,27 @@
 """The parts that commands are made of: a group that suggests, options that several commands share, the queue."""
 
-import asyncio
 import gc
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from jobq.at_once import AnswersAtOnce, run_at_once
+from jobq.cli import interrupts
 from jobq.cli.display import queue_name, terminal
-from jobq.cli.interrupts import Interrupted, heard
 from jobq.errors import ConfigurationError
 from jobq.formats import durations, sizes
+from jobq.formats.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
     from jobq.settings import Settings
 
 T = TypeVar("T")
+LOCAL_SCHEMES: Final = frozenset({"embedded", "sqlite"})  # the queues of this machine
 _PROGRAM: Final = "jobq.program"
 _SHOWN: Final = 60  # characters of what was given
 WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
@@ -147,6 +148,8 @@ class SuggestingGroup(ExampleCommand, click.Group):
 
 def did_you_mean(word: str, known: list[str]) -> str:
     """Return a suggestion to append to a message, or nothing."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for slips alone
+
     near = get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -229,6 +232,8 @@ def _command_words(context: click.Context) -> str:
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine as `asyncio.run` does; what was imported for it is no more looked at for garbage."""
+    import asyncio  # noqa: PLC0415 - `jobq --help` and short commands start without it
+
     gc.freeze()
     gc.enable()  # `jobq.__main__` has disabled it
     return asyncio.run(work)
@@ -240,6 +245,7 @@ def with_queue(
     settings: "Settings | None" = None,
     *,
     interruptible: bool = False,
+    brief: bool = False,
 ) -> int:
     """Connect to the queue, do the work and return the exit code.
 
@@ -249,30 +255,25 @@ def with_queue(
         settings: those of the environment by default.
         interruptible: whether SIGTERM cancels the work, as Ctrl-C does, so that it can report what it has done; raises
             `Interrupted` then, which the work may raise itself with what there is to report.
+        brief: whether it waits for nothing but the queue, so that an embedded one is asked without an event loop.
     """
     from jobq.cli.display.logging_handler import LogRecords  # noqa: PLC0415 - `jobq --help` must not pay for it
-    from jobq.spec import resolve  # noqa: PLC0415 - as above
+    from jobq.spec import parse, resolve  # noqa: PLC0415 - as above
 
     settings = settings or read_settings()
     spec = spec_of(context, settings)
+    is_at_once = brief and parse(spec).scheme in LOCAL_SCHEMES
 
     async def connected() -> int:
-        async with resolve(spec, settings) as backend:
+        backend = resolve(spec, settings)
+        if is_at_once:
+            assert isinstance(backend, AnswersAtOnce)
+            backend.without_loop()
+        async with backend:
             return await work(backend) or 0
 
-    async def until_interrupted() -> int:
-        with heard() as end:
-            try:
-                return await connected()
-            except Interrupted as interrupted:
-                interrupted.exit_code = end.exit_code
-                raise
-            except asyncio.CancelledError:
-                if end.signal is None:
-                    raise
-                nothing_to_say = Interrupted()
-                nothing_to_say.exit_code = end.exit_code
-                raise nothing_to_say from None
-
     with LogRecords(terminal.say_record):
-        return run_async(until_interrupted() if interruptible else connected())
+        if is_at_once:
+            with interrupts.put_off() if interruptible else nullcontext():
+                return run_at_once(connected())
+        return run_async(interrupts.or_interrupted(connected()) if interruptible else connected())

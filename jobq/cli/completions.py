@@ -3,21 +3,19 @@
 Nothing here says why it offers nothing: what a shell would show of that is noise in the middle of a command line.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import click
 from click.shell_completion import CompletionItem
 
-from jobq.cli.common import Invocation
+from jobq.cli.common import LOCAL_SCHEMES, Invocation
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
 
 _SECONDS: Final = 1.0
 _MOST: Final = 50
-_HERE: Final = frozenset({"embedded", "sqlite"})
 
 
 def files(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -51,7 +49,9 @@ def ids(context: click.Context, _parameter: click.Parameter, incomplete: str) ->
 def _offered(
     spec: str | None, look: Callable[["Backend"], Awaitable[list[str]]], incomplete: str
 ) -> list[CompletionItem]:
-    from jobq.errors import JobqError  # noqa: PLC0415 - no other command pays for these
+    import asyncio  # noqa: PLC0415 - no other command pays for these
+
+    from jobq.errors import JobqError  # noqa: PLC0415
     from jobq.settings import Settings  # noqa: PLC0415
     from jobq.spec import parse, resolve  # noqa: PLC0415
 
@@ -62,7 +62,7 @@ def _offered(
     try:
         settings = Settings.from_environment()
         text = spec or settings.queue
-        found = asyncio.run(looked(text, settings)) if text and parse(text).scheme in _HERE else []
+        found = asyncio.run(looked(text, settings)) if text and parse(text).scheme in LOCAL_SCHEMES else []
     except (JobqError, OSError, TimeoutError):
         found = []
     return [CompletionItem(each) for each in found if each.startswith(incomplete)]

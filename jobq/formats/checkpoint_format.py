@@ -3,8 +3,9 @@
 Both stand in one text, so one fenced write changes both (S4, S9). A value alone is stored as it is.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from jobq.formats.lazy_dataclass import dataclass
 
 MARK: Final = "\x1djobq files "  # begins no value: `checked_checkpoint` refuses the first character there
 

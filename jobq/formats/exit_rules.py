@@ -15,11 +15,11 @@ once for each queue that it names.
 import re
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
 from jobq.formats import durations
+from jobq.formats.lazy_dataclass import dataclass
 
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # as `jobq.spec` has it
 _CODES: Final = range(1, 256)

@@ -1,6 +1,5 @@
 """Ids of tasks, and what becomes of one whose rules send it on to other queues."""
 
-import hashlib
 import re
 from typing import Final
 
@@ -41,4 +40,6 @@ def _base_of(first: str) -> tuple[str, int]:
 
 def digest(text: str, size: int) -> str:
     """Return so many bytes of a hash, in hexadecimal."""
-    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
+    from hashlib import blake2b  # noqa: PLC0415 - loads OpenSSL, which those who only look start without
+
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()

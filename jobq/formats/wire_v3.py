@@ -12,11 +12,12 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json, task_ids
+from jobq.formats.lazy_dataclass import dataclass
 
 VERSION: Final = 3
 PAYLOAD_TYPE: Final = "application/vnd.jobq.work+json"

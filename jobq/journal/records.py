@@ -3,13 +3,12 @@
 import json
 import math
 import os
-import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from typing import Final
 
+from jobq.formats.lazy_dataclass import dataclass
 from jobq.task import JsonValue, OutcomeKind, TaskResult, Usage
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024  # of one attempt
@@ -120,7 +119,7 @@ class Attempt:
         )
 
 
-_ATTEMPT: Final = tuple(field.name for field in fields(Attempt))
+_ATTEMPT: Final = tuple(Attempt.__annotations__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +155,7 @@ class Beat:
         return cls(**{name: value for name, value in json.loads(text).items() if name in _BEAT})
 
 
-_BEAT: Final = tuple(field.name for field in fields(Beat))
+_BEAT: Final = tuple(Beat.__annotations__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +258,7 @@ class Canceled(StrEnum):
 @cache
 def this_holder() -> str:
     """Return HOST:PID of this process, for display; not cached over a fork that runs tasks."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{os.uname().nodename}:{os.getpid()}"
 
 
 def host_of(holder: str) -> tuple[str, int]:

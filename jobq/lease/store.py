@@ -12,12 +12,12 @@ What every verb may raise, beside what its own docstring names:
 """
 
 import re
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
 from jobq.errors import ConfigurationError
+from jobq.formats.lazy_dataclass import dataclass
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,126}[A-Za-z0-9])?")
 

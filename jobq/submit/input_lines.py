@@ -1,17 +1,17 @@
 """Task lines, which `push` reads from a file or a pipe: how they are cut, and how one becomes a task."""
 
-import asyncio
 import contextlib
 import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import Any, Final, Self
 
 from jobq.errors import JobqError, MalformedTask
 from jobq.formats import strict_json
+from jobq.formats.lazy_dataclass import dataclass
 from jobq.settings import Settings
 from jobq.task import MAX_BODY_BYTES, Task
 
@@ -201,6 +201,8 @@ class Input:
         return chunk
 
     async def _readable(self, timeout: float | None) -> bool:
+        import asyncio  # noqa: PLC0415 - who pushes one command starts without it
+
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         try:

@@ -5,17 +5,20 @@ same ids if the service takes none of them twice; anywhere else, and when that a
 with the ids (S8). Only what was acknowledged counts as queued (S1).
 """
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from jobq.at_once import is_at_once
 from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.errors import AccessDenied, JobqError, PushUnknown, QueueNotFound
 from jobq.formats import strict_json
-from jobq.signing.signer import signer_of
+from jobq.signing.signer import Signer, signer_of
 from jobq.task import Task
+
+if TYPE_CHECKING:
+    import asyncio
 
 BATCH_TASKS: Final = 500
 # One task more at most: below what the service takes as one request.
@@ -81,6 +84,8 @@ async def see_to_its_end(
         finish_seconds: for it to be answered; then it is cancelled.
         take_back_seconds: for it to end then.
     """
+    import asyncio  # noqa: PLC0415 - short commands start without it
+
     for seconds in (finish_seconds, take_back_seconds):
         with contextlib.suppress(asyncio.CancelledError):  # cancelled again: on to the next step
             await asyncio.wait({pushing}, timeout=seconds)
@@ -88,6 +93,24 @@ async def see_to_its_end(
             break
         pushing.cancel()
     pushing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # later, nobody asks for it
+
+
+def _is_cancelled() -> bool:
+    """Return whether the caller was cancelled: a backend then says what it may have sent."""
+    if is_at_once():
+        return False
+    import asyncio  # noqa: PLC0415 - as above
+
+    pushing = asyncio.current_task()
+    return pushing is not None and pushing.cancelling() > 0
+
+
+async def _signed(signer: Signer, tasks: Sequence[Task]) -> Sequence[Task]:
+    if is_at_once():
+        return signer.sign(tasks)
+    import asyncio  # noqa: PLC0415 - as above
+
+    return await asyncio.to_thread(signer.sign, tasks)
 
 
 class Pusher:
@@ -129,7 +152,7 @@ class Pusher:
         """Queue all tasks or none, and return their ids; raises as `Backend.push` does."""
         self._begun = False
         if self._signer is not None:  # once: a repetition is of the same bytes
-            tasks = await asyncio.to_thread(self._signer.sign, tasks)
+            tasks = await _signed(self._signer, tasks)
         try:
             ids = await self._push(tasks)
         except QueueNotFound as missing:
@@ -145,6 +168,11 @@ class Pusher:
 
     async def push_to_its_end(self, tasks: Sequence[Task]) -> None:
         """As `push`; when it is cancelled, it first sees to the end what it has begun: see `count` and `doubtful`."""
+        if is_at_once():  # nobody can cancel it
+            await self.push(tasks)
+            return
+        import asyncio  # noqa: PLC0415 - as above
+
         pushing = asyncio.ensure_future(self.push(tasks))
         try:
             await asyncio.shield(pushing)
@@ -171,9 +199,7 @@ class Pusher:
             return await self._backend.push(tasks)
         except PushUnknown as error:
             unknown = error
-        pushing = asyncio.current_task()
-        is_cancelled = pushing is not None and pushing.cancelling() > 0  # a backend says so what it may have sent
-        if not is_cancelled and self._remembers(clock.boottime() - sent):
+        if not _is_cancelled() and self._remembers(clock.boottime() - sent):
             try:
                 return await self._backend.push(tasks)
             except PushUnknown as error:  # what the first may have queued, the second need not name

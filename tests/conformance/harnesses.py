@@ -51,8 +51,13 @@ def memory(wrap: Wrap = lambda backend: backend, *, max_message_bytes: int | Non
     )
 
 
-def sqlite(folder: Path | None = None) -> Harness:
-    """A file of its own on a virtual clock; raw messages are written as a stranger with the file would."""
+def sqlite(folder: Path | None = None, *, at_once: bool = False) -> Harness:
+    """A file of its own on a virtual clock; raw messages are written as a stranger with the file would.
+
+    Args:
+        folder: of the file; None = a new one.
+        at_once: whether it is asked as short commands do: without a thread, and with nobody who looks for changes.
+    """
     own = Path(tempfile.mkdtemp(prefix="jobq-conformance-")) if folder is None else folder
     clock = VirtualClock()
     file = StoreFile(path=own / "jobs.db", clock=clock, host=BootedHost("machine", "boot"))
@@ -67,8 +72,14 @@ def sqlite(folder: Path | None = None) -> Harness:
             )
         return message_id
 
+    def connect(queue: str) -> SqliteBackend:
+        backend = SqliteBackend(file, queue)
+        if at_once:
+            backend.without_loop()
+        return backend
+
     return Harness(
-        connect=lambda queue: SqliteBackend(file, queue),
+        connect=connect,
         clock=clock,
         inject=inject,
         close=lambda: shutil.rmtree(own),

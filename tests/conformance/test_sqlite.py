@@ -21,6 +21,17 @@ async def test_case(case: conformance.Case, tmp_path: Path) -> None:
         pytest.skip(f"not {skipped.missing}")
 
 
+_AWOKEN = ("receive.waiter_is_woken_by_a_push", "receive.waiters_share_what_comes")
+
+
+@pytest.mark.parametrize("case", [case for case in conformance.cases() if str(case) not in _AWOKEN], ids=str)
+async def test_case_without_a_loop(case: conformance.Case, tmp_path: Path) -> None:
+    """Short commands ask it so; none of them waits for tasks, so nobody looks for another's push."""
+    skipped = await conformance.run_case(case, harnesses.sqlite(tmp_path, at_once=True))
+    if skipped is not None:
+        pytest.skip(f"not {skipped.missing}")
+
+
 async def test_waiting_works_on_the_machines_clock(tmp_path: Path) -> None:
     file = StoreFile(path=tmp_path / "jobs.db", clock=SystemClock(), host=this_host())
     harness = conformance.Harness(connect=lambda queue: SqliteBackend(file, queue), clock=RealTime())

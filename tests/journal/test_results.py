@@ -13,7 +13,7 @@ import jobq as library
 from jobq.backend import Backend, Capabilities, QueueStats
 from jobq.cli.commands.push import _awaited
 from jobq.cli.interrupts import Interrupted
-from jobq.cli.submit.push_chunks import Echo
+from jobq.cli.submit.push_given import Echo
 from jobq.cli.submit.wait_for_results import wait_for
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.settings import Settings

@@ -47,7 +47,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a receive that was answered as it was cancelled gives nothing back (SQLite)",
-        file="backends/jobq_sqlite/backend.py",
+        file="backends/jobq_sqlite/receiver.py",
         text="                give_back(claimed.result())  #",
         wrong="                pass  #",
         test="tests/sqlite/test_group_commit.py::test_receive_cancelled_with_its_answer_in_hand_gives_back",
@@ -273,7 +273,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what is cancelled is pushed again",
         file="jobq/submit/pusher.py",
-        text="if not is_cancelled and self._remembers",
+        text="if not _is_cancelled() and self._remembers",
         wrong="if self._remembers",
         test="tests/unit/test_pusher.py::test_s8_what_is_cancelled_is_not_pushed_again",
     ),
@@ -406,7 +406,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="who writes without a pause leaves others no gap (SQLite)",
-        file="backends/jobq_sqlite/connection.py",
+        file="backends/jobq_sqlite/thread_connection.py",
         text="            time.sleep(GAP_SECONDS)\n",
         wrong="",
         test="tests/sqlite/test_fair_lock.py::test_who_writes_without_a_pause_leaves_gaps",

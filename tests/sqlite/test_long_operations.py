@@ -150,7 +150,7 @@ async def _trim(_queue: SqliteBackend, path: Path) -> None:
     async with small:
         while ask(path, "SELECT sum(length(output)) > 10000 FROM attempt")[0][0]:
             await small.receive(1, LEASE, NOW)
-            small._forget_at = 0.0
+            small._receiving._forget_at = 0.0
 
 
 # What is to be changed first, which is not what is measured.

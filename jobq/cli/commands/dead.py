@@ -88,7 +88,7 @@ def list_(ctx: click.Context, limit: int, group_by: str | None, full: bool, as_j
         if len(letters) > limit:
             terminal.say(f"there are more than {limit}; -n N shows more")
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, brief=True)
 
 
 def _row(letter: "DeadLetter") -> tuple[str, ...]:
@@ -138,7 +138,7 @@ def show(ctx: click.Context, id_: str, show_env: bool, as_json: bool) -> int:
             _show(letter, await _attempts(backend, letter.id), env=show_env)
         return 0
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, brief=True)
 
 
 async def _find(backend: "Backend", id_: str) -> "DeadLetter | None":

@@ -93,7 +93,7 @@ def fanout(
         raise click.UsageError("--accept-changes goes with --lines")
     from jobq.cli.submit.cursor_lease import cursor_of  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.cli.submit.fanout_job import Fanout, check  # noqa: PLC0415 - as above
-    from jobq.cli.submit.push_chunks import Echo, pusher_to  # noqa: PLC0415 - `jobq fanout --help` needs none of it
+    from jobq.cli.submit.push_given import Echo, pusher_to  # noqa: PLC0415 - `jobq fanout --help` needs none of it
     from jobq.spec import parse  # noqa: PLC0415 - as above
     from jobq.submit.command_template import ArgvTemplate, ShellTemplate  # noqa: PLC0415 - as above
     from jobq.submit.input_lines import TaskOptions, budgets_of  # noqa: PLC0415 - as above

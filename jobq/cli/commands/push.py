@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from jobq.backend import Backend
-    from jobq.cli.submit.push_chunks import Echo
+    from jobq.cli.submit.push_given import Echo
     from jobq.settings import Settings
     from jobq.submit.input_lines import Input, TaskOptions
 
@@ -161,7 +161,7 @@ def push(
     as_json: bool,
 ) -> int:
     """Queue commands; see _HELP."""
-    from jobq.cli.submit.push_chunks import Echo, LinePush, push_given, pusher_to  # noqa: PLC0415 - as above
+    from jobq.cli.submit.push_given import Echo, push_given, pusher_to  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
     from jobq.submit.input_lines import TaskOptions, budgets_of  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
@@ -227,6 +227,8 @@ def push(
     if dry_run:
         raise click.UsageError("--dry-run goes with --spec")
     if file is not None or not (commands or argv or call):
+        from jobq.cli.submit.push_chunks import LinePush  # noqa: PLC0415 - as above
+
         with _opened(file or "-") as source:
             code = with_queue(
                 ctx,
@@ -251,7 +253,7 @@ def push(
             backend, push_all=lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks, backend)
         )
 
-    code = with_queue(ctx, push_them, settings, interruptible=True)
+    code = with_queue(ctx, push_them, settings, interruptible=True, brief=not wait)
     echo.check()
     return code
 
@@ -312,7 +314,7 @@ def _push_resumably(
     no_create: bool,
 ) -> int:
     from jobq.cli.submit.cursor_lease import cursor_of  # noqa: PLC0415 - most pushes are none
-    from jobq.cli.submit.push_chunks import pusher_to  # noqa: PLC0415 - as above
+    from jobq.cli.submit.push_given import pusher_to  # noqa: PLC0415 - as above
     from jobq.cli.submit.resumable_push import Resumable  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
     from jobq.submit.resumable_file import WalkedFile  # noqa: PLC0415 - as above

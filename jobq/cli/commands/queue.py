@@ -38,7 +38,7 @@ def queues(ctx: click.Context, as_json: bool) -> int:
             else:
                 terminal.put(terminal.visible(name))
 
-    return with_queue(ctx, work, settings)
+    return with_queue(ctx, work, settings, brief=True)
 
 
 @click.command(
@@ -68,7 +68,7 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
             raise AccessDenied("the service does not say how many tasks there are: give this identity the right to ask")
         return _NOT_FOUND if fail_if_empty and not stats.unfinished else 0
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, brief=True)
 
 
 def _counts(stats: "QueueStats") -> dict[str, int | None]:
@@ -119,7 +119,7 @@ def peek(ctx: click.Context, limit: int, full: bool, as_json: bool) -> int:
         if most is not None and len(tasks) >= most and limit > most:
             terminal.say(f"the first {most} are shown: this service shows no more, and there may be more")
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, brief=True)
 
 
 @click.command(
@@ -138,7 +138,7 @@ def create(ctx: click.Context, exist_ok: bool, as_json: bool) -> int:
         else:
             terminal.say(f"queue {backend.name} is there")
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, brief=True)
 
 
 @click.command(cls=ExampleCommand, examples=("jobq demo clear", "jobq demo clear --yes"))

@@ -50,7 +50,7 @@ def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
                 terminal.put(f"{label + ':':<14}{text}")
         return say_missing([id_ for id_ in asked if id_ not in found], as_json=as_json)
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, brief=True)
 
 
 def say_missing(ids: list[str], *, as_json: bool) -> int:
@@ -89,7 +89,7 @@ def ps(ctx: click.Context, limit: int, full: bool, as_json: bool) -> int:
         found = None if backend.capabilities.journal_lags else await journal.stats(_HOUR.total_seconds())
         terminal.say(format_journal.how_far(len(records), found))
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, brief=True)
 
 
 @click.command(cls=ExampleCommand, examples=(f"jobq demo history {_SOME_ID}",))
@@ -117,7 +117,7 @@ def history(ctx: click.Context, id_: str, as_json: bool) -> int:
             terminal.say(f"now: {format_journal.state_of(record)}")
         return 0
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, brief=True)
 
 
 @click.command(
@@ -165,7 +165,7 @@ def stats(ctx: click.Context, window: timedelta | None, prometheus: bool, as_jso
             f"attempts ended in the last {format_journal.age(seconds)}: {ended or 'none'}{format_journal.pace(found)}"
         )
 
-    return with_queue(ctx, work)
+    return with_queue(ctx, work, brief=True)
 
 
 def _put_exposition(ctx: click.Context) -> int:
