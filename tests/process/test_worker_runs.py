@@ -111,7 +111,6 @@ async def test_budgets_end_in_the_dead_letter_place_with_the_output(stage: Stage
     [
         ({"argv": ["no-such-program-here"]}, "'no-such-program-here' not found on PATH"),
         ({"command": "true", "cwd": "/no/such/folder"}, "'/no/such/folder' does not exist"),
-        ({"kwargs": {"n": 1}}, "library callback"),
     ],
 )
 async def test_what_cannot_start_says_why_and_consumes_no_retry(
@@ -144,12 +143,16 @@ async def test_a_worker_that_starts_nothing_gives_back_what_it_cannot_start_and_
     assert (report.succeeded, stage.lines) == (1, [(id_, "stdout", "here now")])
 
 
-async def test_a_task_for_a_callback_alone_does_not_end_the_worker(stage: Stage) -> None:
-    """S7: it is of another kind, which says nothing of the machine; it pays, and is a dead letter in the end."""
-    await stage.backend.push([Task.new(kwargs={"n": 1}, budgets={"crashes": 1})])
+async def test_tasks_for_a_callback_are_left_to_others_uncharged(stage: Stage) -> None:
+    """S7: they are of another kind; a worker started on the wrong queue makes no dead letters of them."""
+    await stage.backend.push([Task.new(kwargs={"n": n}, budgets={"crashes": 0}) for n in range(2)])
     report = await stage.work(visibility_timeout=LONG)
-    assert (report.dead_lettered, report.exit_code) == (1, 0)
+    assert (report.failed, report.dead_lettered, report.exit_code) == (0, 0, 0)
+    assert {event.fields["detail"] for event in stage.told("task.not_allowed")} == {
+        "this task is meant for a library callback; `jobq worker` runs commands"
+    }
     assert not stage.told("worker.breaker_tripped")
+    assert (await stage.backend.stats()).unfinished == 2
 
 
 async def test_tasks_that_cannot_start_count_for_the_breaker(stage: Stage) -> None:

@@ -17,7 +17,7 @@ from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import Sinks
 from jobq.run.process.oom import OomCounter, OomWatch
 from jobq.run.process.output import OutputReader, StreamName
-from jobq.run.process.spawner import Deadline, Launch, Spawner, StartFailed
+from jobq.run.process.spawner import Deadline, Launch, OtherKind, Spawner, StartFailed
 from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.task_user import TaskUser, users_of
 from jobq.run.process.usage import UsageSampler
@@ -140,7 +140,7 @@ class CommandRunner:
     ) -> Running:
         """Spawn the command with its output connected; raises StartFailed."""
         if task.kwargs is not None and task.call is None:
-            raise StartFailed("this task is meant for a library callback; `jobq worker` runs commands")
+            raise OtherKind("this task is meant for a library callback; `jobq worker` runs commands")
         forked = bool(self._settings.preload) and may_be_forked(task)
         held = ExitStack()  # until all of it has ended
         try:

@@ -30,7 +30,7 @@ from jobq.run.attempt.runner import Runner, Running
 from jobq.run.attempt.settle import Patience, Settled, give_back, settle
 from jobq.run.attempt.signature_check import Refused, SignatureCheck, Verified
 from jobq.run.circuit_breaker import Breaker
-from jobq.run.process.spawner import Deadline, StartFailed, StatusLost
+from jobq.run.process.spawner import Deadline, OtherKind, StartFailed, StatusLost
 from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping
 from jobq.settings import Settings
@@ -210,7 +210,10 @@ class _Attempt:
             self._events.leased(task)
             return await self._settle(MoveToDeadLetters(Reason.MALFORMED, str(error)), None)
         self._events.leased(task)
-        return await self._run_task(task, verified)
+        try:
+            return await self._run_task(task, verified)
+        except OtherKind as error:
+            return await self._refuse(Refused(str(error)))
 
     async def _run_task(self, task: Task, verified: Verified | None) -> DeliveryReport:
         self._with.onward.warn_of(task)
@@ -280,6 +283,8 @@ class _Attempt:
         try:
             running = await self._started(task)
         except StartFailed as error:
+            if isinstance(error, OtherKind) and self._with.judge is retry.verdict:
+                raise
             # What this machine is short of is no fault of the task: it goes back as from a preemption, but later (S11).
             kind = OutcomeKind.PREEMPTED if error.transient else OutcomeKind.CRASHED
             return Outcome(kind=kind, detail=f"{_NOT_STARTED}{error}", start_failed=True)
@@ -413,10 +418,7 @@ class _Attempt:
         self._events.ended(outcome, self._keeper)
         could_not_start = outcome.start_failed and outcome.kind is OutcomeKind.CRASHED
         # A caller in front of it (`jobq run`) has a judge of his own, and would rather see it end.
-        # A callback's task says nothing of what can be started here: one alone is charged, and many trip the breaker.
-        is_asked = (
-            could_not_start and self._with.judge is retry.verdict and (task.kwargs is None or task.call is not None)
-        )
+        is_asked = could_not_start and self._with.judge is retry.verdict
         if is_asked and self._with.breaker.blames_for_start(task, outcome.detail.removeprefix(_NOT_STARTED)):
             again = self._backoff().delay(retry.times_given_back(task) + 1)
             is_over = self._with.breaker.tripped.is_set()  # then it is for another worker, and at once

@@ -114,6 +114,10 @@ class StartFailed(JobqError):
         self.transient = transient
 
 
+class OtherKind(StartFailed):
+    """This task is for other workers, whatever is on this machine."""
+
+
 class StatusLost(JobqError):
     """Someone else in this program reaped the process: how it ended is unknown, and nothing may be signalled (P4)."""
 

@@ -338,8 +338,8 @@ class Worker:
             if self._tally.is_misplaced:
                 self._stopping.drain(  # what runs is allowed, and is not to pay for what waits
                     f"{MOST_REFUSED} different tasks in a row were none that it may run (task.not_allowed says why of"
-                    " each): they wait for another worker (JOBQ_ALLOW_COMMANDS, JOBQ_ALLOW_CALLS,"
-                    " JOBQ_TRUSTED_KEYS)"
+                    " each): they wait for another worker (one with a callback, or JOBQ_ALLOW_COMMANDS,"
+                    " JOBQ_ALLOW_CALLS, JOBQ_TRUSTED_KEYS)"
                 )
             is_others = report.not_allowed  # not waited for: it would come again for ever
             if report.settled is not Settled.YES or (isinstance(report.verdict, Requeue | Release) and not is_others):
