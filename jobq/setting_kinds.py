@@ -75,9 +75,10 @@ def one_of(*words: str) -> SettingKind:
     accepts = ", ".join(words)
 
     def read(value: Any) -> str:
-        if value not in words:
+        word = str(value).lower()
+        if word not in words:
             raise ValueError(f"{value!r} is none of {accepts}")
-        return str(value)
+        return word
 
     return SettingKind(read, accepts)
 

@@ -29,7 +29,7 @@ TASK_VARIABLES: Final = frozenset(
     }
 )
 _STORAGE: Final = "JOBQ_STORAGE"  # this and the next as ai4s-jobq has them
-_STORAGE_QUEUE: Final = "JOBQ_STORAGE_QUEUE"
+STORAGE_QUEUE: Final = "JOBQ_STORAGE_QUEUE"
 
 
 class Settings(Checked):
@@ -380,8 +380,8 @@ class Settings(Checked):
             text = source.get(variable_of(name))
             if text:  # an empty variable is as good as none: compose files leave them
                 values[name] = text
-        if spec := _spec_of_ai4s(source):
-            values["queue"] = spec
+        if named := named_queue(source):
+            values["queue"] = named[1]
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls._valid(
             values, lambda name: f"--{name.replace('_', '-')}" if overrides.get(name) is not None else variable_of(name)
@@ -400,12 +400,14 @@ class Settings(Checked):
             raise ConfigurationError(f"{shown(error.where)}: {error.what}") from None
 
 
-def _spec_of_ai4s(source: Mapping[str, str]) -> str | None:
-    """Return the queue as ai4s-jobq's variables name it: a bare name in JOBQ_QUEUE is no queue of this machine then."""
-    storage, queue = source.get(_STORAGE), source.get(variable_of("queue"))
+def named_queue(source: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the variable that names the queue, and the spec; ai4s-jobq's never mean a queue of this machine."""
+    variable = variable_of("queue")
+    storage, queue = source.get(_STORAGE), source.get(variable)
     if storage and queue and "/" not in queue:
-        return f"{storage.rstrip('/')}/{queue}"
-    return None if queue else source.get(_STORAGE_QUEUE)
+        return _STORAGE, f"{storage.rstrip('/')}/{queue}"
+    named = variable if queue else STORAGE_QUEUE
+    return (named, source[named]) if source.get(named) else None
 
 
 def user_home(settings: Settings) -> Path:
@@ -426,7 +428,7 @@ def variable_of(name: str) -> str:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the names in an environment that look like ours and are not: a typo would be silent otherwise."""
-    known = {variable_of(name) for name in Settings.FIELDS} | TASK_VARIABLES | {_STORAGE, _STORAGE_QUEUE}
+    known = {variable_of(name) for name in Settings.FIELDS} | TASK_VARIABLES | {_STORAGE, STORAGE_QUEUE}
     return sorted(name for name in environment if is_ours(name) and name not in known)
 
 

@@ -140,7 +140,11 @@ class SuggestingGroup(ExampleCommand, click.Group):
 
     def suggestion(self, ctx: click.Context, name: str) -> str:
         """Return a suggestion to append to a message: a word of the field, or what looks alike; or nothing."""
+        from jobq.cli.other_options import COMMANDS  # noqa: PLC0415 - for slips alone
+
         known = self.list_commands(ctx)
+        if name in COMMANDS:
+            return f"; {COMMANDS[name]}"
         meant = [repr(word) for word in _MEANT.get(name, ()) if word.split()[0] in known]
         either = " or ".join(filter(None, [", ".join(meant[:-1]), *meant[-1:]]))
         return f"; did you mean {either}?" if meant else did_you_mean(name, known)
@@ -196,14 +200,25 @@ def full_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_settings(**options: Any) -> "Settings":
     """Return the settings of the environment, with options over them, and warn about variables that nothing reads."""
-    from jobq.settings import Settings, unknown_variables, variable_of  # noqa: PLC0415 - --help must not pay for it
+    from jobq.settings import STORAGE_QUEUE, Settings, unknown_variables  # noqa: PLC0415 - --help must not pay for it
 
     settings = Settings.from_environment(**options)
     if settings.guardian_fd is None:  # else the same was said before this process became a worker
-        known = [variable_of(name) for name in Settings.FIELDS]
         for name in unknown_variables(os.environ):
-            terminal.warn(f"{name} is no variable of jobq{did_you_mean(name, known)}")
+            terminal.warn(f"{name} is no variable of jobq{_instead_of(name)}")
+        other = os.environ.get(STORAGE_QUEUE)
+        if other and settings.queue != other:
+            terminal.warn(f"{STORAGE_QUEUE} is not used: JOBQ_QUEUE goes before it")
     return settings
+
+
+def _instead_of(variable: str) -> str:
+    from jobq.cli.other_options import VARIABLES  # noqa: PLC0415 - for slips alone
+    from jobq.settings import Settings, variable_of  # noqa: PLC0415 - as above
+
+    if variable in VARIABLES:
+        return f"; {VARIABLES[variable]}"
+    return did_you_mean(variable, [variable_of(name) for name in Settings.FIELDS])
 
 
 def spec_of(context: click.Context, settings: "Settings") -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from jobq.formats import durations, sizes
 from jobq.setting_kinds import Setting, memory_limit, size
-from jobq.settings import Settings, variable_of
+from jobq.settings import Settings, named_queue, variable_of
 
 HIDDEN: Final = "(set, not shown)"
 _SUSPICIOUS: Final = "@?&;"  # a spec with one of these may hold a secret, and will be refused when it is used (A5)
@@ -44,13 +44,15 @@ def explain(environment: Mapping[str, str] | None = None) -> list[Explained]:
     """Return every setting as this environment (os.environ by default) sets it; raises ConfigurationError."""
     source = os.environ if environment is None else environment
     settings = Settings.from_environment(source)
+    queue_variable, _ = named_queue(source) or ("", "")
     return [
         Explained(
             name=name,
             variable=variable_of(name),
             value=_value(name, getattr(settings, name), about),
             default=_text(about.default, about),
-            origin=variable_of(name) if source.get(variable_of(name)) else "default",
+            origin=(queue_variable if name == "queue" else source.get(variable_of(name)) and variable_of(name))
+            or "default",
             about=about,
         )
         for name, about in Settings.FIELDS.items()

@@ -1,7 +1,11 @@
-"""Options of ai4s-jobq that jobq has under another name, or does not need (docs/from-ai4s-jobq.md)."""
+"""Options, commands and variables of ai4s-jobq that jobq has under another name, or not (docs/from-ai4s-jobq.md)."""
 
 from typing import Final
 
+_NO_TERMINAL: Final = "output is read as it comes; for Python tasks set PYTHONUNBUFFERED=1"
+_BY_CONTENT: Final = "push with --dedup-by-content"
+_STOP_GRACE: Final = "JOBQ_STOP_GRACE is what a task has between SIGTERM and SIGKILL"
+_WORKER_JOB: Final = "submit a job whose command is a worker: see docs/from-ai4s-jobq.md"
 INSTEAD: Final = {
     "--bg-dirsync-to": "jobq has none: save files with --checkpoint-store of a worker, and `jobq checkpoint --dir`",
     "--csv": "a sweep is a line for each task, as in: awk -F, 'NR>1 {print \"python train.py --lr \" $1}' FILE.csv |"
@@ -9,12 +13,30 @@ INSTEAD: Final = {
     "--conn-str": "set JOBQ_CONNECTION_STRING: what stands in an option shows in `ps`",
     "--dedup-window": "the queue remembers ids: `push --dedup-by-content`, or `--id`; for how long is said when it is"
     " made (JOBQ_SERVICE_BUS_DEDUP_WINDOW)",
-    "--emulate-tty": "output is read as it comes; for Python tasks set PYTHONUNBUFFERED=1",
+    "--emulate-tty": _NO_TERMINAL,
     "--heartbeat": "leave it out: the lease is always renewed",
     "--num-retries": "it is a task's, given when that is pushed: push --num-retries",
     "--no-heartbeat": "leave it out: the lease is always renewed, however short it is",
     "--num-workers": "leave it out: tasks are pushed in batches",
     "-j": "it is -n: worker -n 8",
-    "--proc": "push a function with --call MODULE:FUNCTION",
+    "-t": _NO_TERMINAL,
+    "--proc": "leave it out for commands; a function is pushed with --call MODULE:FUNCTION",
     "--visibility-timeout": "it is --lease of `pull`, or JOBQ_VISIBILITY_TIMEOUT",
+}
+COMMANDS: Final = {
+    "amlt": _WORKER_JOB,
+    "copilot-skill": "jobq has none",
+    "track": "`top` follows a queue, and `jobq serve` has a page for many",
+    "workforce": _WORKER_JOB,
+}
+VARIABLES: Final = {
+    "JOBQ_COPILOT_SKILL": "leave it out",
+    "JOBQ_DETERMINISTIC_IDS": _BY_CONTENT,
+    "JOBQ_DISABLE_SCHEDULED_EVENTS": "it is JOBQ_SCHEDULED_EVENTS=off",
+    "JOBQ_ENVIRONMENT_NAME": "set OTEL_RESOURCE_ATTRIBUTES=deployment.environment.name=NAME",
+    "JOBQ_KILL_TIMEOUT": _STOP_GRACE,
+    "JOBQ_PREEMPTION_TIMEOUT": _STOP_GRACE,
+    "JOBQ_SERVICEBUS_MAX_WAIT_TIME": "leave it out: a receive waits until there is a task",
+    "JOBQ_USE_LOGIN_SHELL": "write the command as: bash -lc '...'",
+    "JOBQ_USE_MONTY_JSON": "leave it out",
 }

@@ -78,6 +78,7 @@ def test_durations_are_shown(seconds: float, text: str) -> None:
         ({"JOBQ_STORAGE_QUEUE": "acct/q"}, "acct/q"),
         ({"JOBQ_STORAGE_QUEUE": "acct/q", "JOBQ_QUEUE": "demo"}, "demo"),
         ({"JOBQ_STORAGE": "acct"}, None),
+        ({"JOBQ_STORAGE": "acct", "JOBQ_QUEUE": "q", "JOBQ_STORAGE_QUEUE": "other/q"}, "acct/q"),
         ({"JOBQ_QUEUE": "demo"}, "demo"),
     ],
 )
