@@ -289,10 +289,9 @@ async def _awaited(
     if echo.kept is None:
         return await push_all()
     from jobq.cli.interrupts import Interrupted  # noqa: PLC0415 - most pushes do not wait
-    from jobq.cli.submit.wait_for_results import left, wait_for  # noqa: PLC0415 - as above
-    from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
+    from jobq.cli.submit.wait_for_results import check_journal, left, wait_for  # noqa: PLC0415 - as above
 
-    journal_of(backend)  # before anything is queued
+    await check_journal(backend)
     try:
         if code := await push_all():
             return code
@@ -343,10 +342,9 @@ def _push_resumably(
     async def carry_through(backend: "Backend", resumable: Resumable) -> int:
         if echo.kept is None:
             return await resumable.run()
-        from jobq.cli.submit.wait_for_results import wait_for  # noqa: PLC0415 - most pushes do not wait
-        from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
+        from jobq.cli.submit.wait_for_results import check_journal, wait_for  # noqa: PLC0415 - as above
 
-        journal_of(backend)  # before anything is queued
+        await check_journal(backend)
         if code := await resumable.run():
             return code
         # Those of earlier runs too: the same command gives the same answer, however often it was interrupted.

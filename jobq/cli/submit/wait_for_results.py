@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from jobq.cli.display import format_journal, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
-from jobq.errors import BackendUnavailable, JobqError
+from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
 from jobq.formats import durations
 from jobq.journal.store import journal_of
 from jobq.journal.wait_for_end import ended, patiently
@@ -22,7 +22,22 @@ if TYPE_CHECKING:
 
 _SIGNAL: Final = 128
 _MOST: Final = 255
+_NO_ID: Final = "none"
 _LOOK_SECONDS: Final = 15.0  # between two looks whether the queue holds anything
+
+
+async def check_journal(backend: "Backend") -> None:
+    """See to it, before anything is queued, that the end of it can be heard of; raises ConfigurationError."""
+    try:
+        await journal_of(backend).find([_NO_ID])
+    except (QueueNotFound, BackendUnavailable):
+        pass  # the push makes it, or fails
+    except ConfigurationError:  # the table of a journal is missing: that is made with its queue alone
+        try:
+            await backend.stats()
+        except QueueNotFound:
+            return
+        raise
 
 
 async def wait_for(backend: "Backend", ids: Sequence[str], *, as_json: bool, timeout: timedelta | None = None) -> int:

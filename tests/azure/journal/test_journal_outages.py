@@ -8,12 +8,16 @@ from datetime import timedelta
 
 import pytest
 
+from jobq.cli.submit.wait_for_results import check_journal
+from jobq.errors import ConfigurationError
 from jobq.queue import Queue
 from jobq.settings import Settings
 from jobq.settlement import MoveToDeadLetters
+from jobq.spec import resolve
 from jobq.task import Task
 from jobq.testing.http_proxy import Strike
 from jobq_azure.table_journal import backend as module
+from jobq_azure.table_journal import client
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.client import TableWire
@@ -76,6 +80,24 @@ async def test_what_could_not_be_told_is_said(stage: Stage) -> None:
     assert await stage.total() == 0
     asked = await stage.run("status", "some-id", **on)
     assert (asked.code, "cannot connect" in asked.err) == (75, True), asked.err
+
+
+async def test_nothing_is_queued_whose_end_cannot_be_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`push --wait` queued its tasks, and failed then: who pushed them again had them twice."""
+    on = {"JOBQ_JOURNAL": "tables"}
+    queue = await journaled(stage)
+    (stage.folder / "tasks.txt").write_text("true\n")
+    for source in (("-c", "true"), ("tasks.txt",), ("--resume", "s1", "tasks.txt")):
+        stage.tables.strike(Strike.DENY, count=math.inf)
+        pushed = await stage.run("push", "--wait", *source, **on)
+        assert (pushed.code, "Storage Table Data" in pushed.err) == (3, True), pushed
+        assert await stage.total() == 0
+    await stage.tables.heal()
+    monkeypatch.setattr(client, "TABLE", "nosuchtable")
+    with pytest.raises(ConfigurationError, match=f"make it with: jobq {stage.spec} create"):
+        await check_journal(queue)
+    async with resolve(f"{stage.spec}-missing", Settings(connection_string=stage.signed, journal="tables")) as missing:
+        await check_journal(missing)  # the push makes both
 
 
 async def test_memory_is_bounded_and_ends_outlast_beats(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
