@@ -85,7 +85,8 @@ __all__ = [
 def __getattr__(name: str) -> "Any":
     """Import a public name on first use, so that `jobq --help` pays for none of them (architecture 10)."""
     if name not in _HOME_OF and name != "sync":
-        raise AttributeError(f"module 'jobq' has no attribute {name!r}")
+        instead = "; ai4s-jobq's JobQ is what jobq.connect returns" if name == "JobQ" else ""
+        raise AttributeError(f"module 'jobq' has no attribute {name!r}{instead}")
     from importlib import import_module  # noqa: PLC0415 - costs more than all else here
 
     if name == "sync":

@@ -1,6 +1,7 @@
 """A queue that the real ai4s-jobq has filled is drained by our worker."""
 
 import asyncio
+import json
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -79,3 +80,22 @@ async def test_what_a_worker_of_ai4s_jobq_has_put_back_runs(stage: Stage, peer: 
     assert result.code == 0, result.err
     (letter,) = await stage.behind.dead_letters(10)
     assert letter.reason == "failed"
+
+
+async def test_what_a_worker_of_ai4s_jobq_has_given_up_is_a_dead_letter_that_runs_again(
+    stage: Stage, peer: Path
+) -> None:
+    code, said = await peer_runs(stage, peer, "peer_push.py", str(stage.folder), "0")  # one task, with one retry
+    assert code == 0, said
+    for _ in range(2):
+        await peer_runs(stage, peer, "peer_work.py")
+    listed = await stage.run("dead", "list", "--json")
+    (letter,) = map(json.loads, listed.out.splitlines())
+    assert (letter["task"]["command"], letter["reason"]) == ("exit 3", "unknown"), letter
+    assert letter["died"] > "2026", "when it was given up"
+    assert (await stage.run("dead", "retry", "--all")).code == 0
+    result = await stage.run("worker", **SHORT, JOBQ_BACKOFF="100ms")
+    assert result.code == 0, result.err
+    (again,) = await stage.behind.dead_letters(10)
+    assert again.reason == "failed"
+    assert await stage.total() == 0

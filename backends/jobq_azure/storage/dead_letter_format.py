@@ -130,7 +130,7 @@ def _read(message: Message) -> DeadLetterRecord:
         description=field("description", _UNTOLD),
         body=content.body,
         deliveries=count("deliveries"),
-        died=field("died", 0.0),
+        died=field("died", float(message.inserted)),  # of another program's: when it was written
     )
     origin = field("origin", "")
     return DeadLetterRecord(

@@ -125,5 +125,6 @@ class LinePush:
         if self._doubtful:
             done = f"the lines before those are queued; {self._doubtful}" if self._pusher.count else self._doubtful
             return f"{done}; after that {rest}"
-        done = "no line is queued" if self._pusher.count == 0 else f"the lines before {self._next_line} are queued"
-        return f"{done}; {rest}"
+        if self._pusher.count:
+            return f"the lines before {self._next_line} are queued; {rest}"
+        return f"no line is queued: mend it and push again, or {rest}" if skipped else f"no line is queued; {rest}"

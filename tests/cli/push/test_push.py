@@ -153,6 +153,13 @@ def test_bad_line_in_the_middle(jobq: Jobq, line: bytes) -> None:
     assert jobq.commands() == ["echo 1", "echo 3"]
 
 
+def test_a_bad_first_line_is_to_be_mended(jobq: Jobq) -> None:
+    """Nothing is queued, so the file may be pushed as a whole; to go on behind the line would lose it."""
+    (jobq.folder / "tasks.txt").write_text('{"args": ["true"]}\ntrue\n')
+    said = jobq("demo", "push", "tasks.txt", code=2).err
+    assert "; no line is queued: mend it and push again, or go on behind it with: tail -n +2 tasks.txt" in said
+
+
 def test_the_way_to_go_on_works(jobq: Jobq) -> None:
     file = jobq.folder / "it's here.txt"
     file.write_text("echo 1\nech\0o 2\necho 3\n")
