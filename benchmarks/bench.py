@@ -1,7 +1,7 @@
 """`make bench`: jobq beside the bare thing it stands on, in one run; medians of several rounds, ratios above all.
 
-python -m benchmarks.bench [sqlite] [claim] [spawn] [call] [memory] [start] [worker] [run] [journal] [telemetry]
-    [signing] [--rounds N] [--scale SHARE] [--json]
+python -m benchmarks.bench [sqlite] [claim] [shared] [spawn] [call] [memory] [start] [worker] [run] [journal]
+    [telemetry] [signing] [--rounds N] [--scale SHARE] [--json]
 """
 
 import tempfile
@@ -18,6 +18,7 @@ from benchmarks.local import (
     journal,
     memory,
     run_rate,
+    shared_file,
     signing,
     spawn_rate,
     startup,
@@ -30,6 +31,7 @@ from benchmarks.sections import Options
 SECTIONS: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
     "sqlite": bare_sqlite.measure,
     "claim": claim_depth.measure,
+    "shared": shared_file.measure,
     "spawn": spawn_rate.measure,
     "call": call_cost.measure,
     "memory": memory.measure,
