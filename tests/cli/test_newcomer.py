@@ -58,7 +58,11 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo push --num-workers 4 -c true", "no such option '--num-workers'; leave it out: tasks are pushed in", 2),
     ("jobq demo size --conn-str x", "no such option '--conn-str'; set JOBQ_CONNECTION_STRING", 2),
     ("jobq demo worker --no-heartbeat", "leave it out: the lease is always renewed, however short it is", 2),
-    ("jobq demo pull --proc m:C", "no such option '--proc'; push a function with --call MODULE:FUNCTION", 2),
+    (
+        "jobq demo pull --proc m:C",
+        "no such option '--proc'; leave it out for commands; a function is pushed with --call MODULE:FUNCTION",
+        2,
+    ),
     ("jobq demo pull --visibility-timeout 1m", "it is --lease of `pull`, or JOBQ_VISIBILITY_TIMEOUT", 2),
     ("jobq demo peek -n 0", "0 is not in the range 1<=x<=10000; -1 shows all that can be shown", 2),
     ("jobq sb://mynamespace/q worker --visibility-timeout 10m", "a lock of Service Bus lasts 5 minutes at most", 3),
