@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 BASE_STAMP := $(VENV)/.base
 STAMP := $(VENV)/.development
 BENCH_STAMP := $(VENV)/.benchmarks
+# What an installation compiles, where there is a compiler.
+LAUNCHER := hatch_build.py jobq/run/guardian/launcher.c
 NODE_STAMP := $(VENV)/.node
 # The storage emulator of the tests; node comes from PyPI where the machine has none.
 AZURITE := tests/azure/azurite
@@ -60,13 +62,13 @@ define install_locked
 	$$pip --quiet --require-hashes --requirement $(VENV)/locked.txt
 endef
 
-$(BASE_STAMP): pyproject.toml # what users install, and nothing else
+$(BASE_STAMP): pyproject.toml $(LAUNCHER) # what users install, and nothing else
 	$(make_venv)
 	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python --editable .; \
 	else $(BIN)/python -m pip install --quiet --editable .; fi
 	@touch $@
 
-$(STAMP): pyproject.toml uv.lock
+$(STAMP): pyproject.toml uv.lock $(LAUNCHER)
 	$(make_venv)
 	$(call install_locked,--extra dev --group build)
 	@if command -v uv >/dev/null 2>&1; then pip='uv pip install --python $(BIN)/python'; else pip='$(BIN)/python -m pip install'; fi; \

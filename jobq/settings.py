@@ -204,6 +204,12 @@ class Settings(Checked):
         " namespace for each attempt, likewise. `jobq config` says what it comes to here.",
         default="auto",
     )
+    launcher: Literal["auto", "off"] = kinds.setting(
+        kinds.one_of("auto", "off"),
+        "What starts tasks for the guardian: auto = a small program in C, where it was built and lies on a disk of this"
+        " machine, for a third of the CPU; off = the guardian forks. `jobq config` says what it comes to here.",
+        default="auto",
+    )
     preload: tuple[str, ...] = kinds.setting(
         kinds.words,
         "Python modules that a worker imports once, in a process of which tasks that are functions are forked.",

@@ -26,9 +26,10 @@ from tests.guardian.stage import (
 )
 
 
-@pytest.fixture
-async def spawner() -> AsyncIterator[GuardianSpawner]:
-    async with GuardianSpawner() as spawner:
+@pytest.fixture(params=["launcher", "fork"])
+async def spawner(request: pytest.FixtureRequest) -> AsyncIterator[GuardianSpawner]:
+    """Of both ways to start a task, which nothing tells apart."""
+    async with GuardianSpawner(launcher="auto" if request.param == "launcher" else "off") as spawner:
         yield spawner
 
 

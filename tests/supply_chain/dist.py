@@ -14,25 +14,29 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+from hatch_build import NAME
+
 from .lock import ROOT
 
 _PACKAGES: Final = ("jobq", *(f"backends/{folder.name}" for folder in sorted((ROOT / "backends").glob("jobq_*"))))
 _KINDS: Final = frozenset({".py", ".sql", ".typed"})
+_FOR_ALL: Final = "-none-any.whl"
 
 
-def build(source: Path, folder: Path, *kinds: str) -> list[Path]:
-    """Build from a folder of sources, and return what was built.
+def build(source: Path, folder: Path, *kinds: str, pure: bool = False) -> list[Path]:
+    """Build from a folder of sources, and return what is in the folder then.
 
     Args:
         source: has pyproject.toml.
         folder: of what is built.
         kinds: `wheel`, `sdist`; both by default.
+        pure: without the launcher, so that the wheel is for every machine.
 
     Raises:
         CalledProcessError: it cannot be built.
     """
     options = [f"--target={kind}" for kind in kinds]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_committed())}
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_committed()), "JOBQ_BUILD_PURE": "1" if pure else ""}
     command = [sys.executable, "-m", "hatchling", "build", f"--directory={folder}", *options]
     subprocess.run(command, cwd=source, env=environment, check=True, stdout=subprocess.DEVNULL)
     return sorted(folder.iterdir())
@@ -46,6 +50,8 @@ def faults(wheel: Path, sdist: Path) -> list[str]:
         for file in (ROOT / package).rglob("*")
         if file.suffix in _KINDS
     }
+    if not (pure := wheel.name.endswith(_FOR_ALL)):
+        wanted.add(NAME)
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
         infos = [name for name in archive.namelist() if ".dist-info/" in name]
@@ -60,7 +66,7 @@ def faults(wheel: Path, sdist: Path) -> list[str]:
         with tarfile.open(sdist) as sources:
             sources.extractall(folder, filter="data")
         (extracted,) = Path(folder).iterdir()
-        (again,) = build(extracted, Path(folder) / "built", "wheel")
+        (again,) = build(extracted, Path(folder) / "built", "wheel", pure=pure)
         if again.read_bytes() != wheel.read_bytes():
             found.append(f"{sdist.name} builds another wheel")
     return found
@@ -76,12 +82,16 @@ def _committed() -> int:
 
 
 def main(folder: Path) -> int:
-    """Build into a folder, check, and print a digest of each file; return the exit code."""
+    """Build into a folder, check, and print a digest of each file; return the exit code.
+
+    There is a wheel for this processor, where there is a compiler, and one for all.
+    """
     for former in folder.glob("jobq-*"):
         former.unlink()
-    built = build(ROOT, folder)
-    sdist, wheel = sorted(built, key=lambda file: file.suffix != ".gz")
-    found = faults(wheel, sdist)
+    build(ROOT, folder, "wheel")
+    built = build(ROOT, folder, pure=True)
+    sdist, *wheels = sorted(built, key=lambda file: file.suffix != ".gz")
+    found = [fault for wheel in wheels for fault in faults(wheel, sdist)]
     print(*found, sep="\n", end="\n" if found else "", file=sys.stderr)
     for file in built:
         print(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}")

@@ -1,6 +1,7 @@
 """What is published: the same bytes for the same commit, all that is needed and nothing else; it installs and runs."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -28,6 +29,14 @@ def test_it_holds_what_is_needed_and_nothing_else(built: tuple[Path, Path]) -> N
     assert faults(*built) == []
 
 
+def test_one_without_the_launcher_is_for_every_machine(built: tuple[Path, Path], tmp_path: Path) -> None:
+    (pure,) = build(ROOT, tmp_path, "wheel", pure=True)
+    assert pure.name.endswith("-py3-none-any.whl")
+    assert faults(pure, built[1]) == []
+    if shutil.which(os.environ.get("CC", "cc")) is not None:
+        assert f"_{platform.machine()}.whl" in built[0].name
+
+
 def test_what_is_missing_or_too_much_is_found(built: tuple[Path, Path], tmp_path: Path) -> None:
     wheel, sdist = built
     spoilt = tmp_path / wheel.name
@@ -46,7 +55,7 @@ def test_what_is_missing_or_too_much_is_found(built: tuple[Path, Path], tmp_path
 
 def test_the_same_commit_gives_the_same_bytes(built: tuple[Path, Path], tmp_path: Path) -> None:
     """In another folder, by another user's umask, with other times of files."""
-    for name in ("jobq", "backends", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
+    for name in ("jobq", "backends", "pyproject.toml", "README.md", "LICENSE", "hatch_build.py", ".gitignore"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         copy(ROOT / name, tmp_path / name)
     os.utime(tmp_path / "pyproject.toml", (1, 1))
@@ -115,6 +124,8 @@ def test_the_first_hour_on_a_bare_machine(built: tuple[Path, Path], tmp_path: Pa
     newcomer = Newcomer(tmp_path, python)
     newcomer.install(built[0])
     assert newcomer.types("jobq --version").startswith("jobq ")
+    way = "fork" if built[0].name.endswith("-any.whl") else "launcher"
+    assert f"in use: {way} " in newcomer.types("jobq config")
     newcomer.types("seq 3 | sed 's/^/echo task /' | jobq demo push -")
     newcomer.types("echo 'echo grün > file' > tasks.txt; jobq demo push tasks.txt")
     newcomer.types("jobq demo push --num-retries 0 -- false")

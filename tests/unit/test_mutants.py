@@ -14,7 +14,8 @@ from tests.mutants.mutant import Mutant
 def test_each_mutant_can_be_made_and_names_a_test(mutant: Mutant) -> None:
     right = (ROOT / mutant.file).read_text()
     assert right.count(mutant.text) == 1
-    ast.parse(right.replace(mutant.text, mutant.wrong))
+    if mutant.file.endswith(".py"):
+        ast.parse(right.replace(mutant.text, mutant.wrong))
     path, _, test = mutant.test.partition("::")
     tests = {each.name for each in ast.walk(ast.parse((ROOT / path).read_text())) if hasattr(each, "name")}
     assert not test or test.partition("[")[0] in tests

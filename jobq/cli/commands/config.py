@@ -21,14 +21,17 @@ def config(changed: bool, as_json: bool) -> int:
     docs/configuration.md says what each accepts.
     """
     from jobq.cli.configuration import explain  # noqa: PLC0415 - `jobq --help` must not pay for it
+    from jobq.run.spawn import containment, launchers  # noqa: PLC0415 - as above
     from jobq.run.spawn.choose_spawner import is_possible  # noqa: PLC0415 - as above
-    from jobq.run.spawn.containment import try_here  # noqa: PLC0415 - as above
     from jobq.settings import user_home  # noqa: PLC0415 - as above
 
     settings = read_settings()  # warns about variables that nothing reads
-    held = try_here(settings.containment, is_guarded=settings.guardian == "on" and is_possible())
+    is_guarded = settings.guardian == "on" and is_possible()
+    held = containment.try_here(settings.containment, is_guarded=is_guarded)
+    started = launchers.try_here(settings.launcher, is_guarded=is_guarded)
     in_use = {
         "containment": {"in_use": held.kind, "why": held.why},
+        "launcher": {"in_use": started.kind, "why": started.why},
         "home": {"in_use": str(user_home(settings))},
     }
     rows = [row for row in explain() if row.about.audience != "jobq" and (row.origin != "default" or not changed)]

@@ -14,6 +14,7 @@ Options, each with a value:
                                started again
     --group PATH               make this control group, and be in it with all tasks (cgroups(7), v2)
     --namespaces 1             have each task in a PID namespace of its own (pid_namespaces(7))
+    --launcher PATH            have this program become the leaders of tasks, where that can be (launcher.c)
     --stop-within SECONDS      kill a worker that has not ended so long after SIGTERM, SIGHUP or SIGINT (30)
 
 JOBQ_WATCHER_FD in the environment is a pipe for signs of life to the process that watches this one: see
@@ -35,6 +36,7 @@ from jobq.run.guardian.contained import Contained
 from jobq.run.guardian.heartbeat import SECONDS as HEARTBEAT_SECONDS
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.loop import Guardian
+from jobq.run.guardian.system import System
 from jobq.run.process import kernel
 from jobq.run.process.kernel import SignalPipe, say
 
@@ -87,6 +89,7 @@ def guard_worker(
     stop_within: float,
     rest: int,
     contained: Contained,
+    system: System,
 ) -> int:
     """Guard the worker, and start it again when it dies by a signal.
 
@@ -98,6 +101,7 @@ def guard_worker(
         stop_within: seconds that it may take to end.
         rest: see `start_worker`.
         contained: what holds the tasks together.
+        system: the kernel.
 
     Returns:
         Its code, 128+n when it died by signal n.
@@ -115,7 +119,14 @@ def guard_worker(
         else:
             worker, connection = start_worker(command, environment, rest, contained)
         guardian = Guardian(
-            connection, signals, worker, heartbeat, stop_within, strangers & frozenset(kernel.children()), contained
+            connection,
+            signals,
+            worker,
+            heartbeat,
+            stop_within,
+            strangers & frozenset(kernel.children()),
+            contained,
+            system,
         )
         code = os.waitstatus_to_exitcode(guardian.run() or 0)
         if code >= 0:
@@ -161,6 +172,7 @@ def main(arguments: list[str]) -> int:
         "--withheld": "-1",
         "--group": "",
         "--namespaces": "0",
+        "--launcher": "",
     }
     while len(arguments) > 1 and arguments[0] in options:
         options[arguments[0]] = arguments[1]
@@ -170,10 +182,13 @@ def main(arguments: list[str]) -> int:
         say("usage: python -P -m jobq.run.guardian [--restart N] [--stop-within SECONDS] -- CMD ...")
         return USAGE
     contained = Contained(options["--group"], in_namespaces=options["--namespaces"] == "1")
+    system = System(options["--launcher"])
     contained.begin()
     try:
         if is_attached:
-            Guardian(socket.socket(fileno=int(arguments[1])), SignalPipe(), None, contained=contained).run()
+            Guardian(
+                socket.socket(fileno=int(arguments[1])), SignalPipe(), None, contained=contained, system=system
+            ).run()
             return 0
         worker, rest = int(options["--worker"]), int(options["--withheld"])
         return guard_worker(
@@ -184,6 +199,7 @@ def main(arguments: list[str]) -> int:
             float(options["--stop-within"]),
             rest if rest < 0 else withheld.receive_file(rest),
             contained,
+            system,
         )
     finally:
         contained.end()

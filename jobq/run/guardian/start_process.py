@@ -1,4 +1,9 @@
-"""How the guardian starts a task or the zygote: it forks, and the child arms, connects, and executes or ends (P2)."""
+"""How the guardian starts a task or the zygote: the child arms, connects, and executes or ends (P2).
+
+A task is started by the launcher, a small program in C (`launcher.c`), where there is one: it takes a third of the
+CPU of a fork of Python. Elsewhere, for a task in a PID namespace of its own, and for one of another user, the guardian
+forks, and `become` does the same.
+"""
 
 import contextlib
 import errno
@@ -16,6 +21,29 @@ _MOST_BLOWS = 100  # of one attempt, where other guardians' hit ours
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     from jobq.run.guardian.pid_namespaces import PidNamespaces
+
+
+def launch_task(launcher: str, message: Message, stdout: int, stderr: int, report: int) -> int:
+    """Return the number of a leader, which leads its session by now; for the arguments see `become`.
+
+    Raises:
+        OSError: there is no process to be had, the task is too large, or the launcher cannot be executed.
+        ValueError, NotImplementedError: Python cannot hand it over.
+    """
+    cwd = "" if message["cwd"] is None else f"={message['cwd']}"
+    copies = ((stdout, 1), (stderr, 2), (report, 3))
+    return os.posix_spawn(
+        launcher,
+        [launcher, str(os.getpid()), cwd, *message["argv"]],
+        message["env"],
+        file_actions=[
+            *((os.POSIX_SPAWN_DUP2, source, target) for source, target in copies),
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=kernel.RESET_AT_EXEC,
+    )
 
 
 def fork_task(

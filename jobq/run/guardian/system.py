@@ -1,12 +1,13 @@
 """The kernel as the guardian meets it: one object with all that it asks of it. A simulation hands in one of its own."""
 
 import contextlib
+import errno
 import os
 import select
 import time
 
 from jobq.run.guardian.protocol import Message
-from jobq.run.guardian.start_process import fork_task, kill_all_of_user
+from jobq.run.guardian.start_process import fork_task, kill_all_of_user, launch_task
 from jobq.run.process import kernel
 
 TYPE_CHECKING = False  # as in `typing`
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
     from jobq.run.guardian.pid_namespaces import PidNamespaces
 
 
+_SHORT_OF = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # so is who forks
+
+
 class System:
     """Linux.
+
+    Args:
+        launcher: the path of a program that becomes the leaders; empty = they are forked.
 
     Attributes:
         tick_seconds: between two turns of the loop, at most: poll sleeps on CLOCK_MONOTONIC, which stops in suspend, so
@@ -26,6 +33,9 @@ class System:
     """
 
     tick_seconds = 0.5
+
+    def __init__(self, launcher: str = "") -> None:
+        self._launcher = launcher
 
     def boottime(self) -> float:
         """Return CLOCK_BOOTTIME in seconds."""
@@ -62,7 +72,7 @@ class System:
     def fork_task(
         self, message: Message, stdout: int, stderr: int, namespaces: "PidNamespaces | None"
     ) -> tuple[int, int, int]:
-        """Fork a leader that is armed before it executes anything (P2).
+        """Start a leader that is armed before it executes anything (P2).
 
         Args:
             message: what it executes.
@@ -78,14 +88,32 @@ class System:
             OSError: no process or descriptor could be had.
         """
         status, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        init = 0
         try:
-            pid, init = fork_task(message, stdout, stderr, report, namespaces)
+            pid = self._launched(message, stdout, stderr, report) if namespaces is None else 0
+            if not pid:
+                pid, init = fork_task(message, stdout, stderr, report, namespaces)
         except OSError:
             os.close(status)
             raise
         finally:
             os.close(report)
         return pid, init, status
+
+    def _launched(self, message: Message, stdout: int, stderr: int, report: int) -> int:
+        """Return the number of a leader that the launcher becomes; 0 = it is to be forked."""
+        if not self._launcher or message.get("user") is not None:
+            return 0
+        try:
+            return launch_task(self._launcher, message, stdout, stderr, report)
+        except OSError as error:
+            if error.errno in _SHORT_OF:
+                raise
+            if error.errno != errno.E2BIG:  # with its own words too large; who forks may have room, or says so
+                self._launcher = ""  # it is gone, or lies where nothing may be executed
+        except (ValueError, NotImplementedError):  # who forks says why nothing was executed
+            pass
+        return 0
 
     def read(self, descriptor: int) -> bytes:
         """Read what a pipe holds. Raises OSError."""

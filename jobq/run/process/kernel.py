@@ -42,6 +42,8 @@ _signal = _libc.signal
 _signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
 _signal.restype = ctypes.c_void_p
 _sigprocmask = _libc.sigprocmask
+_statfs = _libc.statfs
+_statfs.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
 _SIG_BLOCK, _SIG_UNBLOCK, _SIG_SETMASK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK), int(signal.SIG_SETMASK)
 _SIG_DFL, _SIG_IGN = 0, 1
 
@@ -57,6 +59,7 @@ _HELD = _set_of(_HANDLED)
 _BLOCKED_FOR_TASK = _set_of(())
 _BLOCKED_FOR_WORKER = _set_of(OBEYED)
 _RESET = tuple(int(number) for number in (*_HANDLED, *_TERMINAL, *_IGNORED_BY_PYTHON))
+RESET_AT_EXEC = tuple(number for number in _RESET if number != signal.SIGHUP)  # that one stays ignored below nohup
 
 
 def boottime() -> float:
@@ -106,6 +109,12 @@ def gain_no_privileges() -> None:
     """Keep none that this process had, and let no setuid program give it any (prctl(2), capabilities(7))."""
     _call(_PR_SET_NO_NEW_PRIVS, 1)
     _call(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+
+
+def file_system_of(path: str) -> int:
+    """Return on what kind of file system a file lies, by its number in linux/magic.h; 0 = nobody knows (statfs(2))."""
+    made = (ctypes.c_long * 32)()  # a struct statfs, with room
+    return int(made[0]) & 0xFFFFFFFF if _statfs(os.fsencode(path), made) == 0 else 0
 
 
 def capabilities() -> int:

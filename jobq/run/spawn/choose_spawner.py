@@ -14,6 +14,7 @@ from jobq.run.process.environment import inherited_environment, start_environmen
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
 from jobq.run.racing import racing
+from jobq.run.spawn import launchers
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 from jobq.run.spawn.containment import NONE, PIDNS, UNGUARDED, ContainmentInUse, check, guardian_options
 from jobq.run.spawn.guardian_spawner import FD_VARIABLE, GuardianSpawner, inherited_connection
@@ -45,7 +46,7 @@ def spawner_for(settings: Settings) -> Spawner:
         return GuardianSpawner(connection, on_guardian_lost=_follow, contained=settings.containment)
     if settings.guardian == "on" and is_possible():
         _check_proc()
-        return GuardianSpawner(contained=settings.containment)
+        return GuardianSpawner(contained=settings.containment, launcher=settings.launcher)
     check(settings.containment, ContainmentInUse(NONE, UNGUARDED))
     _log.warning(_WEAKER)
     return AsyncioSpawner()
@@ -97,6 +98,7 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
         return settings
     _check_proc()
     options = [
+        *launchers.guardian_options(settings.launcher),
         *("--restart", str(settings.restart)),
         *("--stop-within", str(settings.stop_grace.total_seconds() + GIVE_BACK_SECONDS)),
     ]

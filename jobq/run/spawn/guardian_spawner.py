@@ -18,7 +18,7 @@ from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
 from jobq.run.process.environment import start_environment
 from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
-from jobq.run.spawn import containment, pings
+from jobq.run.spawn import containment, launchers, pings
 from jobq.run.spawn.dead_workers import holder_of
 from jobq.run.spawn.guarded_process import GuardedProcess, unsendable_in
 from jobq.run.spawn.guardian_handle import GuardianHandle, finished
@@ -49,6 +49,7 @@ class GuardianSpawner:
         on_guardian_lost: called on a thread of its own when the guardian has died and all that was left of its tasks
             is killed.
         contained: JOBQ_CONTAINMENT: what is to hold the tasks together for the kernel.
+        launcher: JOBQ_LAUNCHER: what is to start them, where the guardian is ours.
         handle: what is done about the guardian as a process.
         ping_seconds: from one question whether the guardian lives to the next.
 
@@ -66,6 +67,7 @@ class GuardianSpawner:
         *,
         on_guardian_lost: Callable[[], None] | None = None,
         contained: containment.Asked = "auto",
+        launcher: launchers.Asked = "auto",
         handle: GuardianHandle | None = None,
         ping_seconds: float = pings.SECONDS,
     ) -> None:
@@ -78,6 +80,7 @@ class GuardianSpawner:
         self._in_flight = asyncio.Semaphore(SPAWNS_IN_FLIGHT)
         self._open = False
         self._contained = contained
+        self._launcher: launchers.Asked = launcher
         self.contained_by = containment.NONE
         self.lost = asyncio.Event()
         self._lost: str | None = None
@@ -99,7 +102,7 @@ class GuardianSpawner:
             raise ConfigurationError("the guardian needs Linux 5.3 or newer; use the asyncio spawner")
         if self._connection is None:
             options = containment.guardian_options(self._contained)
-            self._connection, self._child = _start_guardian(options)
+            self._connection, self._child = _start_guardian([*options, *launchers.guardian_options(self._launcher)])
             self._handle.group = ControlGroup(options[1] if "--group" in options else "")  # also of one that is silent
         elif killed := await self._handle.kill_what_dead_workers_left():
             _log.warning("%d processes that a worker left when it was killed with its watcher are killed", killed)
@@ -353,12 +356,12 @@ def _user_of(launch: Launch) -> Message | None:
     return {"uid": user.uid, "gid": user.gid, "is_alone": user.is_alone, "processes": launch.max_processes}
 
 
-def _start_guardian(contained: list[str]) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+def _start_guardian(options: list[str]) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         try:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobq.run.guardian", *contained, "--attached", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "jobq.run.guardian", *options, "--attached", str(theirs.fileno())],
                 env=start_environment(os.environ, "clean"),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

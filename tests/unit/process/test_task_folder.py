@@ -3,6 +3,7 @@
 import os
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from jobq.run.process.task_folder import PREFIX, TaskFolder, read_result, sweep
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place whose path is short enough for a socket in it, as `tmp_path` is not with each name of a test."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
 
 
 def test_it_lives_as_long_as_its_worker(place: Path) -> None:
@@ -70,24 +73,24 @@ def test_it_is_elsewhere_where_it_cannot_be_here(place: Path, monkeypatch: pytes
     folder.close()
 
 
-def test_what_a_task_has_nested_too_deeply_ends_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_task_has_nested_too_deeply_ends_no_worker(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """L4: Python removes folders by recursion; the folder of a dead worker is met by each that starts."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=tmp_path))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     monkeypatch.chdir(folder)
     for _ in range(1200):
         Path("x").mkdir()
         os.chdir("x")
-    os.chdir(tmp_path)
+    os.chdir(place)
     (folder / "closed").mkdir()
     (folder / "closed" / "in").mkdir(mode=0)
     (folder / "closed" / "in" / "deeper").mkdir() if os.geteuid() == 0 else None
     (folder / "closed").chmod(0)
-    outside = tmp_path / "outside"
+    outside = place / "outside"
     outside.mkdir()
     (outside / "kept").touch()
     (folder / "link").symlink_to(outside)
     sweep()
-    assert [path.name for path in tmp_path.iterdir()] == ["outside"], "all of it goes, and nothing behind a link"
+    assert [path.name for path in place.iterdir()] == ["outside"], "all of it goes, and nothing behind a link"
     assert (outside / "kept").exists()
 
 
