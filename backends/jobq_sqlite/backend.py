@@ -204,6 +204,12 @@ class SqliteBackend:
         if self._receiver is not None:
             self._receiver.wake()
 
+    def has_one_user(self) -> None:
+        """Expect no other process in the file, before it is opened: a write that waits for nobody needs no thread."""
+        from jobq_sqlite.loop_connection import LoopConnection  # noqa: PLC0415 - for `jobq run` alone
+
+        self._connect = LoopConnection
+
     async def go_nameless(self) -> None:
         """Expect the file to be deleted while it is open: this is its only user, and nothing of it shall be left."""
         connection = await self._opened()

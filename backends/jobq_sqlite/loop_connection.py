@@ -1,4 +1,4 @@
-"""A connection without a thread: for an event loop whose time is simulated, and on which nothing else may happen."""
+"""A connection without a thread: for a file that no other process uses, or an event loop whose time is simulated."""
 
 import asyncio
 import sqlite3

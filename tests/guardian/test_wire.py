@@ -10,14 +10,16 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobq.run.guardian import protocol
+from jobq.run.guardian.inbox import Inbox
 from jobq.run.guardian.protocol import LOST, Receiver, Sender, WireError
+from jobq.run.guardian.system import System
 from tests.guardian.peer import SPAWN, Peer
 from tests.guardian.stage import ENV, SECONDS, boottime, gone, hostile, living, marker, state, until
 
@@ -304,3 +306,25 @@ def test_a_frame_that_is_too_large_is_not_sent() -> None:
     os.close(read)
     ours.close()
     theirs.close()
+
+
+_ENVIRONMENTS = st.lists(
+    st.dictionaries(st.sampled_from("ABCDE"), st.sampled_from(["", "1", "2", "\udcff"])), min_size=1, max_size=12
+)
+
+
+@given(_ENVIRONMENTS)
+def test_a_start_carries_what_its_environment_has_otherwise_and_no_more(environments: list[dict[str, str]]) -> None:
+    """Whatever the tasks before had: a variable of one is none of the next."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        inbox = Inbox(theirs, cast("Any", None), System())
+        former: dict[str, str] = {}
+        for number, environment in enumerate(environments):
+            changed, unset = protocol.difference(former, environment)
+            message = {"op": "spawn", "id": number, "argv": ["true"], "env": changed, "unset": unset}
+            ours.sendall(protocol.encode(message))
+            former = environment
+        assert inbox.read()
+        assert [inbox.next()["env"] for _ in environments] == environments

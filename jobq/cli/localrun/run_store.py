@@ -28,7 +28,9 @@ class InputMissing(JobqError):
 
 
 @runtime_checkable
-class _Nameless(Protocol):
+class _Private(Protocol):
+    def has_one_user(self) -> None: ...
+
     async def go_nameless(self) -> None: ...
 
 
@@ -43,9 +45,10 @@ async def temporary_queue(settings: Settings) -> AsyncIterator[Backend]:
     removed = False
     try:
         async with resolve(f"sqlite://{folder}/queue.db/{_QUEUE}", settings) as backend:
+            assert isinstance(backend, _Private)
+            backend.has_one_user()
             await backend.create()
             if sys.platform == "linux":
-                assert isinstance(backend, _Nameless)
                 await backend.go_nameless()
                 removed = _removed(folder)
             yield backend

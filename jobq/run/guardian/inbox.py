@@ -34,6 +34,7 @@ class Inbox:
         self._tasks = tasks
         self._receiver = Receiver(connection, protocol.SPAWN_DESCRIPTORS)
         self._waiting: deque[Message] = deque()
+        self._environment: dict[str, str] = {}  # of the last spawn
         self.take_descriptors = self._receiver.take_descriptors
 
     def __len__(self) -> int:
@@ -87,13 +88,29 @@ class Inbox:
             raise WireError("id is no integer")
         if message["op"] == "extend":
             self._extend(message)
-        else:
-            self._waiting.append(message)
+            return
+        if message["op"] == "spawn":
+            message["env"] = self._environment = self._whole(message)
+        self._waiting.append(message)
 
     def close(self) -> None:
         """Forget what waits; close the descriptors that nobody took."""
         self._waiting.clear()
         self._receiver.close_descriptors()
+
+    def _whole(self, spawn: Message) -> dict[str, str]:
+        """Return the environment of which a spawn has only what differs from the one before; raises WireError."""
+        changed, unset = spawn["env"], spawn.pop("unset", [])
+        if not isinstance(changed, dict) or not all(isinstance(value, str) for value in changed.values()):
+            raise WireError("env does not map strings to strings")
+        if not isinstance(unset, list):
+            raise WireError("unset is no list of names")
+        if not changed and not unset:
+            return self._environment
+        environment = {**self._environment, **changed}
+        for name in unset:
+            del environment[name]  # another would be no difference
+        return environment
 
     def _extend(self, message: Message) -> None:
         deadline = deadline_of(message["deadline"])

@@ -6,8 +6,9 @@ connection; it is never used twice.
 
 Worker to guardian, two descriptors with a spawn:
     preload id (0), modules, env  once: import these in a zygote; asks for a zygote message
-    spawn   id, argv, env, cwd (or null), deadline (or null), forked and user (optional), and two descriptors: stdout
-            and stderr
+    spawn   id, argv, env, unset, cwd (or null), deadline (or null), forked and user (optional), and two descriptors:
+            stdout and stderr
+            env, unset: what the environment has otherwise, and no more, than that of the spawn before
             forked = true: argv runs jobq.run.process.call_function, and may be forked from the zygote if that is ready
             user = {uid, gid, is_alone, processes (or null)}: whom it runs as; is_alone = what else does is killed
     extend  id, deadline          CLOCK_BOOTTIME in seconds, by which the tree must be dead
@@ -50,7 +51,7 @@ TYPE_CHECKING = False  # as in `typing`, which costs a guardian a sixth of its s
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-VERSION = 3
+VERSION = 4
 MAX_FRAME_BYTES = 16 * 1024 * 1024  # several times what exec takes
 SPAWN_DESCRIPTORS = 2
 HANDLE_DESCRIPTORS = 1
@@ -86,6 +87,12 @@ def decode(body: bytes) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("op"), str):
         raise WireError("no message: an object with the key op was expected")
     return message
+
+
+def difference(former: dict[str, str], environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return what an environment has otherwise than a former one, and the names that it has no more."""
+    changed = {name: value for name, value in environment.items() if former.get(name) != value}
+    return changed, [name for name in former if name not in environment]
 
 
 def _refuse(name: str) -> "NoReturn":

@@ -6,12 +6,10 @@ from jobq.run.guardian.protocol import Message, WireError
 
 
 def check_spawn(message: Message) -> None:
-    """Check a spawn message, and make its deadline a float or None."""
-    argv, env, cwd = message["argv"], message["env"], message["cwd"]
+    """Check a spawn message, whose environment is whole by now, and make its deadline a float or None."""
+    argv, cwd = message["argv"], message["cwd"]
     if not isinstance(argv, list) or not argv or not argv[0] or not all(isinstance(text, str) for text in argv):
         raise WireError("argv is no list of strings that names a program")
-    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise WireError("env does not map strings to strings")
     if not isinstance(cwd, str | None):
         raise WireError("cwd is neither a string nor null")
     if not isinstance(message.get("forked", False), bool):

@@ -5,12 +5,12 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from jobq.run.guardian import protocol
 from jobq.run.guardian.protocol import Message
-from jobq.run.process.spawner import ExitStatus, Launch, StatusLost, is_readable
+from jobq.run.process.spawner import ExitStatus, StatusLost, is_readable
 
 _log: Final = logging.getLogger(__name__)
 
@@ -106,14 +106,14 @@ class GuardedProcess:
         self._pidfd = protocol.LOST
 
 
-def unsendable_in(launch: Launch) -> ValueError | None:
-    """Return why exec would refuse these strings; JSON would carry them to the guardian all the same."""
-    texts = [*launch.argv, *launch.env, *launch.env.values(), launch.cwd or ""]
-    try:
-        if any(b"\0" in os.fsencode(text) for text in texts):
-            return ValueError("embedded null byte")
-    except UnicodeEncodeError as error:
-        return error
-    if any("=" in name or not name for name in launch.env):
-        return ValueError("illegal environment variable name")
-    return None
+def refuse_unsendable(texts: Iterable[str], names: Iterable[str]) -> None:
+    """Raise ValueError for what exec would refuse; JSON would carry it to the guardian all the same.
+
+    Args:
+        texts: arguments, a folder, and values of variables.
+        names: of these variables.
+    """
+    if any(b"\0" in os.fsencode(text) for text in (*texts, *names)):
+        raise ValueError("embedded null byte")
+    if any("=" in name or not name for name in names):
+        raise ValueError("illegal environment variable name")

@@ -20,7 +20,7 @@ from jobq.run.process.environment import start_environment
 from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
 from jobq.run.spawn import containment, launchers, pings
 from jobq.run.spawn.dead_workers import holder_of
-from jobq.run.spawn.guarded_process import GuardedProcess, unsendable_in
+from jobq.run.spawn.guarded_process import GuardedProcess, refuse_unsendable
 from jobq.run.spawn.guardian_handle import GuardianHandle, finished
 from jobq.run.spawn.survivors import SECONDS, WORKER_ID_VARIABLE, kill_all_of
 
@@ -77,6 +77,7 @@ class GuardianSpawner:
         self._handle = handle or GuardianHandle()
         self._numbers = 0
         self._tasks: dict[int, GuardedProcess] = {}
+        self._environment: dict[str, str] = {}  # of the last spawn that was sent
         self._in_flight = asyncio.Semaphore(SPAWNS_IN_FLIGHT)
         self._open = False
         self._contained = contained
@@ -166,15 +167,13 @@ class GuardianSpawner:
         """Start a task; return once its program runs. Raises StartFailed, StatusLost."""
         if not self._open:
             raise RuntimeError("the spawner is not open: use it as `async with`")
-        if unsendable := unsendable_in(launch):
-            raise start_failed(launch, unsendable) from unsendable
         async with self._in_flight:
             self._numbers += 1
             process = GuardedProcess(self.send, self._numbers, launch.cwd)
             try:
                 self._ask_to_start(process, launch)
                 failure = await asyncio.shield(process.started)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise start_failed(launch, error) from error
             except BaseException:
                 process.kill()  # its start may be under way: nobody waits for it any more, so it must not live
@@ -190,13 +189,18 @@ class GuardianSpawner:
         return process
 
     def _ask_to_start(self, process: GuardedProcess, launch: Launch) -> None:
+        """Send what it takes to start a task. Raises OSError, and ValueError where exec would refuse its strings."""
         if self._lost is not None:
             raise OSError(errno.EIO, f"the guardian is gone: {self._lost}")
+        environment = {**launch.env, WORKER_ID_VARIABLE: self.worker_id}
+        changed, unset = protocol.difference(self._environment, environment)
+        refuse_unsendable([*launch.argv, launch.cwd or "", *changed.values()], changed)
         message = {
             "op": "spawn",
             "id": process.number,
             "argv": list(launch.argv),
-            "env": {**launch.env, WORKER_ID_VARIABLE: self.worker_id},
+            "env": changed,
+            "unset": unset,
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
             "forked": launch.forked,
@@ -214,6 +218,7 @@ class GuardianSpawner:
         except WireError:
             del self._tasks[process.number]
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG)) from None
+        self._environment = environment  # not before: the guardian has it now
         if launch.deadline is not None:
             launch.deadline.enforced_by(process.extend)  # from now on, however long the start takes
 
