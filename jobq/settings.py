@@ -204,6 +204,11 @@ class Settings(Checked):
         " namespace for each attempt, likewise. `jobq config` says what it comes to here.",
         default="auto",
     )
+    event_loop: Literal["asyncio", "uvloop"] = kinds.setting(
+        kinds.one_of("asyncio", "uvloop"),
+        "The event loop of `worker`, `run` and `pull`: uvloop, where it is installed, takes less CPU for short tasks.",
+        default="asyncio",
+    )
     launcher: Literal["auto", "off"] = kinds.setting(
         kinds.one_of("auto", "off"),
         "What starts tasks for the guardian: auto = a small program in C, where it was built and lies on a disk of this"

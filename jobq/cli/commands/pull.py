@@ -66,7 +66,8 @@ def pull(
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 
     echo = "nowhere" if settings.quiet_output else "stderr" if as_json else "stdout"
-    return run_async(_pull(resolve(spec, settings), settings, limit, echo, as_json=as_json))
+    work = _pull(resolve(spec, settings), settings, limit, echo, as_json=as_json)
+    return run_async(work, settings.event_loop)
 
 
 async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any, *, as_json: bool) -> int:

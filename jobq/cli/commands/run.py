@@ -132,7 +132,8 @@ def run(
     again += ["--joblog", joblog] if joblog else []
     echo = "nowhere" if settings.quiet_output else "stderr" if as_json else "stdout"
     one = _Run(settings, file or "-" if reads_input else None, queue_file, joblog, shlex.join(again), echo, timeout)
-    return run_async(one.work(resume=resume, resume_failed=resume_failed, as_json=as_json))
+    work = one.work(resume=resume, resume_failed=resume_failed, as_json=as_json)
+    return run_async(work, settings.event_loop)
 
 
 def _settings(**options: Any) -> "Settings":

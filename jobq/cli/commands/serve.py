@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, Invocation, SuggestingGroup, json_option, read_settings, spec_of, with_queue
+from jobq.cli.common import (
+    ExampleCommand,
+    Invocation,
+    SuggestingGroup,
+    json_option,
+    read_settings,
+    run_async,
+    spec_of,
+    with_queue,
+)
 from jobq.cli.display import terminal
 from jobq.cli.interrupts import heard
 from jobq.errors import BackendMissing
@@ -118,16 +127,7 @@ def serve(
     limits = Limits(rate=rate_limit, burst=2 * rate_limit)
     listening = ListenOptions(host=host, port=port, certificate=certificate, key=key, is_open=is_open, limits=limits)
     _log_to_stderr()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(spec, settings, listening, as_json=as_json))
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop  # noqa: PLC0415 - of the extra, where it can be had
-    except ModuleNotFoundError:
-        return None
-    return uvloop.new_event_loop
+    return run_async(_serve(spec, settings, listening, as_json=as_json), "fastest")
 
 
 def _log_to_stderr() -> None:

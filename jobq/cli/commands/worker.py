@@ -110,7 +110,7 @@ def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: 
 
     settings = below_guardian(sys.argv[1:], settings)
     spec = spec_of(ctx, settings)
-    return run_async(_work(spec, settings, echo_output=not settings.quiet_output, is_data=as_json))
+    return run_async(_work(spec, settings, echo_output=not settings.quiet_output, is_data=as_json), settings.event_loop)
 
 
 async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: bool) -> int:

@@ -12,7 +12,7 @@ from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.checkpoints import Archives, AttemptCheckpoints
 from jobq.run.attempt.command_attempt import CommandRunning
 from jobq.run.attempt.task_socket import TaskSocket
-from jobq.run.process.environment import argv_of, may_be_forked, task_environment
+from jobq.run.process.environment import argv_of, inherited_environment, may_be_forked, task_environment
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import Sinks
 from jobq.run.process.oom import OomCounter, OomWatch
@@ -120,6 +120,7 @@ class CommandRunner:
         self._queue_name = queue_name
         self._settings = settings
         self._environment = environment
+        self._inherited = inherited_environment(environment, settings.task_env)
         self._on_line = on_line
         self._sampler = sampler
         self._folder = folder
@@ -216,14 +217,16 @@ class CommandRunner:
             checkpoints: what it saves; None = it saves by other ways.
             on_close: called when all of it has ended.
         """
+        inherited = self._inherited
+        if user is not None:
+            inherited = inherited_environment(user.environment(self._environment), self._settings.task_env)
         environment = task_environment(
             task,
             queue_name=self._queue_name,
             fencing=delivery.fencing,
             attempt=delivery.deliveries,
             checkpoint=StoredCheckpoint.decode(delivery.checkpoint_value).value,
-            base=self._environment if user is None else user.environment(self._environment),
-            mode=self._settings.task_env,
+            inherited=inherited,
         )
         environment.update(variables or {})
         result = None if folder is None else _result_file(folder)

@@ -68,8 +68,7 @@ def task_environment(
     fencing: FencingNumber,
     queue_name: str,
     checkpoint: str | None,
-    base: Mapping[str, str],
-    mode: Literal["inherit", "clean"],
+    inherited: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the complete environment of one attempt; nothing else is changed, os.environ least of all (A6).
 
@@ -81,10 +80,9 @@ def task_environment(
         fencing: shown to the task as JOBQ_LEASE_TOKEN (S3).
         queue_name: the queue, without its location.
         checkpoint: the last accepted checkpoint (S9); None = the task has none, and the variable is absent.
-        base: the worker's environment.
-        mode: inherit = the worker's variables but jobq's own and its credentials; clean = a short list of them.
+        inherited: what every task finds; see `inherited_environment`.
     """
-    environment = inherited_environment(base, mode)
+    environment = dict(inherited)
     environment.update((name, value) for name, value in task.env.items() if name not in _RESERVED)
     context = {name.lower(): value for name, value in task.trace_context.items()}
     environment.update((name.upper(), context[name]) for name in _TRACE if name in context)
@@ -108,7 +106,12 @@ def start_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]
 
 
 def inherited_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]) -> dict[str, str]:
-    """Return what every task finds, before anything of its own; see `task_environment`."""
+    """Return what every task finds, before anything of its own.
+
+    Args:
+        base: the worker's environment.
+        mode: inherit = the worker's variables but jobq's own and its credentials; clean = a short list of them.
+    """
     inherited = _is_clean if mode == "clean" else _is_inherited
     return {
         name: _USER.sub(r"\1", value) if _ADDRESS.fullmatch(name) else value

@@ -9,7 +9,14 @@ import pytest
 from jobq.backend import FencingNumber
 from jobq.errors import MalformedTask
 from jobq.run.process import environment
-from jobq.run.process.environment import CREDENTIALS, argv_of, shell_argv, start_environment, task_environment
+from jobq.run.process.environment import (
+    CREDENTIALS,
+    argv_of,
+    inherited_environment,
+    shell_argv,
+    start_environment,
+    task_environment,
+)
 from jobq.task import Task
 
 WORKER = {
@@ -40,8 +47,7 @@ def told(
         fencing=FencingNumber(1, 2, 3),
         queue_name="q",
         checkpoint=checkpoint,
-        base=base,
-        mode=mode,
+        inherited=inherited_environment(base, mode),
     )
 
 
