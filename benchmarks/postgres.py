@@ -1,12 +1,12 @@
 """`make bench-postgres`: jobq beside procrastinate and PGQueuer on one PostgreSQL, in one run; sides take turns.
 
-What is measured of each is its own way into and out of the database, in one process, with tasks that do nothing: jobq's
-claims and settles through its backend, as its worker makes them. The peers neither fence nor renew a lease per task.
-CPU is that of the process, without PostgreSQL's.
+Workers against workers: each side's own, in one process, with a coroutine that does nothing. The peers neither fence
+nor renew a lease per task. CPU is that of the process, without PostgreSQL's.
 """
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
@@ -17,10 +17,8 @@ from benchmarks import sections
 from benchmarks.commands import output
 from benchmarks.measure import Figure, Meter, Row, compared, in_turns, median
 from benchmarks.sections import ROOT, Options
-from benchmarks.slots import DONE, LEASE, drain
-from jobq.settlement import Complete
+from jobq.queue import Queue, connect
 from jobq.task import Task
-from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database, session
 
 _PEER_PYTHON: Final = ROOT / ".peer-postgres/bin/python"
@@ -28,21 +26,27 @@ _TABLE: Final = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}
 
 
 class Ours:
-    """jobq, in this process."""
+    """jobq, in this process: its worker with a coroutine that does nothing, beside theirs with theirs."""
 
     def __init__(self, database: Database) -> None:
-        self.database = database
+        self._spec = f"{database.url}/bench"
+        self._called = 0
+        self._at = 0.0
+        self._event = asyncio.Event()
+
+    async def nothing(self, number: int) -> None:  # noqa: ARG002 - the task's argument
+        self._called += 1
+        self._at = time.perf_counter()
+        self._event.set()
 
     async def run(self, verb: str, count: int, at_once: int = 1) -> Figure:
-        async with PostgresBackend(self.database.server(), "bench") as queue:
-            await queue.create()
+        async with connect(self._spec) as queue:
+            await queue.backend.create()
             await queue.clear()
-            await queue.push([Task.new(command="true")])
-            await (await queue.receive(1, LEASE, timedelta(0)))[0].settle(Complete(DONE))
             if verb == "latency":
                 return await self._latency(queue, count)
             meter = Meter()
-            tasks = [Task.new(command="true") for _ in range(count)]
+            tasks = [Task.new(kwargs={"number": number}) for number in range(count)]
             if verb == "push":
                 await self._push(queue, tasks, at_once, meter)
             elif verb == "bulk":
@@ -50,10 +54,14 @@ class Ours:
                     await queue.push(tasks)
             else:
                 await queue.push(tasks)
-                await drain(queue, count, at_once, meter)
+                with meter:
+                    began = time.perf_counter()
+                    await queue.worker(self.nothing, num_workers=at_once)
+                meter.seconds = self._at - began  # until the last one, as theirs
+                assert self._called == count, self._called
             return meter.figure(count)
 
-    async def _push(self, queue: PostgresBackend, tasks: list[Task], at_once: int, meter: Meter) -> None:
+    async def _push(self, queue: Queue, tasks: list[Task], at_once: int, meter: Meter) -> None:
         left = iter(tasks)
 
         async def some() -> None:
@@ -63,17 +71,19 @@ class Ours:
         with meter:
             await asyncio.gather(*(some() for _ in range(at_once)))
 
-    async def _latency(self, queue: PostgresBackend, count: int) -> Figure:
-        async with PostgresBackend(self.database.server(), "bench") as worker:
+    async def _latency(self, queue: Queue, count: int) -> Figure:
+        async with connect(self._spec) as own:
+            working = asyncio.create_task(own.worker(self.nothing, idle_timeout=timedelta(seconds=60)))
             figures = []
-            for _number in range(count):
-                waiting = asyncio.create_task(worker.receive(1, LEASE, timedelta(seconds=60)))
+            for number in range(count):
                 await asyncio.sleep(0.05)
+                self._event.clear()
                 with Meter() as meter:
-                    await queue.push([Task.new(command="true")])
-                    (delivery,) = await waiting
+                    await queue.push(Task.new(kwargs={"number": number}))
+                    await self._event.wait()
                 figures.append(meter.figure(1))
-                await delivery.settle(Complete(DONE))
+            working.cancel()
+            await asyncio.wait([working])
             return median(figures)
 
 
@@ -109,9 +119,9 @@ def _prepare(options: Options, stack: ExitStack) -> Mapping[str, sections.Sectio
         "push-1": ("push, one at a time", "push", 1000, 1),
         "push-8": ("push, 8 at a time", "push", 3000, 8),
         "bulk": ("bulk push", "bulk", 10_000, 1),
-        "work-1": ("claim + settle, 1 slot", "work", 1000, 1),
-        "work-10": ("claim + settle, 10 slots", "work", 4000, 10),
-        "work-100": ("claim + settle, 100 slots", "work", 20_000, 100),
+        "work-1": ("worker, 1 slot", "work", 1000, 1),
+        "work-10": ("worker, 10 slots", "work", 4000, 10),
+        "work-100": ("worker, 100 slots", "work", 20_000, 100),
         "latency": ("push to start", "latency", 60, 1),
     }
     return {
