@@ -21,6 +21,7 @@ from jobq.flag import Flag
 from jobq.lease.outage import Outage
 from jobq.lease.ticker import Call, Ticker
 from jobq.lease.timing import LeaseTiming
+from jobq.racing import first_done
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -300,7 +301,7 @@ class LeaseKeeper:
         asleep = asyncio.ensure_future(self._clock.sleep_until(due))
         nudged = self._nudged.future()
         try:
-            await asyncio.wait({asleep, nudged}, return_when=asyncio.FIRST_COMPLETED)
+            await first_done(asleep, nudged)
         finally:
             asleep.cancel()
             nudged.cancel()
@@ -369,7 +370,7 @@ async def answered_within(clock: Clock, seconds: float, request: Awaitable[T]) -
     sending = asyncio.ensure_future(request)
     timer = asyncio.ensure_future(clock.sleep_until(clock.boottime() + seconds))
     try:
-        await asyncio.wait({sending, timer}, return_when=asyncio.FIRST_COMPLETED)
+        await first_done(sending, timer)
         if sending.done():
             sending.result()
             return True

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from jobq.clock import Clock
 from jobq.flag import Flag
+from jobq.racing import first_done
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Ticker:
         asleep = asyncio.ensure_future(self._clock.sleep_until(self._until))
         sooner = self._sooner.future()
         try:
-            await asyncio.wait({asleep, sooner}, return_when=asyncio.FIRST_COMPLETED)
+            await first_done(asleep, sooner)
         finally:
             asleep.cancel()
             sooner.cancel()

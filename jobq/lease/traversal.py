@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from jobq.errors import LockLost, MalformedTask, SourceChanged, StoreUnusable
 from jobq.formats import strict_json
 from jobq.lease.named import NamedLease
+from jobq.racing import first_done
 
 T = TypeVar("T")
 BATCH_SIZE: Final = 1000
@@ -187,7 +188,7 @@ class Traversal(Generic[T]):
         working = asyncio.ensure_future(work)
         losing = asyncio.ensure_future(self.lease.lost.wait())
         try:
-            await asyncio.wait({working, losing}, return_when=asyncio.FIRST_COMPLETED)
+            await first_done(working, losing)
             if working.done():
                 return working.result()
             working.cancel()

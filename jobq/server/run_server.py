@@ -15,6 +15,7 @@ import uvicorn
 
 from jobq.errors import ConfigurationError
 from jobq.local_service import is_loopback, token_file
+from jobq.racing import first_done
 from jobq.server.app import App, Limits
 from jobq.server.backend_pool import BackendPool
 from jobq.server.load_generator import GeneratorLoop
@@ -144,7 +145,7 @@ async def _run(
     if not serving.done():
         on_ready()
     try:
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await first_done(serving, stopping)
     finally:
         stopping.cancel()
         app.stop()

@@ -12,6 +12,7 @@ from uuid import uuid4
 from jobq.errors import LockLost, MalformedTask
 from jobq.formats import strict_json
 from jobq.journal.wire import body_fields
+from jobq.racing import first_done
 from jobq.servable import HeldDelivery, Kind, ListedTask
 from jobq.server import answers, schemas
 from jobq.server.deliveries import no_task
@@ -104,7 +105,7 @@ async def _unless_gone(call: RequestCall, claiming: "asyncio.Future[Sequence[Hel
     gone = asyncio.ensure_future(call.gone.wait())
     both: set[asyncio.Future[Any]] = {claiming, gone}
     try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        await first_done(*both)
         if not claiming.done():
             claiming.cancel()  # the backend gives back what it is granted yet
         return await claiming

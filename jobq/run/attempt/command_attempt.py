@@ -10,6 +10,7 @@ from typing import Final
 
 from jobq.formats import sizes
 from jobq.journal.records import MAX_VALUE_BYTES
+from jobq.racing import never
 from jobq.run.attempt.checkpoints import AttemptCheckpoints
 from jobq.run.attempt.result import with_written
 from jobq.run.process.oom import OomWitness
@@ -17,7 +18,6 @@ from jobq.run.process.output import OutputReader
 from jobq.run.process.spawner import ExitStatus, Process, StatusLost
 from jobq.run.process.task_folder import read_result
 from jobq.run.process.usage import UsageReading, Watch
-from jobq.run.racing import never
 from jobq.settlement import TAIL_CHARACTERS
 from jobq.task import Outcome, OutcomeKind, Usage
 

@@ -16,10 +16,10 @@ from jobq.backend import Backend
 from jobq.errors import BackendUnavailable, JobqError, PushUnknown
 from jobq.formats.exit_rules import queues_of
 from jobq.lease.keeper import LeaseKeeper
+from jobq.racing import racing
 from jobq.run.attempt import retry
 from jobq.run.attempt.retry import Leave, SendOn
 from jobq.run.attempt.settle import Patience
-from jobq.run.racing import racing
 from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.spec import sibling
 from jobq.task import Outcome, Task

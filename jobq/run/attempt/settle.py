@@ -20,8 +20,8 @@ from jobq.errors import (
 from jobq.journal.records import MOVED
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.outage import Outage
+from jobq.racing import first_of
 from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict, outgrown, unburied
-from jobq.run.racing import first_of
 from jobq.run.stopping import Stopping
 from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Record, Release, Settlement
 from jobq.task import Outcome, TaskResult

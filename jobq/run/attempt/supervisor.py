@@ -18,6 +18,7 @@ from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.outage import Outage
 from jobq.lease.ticker import Ticker
 from jobq.lease.timing import LeaseTiming, timing_for
+from jobq.racing import first_done, first_of, racing
 from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.attempt_journal import AttemptJournal
@@ -31,7 +32,6 @@ from jobq.run.attempt.settle import Patience, Settled, give_back, settle
 from jobq.run.attempt.signature_check import Refused, SignatureCheck, Verified
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.process.spawner import Deadline, OtherKind, StartFailed, StatusLost
-from jobq.run.racing import first_of, racing
 from jobq.run.stopping import Stopping
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
@@ -313,7 +313,7 @@ class _Attempt:
         end = self._with.clock.sleep_until(self._save_by)
         hurry = self._with.stopping.at_once.future()
         with racing(self._checkpoints.checkpoint_folder(), self._keeper.lock_lost_event.future(), end, hurry) as waits:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await first_done(*waits)
             if not waits[0].done():
                 _log.warning("task %s: no time was left to save its files", self._delivery.id)
             elif (error := waits[0].exception()) is not None:
@@ -336,12 +336,12 @@ class _Attempt:
             ends.append(self._with.clock.sleep_until(self._with.clock.boottime() + task.timeout))
         with racing(start, self._with.stopping.interrupted.future(), *ends) as (starting, stopped, *reasons):
             try:
-                await asyncio.wait([starting, stopped, *reasons], return_when=asyncio.FIRST_COMPLETED)
+                await first_done(starting, stopped, *reasons)
                 if stopped.done():
                     # A start that is let end for so long can be killed and given back for certain.
                     late = self._with.clock.sleep_until(self._with.clock.boottime() + START_SECONDS)
                     with racing(late) as lates:
-                        await asyncio.wait([starting, *lates, *reasons], return_when=asyncio.FIRST_COMPLETED)
+                        await first_done(starting, *lates, *reasons)
             except asyncio.CancelledError:
                 if starting.done() and not starting.cancelled() and starting.exception() is None:
                     await starting.result().close()  # it began in that very instant, and would be nobody's
@@ -364,7 +364,7 @@ class _Attempt:
         if task.timeout is not None:
             reasons[OutcomeKind.TIMED_OUT] = clock.sleep_until(clock.boottime() + task.timeout)
         with racing(running.exited(), *reasons.values()) as (end, *waits):
-            await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
+            await first_done(end, *waits)
             if end.done() or running.has_exited():
                 return await running.ended()  # what came at the same moment did not end it (P7)
             why, reason = next(pair for pair in zip(reasons, waits, strict=True) if pair[1].done())
@@ -398,7 +398,7 @@ class _Attempt:
         with racing(*hurry, clock.sleep_until(kill_at)) as waits:
             if kill_at > clock.boottime():
                 running.terminate()
-                await asyncio.wait([end, *waits], return_when=asyncio.FIRST_COMPLETED)
+                await first_done(end, *waits)
             if not end.done():
                 running.kill()
             return await running.ended()
@@ -430,7 +430,7 @@ class _Attempt:
     async def _after_the_breaker(self, task: Task, verdict: Verdict) -> Verdict:
         failed = self._with.clock.boottime()
         with racing(self._with.breaker.blames_machine(task), self._keeper.lock_lost_event.future()) as (judging, lost):
-            await asyncio.wait([judging, lost], return_when=asyncio.FIRST_COMPLETED)
+            await first_done(judging, lost)
             if not judging.done():
                 return Leave()
             if judging.result():

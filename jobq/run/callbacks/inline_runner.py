@@ -12,12 +12,12 @@ from typing import Any, Final
 from jobq.backend import Delivery
 from jobq.errors import JobqError
 from jobq.lease.keeper import LeaseKeeper
+from jobq.racing import first_done, never
 from jobq.run.attempt.result import with_returned
 from jobq.run.attempt.runner import Running
 from jobq.run.callbacks.callback import CONTEXT, ArgumentsRefused, CallbackSignature
 from jobq.run.callbacks.task_context import TaskContext, thread_context
 from jobq.run.process.spawner import Deadline, StartFailed
-from jobq.run.racing import never
 from jobq.task import Outcome, OutcomeKind, Task
 
 PATIENCE_SECONDS: Final = 5.0  # how long a cancelled callback may take to end before it is left to itself
@@ -141,12 +141,14 @@ class FutureRunning:
 
     async def exited(self) -> None:
         """Wait for its end."""
-        await asyncio.wait({self._future})
+        await first_done(self._future)
 
     async def ended(self) -> Outcome:
         """Say how it ended, or that it does not."""
-        if not self._is_left:
-            await asyncio.wait({self._future}, timeout=self._patience if self._was_killed else None)
+        if not self._is_left and self._was_killed:
+            await asyncio.wait({self._future}, timeout=self._patience)
+        elif not self._is_left:
+            await first_done(self._future)
         duration = time.monotonic() - self._started
         if not self._future.done():
             self._leave()

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from jobq.errors import ConfigurationError
+from jobq.racing import racing
 from jobq.run.process.environment import inherited_environment, start_environment
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
-from jobq.run.racing import racing
 from jobq.run.spawn import launchers
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 from jobq.run.spawn.containment import NONE, PIDNS, UNGUARDED, ContainmentInUse, check, guardian_options

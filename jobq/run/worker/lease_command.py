@@ -15,8 +15,8 @@ from typing import Final
 from jobq.clock import Clock, SystemClock
 from jobq.errors import LockLost
 from jobq.lease.named import NamedLease
+from jobq.racing import first_done, racing
 from jobq.run.process.spawner import Deadline, ExitStatus, Launch, Process, Spawner, StartFailed, StatusLost
-from jobq.run.racing import racing
 from jobq.run.worker.signals import obeying
 from jobq.settings import Settings
 
@@ -97,7 +97,7 @@ class LeaseCommand:
     async def _entered(self) -> bool:
         """Enter the lease; False when a signal came first."""
         with racing(self._lease.__aenter__(), self._asked_to_stop.wait()) as (entering, asked):
-            await asyncio.wait([entering, asked], return_when=asyncio.FIRST_COMPLETED)
+            await first_done(entering, asked)
             if not entering.done():
                 entering.cancel()
                 await asyncio.wait([entering])
@@ -145,7 +145,7 @@ class LeaseCommand:
             deadline=self._deadline,
         )
         with racing(self._spawner.spawn(launch), self._lease.lost.wait()) as (starting, lost):
-            await asyncio.wait([starting, lost], return_when=asyncio.FIRST_COMPLETED)
+            await first_done(starting, lost)
             if not starting.done():
                 starting.cancel()  # what starts it kills what may come of it
                 await asyncio.wait([starting])
@@ -154,7 +154,7 @@ class LeaseCommand:
     async def _until_ended(self, process: Process) -> ExitStatus:
         """Wait for its end, or end it: the lease is lost, or somebody asked."""
         with racing(process.wait(), self._lease.lost.wait(), self._asked_to_stop.wait()) as (end, lost, asked):
-            await asyncio.wait([end, lost, asked], return_when=asyncio.FIRST_COMPLETED)
+            await first_done(end, lost, asked)
             if not end.done() and not lost.done():
                 kill_at = self._clock.boottime() + self._settings.stop_grace.total_seconds()
                 await self._first_of(end, lost, self._asked_twice.wait(), self._clock.sleep_until(kill_at))
@@ -180,7 +180,7 @@ class LeaseCommand:
         others = [wait for wait in waits if not isinstance(wait, asyncio.Future)]
         with racing(*others) as futures:
             known = [wait for wait in waits if isinstance(wait, asyncio.Future)]
-            await asyncio.wait([*known, *futures], return_when=asyncio.FIRST_COMPLETED)
+            await first_done(*known, *futures)
 
     def _judged(self, status: ExitStatus) -> LeaseCommandEnd:
         if status.survivors:

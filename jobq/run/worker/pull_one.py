@@ -11,6 +11,7 @@ from jobq.backend import Backend
 from jobq.clock import Moment, SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.events import Events
+from jobq.racing import racing
 from jobq.run.attempt.checkpoints import archives_of
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
@@ -23,7 +24,6 @@ from jobq.run.process.log_upload import LOG_SECONDS, sinks_of
 from jobq.run.process.oom import oom_counter
 from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.usage import UsageSampler
-from jobq.run.racing import racing
 from jobq.run.spawn.choose_spawner import spawner_for
 from jobq.run.stopping import Stopping
 from jobq.run.worker.receive import GIVE_BACK_SECONDS, RECEIVE_SECONDS

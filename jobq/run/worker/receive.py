@@ -12,7 +12,7 @@ from jobq.clock import Clock
 from jobq.errors import AccessDenied, AllPutBack, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
 from jobq.lease.outage import Outage
-from jobq.run.racing import first_of, racing
+from jobq.racing import first_done, first_of, racing
 from jobq.run.stopping import Stopping
 
 RECEIVE_SECONDS: Final = 10.0  # how much longer than its wait a receive may take: a hung one must not hang the worker
@@ -138,7 +138,7 @@ class Receiving:
         limit = wait.total_seconds() + RECEIVE_SECONDS
         overdue = self._clock.sleep_until(self._clock.boottime() + limit)
         with racing(receiving, overdue, *reasons) as futures:
-            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            await first_done(*futures)
             if not receiving.done():
                 receiving.cancel()
                 await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobq.backend import Backend
 from jobq.errors import JobqError, LockLost
+from jobq.racing import first_done
 from jobq.run.callbacks.taken_task import HandOut, TakenTask
 from jobq.run.stopping import Stopping
 from jobq.run.worker.pull_one import PullWay, pull_and_execute
@@ -63,7 +64,7 @@ class Taking:
         self._pulling = asyncio.create_task(pull, name="a task that was taken")
         try:
             ends: set[asyncio.Future[Any]] = {self._pulling, self._hand_out.taken}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await first_done(*ends)
         except asyncio.CancelledError:
             await self._give_back("the caller was cancelled")
             raise

@@ -15,6 +15,7 @@ from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.flag import Flag
 from jobq.formats import durations
+from jobq.racing import first_done, first_error, first_of, racing
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Placement
@@ -27,7 +28,6 @@ from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.usage import UsageSampler
-from jobq.run.racing import first_error, first_of, racing
 from jobq.run.spawn.choose_spawner import preload, spawner_for
 from jobq.run.stopping import Stopping
 from jobq.run.worker.empty_queue import EmptyQueue
@@ -139,7 +139,7 @@ class Worker:
         with racing(
             preload(self._spawner, self._settings, self._environment), self._stopping.receiving.wait()
         ) as futures:
-            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            await first_done(*futures)
             if futures[0].done():
                 futures[0].result()
 

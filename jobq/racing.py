@@ -20,7 +20,30 @@ def racing(*waits: Awaitable[Any]) -> Iterator[list["asyncio.Future[Any]"]]:
 async def first_of(*waits: Awaitable[Any]) -> None:
     """Return as soon as one is done; the others are cancelled."""
     with racing(*waits) as futures:
-        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        await first_done(*futures)
+
+
+async def first_done(*futures: "asyncio.Future[Any]") -> None:
+    """Return as soon as one is done, in the next turn of the loop at the soonest; none is cancelled.
+
+    It is `asyncio.wait` for what is a future already, in half of the time: each attempt waits so several times.
+    """
+    if any(each.done() for each in futures):
+        await asyncio.sleep(0)  # who waits in a loop must not keep it from others
+        return
+    waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_: "asyncio.Future[Any]") -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+    for each in futures:
+        each.add_done_callback(wake)
+    try:
+        await waiting
+    finally:
+        for each in futures:
+            each.remove_done_callback(wake)
 
 
 def never() -> "asyncio.Future[Any]":
