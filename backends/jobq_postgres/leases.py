@@ -55,7 +55,7 @@ _RENEW: Final = f"""
     WHERE {_OURS} AND NOT is_revoked
 """  # noqa: S608 - a constant of ours, every value is bound; as in the next
 _SAVE: Final = f"UPDATE jobq.lease SET cursor = $4, version = $5 WHERE {_OURS} AND version < $5"  # noqa: S608
-_CONFIRM: Final = f"UPDATE jobq.lease SET state = 'confirmed', confirmation = $4 WHERE {_OURS}"  # noqa: S608
+_CONFIRM: Final = f"UPDATE jobq.lease SET state = 'confirmed', confirmation = $4 WHERE {_OURS} AND NOT is_revoked"  # noqa: S608
 _RELEASE: Final = """
     UPDATE jobq.lease SET state = 'released', expires_at = clock_timestamp(), confirmation = NULL
     WHERE queue = $1 AND name = $2 AND token = $3

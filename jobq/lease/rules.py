@@ -27,7 +27,7 @@ class LeaseRow:
         lock_delay: seconds that the name stays closed once this lease has expired.
         acquired: wall time, for people.
         renewals: of the latest grant.
-        is_revoked: it may not be renewed.
+        is_revoked: it may be neither renewed nor confirmed.
         cursor, version: as last saved.
         confirmation: what the latest grant has confirmed.
         ends: how the last few grants ended, newest first, as in "7 released;6 expired;".
@@ -115,6 +115,8 @@ def confirm(name: str, row: LeaseRow | None, token: int, value: str, now: float)
             raise ConfirmationDiffers(f"lease {name}: token {token} has confirmed another value; nothing was changed")
         return row, Confirmation(token=token, value=value)
     row = _ours(name, row, token, now)
+    if row.is_revoked:
+        raise LockLost(f"lease {name} was revoked: it may not be confirmed under token {token}")
     return replace(row, state=CONFIRMED, confirmation=value), Confirmation(token=token, value=value)
 
 

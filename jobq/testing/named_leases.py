@@ -385,11 +385,13 @@ async def a_lock_delay_follows_no_release(bench: LeaseBench) -> None:
 
 @_case()
 async def a_revoked_lease_ends_with_its_time(bench: LeaseBench) -> None:
-    """It is not renewed any more, and not free before it has run out: so nothing overlaps."""
+    """It is neither renewed nor confirmed any more, and not free before it has run out: so nothing overlaps."""
     grant = await bench.granted()
     await bench.store.revoke(NAME)
     with raises(LockLost, "a renewal of what was revoked"):
         await bench.store.renew(grant, bench.ttl)
+    with raises(LockLost, "a confirmation of what was revoked"):
+        await bench.store.confirm(NAME, grant.token, "for good")
     await bench.busy()
     await bench.expire()
     await bench.granted("b")

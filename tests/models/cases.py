@@ -63,7 +63,7 @@ _COPY: Final = [
     ),
 ]
 _NAMED: Final = [
-    Case("named lease", NamedModel(ttl=3, drift=0, versions=1), least=300_000),
+    Case("named lease", NamedModel(ttl=3, drift=0, versions=1), least=280_000),
     Case("named lease, two cursors", NamedModel(ttl=3, drift=0, tokens=1), least=90_000),
     Case("named lease, clocks that drift, two cursors", NamedModel(), least=1_000_000, is_long=True),
     *(

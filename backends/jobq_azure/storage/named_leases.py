@@ -167,7 +167,7 @@ class BlobLeases:
 
     async def confirm(self, name: str, token: int, value: str) -> Confirmation:
         """Write that it is taken for good, then give back the blob's lease."""
-        await _settled(self._change(name, lambda row: rules.confirm(name, row, token, value, _IN_TIME)[0]))
+        await _settled(self._change(name, lambda row: rules.confirm(name, row, token, value, _IN_TIME)[0], breaks=True))
         return Confirmation(token=token, value=value)
 
     async def save(self, grant: Grant, cursor: str, version: int) -> None:
@@ -242,10 +242,19 @@ class BlobLeases:
     async def _write(self, name: str, kept: _Kept, key: str | None) -> _Kept:
         return replace(kept, etag=await self._wire.write(name, kept.encode(), kept.etag, key))
 
-    async def _change(self, name: str, rule: Callable[[LeaseRow], LeaseRow]) -> None:
-        """Read, apply the rule, and write under the lease of the token's holder; then give back the lease."""
+    async def _change(self, name: str, rule: Callable[[LeaseRow], LeaseRow], *, breaks: bool = False) -> None:
+        """Read, apply the rule, and write under the lease of the token's holder; then give back the lease.
+
+        Args:
+            name: of the lease.
+            rule: what becomes of its row.
+            breaks: whether the rule looks at `is_revoked`, which the blob's own lease says: it is being broken. One
+                that is broken between our read and our write was revoked after the change.
+        """
         for _ in range(_RACES):
             kept = await self._there(name, lambda: self._read(name))
+            if breaks and _is_revoked(kept):
+                rule(replace(kept.row, is_revoked=True))
             row = rule(kept.row)
             if row == kept.row or await self._replaced(name, kept, row):
                 if row.state != HELD:  # else it is another's by now, and stays so
@@ -309,5 +318,8 @@ def _grant(name: str, row: LeaseRow) -> Grant:
 def _record(name: str, kept: _Kept) -> LeaseRecord:
     is_active = kept.lease_state in _ACTIVE
     record = rules.record(name, replace(kept.row, expires_at=1.0 if is_active else -1.0), 0.0)
-    revoked = is_active and kept.lease_state == "breaking" and kept.row.state == HELD
-    return replace(record, remaining=None, renewals=None, is_revoked=revoked)
+    return replace(record, remaining=None, renewals=None, is_revoked=_is_revoked(kept))
+
+
+def _is_revoked(kept: _Kept) -> bool:
+    return kept.lease_state == "breaking" and kept.row.state == HELD
