@@ -18,12 +18,24 @@ _listeners: Final[list[Callable[[signal.Signals], None]]] = []  # of the main th
 _former: Final = ExitStack()  # gives them back
 
 
+_before: Final[dict[int, "signal._HANDLER"]] = {}  # what was done with them before they were taken
+
+
 def _forget() -> None:
+    """In a forked child: signals are its own, and its workers take them anew.
+
+    What it inherits tells our loop of each that it gets, through the socket that both have, and keeps it alive.
+    """
+    if _before:
+        signal.set_wakeup_fd(-1)
+        for number, handler in _before.items():
+            signal.signal(number, handler)
+    _before.clear()
     _listeners.clear()
     _former.pop_all()
 
 
-os.register_at_fork(after_in_child=_forget)  # a child's workers take the signals anew
+os.register_at_fork(after_in_child=_forget)
 
 
 class SignalHeard:
@@ -78,7 +90,7 @@ def obeying(on_signal: Callable[[signal.Signals], None]) -> Iterator[None]:
 def _take() -> Callable[[], None]:
     """Have the signals called out to all listeners; return what gives them back."""
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in OBEYED}
+    _before.update((number, signal.getsignal(number)) for number in OBEYED)
     for number in OBEYED:
         loop.add_signal_handler(number, _call_out, number)
     # The guardian starts us with these blocked; what came since then arrives now.
@@ -89,7 +101,7 @@ def _take() -> Callable[[], None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number in OBEYED:
             loop.remove_signal_handler(number)
-            signal.signal(number, before[number])
+            signal.signal(number, _before.pop(number))
 
     return give_back
 
