@@ -12,7 +12,7 @@ from typing import Final
 from jobq.clock import Clock
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound, StoreUnusable
 from jobq.formats.lazy_dataclass import dataclass
-from jobq_sqlite import private_file
+from jobq_sqlite import forked, private_file
 from jobq_sqlite.errors import StoreReplaced, translate
 from jobq_sqlite.file_clock import FileClock
 from jobq_sqlite.host import BootedHost
@@ -213,8 +213,14 @@ class OpenFile:
         """Open and check it; raises what `StoreFile.open` raises."""
         if self._reads_beside is not None:
             self._reads_beside.confirm()
-        database = self._file.open(create=self._create, only_reads=self._only_reads)
-        with _closed_by_errors(database, self.path):
+        forked.hold(self, self.path)
+        try:
+            database = self._file.open(create=self._create, only_reads=self._only_reads)
+        except BaseException:
+            forked.let_go(self)
+            raise
+        with _closed_by_errors(database, self.path, self):
+            forked.hold(self, self.path)
             self._same.remember(database)
             private_file.warn_of_others(self.path)
             self._clock.now(database)
@@ -249,6 +255,7 @@ class OpenFile:
             _NEVER_CLOSED.append(database)  # nor by the garbage collector
         else:
             database.close()
+            forked.let_go(self)
 
 
 def _cannot(error: OSError, what: str) -> JobqError:
@@ -279,13 +286,13 @@ def _statements_of(file: str) -> list[str]:
 
 
 @contextmanager
-def _closed_by_errors(database: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """Close a connection that cannot be used, and say why in jobq's errors."""
+def _closed_by_errors(database: sqlite3.Connection, path: Path, held: object = None) -> Iterator[None]:
+    """Close a connection that cannot be used, let go of who held it, and say why in jobq's errors."""
     try:
         yield
-    except sqlite3.Error as error:
+    except BaseException as error:
         database.close()
-        raise translate(error, path) from error
-    except BaseException:
-        database.close()
+        forked.let_go(held)
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, path) from error
         raise

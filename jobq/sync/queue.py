@@ -227,7 +227,9 @@ class Queue:
         """
         if os.getpid() != self._process:
             work.close()
-            raise RuntimeError("this process was forked from the one that connected: connect again in it")
+            raise RuntimeError(
+                "this process was forked from the one that connected: connect in it, after the fork alone"
+            )
         call = _Call(work)
         ways = [] if stopping is None else [stopping.stop, stopping.now]
 

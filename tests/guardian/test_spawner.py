@@ -175,3 +175,19 @@ async def test_a_guardian_that_cannot_start_is_an_error(monkeypatch: pytest.Monk
     with pytest.raises(ConfigurationError, match="could not be started"):
         await GuardianSpawner().__aenter__()
     until(lambda: descriptors() == before, 5)
+
+
+async def test_s11_a_forked_child_ends_nothing_of_its_parents(spawner: GuardianSpawner) -> None:
+    """Whatever unwinds there: the socket, the handles and the guardian are its parent's."""
+    program = await start(spawner, "sh", "-c", "echo up; sleep 0.3; echo done")
+    assert await program.line() == "up"
+    child = os.fork()
+    if child == 0:
+        program.process.kill()
+        program.process.signal(signal.SIGKILL)
+        spawner._lose("nothing comes any more")
+        os._exit(0)
+    os.waitpid(child, 0)
+    status, output = await program.finish()
+    assert (status.exit_code, output) == (0, "up\ndone\n")
+    assert (await (await start(spawner, "true")).finish())[0].exit_code == 0

@@ -308,4 +308,32 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         wrong="                raise  #",
         test="tests/guardian/test_launcher.py::test_where_it_cannot_be_executed_tasks_are_forked",
     ),
+    Mutant(
+        name="a forked child opens the files of its parent",
+        file="backends/jobq_sqlite/forked.py",
+        text="        _inherited.update({path} if mark is None else {path, mark})",
+        wrong="        pass",
+        test="tests/sqlite/test_forked.py",
+    ),
+    Mutant(
+        name="a forked child's signals reach the worker",
+        file="jobq/run/worker/signals.py",
+        text="        signal.set_wakeup_fd(-1)\n",
+        wrong="",
+        test="tests/unit/run/test_signals.py",
+    ),
+    Mutant(
+        name="a forked child ends its parent's tasks",
+        file="jobq/run/spawn/guardian_spawner.py",
+        text="os.register_at_fork(after_in_child=_disown_inherited)",
+        wrong="",
+        test="tests/guardian/test_spawner.py",
+    ),
+    Mutant(
+        name="a revoked lease is confirmed",
+        file="jobq/lease/rules.py",
+        text='    if row.is_revoked:\n        raise LockLost(f"lease {name} was revoked: it may not be confirmed',
+        wrong='    if False:\n        raise LockLost(f"lease {name} was revoked: it may not be confirmed',
+        test="tests/leases",
+    ),
 )

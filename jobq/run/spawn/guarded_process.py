@@ -64,6 +64,10 @@ class GuardedProcess:
         if not self.ended.done():
             self._send({"op": "extend", "id": self.number, "deadline": deadline})
 
+    def disown(self) -> None:
+        """Neither signal nor watch it any more: it is another process's."""
+        self._close()
+
     def has_started(self, pid: int, pidfd: int) -> None:
         """Note its number, and the handle to it, which is closed here."""
         self.pid, self._pidfd = pid, pidfd

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Self
@@ -29,6 +30,7 @@ HELLO_SECONDS: Final = 10.0
 ENDING_SECONDS: Final = 5.0
 SPAWNS_IN_FLIGHT: Final = 16  # what moves a deadline must not wait behind thousands of starts (P1)
 _log: Final = logging.getLogger(__name__)
+_entered: Final[weakref.WeakSet["GuardianSpawner"]] = weakref.WeakSet()
 
 
 def inherited_connection() -> socket.socket | None:
@@ -115,6 +117,7 @@ class GuardianSpawner:
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._connection, self._read)
         self._open = True
+        _entered.add(self)
         try:
             self._handle.watch(self._connection, self._on_guardian_lost)
             # `asyncio.timeout` would drop a word that came while this process was stopped or the loop was blocked.
@@ -144,6 +147,17 @@ class GuardianSpawner:
                 await self._handle.wait_until_nothing_is_left()
             if self._child is not None:
                 await finished(partial(self._end, self._child))
+
+    def disown(self) -> None:
+        """In a forked child: guardian and tasks are its parent's, and what unwinds here tells them nothing (S11)."""
+        self._open, self._lost, self._child = False, "this process was forked from the guardian's worker", None
+        self._handle.close()
+        for process in self._tasks.values():
+            process.disown()
+        self._tasks.clear()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     async def preload(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
         """Import modules in a zygote, once; launches that may be forked then are, while it lives.
@@ -250,6 +264,8 @@ class GuardianSpawner:
             self._watch_writable()
 
     def _read(self) -> None:
+        if self._connection is None:
+            return
         try:
             if not self._receiver.read():
                 self._lose("it has ended")
@@ -353,6 +369,14 @@ class GuardianSpawner:
             guardian.wait()
             kill_all_of(self.worker_id)
         self._handle.group.end(SECONDS)
+
+
+def _disown_inherited() -> None:
+    for spawner in tuple(_entered):
+        spawner.disown()
+
+
+os.register_at_fork(after_in_child=_disown_inherited)
 
 
 def _user_of(launch: Launch) -> Message | None:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -98,19 +99,23 @@ def test_a_pause_that_ends_leaves_the_cause_of_the_drain() -> None:
     assert stopping.cause == "SIGUSR1"
 
 
-async def test_s11_a_forked_child_has_its_signals_to_itself(heard: tuple[SignalHeard, Stopping]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 7)])
+async def test_s11_a_forked_child_has_its_signals_to_itself(
+    heard: tuple[SignalHeard, Stopping], number: signal.Signals, code: int
+) -> None:
     """A task that ended its own child process (multiprocessing forks) stopped the worker, and the child lived on."""
     seen, stopping = heard
     ready, said = os.pipe()
     child = os.fork()
     if child == 0:
         os.write(said, b"x")
-        signal.pause()
-        os._exit(0)
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+        os._exit(7)
     assert os.read(ready, 1) == b"x"
-    os.kill(child, signal.SIGTERM)
+    os.kill(child, number)
     status = os.waitpid(child, 0)[1]
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    assert os.waitstatus_to_exitcode(status) == code
     await asyncio.sleep(0.05)  # for the loop to hear what it is not to hear
     assert (seen.stopped_by, stopping.working.is_set()) == (None, False)
     await told(signal.SIGTERM, stopping.working.is_set)  # and its own it hears
