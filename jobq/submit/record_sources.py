@@ -55,11 +55,11 @@ class RecordSource:
     file: WalkedFile | None = None
 
 
-def line_records(path: Path) -> RecordSource:
-    """Return the lines of a file; raises ConfigurationError when it cannot be read."""
+def line_records(path: Path, say: Callable[[str], None]) -> RecordSource:
+    """Return the lines of a file, see `WalkedFile`; raises ConfigurationError when it cannot be read."""
     if not path.is_file():
         raise ConfigurationError(f"{path} is no file that can be read again from its middle")
-    file = WalkedFile(path)
+    file = WalkedFile(path, say)
     lines = file.lines()
 
     async def fetch(after: Any, limit: int) -> Page[InputRecord]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.submit.cursor_lease import CursorLease, saying_how_to_go_on
-from jobq.errors import MalformedTask
+from jobq.errors import MalformedTask, SourceChanged
 from jobq.lease.traversal import Page, Traversal
 from jobq.submit import command_template
 from jobq.submit.input_lines import TaskOptions
@@ -86,8 +86,13 @@ class Fanout:
                         position = page.after[0] if self.records.total and isinstance(page.after, list) else 0
                         done = walk.progress.handled + len(page.items)
                         bar.show_rate(position, done, "records", earlier=earlier)
-                if file is not None and not self.accepts_changes:
-                    file.check_unchanged(walk.progress)
+                if file is not None:
+                    if not self.accepts_changes:
+                        file.check_unchanged(walk.progress)
+                    if file.has_more():
+                        raise SourceChanged(
+                            f"{file.path} has grown while it was read; what was added needs another name"
+                        )
         are = "refused one was" if self._skipped == 1 else "refused ones were"
         skipped = f"; {self._skipped} {are} left out" if self._skipped else ""
         terminal.say(f"{self.pusher.summary()} of {walk.progress.handled} records{skipped}")
