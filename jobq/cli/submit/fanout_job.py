@@ -104,11 +104,14 @@ class Fanout:
 
     def _tasks(self, records: Sequence[InputRecord], before: int) -> Iterator[Task]:
         for start in range(0, len(records), self.batch):
-            some = [one for one in records[start : start + self.batch] if one.fields.get("line") != ""]
+            some = [one for one in records[start : start + self.batch] if not self._is_blank(one)]
             position = before + start
             task = self._task(some, position) if some else None
             if task is not None:
                 yield task
+
+    def _is_blank(self, record: InputRecord) -> bool:
+        return self.records.file is not None and record.fields.get("line") == ""
 
     def _task(self, records: list[InputRecord], position: int) -> Task | None:
         """Return the task of some records; of those that are not refused, if these are to be left out."""

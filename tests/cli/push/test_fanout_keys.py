@@ -78,6 +78,13 @@ def test_keys_that_look_alike_are_others(jobq: Jobq) -> None:
     assert rows(jobq) == ["a", "b", "c", "d"] * 2
 
 
+def test_a_column_called_line_may_be_empty(jobq: Jobq) -> None:
+    """Its rows were left out, as blank lines of a file are."""
+    execute(jobq, "CREATE TABLE u (k, line)", "INSERT INTO u VALUES (1, 'a'), (2, ''), (3, NULL), (4, 'd')")
+    jobq(*FANOUT[:5], "SELECT * FROM u", *FANOUT[6:], "--", "echo", "={line}")
+    assert rows(jobq) == ["=a", "=", "=", "=d"]
+
+
 def test_batches_are_known_by_all_their_keys(jobq: Jobq, saved: str) -> None:
     del saved
     execute(jobq, "DELETE FROM u WHERE k > 5")
