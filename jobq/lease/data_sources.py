@@ -92,12 +92,13 @@ def rows(ask: Ask, query: str, key: str, *, quoted: Callable[[str], str] | None 
         mark: what stands for a value.
 
     Raises:
-        ConfigurationError: from the fetch; the key cannot serve.
+        ConfigurationError: from the fetch; the key cannot serve, also since two that differ are equal by its collation.
     """
     name = (quoted or _quoted)(key)
     from_query = f"FROM ({query.strip().rstrip(';')}) AS jobq_rows"  # the user's own statement
     first = f"SELECT * {from_query} ORDER BY {name} LIMIT {mark}"
     after_key = f"SELECT * {from_query} WHERE {name} > {mark} ORDER BY {name} LIMIT {mark}"
+    alike = f"SELECT 1 {from_query} WHERE {name} = {mark} AND {name} = {mark} LIMIT 1"
     without_key = f"SELECT 1 {from_query} WHERE {name} IS NULL LIMIT 1"
 
     def read(after: Any, limit: int) -> Page[Row]:
@@ -111,6 +112,12 @@ def rows(ask: Ask, query: str, key: str, *, quoted: Callable[[str], str] | None 
                 f"the key {key!r} is not unique: rows that share one would be lost; choose another"
             )
         page = found[:limit]
+        edge = keys[limit - 1 :]  # the last key, and the next
+        if len(found) > limit and all(isinstance(one, str) for one in edge) and ask(alike, edge):
+            raise ConfigurationError(
+                f"the database takes {edge[0]!a} and {edge[1]!a} for equal by the collation of {key!r}, so one of them"
+                f' would be lost; select the key as bytes: {key} COLLATE BINARY AS {key} (PostgreSQL: COLLATE "C")'
+            )
         return Page(page, keys[len(page) - 1] if page else after, is_last=len(found) <= limit)
 
     async def fetch(after: Any, limit: int) -> Page[Row]:
