@@ -19,6 +19,7 @@ from jobq_sqlite.bulk import some
 from jobq_sqlite.connection import Link, SqliteConnection
 from jobq_sqlite.open_file import OpenFile, StoreFile
 from jobq_sqlite.push_sql import NewRow
+from jobq_sqlite.same_file import is_kept
 from jobq_sqlite.task_sql import ClaimedRow, Now
 
 T = TypeVar("T")
@@ -100,6 +101,10 @@ class SqliteBackend:
         from jobq_sqlite.examination import findings  # noqa: PLC0415 - as above
 
         return findings(self._file.path)
+
+    def keeps(self, path: Path) -> bool:
+        """Return whether a path leads to the file, or to what SQLite keeps beside it."""
+        return is_kept(path, self._file.path)
 
     def without_loop(self) -> None:
         """Answer each call at once, on the thread that makes it: for one caller, and no event loop (`run_at_once`)."""

@@ -92,6 +92,18 @@ class SameFile:
         )
 
 
+def is_kept(path: Path, file: Path) -> bool:
+    """Return whether a path leads to a queue's file, or to what SQLite keeps beside it; none of them need be there."""
+    return any(_is_same(path, Path(f"{file.resolve()}{ending}")) for ending in ("", "-journal", *_BESIDE))
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # one of them is missing
+        return path.resolve() == other
+
+
 def _stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)  # noqa: PTH116 - a third of the time of Path.stat, and made three times with each commit
