@@ -276,6 +276,9 @@ class SqliteBackend:
 
     async def _read(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
         """Look at the queue on a connection of its own: what takes long holds up no claim and no renewal."""
+        if self._reader is not None and self._reader.file.is_in_use_by_now():
+            before, self._reader = self._reader, None
+            await before.stop()
         try:
             _, queue = await self._linked()
             reader = self._reader or await self._opened_to_read()
