@@ -21,7 +21,7 @@ def refuse_own_file(backend: object, path: Path, what: str) -> None:
     Args:
         backend: of the queue.
         path: of the file that is to be written.
-        what: it is for.
+        what: stands before it in the message: an option and a space, or a variable and `=`.
     """
     if isinstance(backend, KeepsFiles) and backend.keeps(path):
-        raise ConfigurationError(f"{what} {path} is the queue's own file, which it would destroy; name another")
+        raise ConfigurationError(f"{what}{path} is the queue's own file, which it would destroy; name another")

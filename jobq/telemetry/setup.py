@@ -45,7 +45,7 @@ async def _watched(stack: AsyncExitStack, events: Events, settings: Settings, ba
     if settings.health_file is None and settings.metrics_port is None and not settings.pod_deletion_cost:
         return
     if settings.health_file is not None:
-        refuse_own_file(backend, settings.health_file, "JOBQ_HEALTH_FILE")
+        refuse_own_file(backend, settings.health_file, "JOBQ_HEALTH_FILE=")
     state = WorkerState()
     events.subscribe(state.on_event)
     if settings.health_file is not None:

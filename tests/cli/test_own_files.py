@@ -18,7 +18,7 @@ def test_a_health_file_is_not_put_in_the_place_of_the_queue(jobq: Jobq) -> None:
     os.link(jobq.file, jobq.folder / "hard")
     for place in (jobq.file, jobq.folder / "link", jobq.folder / "hard", f"{jobq.file}-wal"):
         refused = jobq("demo", "worker", env={"JOBQ_HEALTH_FILE": str(place)}, code=3).err
-        assert f"JOBQ_HEALTH_FILE {place} is the queue's own file, which it would destroy; name another" in refused
+        assert f"JOBQ_HEALTH_FILE={place} is the queue's own file, which it would destroy; name another" in refused
     assert jobq.commands() == ["true"]
 
 
@@ -27,7 +27,7 @@ def test_a_job_log_is_not_put_in_the_place_of_the_queue(jobq: Jobq) -> None:
     (jobq.folder / "f").write_text("true\n")
     for log in ("queue", "./queue", "queue-shm"):
         refused = jobq("run", "--queue-file", "queue", "--joblog", log, "f", code=3).err
-        assert "--joblog" in refused
+        assert "--joblog queue" in refused
         assert "is the queue's own file, which it would destroy; name another" in refused
     assert not (jobq.folder / "queue").exists()
 

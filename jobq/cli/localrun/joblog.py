@@ -99,7 +99,7 @@ def check_place(path: Path, source: str | None, named: NamedRun | None) -> None:
         named: the run, where its queue is kept.
     """
     if named is not None:
-        named.refuse_own_file(path, "--joblog")
+        named.refuse_own_file(path, "--joblog ")
     if source is not None and path.is_file() and os.path.samefile(path, 0 if source == "-" else source):  # noqa: PTH121 - a descriptor has no Path
         raise ConfigurationError(f"--joblog {path} is the file of commands, which it would destroy; name another")
 
