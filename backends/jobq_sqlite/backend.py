@@ -19,6 +19,7 @@ from jobq_sqlite.bulk import some
 from jobq_sqlite.connection import Link, SqliteConnection
 from jobq_sqlite.open_file import OpenFile, StoreFile
 from jobq_sqlite.push_sql import NewRow
+from jobq_sqlite.same_file import is_kept
 from jobq_sqlite.task_sql import ClaimedRow, Now
 
 T = TypeVar("T")
@@ -100,6 +101,10 @@ class SqliteBackend:
         from jobq_sqlite.examination import findings  # noqa: PLC0415 - as above
 
         return findings(self._file.path)
+
+    def keeps(self, path: Path) -> bool:
+        """Return whether a path leads to the file, or to what SQLite keeps beside it."""
+        return is_kept(path, self._file.path)
 
     def without_loop(self) -> None:
         """Answer each call at once, on the thread that makes it: for one caller, and no event loop (`run_at_once`)."""
@@ -271,6 +276,9 @@ class SqliteBackend:
 
     async def _read(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
         """Look at the queue on a connection of its own: what takes long holds up no claim and no renewal."""
+        if self._reader is not None and self._reader.file.is_in_use_by_now():
+            before, self._reader = self._reader, None
+            await before.stop()
         try:
             _, queue = await self._linked()
             reader = self._reader or await self._opened_to_read()

@@ -243,6 +243,10 @@ class OpenFile:
         """Expect the file to be deleted by its only user."""
         self._same.go_nameless()
 
+    def is_in_use_by_now(self) -> bool:
+        """Return whether it was opened as one that nobody writes to (`_mode_to_read`), and somebody does."""
+        return self._only_reads and self._same.has_got_log()
+
     def confirm(self) -> None:
         """Raise StoreReplaced unless what was committed stands where others look for it."""
         self._same.confirm()

@@ -62,6 +62,11 @@ class SameFile:
         if database.execute("SELECT identity FROM host").fetchone() != (self._identity,):
             raise self._replaced("holds another queue now")
 
+    def has_got_log(self) -> bool:
+        """Return whether it is the same, and had no log when it was opened, and has one now."""
+        file, log, _ = self._look()
+        return log is not None and self._marks[:2] == (file, None)
+
     def go_nameless(self) -> None:
         """Look no more: the connection that has the file open deletes it, so that nothing of it is left behind."""
         self._is_nameless = True
@@ -90,6 +95,18 @@ class SameFile:
             " it is kept. Start again; to put a backup in its place, stop all that use it first and take its -wal and"
             " -shm away with it"
         )
+
+
+def is_kept(path: Path, file: Path) -> bool:
+    """Return whether a path leads to a queue's file, or to what SQLite keeps beside it; none of them need be there."""
+    return any(_is_same(path, Path(f"{file.resolve()}{ending}")) for ending in ("", "-journal", *_BESIDE))
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # one of them is missing
+        return path.resolve() == other
 
 
 def _stat(path: str) -> os.stat_result | None:

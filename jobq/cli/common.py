@@ -231,7 +231,7 @@ def spec_of(context: click.Context, settings: "Settings") -> str:
     spec = (invocation.spec if invocation else None) or settings.queue
     if not spec:
         raise click.UsageError(WHICH_QUEUE.format(command=_command_words(context)), context)
-    if spec.startswith("memory://"):
+    if spec.lower().startswith("memory://"):
         raise ConfigurationError(
             "memory:// lives in one process and ends with this command; it is for programs. Name an embedded"
             " queue, such as: demo"

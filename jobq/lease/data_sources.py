@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.lease.traversal import Fetch, Page
@@ -31,12 +31,21 @@ class Line:
     content: bytes
 
 
-def lines(path: Path, *, most_bytes: int = 4 * 1024 * 1024) -> Fetch[Line]:
+def lines(
+    path: Path,
+    *,
+    most_bytes: int = 4 * 1024 * 1024,
+    end: int | None = None,
+    opened: Callable[[], BinaryIO] | None = None,
+) -> Fetch[Line]:
     """Return a fetch of the lines of a regular file; the cursor is [offset, lines before it].
 
     Args:
         path: of the file.
         most_bytes: about how much one page may hold.
+        end: where to stop, in bytes. None = at the end of the file, where half a line that another program is about to
+            complete is taken for a line.
+        opened: returns the file, open to read, for each page; None = opens `path`.
 
     Raises:
         OSError: from the fetch, as reading a file does.
@@ -47,10 +56,10 @@ def lines(path: Path, *, most_bytes: int = 4 * 1024 * 1024) -> Fetch[Line]:
         offset, number = (0, 0) if after is None else after
         found: list[Line] = []
         began = offset
-        with path.open("rb") as file:
+        with opened() if opened is not None else path.open("rb") as file:
             file.seek(offset)
             while len(found) < limit and offset - began < most_bytes:
-                line = file.readline(_MOST_LINE_BYTES)
+                line = file.readline(_MOST_LINE_BYTES if end is None else max(0, min(_MOST_LINE_BYTES, end - offset)))
                 if not line:
                     return Page(found, [offset, number], is_last=True)
                 if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
@@ -58,7 +67,8 @@ def lines(path: Path, *, most_bytes: int = 4 * 1024 * 1024) -> Fetch[Line]:
                 number += 1
                 found.append(Line(offset, number, line.removesuffix(b"\n").removesuffix(b"\r")))
                 offset += len(line)
-            return Page(found, [offset, number], is_last=offset >= os.fstat(file.fileno()).st_size)
+            last = os.fstat(file.fileno()).st_size if end is None else end
+            return Page(found, [offset, number], is_last=offset >= last)
 
     async def fetch(after: Any, limit: int) -> Page[Line]:
         return await asyncio.to_thread(read, after, limit)
@@ -82,12 +92,13 @@ def rows(ask: Ask, query: str, key: str, *, quoted: Callable[[str], str] | None 
         mark: what stands for a value.
 
     Raises:
-        ConfigurationError: from the fetch; the key cannot serve.
+        ConfigurationError: from the fetch; the key cannot serve, also since two that differ are equal by its collation.
     """
     name = (quoted or _quoted)(key)
     from_query = f"FROM ({query.strip().rstrip(';')}) AS jobq_rows"  # the user's own statement
     first = f"SELECT * {from_query} ORDER BY {name} LIMIT {mark}"
     after_key = f"SELECT * {from_query} WHERE {name} > {mark} ORDER BY {name} LIMIT {mark}"
+    alike = f"SELECT 1 {from_query} WHERE {name} = {mark} AND {name} = {mark} LIMIT 1"
     without_key = f"SELECT 1 {from_query} WHERE {name} IS NULL LIMIT 1"
 
     def read(after: Any, limit: int) -> Page[Row]:
@@ -101,6 +112,12 @@ def rows(ask: Ask, query: str, key: str, *, quoted: Callable[[str], str] | None 
                 f"the key {key!r} is not unique: rows that share one would be lost; choose another"
             )
         page = found[:limit]
+        edge = keys[limit - 1 :]  # the last key, and the next
+        if len(found) > limit and all(isinstance(one, str) for one in edge) and ask(alike, edge):
+            raise ConfigurationError(
+                f"the database takes {edge[0]!a} and {edge[1]!a} for equal by the collation of {key!r}, so one of them"
+                f' would be lost; select the key as bytes: {key} COLLATE BINARY AS {key} (PostgreSQL: COLLATE "C")'
+            )
         return Page(page, keys[len(page) - 1] if page else after, is_last=len(found) <= limit)
 
     async def fetch(after: Any, limit: int) -> Page[Row]:

@@ -14,6 +14,7 @@ from jobq.settings import Settings
 from jobq.submit.resumable_file import WalkedFile
 
 LISTINGS: Final = "jobq.listings"  # the group of entry points: a callable(place, settings) -> Fetch of mappings
+KEYED: Final = "keyed"  # mark of a page whose records have identities: in versions before none had
 ROWS: Final = (
     "jobq.rows"  # by URL scheme: a callable(database, query, key) -> Fetch of rows, and what names the database
 )
@@ -28,12 +29,14 @@ class InputRecord:
         fields: all of it.
         where: for messages.
         refused: why no task can be made of it, "" = one can.
+        identity: the key as it is, by which its task is known again; None = by its place, where nothing moves.
     """
 
     key: str
     fields: Mapping[str, str]
     where: str
     refused: str = ""
+    identity: float | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +58,11 @@ class RecordSource:
     file: WalkedFile | None = None
 
 
-def line_records(path: Path) -> RecordSource:
-    """Return the lines of a file; raises ConfigurationError when it cannot be read."""
+def line_records(path: Path, say: Callable[[str], None]) -> RecordSource:
+    """Return the lines of a file, see `WalkedFile`; raises ConfigurationError when it cannot be read."""
     if not path.is_file():
         raise ConfigurationError(f"{path} is no file that can be read again from its middle")
-    file = WalkedFile(path)
+    file = WalkedFile(path, say)
     lines = file.lines()
 
     async def fetch(after: Any, limit: int) -> Page[InputRecord]:
@@ -90,7 +93,7 @@ def row_records(database: str, query: str, key: str) -> RecordSource:
 
     async def fetch(after: Any, limit: int) -> Page[InputRecord]:
         page = await rows(after, limit)
-        return Page([_row(row, key) for row in page.items], page.after, page.is_last)
+        return Page([_row(row, key) for row in page.items], page.after, page.is_last, mark=KEYED)
 
     return RecordSource(fetch=fetch, source=f"rows {place} {key} {query}")
 
@@ -123,7 +126,7 @@ def _row(row: Mapping[str, Any], key: str) -> InputRecord:
     texts = {name: "" if value is None else str(value) for name, value in row.items()}
     held = [name for name, value in row.items() if isinstance(value, bytes)]
     refused = f"{held[0]}: bytes cannot stand in a command; select hex(...) of them" if held else ""
-    return InputRecord(texts[key], texts, where, refused=refused)
+    return InputRecord(texts[key], texts, where, refused=refused, identity=row[key])
 
 
 def blob_records(place: str, settings: Settings) -> RecordSource:
@@ -135,8 +138,7 @@ def blob_records(place: str, settings: Settings) -> RecordSource:
 
     async def fetch(after: Any, limit: int) -> Page[InputRecord]:
         page = await blobs(after, limit)
-        return Page(
-            [InputRecord(one["name"], one, f"blob {one['name']}") for one in page.items], page.after, page.is_last
-        )
+        found = [InputRecord(one["name"], one, f"blob {one['name']}", identity=one["name"]) for one in page.items]
+        return Page(found, page.after, page.is_last, mark=KEYED)
 
     return RecordSource(fetch=fetch, source=f"blobs {place}", fields=frozenset({"name", "size"}))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from jobq.backend import Backend
 from jobq.errors import ConfigurationError
 from jobq.events import Events
+from jobq.own_files import refuse_own_file
 from jobq.run.attempt.runner import Runner
 from jobq.run.stopping import GIVE_BACK_SECONDS
 from jobq.settings import Settings
@@ -43,6 +44,8 @@ async def attached(events: Events, settings: Settings, backend: Backend, kind: s
 async def _watched(stack: AsyncExitStack, events: Events, settings: Settings, backend: Backend, kind: str) -> None:
     if settings.health_file is None and settings.metrics_port is None and not settings.pod_deletion_cost:
         return
+    if settings.health_file is not None:
+        refuse_own_file(backend, settings.health_file, "JOBQ_HEALTH_FILE=")
     state = WorkerState()
     events.subscribe(state.on_event)
     if settings.health_file is not None:

@@ -231,6 +231,7 @@ def test_completion_knows_commands_behind_a_queue(jobq: Jobq) -> None:
 def test_memory_is_refused(jobq: Jobq) -> None:
     """What is pushed there would be gone with the command: a queued task that nobody can run (S1)."""
     result = jobq("memory://x/y", "push", "-c", "true", code=3)
+    assert jobq("Memory://x/y", "push", "-c", "true", code=3) == result
     assert "one process" in result.err
 
 

@@ -256,6 +256,24 @@ async def test_keys_that_would_lose_rows_are_refused(
         await walk()
 
 
+async def test_keys_that_differ_and_are_equal_by_their_collation_lose_no_row(tmp_path: Path) -> None:
+    """The next page asks for what is greater: a row whose key is unique as bytes was left out in silence."""
+    path = users(tmp_path / "u.db", [("a", ""), ("b", ""), ("B", ""), ("c", "")], "TEXT COLLATE NOCASE")
+    fetch = data_sources.sqlite_rows(path, "SELECT id FROM users", "id")
+    page = await fetch(None, 1)
+    with pytest.raises(ConfigurationError, match=r"takes 'b' and 'B' for equal .*: id COLLATE BINARY AS id"):
+        await fetch(page.after, 1)
+    page = await fetch(None, 3)
+    assert [row["id"] for row in (await fetch(page.after, 3)).items] == ["c"], "both stood on one page"
+    as_bytes = data_sources.sqlite_rows(path, "SELECT id COLLATE BINARY AS id FROM users", "id")
+    found, after = [], None
+    for _ in range(4):
+        page = await as_bytes(after, 1)
+        found += [row["id"] for row in page.items]
+        after = page.after
+    assert found == ["B", "a", "b", "c"]
+
+
 def crash_story(folder: Path, count: int, batch: int, kill_at: Callable[[int], bool]) -> None:
     """A holder is SIGKILLed on its way; another resumes at the saved cursor."""
     handled = folder / "handled"

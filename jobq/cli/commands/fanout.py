@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq.cli.common import ProgramCommand, json_option, program_of, read_settings, spec_of, time_limit, with_queue
+from jobq.cli.display import terminal
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
@@ -112,7 +113,9 @@ def fanout(
     if sql is not None and key is not None:
         records = row_records(sql[0], sql[1], key)
     elif lines is not None:
-        records = line_records(Path(lines))
+        records = line_records(Path(lines), terminal.say)
+        if records.file is not None:
+            ctx.with_resource(records.file)
     else:
         records = blob_records(str(blobs), settings)
     check(template, records, batch)

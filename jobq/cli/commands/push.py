@@ -322,7 +322,7 @@ def _push_resumably(
         raise click.UsageError("--resume reads a FILE, which it can read again from its middle; a pipe cannot be")
     if template.delay is not None:
         raise click.UsageError("--delay counts from when a line is read, so it cannot be the same again with --resume")
-    walked = WalkedFile(Path(file))
+    walked = ctx.with_resource(WalkedFile(Path(file), terminal.say))
 
     async def work(backend: "Backend") -> int:
         check_priority(backend, template.priority)

@@ -175,7 +175,7 @@ class _Run:
         from jobq.cli.display import live_view  # noqa: PLC0415 - `jobq run --help` needs none of it
         from jobq.cli.display.passthrough_log import PassthroughLog  # noqa: PLC0415 - as above
         from jobq.cli.localrun.input_feed import Feed  # noqa: PLC0415 - as above
-        from jobq.cli.localrun.joblog import JobLog  # noqa: PLC0415 - as above
+        from jobq.cli.localrun.joblog import JobLog, check_place  # noqa: PLC0415 - as above
         from jobq.cli.localrun.local_run import LocalRun  # noqa: PLC0415 - as above
         from jobq.cli.localrun.run_store import NamedRun, temporary_queue  # noqa: PLC0415 - as above
         from jobq.events import Events  # noqa: PLC0415 - as above
@@ -186,6 +186,8 @@ class _Run:
         async with AsyncExitStack() as stack:
             source = stack.enter_context(_opened(self._source)) if self._source is not None else None
             named = NamedRun(self._queue_file, self._settings) if self._queue_file is not None else None
+            if self._joblog is not None:
+                check_place(self._joblog, self._source, named)
             entered = (
                 temporary_queue(self._settings)
                 if named is None

@@ -10,6 +10,7 @@ from typing import Final, Self
 from jobq.backend import Delivery
 from jobq.cli.display import terminal
 from jobq.cli.display.format_task import what_runs
+from jobq.cli.localrun.run_store import NamedRun
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.task import Outcome, OutcomeKind
@@ -87,6 +88,20 @@ def _exit_value(outcome: Outcome, *, failed: bool) -> int:
     if outcome.signal:
         return _SIGNALED + outcome.signal
     return _NOT_STARTED if outcome.start_failed else _UNKNOWN
+
+
+def check_place(path: Path, source: str | None, named: NamedRun | None) -> None:
+    """Raise ConfigurationError for a job log that would destroy what the run reads or keeps.
+
+    Args:
+        path: of the job log.
+        source: the file of commands; `-` = standard input.
+        named: the run, where its queue is kept.
+    """
+    if named is not None:
+        named.refuse_own_file(path, "--joblog ")
+    if source is not None and path.is_file() and os.path.samefile(path, 0 if source == "-" else source):  # noqa: PTH121 - a descriptor has no Path
+        raise ConfigurationError(f"--joblog {path} is the file of commands, which it would destroy; name another")
 
 
 class JobLog:

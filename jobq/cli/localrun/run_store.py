@@ -10,6 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import click
 
+from jobq import own_files
 from jobq.backend import Backend
 from jobq.errors import JobqError, QueueNotFound
 from jobq.settings import Settings
@@ -78,6 +79,10 @@ class NamedRun:
         self._settings = settings
         self._again = ""
         self._was_unread = False
+
+    def refuse_own_file(self, path: Path, what: str) -> None:
+        """Raise ConfigurationError for a path that is the file's own; see `own_files`."""
+        own_files.refuse_own_file(resolve(self._spec(_QUEUE), self._settings), path, what)
 
     @asynccontextmanager
     async def opened(

@@ -14,7 +14,7 @@ from jobq.errors import ConfigurationError, JobqError, SourceChanged
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import store_of
 from jobq.settings import Settings
-from jobq.spec import QueueSpec, resolve
+from jobq.spec import QueueSpec, parse, resolve
 from jobq.submit.command_template import InvalidTemplate
 from jobq.submit.pusher import Pusher
 
@@ -54,6 +54,11 @@ async def cursor_of(
         QueueNotFound: there is none to keep it, and none is to be made.
         ConfigurationError: the backend keeps no named leases, or the name cannot serve.
     """
+    if settings.leases is not None and parse(settings.leases).scheme == "memory":
+        raise ConfigurationError(
+            "JOBQ_LEASES: memory:// lives in one process and ends with this command, and the cursor with it. Name an"
+            " embedded queue, such as: cursors"
+        )
     async with nullcontext(backend) if settings.leases is None else resolve(settings.leases, settings) as keeper:
         lease = _walk_lease(keeper, settings, name)
         await ready_for_lease(keeper, name, creates=creates, says=says)

@@ -2,21 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.submit.cursor_lease import CursorLease, saying_how_to_go_on
-from jobq.errors import MalformedTask
-from jobq.lease.traversal import Page, Traversal
+from jobq.errors import MalformedTask, SourceChanged
+from jobq.lease.traversal import Page, Progress, Traversal
 from jobq.submit import command_template
 from jobq.submit.input_lines import TaskOptions
 from jobq.submit.pusher import BATCH_TASKS, Pusher
 from jobq.submit.record_sources import InputRecord, RecordSource
 from jobq.task import Task
 
+_KEYED_BYTES: Final = 12  # of 10^9 records two are alike once in 10^11 times; and an id has at most 100 characters
 _BATCH_FIELDS: Final = ("count", "first", "items", "last", "number")
 
 
@@ -82,12 +83,17 @@ class Fanout:
                     terminal.say(f"going on with {self.name} after {earlier} records")
                 with Bar("queueing", self.records.total) as bar:
                     async for page in walk:
-                        await self._push(page, walk.progress.handled)
+                        await self._push(_as_begun(page, walk.progress), walk.progress.handled)
                         position = page.after[0] if self.records.total and isinstance(page.after, list) else 0
                         done = walk.progress.handled + len(page.items)
                         bar.show_rate(position, done, "records", earlier=earlier)
-                if file is not None and not self.accepts_changes:
-                    file.check_unchanged(walk.progress)
+                if file is not None:
+                    if not self.accepts_changes:
+                        file.check_unchanged(walk.progress)
+                    if file.has_more():
+                        raise SourceChanged(
+                            f"{file.path} has grown while it was read; what was added needs another name"
+                        )
         are = "refused one was" if self._skipped == 1 else "refused ones were"
         skipped = f"; {self._skipped} {are} left out" if self._skipped else ""
         terminal.say(f"{self.pusher.summary()} of {walk.progress.handled} records{skipped}")
@@ -98,11 +104,14 @@ class Fanout:
 
     def _tasks(self, records: Sequence[InputRecord], before: int) -> Iterator[Task]:
         for start in range(0, len(records), self.batch):
-            some = [one for one in records[start : start + self.batch] if one.fields.get("line") != ""]
+            some = [one for one in records[start : start + self.batch] if not self._is_blank(one)]
             position = before + start
             task = self._task(some, position) if some else None
             if task is not None:
                 yield task
+
+    def _is_blank(self, record: InputRecord) -> bool:
+        return self.records.file is not None and record.fields.get("line") == ""
 
     def _task(self, records: list[InputRecord], position: int) -> Task | None:
         """Return the task of some records; of those that are not refused, if these are to be left out."""
@@ -148,12 +157,25 @@ class Fanout:
             }
         try:
             filled = self.command.filled(fields)
-            # The same records make the same id, so that a page which is queued again adds nothing (S8).
-            id_ = f"{self.name}.{position}.{_digest(list(filled.values()))}"
-            return self.template.task(**filled, id=id_)
+            return self.template.task(**filled, id=f"{self.name}.{self._suffix(records, position, filled)}")
         except MalformedTask as error:
             raise MalformedTask(f"{records[0].where}: {error}") from None
 
+    def _suffix(self, records: Sequence[InputRecord], position: int, filled: Mapping[str, Any]) -> str:
+        """Return the same for the same records, so that a page which is queued again adds nothing (S8)."""
+        keys = [record.identity for record in records]
+        if None in keys:
+            return f"{position}.{_digest(list(filled.values()))}"
+        # Wherever they stand by then. With their content: a queue refuses an id that it knows with another task.
+        return _digest([keys, list(filled.values())], _KEYED_BYTES)
 
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value).encode(), digest_size=6).hexdigest()
+
+def _as_begun(page: Page[InputRecord], before: Progress) -> Page[InputRecord]:
+    """Return a page with the ids that it has already, where a version before may have queued it in part."""
+    if before.mark is not None or not before.handled:
+        return page
+    return replace(page, items=[replace(record, identity=None) for record in page.items])
+
+
+def _digest(value: Any, size: int = 6) -> str:
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=size).hexdigest()

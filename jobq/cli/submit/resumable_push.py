@@ -14,7 +14,6 @@ from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.submit.cursor_lease import CursorLease, saying_how_to_go_on
 from jobq.errors import MalformedTask
-from jobq.lease import data_sources
 from jobq.lease.data_sources import Line
 from jobq.lease.traversal import Page, Traversal
 from jobq.submit.input_lines import TaskOptions
@@ -58,6 +57,7 @@ class Resumable:
                 )
                 if before.is_done:
                     terminal.say(f"{self.name} is done: all of {file.path} was queued before")
+                    self._say_more()
                     return 0
                 if file.position:
                     grown = ", which has grown," if was_done else ""
@@ -75,18 +75,25 @@ class Resumable:
                 if not self.accepts_changes:
                     file.check_unchanged(walk.progress)
         terminal.say(self.pusher.summary())
+        self._say_more()
         return 0
 
     async def ids(self) -> list[str]:
         """Return the ids of all tasks of the file, also of those that an earlier run has queued."""
         found: list[str] = []
-        fetch, after = data_sources.lines(self.file.path), None
+        fetch, after = self.file.lines(), None
         while True:
             page = await fetch(after, BATCH_TASKS)
             found += [task.id for line in page.items if (task := self._task(line)) is not None]
             if page.is_last:
                 return found
             after = page.after
+
+    def _say_more(self) -> None:
+        if self.file.has_more():
+            terminal.say(
+                f"{self.file.path} has more than when this began, or half a last line: run the same command again"
+            )
 
     async def _push(self, page: Page[Line]) -> None:
         tasks: list[Task] = []

@@ -1,8 +1,10 @@
 """`fanout`: one task a record or a batch; interrupted, changed underfoot, refused."""
 
+import os
 import re
 import sqlite3
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -71,11 +73,13 @@ def test_an_interrupted_fanout_goes_on_and_adds_nothing_twice(jobq: Jobq) -> Non
     """Interrupted as by a kill between push and save: the second page was queued and its cursor not saved."""
     lines = [f"{number}" for number in range(1200)]
     (jobq.folder / "many").write_text("\n".join([*lines[:700], "-bad", *lines[700:]]))
+    os.utime(jobq.folder / "many", (0, 0))  # left alone: its last line is one
     refused = jobq(*fanout(), code=2)
     assert "many, line 701" in refused.err
     assert "go on with --accept-changes, or leave such records out with --skip-refused" in refused.err
     assert len(jobq.waiting()) == 500
     (jobq.folder / "many").write_text("\n".join(lines))
+    os.utime(jobq.folder / "many", (0, 0))
     result = jobq(*fanout("--accept-changes"))
     assert "going on with n after 500 records" in result.err
     assert lines_of(jobq) == lines
@@ -160,6 +164,21 @@ def test_lines_appended_when_it_was_done_are_not_dropped_in_silence(jobq: Jobq) 
         more.write("b\n")
     assert "another file" in jobq(*fanout(), code=2).err
     assert "has grown since n was done; use another name" in jobq(*fanout("--accept-changes"), code=2).err
+    assert lines_of(jobq) == ["a"]
+
+
+def test_lines_that_are_added_while_it_runs_are_not_dropped_in_silence(jobq: Jobq) -> None:
+    """It waits for the end of its last line, which the other program does not write: that line is none of the file."""
+    file = jobq.folder / "many"
+    file.write_text("a\nb")
+    os.utime(file, (time.time() + 1000,) * 2)  # however long it takes to start
+    process = jobq.start(*fanout())
+    assert process.stderr is not None
+    assert b"no line end" in process.stderr.readline()
+    with file.open("a") as more:
+        more.write("c")
+    assert b"many has grown while it was read" in process.communicate(timeout=20)[1]
+    assert process.returncode == 2
     assert lines_of(jobq) == ["a"]
 
 

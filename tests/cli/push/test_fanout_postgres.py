@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import asyncpg
 import pytest
 
 from tests.cli.conftest import Jobq
@@ -42,6 +43,22 @@ def test_rows_become_tasks_and_an_interrupted_walk_goes_on(jobq: Jobq, users: Da
 def test_a_text_can_be_the_key(jobq: Jobq, users: Database) -> None:
     jobq(*fanout(users, "SELECT tag, id AS name FROM users", "tag"))
     assert [task.argv[-1] for task in jobq.waiting() if task.argv] == [str(n) for n in range(1, 601)]
+
+
+def test_a_collation_that_takes_different_keys_for_equal_loses_no_row(jobq: Jobq, users: Database) -> None:
+    """Row 501 is equal to the last one of the first page, and not greater."""
+    try:
+        users.run("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    except asyncpg.FeatureNotSupportedError:
+        pytest.skip("this server was built without ICU, which alone has such collations")
+    users.run("ALTER TABLE users ALTER COLUMN tag TYPE text COLLATE nocase")
+    users.run("UPDATE users SET tag = 'TAG 0500' WHERE id = 501")
+    refused = jobq(*fanout(users, "SELECT tag, id AS name FROM users", "tag"), code=3)
+    assert "for equal by the collation of 'tag', so one of them would be lost" in refused.err
+    assert jobq.waiting() == []
+    as_bytes = 'SELECT tag COLLATE "C" AS tag, id AS name FROM users'
+    jobq("demo", "fanout", "again", *fanout(users, as_bytes, "tag")[3:])
+    assert len(jobq.waiting()) == 600
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,17 @@ def test_what_cannot_be_resumed_is_told_before_anything_is_done(jobq: Jobq) -> N
     assert not jobq.file.exists()
 
 
+@pytest.mark.parametrize("words", [("push", "--resume", "n", "f"), ("fanout", "n", "--lines", "f", "-c", "true")])
+def test_a_cursor_that_would_end_with_the_command_is_refused(jobq: Jobq, words: tuple[str, ...]) -> None:
+    """It was accepted, and each run queued all of it again."""
+    (jobq.folder / "f").write_text("true\n")
+    for leases in ("memory://a/b", "MEMORY://a/b"):
+        refused = jobq("demo", *words, env={"JOBQ_LEASES": leases}, code=3).err
+        assert "JOBQ_LEASES: memory:// lives in one process and ends with this command" in refused
+        assert "Name an embedded queue, such as: cursors" in refused
+    assert not jobq.file.exists()
+
+
 def test_what_a_version_before_has_begun_goes_on() -> None:
     """The options of a push are known again by these alone, whatever options have come since."""
     options = TaskOptions(env={"A": "1"}, budgets={"retries": 3})
