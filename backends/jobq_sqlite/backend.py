@@ -313,7 +313,7 @@ class SqliteBackend:
             try:
                 connection = await self._opened()
             except QueueNotFound:
-                raise _missing(self.name, self._file.path) from None
+                raise _missing(self.name, self._file) from None
             self._link = Link(connection, await self._queue_in(connection))
         return self._link
 
@@ -322,7 +322,7 @@ class SqliteBackend:
         try:
             return await connection.submit(lambda database, _: task_sql.queue_id(database, self.name), writes=False)
         except QueueNotFound as error:
-            raise _missing(self.name, self._file.path, str(error)) from None
+            raise _missing(self.name, self._file, str(error)) from None
 
     async def _opened(self, *, create: bool = False) -> SqliteConnection:
         async with self._guard():
@@ -368,7 +368,10 @@ class SqliteBackend:
         return self._opening
 
 
-def _missing(name: str, path: Path, said: str = "") -> QueueNotFound:
+def _missing(name: str, file: StoreFile, said: str = "") -> QueueNotFound:
+    if (folder := file.missing_folder()) is not None:
+        return QueueNotFound(folder)
+    path = file.path
     near = Path(path.name)
     is_near = path.parent == Path("/") and near.is_file() and not path.exists()
     hint = f"; {near} in this folder is sqlite://{near}/{name}" if is_near else ""
