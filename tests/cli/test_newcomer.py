@@ -1,10 +1,12 @@
 """What somebody types in the first hour, slip of the finger included: what is said, and the exit code."""
 
 import json
+import re
 import shlex
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -222,6 +224,24 @@ def test_typed_later(filled: Jobq, typed: str, said: str, code: int) -> None:
     result = filled(*shlex.split(after), env=env, code=code)
     assert said in " ".join((result.out + result.err).split()), result
     assert "Traceback" not in result.err
+
+
+def test_people_read_their_own_time_and_programs_utc(filled: Jobq) -> None:
+    """Logs were in local time, what `dead show` and `status` say in UTC."""
+    clock = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)?")
+    shown = ("dead list", "dead show lost-task", "status train-1", "history train-1")
+    here = {"TZ": "Etc/GMT-5"}  # five hours ahead of UTC
+    for command in shown:
+        times = clock.findall(filled("demo", *command.split(), env=here).out)
+        assert times or command.startswith("history")
+        for each in times:
+            assert each.endswith("+05:00"), command
+            assert abs(datetime.fromisoformat(each) - datetime.now(UTC)) < timedelta(hours=1)
+        for each in clock.findall(filled("demo", *command.split(), "--json", env=here).out):
+            assert each.endswith("Z"), command
+    log = filled("demo", "worker", "--log-format", "text", env=here).err
+    hour = datetime.strptime(log[:8], "%H:%M:%S").replace(tzinfo=UTC).hour
+    assert (hour - datetime.now(UTC).hour) % 24 in (4, 5)
 
 
 def test_a_second_push_of_other_lines_warns_of_nothing(filled: Jobq) -> None:
