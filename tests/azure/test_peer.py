@@ -93,7 +93,13 @@ async def test_what_a_worker_of_ai4s_jobq_has_given_up_is_a_dead_letter_that_run
     (letter,) = map(json.loads, listed.out.splitlines())
     assert (letter["task"]["command"], letter["reason"]) == ("exit 3", "unknown"), letter
     assert letter["died"] > "2026", "when it was given up"
+    assert letter["task"]["budgets"]["retries"] == 0, "it counts them down in the message, so each runs once more"
     assert (await stage.run("dead", "retry", "--all")).code == 0
+    code, said = await peer_runs(stage, peer, "peer_work.py")
+    assert code != 0, "what is redriven is of jobq's format, as what it puts back"
+    assert "Unsupported Task version 2" in said
+    while not await stage.behind.peek(1):  # until the lease that it has died with is over
+        await asyncio.sleep(0.2)
     result = await stage.run("worker", **SHORT, JOBQ_BACKOFF="100ms")
     assert result.code == 0, result.err
     (again,) = await stage.behind.dead_letters(10)
