@@ -251,6 +251,8 @@ def _say_usage(error: click.ClickException, as_json: bool) -> int:
 
         if (instead := INSTEAD.get(error.option_name)) is not None:
             message = f"no such option {error.option_name!r}; {instead}"
+    if isinstance(error, click.MissingParameter) and error.ctx is not None and error.ctx.info_name == "status":
+        message += " `size`, `stats` and `ps` are about the whole queue."
     if isinstance(error, click.MissingParameter):  # click lists choices on lines of their own; a message is one line
         message = " ".join(message.split())
     if as_json:

@@ -32,7 +32,10 @@ def queues(ctx: click.Context, as_json: bool) -> int:
 
         if not isinstance(backend, Servable):
             raise ConfigurationError("this service is not asked for its queues: its own tools list them")
-        for name in await backend.queues():
+        names = await backend.queues()
+        if not names and not as_json:
+            terminal.say("there is no queue yet; the first push makes one")
+        for name in names:
             if as_json:
                 terminal.put_json({"queue": name})
             else:
