@@ -51,6 +51,14 @@ _HOME_OF = {
     "progress": "jobq.task_client",
 }
 
+_OF_AI4S_JOBQ = {
+    "EmptyQueue": "the None that pull_and_execute returns",
+    "JobQ": "jobq.connect(SPEC)",
+    "LockLostError": "the end of a callback, whose delivery is left to its lease",
+    "batch_enqueue": "queue.push of many, or jobq.workspec.enqueue",
+    "launch_workers": "queue.worker(callback)",
+}
+
 __all__ = [
     "Backend",
     "Capabilities",
@@ -85,8 +93,11 @@ __all__ = [
 def __getattr__(name: str) -> "Any":
     """Import a public name on first use, so that `jobq --help` pays for none of them (architecture 10)."""
     if name not in _HOME_OF and name != "sync":
-        instead = "; ai4s-jobq's JobQ is what jobq.connect returns" if name == "JobQ" else ""
-        raise AttributeError(f"module 'jobq' has no attribute {name!r}{instead}")
+        if name in _OF_AI4S_JOBQ:  # an ImportError: `from jobq import JobQ` would swallow an AttributeError's words
+            raise ImportError(
+                f"ai4s-jobq's {name} is here: {_OF_AI4S_JOBQ[name]}; see docs/from-ai4s-jobq.md", name=name
+            )
+        raise AttributeError(f"module 'jobq' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - costs more than all else here
 
     if name == "sync":

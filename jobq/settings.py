@@ -28,7 +28,7 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_WORKER_ID",
     }
 )
-_STORAGE: Final = "JOBQ_STORAGE"  # this and the next as ai4s-jobq has them
+STORAGE: Final = "JOBQ_STORAGE"  # this and the next as ai4s-jobq has them
 STORAGE_QUEUE: Final = "JOBQ_STORAGE_QUEUE"
 
 
@@ -414,9 +414,9 @@ class Settings(Checked):
 def named_queue(source: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the variable that names the queue, and the spec; ai4s-jobq's never mean a queue of this machine."""
     variable = variable_of("queue")
-    storage, queue = source.get(_STORAGE), source.get(variable)
+    storage, queue = source.get(STORAGE), source.get(variable)
     if storage and queue and "/" not in queue:
-        return _STORAGE, f"{storage.rstrip('/')}/{queue}"
+        return STORAGE, f"{storage.rstrip('/')}/{queue}"
     named = variable if queue else STORAGE_QUEUE
     return (named, source[named]) if source.get(named) else None
 
@@ -439,7 +439,7 @@ def variable_of(name: str) -> str:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the names in an environment that look like ours and are not: a typo would be silent otherwise."""
-    known = {variable_of(name) for name in Settings.FIELDS} | TASK_VARIABLES | {_STORAGE, STORAGE_QUEUE}
+    known = {variable_of(name) for name in Settings.FIELDS} | TASK_VARIABLES | {STORAGE, STORAGE_QUEUE}
     return sorted(name for name in environment if is_ours(name) and name not in known)
 
 

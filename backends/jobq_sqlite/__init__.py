@@ -21,7 +21,7 @@ def connect(spec: QueueSpec, settings: Settings) -> SqliteBackend:
         )
     path = Path(spec.location).expanduser()
     return SqliteBackend(
-        StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt),
+        StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt, makes_folder=False),
         spec.queue,
         keep=settings.kept,
         most_bytes=settings.journal_max,

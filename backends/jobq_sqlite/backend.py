@@ -1,8 +1,8 @@
 """The embedded queue behind the backend protocol: one file, several processes, group commit, leases by boot time."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from itertools import compress
@@ -138,29 +138,33 @@ class SqliteBackend:
         ids = [task.id for task in tasks]
         if rows:
             connection, queue = await self._linked()
-            self._epoch = await connection.submit(
-                lambda database, now: push_sql.push(database, queue, rows, now, self._keep),
-                may_undo=True,
-                unknown=lambda text: PushUnknown(text, ids),
-            )
+            with self._looked_up_again():
+                self._epoch = await connection.submit(
+                    lambda database, now: push_sql.push(database, queue, rows, now, self._keep),
+                    may_undo=True,
+                    unknown=lambda text: PushUnknown(text, ids),
+                )
             self._wake()
         return ids
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Claim up to `max_tasks`; wakes on a push of this process at once, of another within 50 ms."""
-        return list(await self._receiving.receive(max_tasks, lease, wait))
+        with self._looked_up_again():
+            return list(await self._receiving.receive(max_tasks, lease, wait))
 
     async def receive_as(
         self, worker_id: str, max_tasks: int, lease: timedelta | None, wait: timedelta
     ) -> list[Delivery]:
         """Claim with leases that say whose they are."""
-        return list(await self._receiving.receive(max_tasks, lease, wait, worker_id=worker_id))
+        with self._looked_up_again():
+            return list(await self._receiving.receive(max_tasks, lease, wait, worker_id=worker_id))
 
     async def claim(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
     ) -> "list[SqliteDelivery]":
         """Claim with receipts that follow from a key; see `jobq.servable.Servable`."""
-        return await self._receiving.claim(max_tasks, lease, wait, key=key, former=former)
+        with self._looked_up_again():
+            return await self._receiving.claim(max_tasks, lease, wait, key=key, former=former)
 
     async def held(self, task_id: str, receipt: str, body: bytes = b"") -> "SqliteDelivery":
         """Return a delivery by its receipt."""
@@ -274,6 +278,24 @@ class SqliteBackend:
         found = await connection.each(ids, lambda database, _, id_: queue_admin.purge_dead(database, queue, id_))
         return list(compress(ids, found))
 
+    async def delete(self) -> None:
+        """Delete the queue, at once, and all in it, in short transactions; its named leases stay (S3)."""
+        connection, queue = await self._linked()
+        await connection.submit(lambda database, _: queue_admin.delete(database, queue))
+        self._link = None
+        # Also what another delete has left that was cut off.
+        while rows := await connection.submit(lambda database, _: queue_admin.rows_of_deleted(database), writes=False):
+            await connection.each(rows, lambda database, _, seq: queue_admin.forget(database, seq))
+
+    @contextmanager
+    def _looked_up_again(self) -> Iterator[None]:
+        """Look the queue up anew at the next call where this one finds that it was deleted: it may be there again."""
+        try:
+            yield
+        except QueueNotFound:
+            self._link = None
+            raise
+
     async def _read(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
         """Look at the queue on a connection of its own: what takes long holds up no claim and no renewal."""
         if self._reader is not None and self._reader.file.is_in_use_by_now():
@@ -285,7 +307,13 @@ class SqliteBackend:
         except AccessDenied:
             reader = await self._opened_by_reader()
             queue = await self._queue_in(reader)
-        return await reader.submit(lambda database, now: work(database, queue, now), writes=False)
+
+        def confirmed(database: sqlite3.Connection, now: Now) -> T:
+            task_sql.confirm(database, queue)
+            return work(database, queue, now)
+
+        with self._looked_up_again():
+            return await reader.submit(confirmed, writes=False)
 
     async def _linked(self) -> Link:
         """Connect and look up the queue, on first use: a worker may be built before its queue exists."""
@@ -293,7 +321,7 @@ class SqliteBackend:
             try:
                 connection = await self._opened()
             except QueueNotFound:
-                raise _missing(self.name, self._file.path) from None
+                raise _missing(self.name, self._file) from None
             self._link = Link(connection, await self._queue_in(connection))
         return self._link
 
@@ -302,7 +330,7 @@ class SqliteBackend:
         try:
             return await connection.submit(lambda database, _: task_sql.queue_id(database, self.name), writes=False)
         except QueueNotFound as error:
-            raise _missing(self.name, self._file.path, str(error)) from None
+            raise _missing(self.name, self._file, str(error)) from None
 
     async def _opened(self, *, create: bool = False) -> SqliteConnection:
         async with self._guard():
@@ -348,7 +376,10 @@ class SqliteBackend:
         return self._opening
 
 
-def _missing(name: str, path: Path, said: str = "") -> QueueNotFound:
+def _missing(name: str, file: StoreFile, said: str = "") -> QueueNotFound:
+    if (folder := file.missing_folder()) is not None:
+        return QueueNotFound(folder)
+    path = file.path
     near = Path(path.name)
     is_near = path.parent == Path("/") and near.is_file() and not path.exists()
     hint = f"; {near} in this folder is sqlite://{near}/{name}" if is_near else ""

@@ -1,6 +1,8 @@
 """Opening the file: is it there, is it ours, of our version and of this machine? And closing it, unless it is gone."""
 
 import errno
+import os
+import shlex
 import sqlite3
 import stat
 import time
@@ -46,6 +48,7 @@ class StoreFile:
         clock: decides leases; on the system's clock for all but tests.
         host: this machine and boot.
         adopt: take over a file of another machine.
+        makes_folder: whether its folder is ours to make: one that somebody has typed may hold a slip.
         busy_timeout: seconds to wait for the write lock of another process.
         connection_class: what speaks to SQLite; replaced in tests, to fail at will.
     """
@@ -54,6 +57,7 @@ class StoreFile:
     clock: Clock
     host: BootedHost
     adopt: bool = False
+    makes_folder: bool = True
     busy_timeout: float = 5.0
     connection_class: type[sqlite3.Connection] = sqlite3.Connection
 
@@ -104,19 +108,27 @@ class StoreFile:
 
     def _make_folder(self) -> None:
         folder = self.path.parent
+        if (missing := self.missing_folder()) is not None:
+            raise StoreUnusable(missing)
         try:
             private_file.make_folder(folder)
         except OSError as error:
             raise _cannot(error, f"the folder {folder} cannot be made") from error
+
+    def missing_folder(self) -> str | None:
+        """Return what is wrong where the folder is not there, and not ours to make."""
+        folder = self.path.parent
+        if self.makes_folder or os.path.lexists(folder):
+            return None
+        return f"the folder {folder} does not exist; if that is no slip, make it: mkdir -p {shlex.quote(str(folder))}"
 
     def _check_place(self, *, create: bool) -> None:
         try:
             kind = self.path.stat().st_mode
         except FileNotFoundError:
             if not create:
-                raise QueueNotFound(
-                    f"{self.path} does not exist; the first push makes it, or `jobq QUEUE create`"
-                ) from None
+                there = f"{self.path} does not exist; the first push makes it, or `jobq QUEUE create`"
+                raise QueueNotFound(self.missing_folder() or there) from None
         except OSError as error:
             raise _cannot(error, f"{self.path} cannot be opened") from error
         else:

@@ -10,7 +10,7 @@ from jobq.servable import IDS_KEPT
 from jobq.task import Task
 from jobq_sqlite import journal_writer
 from jobq_sqlite.bulk import some
-from jobq_sqlite.task_sql import Now
+from jobq_sqlite.task_sql import Now, confirm
 
 _IDS_KEPT_SECONDS: Final = IDS_KEPT.total_seconds()
 _FORGET_AT_ONCE: Final = 200
@@ -44,6 +44,7 @@ def push(
     Returns:
         The epoch that they were pushed in, which the next ones had best be encoded with.
     """
+    confirm(database, queue)  # else what is acknowledged stands where nobody looks (S1)
     epoch, newest = database.execute(_NEWEST).fetchone()
     began, before = time.monotonic(), database.total_changes
     database.executemany(

@@ -10,7 +10,7 @@ from jobq.errors import ConfigurationError, MalformedTask
 from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 from jobq_sqlite.bulk import ROWS_AT_ONCE
-from jobq_sqlite.task_sql import PROMOTE_AT_ONCE, Now
+from jobq_sqlite.task_sql import DELETED, PROMOTE_AT_ONCE, Now
 
 # What a claim would find, in its order: the ready, then what it would make ready first. Each part is bounded by its own
 # index before they are merged, so that a deep queue is not sorted.
@@ -78,6 +78,26 @@ def clear(database: sqlite3.Connection, queue: int, seq: int) -> int:
     if count:
         database.execute("DELETE FROM attempt WHERE seq = ?", (seq,))
     return count
+
+
+def delete(database: sqlite3.Connection, queue: int) -> None:
+    """Take the queue's name away: from here on nobody finds it, pushes to it or takes from it."""
+    database.execute("UPDATE queue SET name = ? || queue_id WHERE queue_id = ?", (DELETED, queue))
+
+
+def rows_of_deleted(database: sqlite3.Connection) -> list[int]:
+    """Return the next tasks of whichever queue was deleted, whatever has become of them."""
+    found = database.execute(
+        "SELECT seq FROM task WHERE queue_id IN (SELECT queue_id FROM queue WHERE substr(name, 1, ?) = ?) LIMIT ?",
+        (len(DELETED), DELETED, ROWS_AT_ONCE),
+    )
+    return [row[0] for row in found]
+
+
+def forget(database: sqlite3.Connection, seq: int) -> None:
+    """Delete a task of a queue that was deleted, and its attempts."""
+    database.execute("DELETE FROM attempt WHERE seq = ?", (seq,))
+    database.execute("DELETE FROM task WHERE seq = ?", (seq,))
 
 
 def dead_page(

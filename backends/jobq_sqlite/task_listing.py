@@ -4,7 +4,7 @@ import sqlite3
 from typing import Any, Final
 
 from jobq.servable import Document, Kind, ListedTask
-from jobq_sqlite.task_sql import Now
+from jobq_sqlite.task_sql import DELETED, Now
 
 _WHICH: Final = {
     Kind.ALL: "true",
@@ -36,7 +36,9 @@ def find(database: sqlite3.Connection, queue: int, task_id: str, now: Now) -> Li
 
 def queues(database: sqlite3.Connection) -> list[str]:
     """Return the names of all queues."""
-    return [row[0] for row in database.execute("SELECT name FROM queue ORDER BY name")]
+    return [
+        row[0] for row in database.execute("SELECT name FROM queue ORDER BY name") if not row[0].startswith(DELETED)
+    ]
 
 
 def read_document(database: sqlite3.Connection, name: str) -> Document | None:

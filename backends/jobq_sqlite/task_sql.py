@@ -38,6 +38,9 @@ _BACK: Final = f"{_SETTLE} state = ?, available_at = coalesce(?, available_at), 
 _DEAD_LETTER: Final = (
     f"{_SETTLE} state = 'dead', cancel_requested = 0, finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
 )
+# Begins the name of a queue that was deleted, which no spec can name: its row stays, for another queue with its number
+# would get what those push and take who have not heard of it.
+DELETED: Final = "deleted "
 LOOK: Final = (
     "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'ready'),"
     " (SELECT min(available_at) FROM task WHERE queue_id = :queue AND state = 'scheduled'),"
@@ -116,13 +119,20 @@ def create(database: sqlite3.Connection, name: str, now: Now) -> bool:
     )
 
 
+def confirm(database: sqlite3.Connection, queue: int) -> None:
+    """Raise QueueNotFound when a queue that was once looked up has been deleted."""
+    row = database.execute("SELECT name FROM queue WHERE queue_id = ?", (queue,)).fetchone()
+    if row is None or row[0].startswith(DELETED):
+        raise QueueNotFound("the queue was deleted meanwhile; the next push makes it anew, or `jobq QUEUE create`")
+
+
 def queue_id(database: sqlite3.Connection, name: str) -> int:
     """Return the queue's number; raises QueueNotFound."""
     row = database.execute("SELECT queue_id FROM queue WHERE name = ?", (name,)).fetchone()
     if row is None:
         from difflib import get_close_matches  # noqa: PLC0415 - for slips alone
 
-        names = [row[0] for row in database.execute("SELECT name FROM queue")]
+        names = [row[0] for row in database.execute("SELECT name FROM queue") if not row[0].startswith(DELETED)]
         near = "".join(f" (did you mean {each!r}?)" for each in get_close_matches(name, names, n=1))
         raise QueueNotFound(f"queue {name!r} does not exist{near}")
     return int(row[0])
@@ -130,6 +140,7 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
 
 def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> NothingReady | None:
     """Return None when a claim would find something, else when it could; takes no lock."""
+    confirm(database, queue)
     ready, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
     if ready:
         return None
@@ -167,6 +178,7 @@ def claim(
         forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
         trimming: keeps it within its size.
     """
+    confirm(database, queue)
     if forget is not None:
         journal_writer.forget(database, queue, now.wall - forget, now.bulk_until)
         if trimming is not None and trimming.is_due(now.boottime - now.ahead):

@@ -28,27 +28,41 @@ _GARBAGE_AT: Final = 20_000  # objects made and not freed, before the youngest a
 LOCAL_SCHEMES: Final = frozenset({"embedded", "sqlite"})  # the queues of this machine
 _PROGRAM: Final = "jobq.program"
 _SHOWN: Final = 60  # characters of what was given
+_OF_NO_QUEUE: Final = frozenset({"completion", "config", "emulator", "healthcheck", "keys", "queues", "run"})
 WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
 
 # Other queues' words for what jobq has under another name.
 _MEANT: Final[dict[str, tuple[str, ...]]] = {
+    "abort": ("cancel",),
     "add": ("push",),
+    "clear": ("purge",),
     "count": ("size",),
-    "delete": ("purge", "clear", "dead purge"),
-    "drop": ("purge", "clear", "dead purge"),
+    "delete": ("purge",),
+    "drop": ("purge", "delete", "clear", "dead purge"),
     "enqueue": ("push",),
+    "errors": ("dead list",),
     "failed": ("dead list",),
+    "info": ("size", "stats", "status"),
+    "kill": ("cancel",),
+    "length": ("size",),
     "list": ("peek", "ps", "dead list"),
     "ls": ("list", "peek"),
+    "monitor": ("top",),
+    "purge": ("clear", "dead purge", "delete"),
     "redrive": ("retry", "dead retry"),
-    "remove": ("purge", "clear", "dead purge"),
+    "remove": ("purge", "delete", "clear", "dead purge"),
     "requeue": ("retry", "dead retry"),
     "result": ("status",),
     "results": ("status",),
-    "rm": ("purge", "clear", "dead purge"),
+    "retry": ("dead retry",),
+    "rm": ("purge", "cancel", "delete", "clear", "dead purge"),
     "send": ("push",),
+    "show": ("status", "peek", "dead show"),
     "start": ("worker",),
+    "stop": ("cancel",),
     "submit": ("push",),
+    "tail": ("logs",),
+    "watch": ("top",),
     "work": ("worker",),
 }
 
@@ -75,6 +89,15 @@ class ExampleCommand(click.Command):
         super().__init__(*args, **more)
         self._examples = examples
         self.params += _verbosity_options()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse them; a queue that stands behind its command is one word too many."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if "unexpected extra" not in error.message or not _lacks_queue(ctx):
+                raise
+            raise click.UsageError(WHICH_QUEUE.format(command=_command_words(ctx)), ctx) from None
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help text and the examples."""
@@ -110,6 +133,15 @@ def program_of(ctx: click.Context) -> tuple[str, ...] | None:
     """Return the program and arguments that were given to a ProgramCommand; None = there was no `--`."""
     program: tuple[str, ...] | None = ctx.meta.get(_PROGRAM)
     return program
+
+
+def _lacks_queue(ctx: click.Context) -> bool:
+    """Return whether a command works on a queue, and none is named before it, nor by a variable."""
+    from jobq.settings import named_queue  # noqa: PLC0415 - for slips alone
+
+    invocation = ctx.find_object(Invocation)
+    is_named = (invocation is not None and invocation.spec is not None) or named_queue(os.environ) is not None
+    return not is_named and _command_words(ctx).partition(" ")[0] not in _OF_NO_QUEUE
 
 
 def _verbosity_options() -> list[click.Parameter]:
@@ -230,7 +262,10 @@ def spec_of(context: click.Context, settings: "Settings") -> str:
     invocation = context.find_object(Invocation)
     spec = (invocation.spec if invocation else None) or settings.queue
     if not spec:
-        raise click.UsageError(WHICH_QUEUE.format(command=_command_words(context)), context)
+        from jobq.settings import STORAGE  # noqa: PLC0415 - for slips alone
+
+        hint = f"; {STORAGE} names an account alone" if os.environ.get(STORAGE) else ""
+        raise click.UsageError(WHICH_QUEUE.format(command=_command_words(context)) + hint, context)
     if spec.lower().startswith("memory://"):
         raise ConfigurationError(
             "memory:// lives in one process and ends with this command; it is for programs. Name an embedded"

@@ -52,6 +52,7 @@ _COMMANDS: Final = {
         "create": ("jobq.cli.commands.queue", "Make the queue; a first push does it too."),
         "cancel": ("jobq.cli.commands.cancel", "End tasks that wait, stop those that run."),
         "clear": ("jobq.cli.commands.queue", "Delete all tasks but dead letters."),
+        "delete": ("jobq.cli.commands.queue", "Delete the queue itself."),
         "serve": ("jobq.cli.commands.serve", "Serve queues over HTTP; make tokens for it."),
         "keys": ("jobq.cli.commands.keys", "Make keys that sign tasks; list, trust and revoke them."),
         "completion": ("jobq.cli.commands.completion", "Print the completion script of a shell."),
@@ -250,6 +251,8 @@ def _say_usage(error: click.ClickException, as_json: bool) -> int:
 
         if (instead := INSTEAD.get(error.option_name)) is not None:
             message = f"no such option {error.option_name!r}; {instead}"
+    if isinstance(error, click.MissingParameter) and error.ctx is not None and error.ctx.info_name == "status":
+        message += " `size`, `stats` and `ps` are about the whole queue."
     if isinstance(error, click.MissingParameter):  # click lists choices on lines of their own; a message is one line
         message = " ".join(message.split())
     if as_json:

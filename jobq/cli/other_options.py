@@ -1,4 +1,4 @@
-"""Options, commands and variables of ai4s-jobq that jobq has under another name, or not (docs/from-ai4s-jobq.md)."""
+"""Options, commands and variables of ai4s-jobq (docs/from-ai4s-jobq.md), and others' words: what there is instead."""
 
 from typing import Final
 
@@ -6,7 +6,24 @@ _NO_TERMINAL: Final = "output is read as it comes; for Python tasks set PYTHONUN
 _BY_CONTENT: Final = "push with --dedup-by-content"
 _STOP_GRACE: Final = "JOBQ_STOP_GRACE is what a task has between SIGTERM and SIGKILL"
 _WORKER_JOB: Final = "submit a job whose command is a worker: see docs/from-ai4s-jobq.md"
+_AT_ONCE: Final = "it is -n: worker -n 8"
+_ENDS: Final = "leave it out: a worker ends when its queue is empty"
+_STAYS: Final = (
+    "--idle-timeout 30d lets it wait on an empty queue; what keeps it running is a service manager, as in deploy/"
+)
 INSTEAD: Final = {
+    "--burst": _ENDS,
+    "--concurrency": _AT_ONCE,
+    "--daemon": _STAYS,
+    "--drain": _ENDS,
+    "--forever": _STAYS,
+    "--format": "--json prints one object a line",
+    "--jobs": _AT_ONCE,
+    "--once": "`jobq QUEUE pull` runs one task",
+    "--queue": "the queue stands before the command, as in: jobq demo size",
+    "--watch": "`jobq QUEUE top` follows a queue",
+    "--workers": _AT_ONCE,
+    "-V": "it is --version",
     "--bg-dirsync-to": "jobq has none: save files with --checkpoint-store of a worker, and `jobq checkpoint --dir`",
     "--csv": "a sweep is a line for each task, as in: awk -F, 'NR>1 {print \"python train.py --lr \" $1}' FILE.csv |"
     " jobq QUEUE push -",
@@ -26,17 +43,27 @@ INSTEAD: Final = {
 COMMANDS: Final = {
     "amlt": _WORKER_JOB,
     "copilot-skill": "jobq has none",
+    "version": "it is `jobq --version`",
     "track": "`top` follows a queue, and `jobq serve` has a page for many",
     "workforce": _WORKER_JOB,
 }
+_NONE: Final = "leave it out"
+_WORKSPACE: Final = "logs are JSON on standard error; JOBQ_TELEMETRY=azure-monitor sends traces and metrics"
 VARIABLES: Final = {
-    "JOBQ_COPILOT_SKILL": "leave it out",
+    "JOBQ_AZURE_SUBSCRIPTION_ID": _NONE,
+    "JOBQ_COPILOT_SKILL": _NONE,
     "JOBQ_DETERMINISTIC_IDS": _BY_CONTENT,
     "JOBQ_DISABLE_SCHEDULED_EVENTS": "it is JOBQ_SCHEDULED_EVENTS=off",
     "JOBQ_ENVIRONMENT_NAME": "set OTEL_RESOURCE_ATTRIBUTES=deployment.environment.name=NAME",
     "JOBQ_KILL_TIMEOUT": _STOP_GRACE,
+    "JOBQ_LA_WORKSPACE": _WORKSPACE,
+    "JOBQ_LA_WORKSPACE_ID": _WORKSPACE,
+    "JOBQ_MLFLOW_LOG_PREFIX": _NONE,
+    "JOBQ_PID_DIR": _NONE,
     "JOBQ_PREEMPTION_TIMEOUT": _STOP_GRACE,
+    "JOBQ_SERVICEBUS_EMPTY_POLLS": "--idle-timeout is how long a worker stays on an empty queue",
+    "JOBQ_SERVICEBUS_MAX_RETRIES": _NONE,
     "JOBQ_SERVICEBUS_MAX_WAIT_TIME": "leave it out: a receive waits until there is a task",
     "JOBQ_USE_LOGIN_SHELL": "write the command as: bash -lc '...'",
-    "JOBQ_USE_MONTY_JSON": "leave it out",
+    "JOBQ_USE_MONTY_JSON": _NONE,
 }

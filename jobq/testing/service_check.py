@@ -143,7 +143,7 @@ class Trial:
             patience=_PATIENCE,
             case_timeout=_CASE_SECONDS,
             queue_name=self._name,
-            counts_at_once=not self.is_deleted,  # those services count from time to time
+            counts_at_once=not isinstance(scratch, Probed),  # those services count from time to time
         )
         turn = asyncio.Semaphore(_AT_ONCE if self.is_deleted else 1)
 

@@ -3,12 +3,17 @@
 import asyncio
 import json
 import os
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import click
 import pytest
 
+from jobq.cli.main import cli
+from jobq.cli.other_options import COMMANDS, INSTEAD, VARIABLES
+from jobq.settings import STORAGE, STORAGE_QUEUE, TASK_VARIABLES, Settings, variable_of
 from jobq.settlement import Requeue
 from jobq.task import Task
 from tests.azure.stage import SHORT, Stage
@@ -38,6 +43,23 @@ async def peer_runs(stage: Stage, peer: Path, program: str, *arguments: str) -> 
     _, said = await process.communicate()
     assert process.returncode is not None
     return process.returncode, said.decode()
+
+
+def test_each_of_its_words_is_ours_or_is_answered(peer: Path) -> None:
+    """Commands, options and variables, as its own package has them: what jobq has not is answered with what to do."""
+    said = subprocess.run([peer, Path(__file__).with_name("peer_words.py")], capture_output=True, check=True).stdout
+    commands, variables = json.loads(said)
+    assert len(commands) > 5
+    assert len(variables) > 10
+    for name, options in commands.items():
+        ours = cli.get_command(click.Context(cli), name) if name else cli
+        if ours is None:
+            assert name in COMMANDS
+            continue
+        known = {option for parameter in ours.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert {option for option in options if option not in known} <= INSTEAD.keys(), name
+    known = {variable_of(field) for field in Settings.FIELDS} | TASK_VARIABLES | {STORAGE, STORAGE_QUEUE}
+    assert set(variables) - known <= VARIABLES.keys()
 
 
 async def test_a_queue_has_workers_of_one_kind(stage: Stage, peer: Path) -> None:
@@ -93,7 +115,13 @@ async def test_what_a_worker_of_ai4s_jobq_has_given_up_is_a_dead_letter_that_run
     (letter,) = map(json.loads, listed.out.splitlines())
     assert (letter["task"]["command"], letter["reason"]) == ("exit 3", "unknown"), letter
     assert letter["died"] > "2026", "when it was given up"
+    assert letter["task"]["budgets"]["retries"] == 0, "it counts them down in the message, so each runs once more"
     assert (await stage.run("dead", "retry", "--all")).code == 0
+    code, said = await peer_runs(stage, peer, "peer_work.py")
+    assert code != 0, "what is redriven is of jobq's format, as what it puts back"
+    assert "Unsupported Task version 2" in said
+    while not await stage.behind.peek(1):  # until the lease that it has died with is over
+        await asyncio.sleep(0.2)
     result = await stage.run("worker", **SHORT, JOBQ_BACKOFF="100ms")
     assert result.code == 0, result.err
     (again,) = await stage.behind.dead_letters(10)

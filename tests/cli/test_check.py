@@ -9,7 +9,9 @@ import pytest
 from azure.storage.queue import QueueServiceClient
 
 from jobq.backend import Backend
+from jobq.errors import ConfigurationError
 from jobq.examination import Finding, Probed, Verdict
+from jobq.servable import served
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
@@ -90,21 +92,14 @@ def test_a_queue_that_is_not_there(jobq: Jobq) -> None:
 
 
 @pytest.mark.usefixtures("few")
-async def test_the_embedded_queue_is_tried_out_and_left_empty(jobq: Jobq) -> None:
+async def test_the_embedded_queue_is_tried_out_and_nothing_is_left(jobq: Jobq) -> None:
     await asyncio.to_thread(jobq.fill, Task.new(command="true", id="mine"))
     settings = Settings(home=jobq.home)
     found = await tried_out(resolve("demo", settings))
     assert [each.verdict for each in found] == [Verdict.OK] * len(FEW)
-    async with resolve(service_check.SCRATCH, settings) as scratch:
-        assert (await scratch.stats()).unfinished == 0
-        assert await scratch.dead_letters(1) == []
-        await scratch.push([Task.new(command="true")])
     async with resolve("demo", settings) as queue:
         assert [each.id for each in await queue.peek(2)] == ["mine"]
-    result = await asyncio.to_thread(jobq, "demo", "check", code=3)
-    assert "the queue jobq-check holds tasks: another check runs, or was cut off" in result.err
-    async with resolve(service_check.SCRATCH, settings) as scratch:
-        assert (await scratch.stats()).unfinished == 1, "they may be somebody's own"
+        assert await served(queue).queues() == ["demo"]
 
 
 @pytest.mark.usefixtures("few")
@@ -117,6 +112,13 @@ async def test_postgresql(postgres: Database) -> None:
     assert found["this machine's clock"].found == "as the server's"
     assert {found["fsync"].found, found["fsync"].verdict} in ({"on", Verdict.OK}, {"off", Verdict.DIFFERS})
     assert [each.verdict for each in await tried_out(resolve(spec, Settings()))] == [Verdict.OK] * len(FEW)
+    async with resolve(spec.removesuffix("demo") + service_check.SCRATCH, Settings()) as scratch:
+        assert (await scratch.stats()).unfinished == 0
+        assert await scratch.dead_letters(1) == []
+        await scratch.push([Task.new(command="true")])
+        with pytest.raises(ConfigurationError, match="jobq-check holds tasks: another check runs, or was cut off"):
+            await tried_out(resolve(spec, Settings()))
+        assert (await scratch.stats()).unfinished == 1, "they may be somebody's own"
 
 
 @pytest.mark.usefixtures("few")

@@ -36,7 +36,7 @@ def test_bash_completes(jobq: Jobq, words: str, offers: str) -> None:
 @pytest.mark.parametrize(
     ("words", "offers"),
     [
-        ("jobq de", ["dead", "demo"]),
+        ("jobq de", ["dead", "delete", "demo"]),
         ("jobq demo status my", ["my-1", "my-2"]),
         ("jobq demo dead retry my-1", ["my-1"]),
         ("jobq demo push com", ["commands.txt"]),

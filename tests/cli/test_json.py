@@ -62,6 +62,7 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "lease show": (("demo", "lease", "show", "nightly"), 0, LEASE),
     "lease release": (("demo", "lease", "release", "nightly"), 0, LEASE),
     "create": (("demo", "create"), 0, {"queue"}),
+    "delete": (("demo", "delete", "--force"), 0, {"queue", "deleted"}),
     "clear": (("demo", "clear", "--yes"), 0, {"queue", "cleared"}),
     "emulator service-bus": (
         ("emulator", "service-bus", "--time-limit", "100ms"),

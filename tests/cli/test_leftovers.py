@@ -90,11 +90,12 @@ def test_a_lease_that_is_renewed_is_not_waited_for_and_is_said(jobq: Jobq) -> No
     assert str(last["detail"]).startswith("left in the queue: 1 leased by ")
 
 
-@pytest.mark.parametrize(("hours", "form"), [(1, "%H:%M:%S"), (48, "%Y-%m-%d %H:%M")])
+@pytest.mark.parametrize(("hours", "form"), [(1, "%H:%M:%S"), (48, "%Y-%m-%d %H:%M+05:00")])
 def test_what_is_due_later_is_said_and_when(jobq: Jobq, hours: int, form: str) -> None:
     first = math.floor(time.time()) + 3600 * hours
     jobq.fill(*[Task.new(command="true", not_before=first + later) for later in (7200, 0)])
-    due = time.strftime(form, time.localtime(first))
+    due = time.strftime(form, time.gmtime(first + 5 * 3600))
+    jobq.environment["TZ"] = "Etc/GMT-5"
     assert _last_line(jobq)["detail"] == f"left in the queue: 2 scheduled, the first at {due}"
 
 

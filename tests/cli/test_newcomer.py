@@ -1,14 +1,17 @@
 """What somebody types in the first hour, slip of the finger included: what is said, and the exit code."""
 
 import json
+import re
 import shlex
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+import jobq as jobq_package
 from jobq.backend import Backend
 from jobq.errors import MalformedTask
 from jobq.journal.store import journal_of
@@ -34,8 +37,10 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq queues", "queues.db does not exist; the first push makes it", 4),
     ("jobq demo list", "no such command 'list'; did you mean 'peek', 'ps' or 'dead list'?", 2),
     ("jobq demo results", "no such command 'results'; did you mean 'status'?", 2),
-    ("jobq demo rm 01a2", "no such command 'rm'; did you mean 'clear' or 'dead purge'?", 2),
-    ("jobq demo drop", "did you mean 'clear' or 'dead purge'?", 2),
+    ("jobq demo rm 01a2", "no such command 'rm'; did you mean 'cancel', 'delete', 'clear' or 'dead purge'?", 2),
+    ("jobq demo drop", "did you mean 'delete', 'clear' or 'dead purge'?", 2),
+    ("jobq demo delete", "queue 'demo' does not exist", 4),
+    ("jobq demo dead delete 01a2", "no such command 'delete'; did you mean 'purge'?", 2),
     ("jobq demo dead rm 01a2", "no such command 'rm'; did you mean 'purge'?", 2),
     (
         "jobq sw fanout sweep --csv sweep.csv -- a {lr}",
@@ -67,7 +72,34 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo peek -n 0", "0 is not in the range 1<=x<=10000; -1 shows all that can be shown", 2),
     ("jobq sb://mynamespace/q worker --visibility-timeout 10m", "a lock of Service Bus lasts 5 minutes at most", 3),
     ("jobq demo push --resume monday --dedup-by-content tasks.txt", "leave out --dedup-by-content", 2),
-    ("jobq demo worker --workers 4", "No such option '--workers'", 2),
+    ("jobq demo worker --workers 4", "no such option '--workers'; it is -n: worker -n 8", 2),
+    ("jobq demo worker --once", "no such option '--once'; `jobq demo pull` runs one task", 2),
+    ("jobq demo worker --forever", "no such option '--forever'; --idle-timeout 30d lets it wait on an empty queue", 2),
+    ("jobq demo worker --burst", "no such option '--burst'; leave it out: a worker ends when its queue is empty", 2),
+    ("jobq demo size --watch", "no such option '--watch'; `jobq demo top` follows a queue", 2),
+    ("jobq demo size --format json", "no such option '--format'; --json prints one object a line", 2),
+    ("jobq --queue demo size", "no such option '--queue'; the queue stands before the command", 2),
+    ("jobq -V", "no such option '-V'; it is --version", 2),
+    ("jobq version", "which is taken for the queue; it is `jobq --version`", 2),
+    ("jobq worker demo", "which queue? Write `jobq QUEUE worker ...`, as in `jobq demo worker`", 2),
+    ("jobq create demo", "which queue? Write `jobq QUEUE create ...`, as in `jobq demo create`", 2),
+    ("jobq push demo tasks.txt", "which queue? Write `jobq QUEUE push ...`, as in `jobq demo push`", 2),
+    ("jobq dead list demo", "which queue? Write `jobq QUEUE dead list ...`, as in `jobq demo dead list`", 2),
+    ("jobq config demo", "Got unexpected extra argument (demo)", 2),
+    ("JOBQ_QUEUE=demo jobq size demo", "Got unexpected extra argument (demo)", 2),
+    ("JOBQ_STORAGE=acct jobq size", "or set JOBQ_QUEUE; JOBQ_STORAGE names an account alone", 2),
+    ("JOBQ_LA_WORKSPACE_ID=x jobq demo size", "no variable of jobq; logs are JSON on standard error;", 4),
+    ("jobq demo status", "Missing argument 'ID...'. `size`, `stats` and `ps` are about the whole queue.", 2),
+    ("jobq demo stop", "no such command 'stop'; did you mean 'cancel'?", 2),
+    ("jobq demo kill 01a2", "no such command 'kill'; did you mean 'cancel'?", 2),
+    ("jobq demo info", "did you mean 'size', 'stats' or 'status'?", 2),
+    ("jobq demo purge", "did you mean 'clear', 'dead purge' or 'delete'?", 2),
+    ("jobq demo retry", "did you mean 'dead retry'?", 2),
+    ("jobq demo dead clear", "did you mean 'purge'?", 2),
+    ("jobq demo tail", "did you mean 'logs'?", 2),
+    ("jobq demo watch", "did you mean 'top'?", 2),
+    ("jobq demo show 01a2", "did you mean 'status', 'peek' or 'dead show'?", 2),
+    ("jobq run --resume-failed", "--resume-failed needs --queue-file", 2),
     ("jobq demo worker -n four", "'four' is not a valid integer", 2),
     ("jobq demo worker -n 0", "0 is not in the range", 2),
     ("jobq demo worker", "queue 'demo' does not exist; the first push makes it, or `jobq demo create`", 4),
@@ -85,6 +117,9 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq sqlite:rel.db/demo push -c true", "did you mean sqlite://rel.db/demo?", 3),
     ("jobq sqlite:///jobs.db push -c true", "its last part is the queue, as in sqlite:///jobs.db/demo", 3),
     ("jobq /demo push -c true", "did you mean demo (a queue of this machine), or sqlite:///jobs.db/demo", 3),
+    ("jobq sqlite:///hoem/me/jobs.db/demo push -c true", "the folder /hoem/me does not exist; if that is no slip", 3),
+    ("jobq sqlite://no/where/jobs.db/demo create", "does not exist; if that is no slip, make it: mkdir -p no/where", 3),
+    ("jobq sqlite://no/where/jobs.db/demo size", "the folder no/where does not exist; if that is no slip, make", 4),
     ("jobq ftp://x/demo push -c true", "no installed backend serves ftp://; known here:", 3),
     ("jobq postgresql://me:secret@h/d/q size", "a password does not belong into a queue spec", 3),
     ("jobq memory://here/demo push -c true", "memory:// lives in one process and ends with this command", 3),
@@ -166,6 +201,8 @@ TYPED_LATER: list[tuple[str, str, int]] = [
     ("jobq demo cancel --where command=echo", "nothing is exactly so; * stands for anything", 0),
     ("jobq demo stats", "attempts ended in the last 1h: none", 0),
     ("jobq queues", "demo empty", 0),
+    ("jobq demo delete", "demo holds 2 tasks and 1 dead letter; --force deletes it all the same", 2),
+    ("jobq empty delete", "queue empty is deleted", 0),
     ("jobq deom worker", "queue 'deom' does not exist (did you mean 'demo'?); the first push makes it, or", 4),
     ("jobq nothing-here queues", "demo empty", 0),
     ("jobq demo size", "visible leased scheduled dead 2 0 0 1", 0),
@@ -215,6 +252,24 @@ def test_typed_later(filled: Jobq, typed: str, said: str, code: int) -> None:
     result = filled(*shlex.split(after), env=env, code=code)
     assert said in " ".join((result.out + result.err).split()), result
     assert "Traceback" not in result.err
+
+
+def test_people_read_their_own_time_and_programs_utc(filled: Jobq) -> None:
+    """Logs were in local time, what `dead show` and `status` say in UTC."""
+    clock = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)?")
+    shown = ("dead list", "dead show lost-task", "status train-1", "history train-1")
+    here = {"TZ": "Etc/GMT-5"}  # five hours ahead of UTC
+    for command in shown:
+        times = clock.findall(filled("demo", *command.split(), env=here).out)
+        assert times or command.startswith("history")
+        for each in times:
+            assert each.endswith("+05:00"), command
+            assert abs(datetime.fromisoformat(each) - datetime.now(UTC)) < timedelta(hours=1)
+        for each in clock.findall(filled("demo", *command.split(), "--json", env=here).out):
+            assert each.endswith("Z"), command
+    log = filled("demo", "worker", "--log-format", "text", env=here).err
+    hour = datetime.strptime(log[:8], "%H:%M:%S").replace(tzinfo=UTC).hour
+    assert (hour - datetime.now(UTC).hour) % 24 in (4, 5)
 
 
 def test_a_second_push_of_other_lines_warns_of_nothing(filled: Jobq) -> None:
@@ -276,6 +331,25 @@ def test_no_time_left_is_told_where_nothing_was_done(jobq: Jobq) -> None:
         result = jobq("demo", *command.split())
         assert "/s" in result.out + result.err, command
         assert " left" not in result.out + result.err, command
+
+
+@pytest.mark.parametrize("name", ["JobQ", "launch_workers", "batch_enqueue", "LockLostError", "EmptyQueue"])
+def test_a_name_of_ai4s_jobq_in_a_program(name: str) -> None:
+    """`from jobq import JobQ` said that there is none, and nothing else."""
+    with pytest.raises(ImportError, match=f"ai4s-jobq's {name} is here: "):
+        exec(f"from jobq import {name}")  # as it is typed
+    assert not hasattr(jobq_package, "of_nobody")
+
+
+def test_the_last_queue_is_gone(filled: Jobq) -> None:
+    for queue in ("demo", "empty"):
+        filled(queue, "delete", "--force")
+    assert filled("queues").err == "there is no queue yet; the first push makes one\n"
+    assert filled("queues", "--json").err == ""
+
+
+def test_a_cancel_of_nothing_says_so_once(filled: Jobq) -> None:
+    assert filled("demo", "cancel", "xyz", code=4).out == ""
 
 
 def test_a_retry_of_nothing_says_so_once(filled: Jobq) -> None:

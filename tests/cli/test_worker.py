@@ -172,7 +172,11 @@ def test_options_that_cannot_work(jobq: Jobq) -> None:
 
 
 def test_missing_queue(jobq: Jobq) -> None:
-    assert "does not exist" in jobq("demo", "worker", code=4).err
+    """It said first that it had started."""
+    for log_format in ("text", "json"):
+        result = jobq("demo", "worker", "--log-format", log_format, code=4)
+        assert len(result.err.splitlines()) == 1
+        assert "queue 'demo' does not exist" in result.err
 
 
 def test_help_shows_defaults(jobq: Jobq) -> None:

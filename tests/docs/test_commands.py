@@ -60,6 +60,7 @@ NOT_RUN: Final = {
 }
 # By the whole line: the exit code that is right here, and why.
 OTHER_CODES: Final = {
+    "jobq demo delete": (2, "it holds tasks; tests/cli/test_delete.py deletes an empty one"),
     "jobq demo clear": (2, "it asks, and nobody is there; test_look answers it on a terminal"),
 }
 # What is put in place of what, and why.

@@ -21,6 +21,7 @@ JOBQ = f"{sys.executable} -m jobq"
 def test_a_worker_over_http_is_like_any_other(tmp_path: Path) -> None:
     """Cancel within one renewal and the grace; progress and output while it runs; host, code, usage, value after."""
     place = Place(Jobq(tmp_path), "demo")
+    place.jobq.home.mkdir()
     with running(f"sqlite://{place.jobq.file}/demo", tmp_path) as server:
         over = Place(place.jobq, f"{server.url}/demo")
         over("create")

@@ -142,6 +142,27 @@ def test_the_first_hour_on_a_bare_machine(built: tuple[Path, Path], tmp_path: Pa
     assert newcomer.types("python -m jobq --version").startswith("jobq ")
 
 
+@pytest.mark.parametrize("tool", ["uv", "pipx"])
+def test_it_is_a_tool_of_its_own(built: tuple[Path, Path], tmp_path: Path, tool: str) -> None:
+    """`uv tool install` and `pipx run`, as a user without an environment has them."""
+    program = shutil.which(tool, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip(f"no {tool} on this machine")
+    certificates = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")
+    trust = {"SSL_CERT_FILE": certificates, "PIP_CERT": certificates} if certificates else {}
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "UV_NATIVE_TLS": "1", **trust}
+    words = {
+        "uv": ["tool", "install", "--quiet", "--python", sys.executable, str(built[0])],
+        "pipx": ["run", "--python", sys.executable, "--spec", str(built[0]), "jobq", "--version"],
+    }
+    ran = subprocess.run([program, *words[tool]], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran
+    if tool == "uv":
+        installed = [str(tmp_path / ".local/bin/jobq"), "--version"]
+        ran = subprocess.run(installed, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("jobq "), ran
+
+
 def test_a_release_is_published_without_a_secret() -> None:
     """By trusted publishing: the index trusts this workflow of this repository, and nobody holds a key."""
     text = (ROOT / ".github/workflows/release.yml").read_text()

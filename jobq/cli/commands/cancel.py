@@ -72,7 +72,7 @@ def cancel(
                 if id_ not in former:
                     counts[answer] = counts.get(answer, 0) + 1
                 _put(id_, answer, missing, was_canceled=id_ in former, as_json=as_json)
-        if not as_json:
+        if not as_json and counts.keys() != {"unknown"}:
             terminal.put(_summary(counts))
             if where and not counts and not any("*" in pattern for _, pattern in conditions):
                 terminal.say("nothing is exactly so; * stands for anything, as in --where 'command=*train.py*'")

@@ -95,7 +95,7 @@ def _row(letter: "DeadLetter") -> tuple[str, ...]:
     said = (letter.description.splitlines() or [""])[0]
     why = said if said.startswith(letter.reason) else f"{letter.reason}: {said}" if said else letter.reason
     why = terminal.shortened(terminal.visible(why), _SHOWN_WHY)
-    died = format_task.moment(letter.died)
+    died = format_task.local_time(letter.died)
     return terminal.visible(letter.id), died, f"{letter.deliveries:3}", why, format_task.what_runs(letter.body)
 
 
@@ -163,7 +163,7 @@ def _show(letter: "DeadLetter", attempts: "Sequence[Attempt]", *, env: bool) -> 
     rows = [
         ("id", terminal.visible(letter.id)),
         ("reason", terminal.visible(letter.reason)),
-        ("died", format_task.moment(letter.died)),
+        ("died", format_task.local_time(letter.died)),
         ("deliveries", str(letter.deliveries)),
         *format_task.details(letter.body, env=env),
         *(("attempt", format_journal.attempt_line(attempt)) for attempt in attempts),

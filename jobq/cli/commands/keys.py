@@ -158,7 +158,7 @@ def check(as_json: bool) -> int:
         if as_json:
             terminal.put_json({**key.model_dump(mode="json", exclude={"key"}), "state": state})
         else:
-            until = "" if key.not_after is None else f" until {key.not_after:%Y-%m-%d %H:%M}"
+            until = "" if key.not_after is None else f" until {key.not_after.astimezone().isoformat(' ', 'minutes')}"
             limited = ", limited to what it lists" if key.commands or key.calls else ""
             comment = f"  {terminal.visible(key.comment)}" if key.comment else ""
             terminal.put(f"{key.id}  {state}{until}  for {' '.join(key.queues)}{limited}{comment}")

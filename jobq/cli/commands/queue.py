@@ -1,4 +1,4 @@
-"""`jobq queues`, `jobq QUEUE size`, `peek`, `create` and `clear`: queues as a whole."""
+"""`jobq queues`, `jobq QUEUE size`, `peek`, `create`, `clear` and `delete`: queues as a whole."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -32,7 +32,10 @@ def queues(ctx: click.Context, as_json: bool) -> int:
 
         if not isinstance(backend, Servable):
             raise ConfigurationError("this service is not asked for its queues: its own tools list them")
-        for name in await backend.queues():
+        names = await backend.queues()
+        if not names and not as_json:
+            terminal.say("there is no queue yet; the first push makes one")
+        for name in names:
             if as_json:
                 terminal.put_json({"queue": name})
             else:
@@ -162,6 +165,43 @@ def clear(ctx: click.Context, yes: bool, as_json: bool) -> int:
         return 0
 
     return with_queue(ctx, work)
+
+
+@click.command(cls=ExampleCommand, examples=("jobq demo delete", "jobq demo delete --force"))
+@click.option("--force", is_flag=True, help="Also with tasks and dead letters in it; what runs is stopped.")
+@json_option
+@click.pass_context
+def delete(ctx: click.Context, force: bool, as_json: bool) -> int:
+    """Delete the queue, its dead-letter place and what is known of its past; refused while it holds anything.
+
+    Not on PostgreSQL and over HTTP: there `clear` and `dead purge --all` leave its name alone.
+    """
+
+    async def work(backend: "Backend") -> None:
+        from jobq.examination import Deletable  # noqa: PLC0415 - --help must not pay for it
+
+        if not isinstance(backend, Deletable):
+            raise ConfigurationError(
+                "queues of this kind are not deleted; `clear` and `dead purge --all` leave nothing but the name"
+            )
+        stats = await backend.stats()
+        if not force and (held := _held(stats)):
+            raise click.UsageError(f"{terminal.visible(backend.name)} holds {held}; --force deletes it all the same")
+        await backend.delete()
+        if as_json:
+            terminal.put_json({"queue": backend.name, "deleted": True})
+        else:
+            terminal.say(f"queue {terminal.visible(backend.name)} is deleted")
+
+    return with_queue(ctx, work, brief=True)
+
+
+def _held(stats: "QueueStats") -> str:
+    """Return what is in a queue, in words; nothing where it is empty."""
+    if not stats.is_known:
+        return "nobody here may know how many tasks"
+    parts = [(stats.unfinished, "task"), (stats.dead or 0, "dead letter")]
+    return " and ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in parts if count)
 
 
 async def _cleared(backend: "Backend") -> int:

@@ -119,7 +119,8 @@ def run(
         )
     resume = resume or resume_failed
     if resume and queue_file is None:
-        raise click.UsageError("--resume needs --queue-file, the file that the interrupted run was given")
+        given = "--resume-failed" if resume_failed else "--resume"
+        raise click.UsageError(f"{given} needs --queue-file, the file that the interrupted run was given")
     if terminal.has_terminal_input() and (file == "-" or (file is None and not resume)):
         raise click.UsageError("nothing to run: give a FILE of commands or pipe them; a terminal is not read")
     reads_input = file is not None or not terminal.has_terminal_input()

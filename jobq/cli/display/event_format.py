@@ -100,6 +100,7 @@ _COUNTED: Final[dict[str, Callable[[int], str]]] = {
     "signal": _signal_name,
     "max_rss_bytes": lambda size: f"peak {sizes.show(size)}",
     "lines_dropped": lambda count: f"{count} lines of output dropped: their reader is too slow",
+    "results_not_kept": lambda count: f"results_not_kept={count}" if count else "",
     "processes": lambda count: f"{count} processes" if count > 1 else "",  # one goes without saying
 }
 

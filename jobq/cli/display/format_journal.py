@@ -98,7 +98,7 @@ def details(record: "TaskRecord") -> list[tuple[str, str]]:
         ("id", visible(record.id)),
         ("state", state_of(record)),
         ("attempt", str(record.attempt)),
-        ("since", _moment(record.at)),
+        ("since", None if record.at is None else format_task.local_time(record.at)),
         ("worker", record.holder and visible(record.holder)),
         ("lease", None if record.lease_left is None else lease_of(record)),
         ("progress", progress_of(record)),
@@ -146,7 +146,7 @@ def usage_of(record: "TaskRecord") -> str:
 
 def attempt_line(attempt: "Attempt") -> str:
     """Return one attempt on one line."""
-    started = "not started" if attempt.started is None else format_task.moment(attempt.started)
+    started = "not started" if attempt.started is None else format_task.local_time(attempt.started)
     took = "" if attempt.started is None else f" {age(attempt.ended - attempt.started)}"
     where = f" on {visible(attempt.host)}:{attempt.pid}" if attempt.host else ""
     how = f"{attempt.attempt} {visible(str(attempt.outcome))} ({attempt.then}): {visible(attempt.detail)}"

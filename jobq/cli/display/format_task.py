@@ -66,7 +66,7 @@ def details(body: bytes, *, env: bool) -> list[tuple[str, str]]:
         if name in {"id", "command", "argv", "call", "kwargs"} or value in ({}, 0):
             continue
         if name in {"created", "not_before"}:
-            rows.append((name, moment(value)))
+            rows.append((name, local_time(value)))
         elif isinstance(value, dict):
             rows += [(name, visible(f"{key}={item}")) for key, item in value.items()]
         else:
@@ -74,8 +74,16 @@ def details(body: bytes, *, env: bool) -> list[tuple[str, str]]:
     return rows
 
 
+def local_time(seconds: float) -> str:
+    """Return a wall time for people: in their own time, which logs are in too, with its distance from UTC."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(" ", "seconds")
+    except (ValueError, OverflowError, OSError):  # as below
+        return str(seconds)
+
+
 def moment(seconds: float) -> str:
-    """Return a wall time as RFC 3339, in UTC."""
+    """Return a wall time for programs: as RFC 3339, in UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):  # a time that no calendar has

@@ -134,7 +134,7 @@ class Leftovers:
             return ""
         first = datetime.fromtimestamp(min(dues)).astimezone()
         is_near = first - datetime.now().astimezone() < timedelta(hours=12)
-        return f", the first at {first:%H:%M:%S}" if is_near else f", the first at {first:%Y-%m-%d %H:%M}"
+        return f", the first at {first:%H:%M:%S}" if is_near else f", the first at {first.isoformat(' ', 'minutes')}"
 
     async def _leased(self) -> list[TaskRecord]:
         return await self._asked(lambda journal: journal.running(_MOST))

@@ -109,6 +109,7 @@ class Worker:
         self._neighbours = Neighbours(self._clock)
         self._alone: asyncio.Task[None] | None = None  # nothing is taken beside it
         self._unguarded = False
+        self._has_started = False
         self._tally = ReportCounter()
         self._leftovers = Leftovers(backend, self._clock)
         self._empty = EmptyQueue(settings.idle_timeout, self._clock, self._leftovers, self._attempts)
@@ -149,12 +150,6 @@ class Worker:
         if self._settings.guardian_restarted:
             # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
             self._empty.expect("", supervisor.lease.total_seconds())
-        self._emit(
-            "worker.started",
-            slots=self._settings.num_workers,
-            lease_s=supervisor.lease.total_seconds(),
-            containment=getattr(self._spawner, "contained_by", "off"),
-        )
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
@@ -252,6 +247,7 @@ class Worker:
                 deliveries = await receiving.receive(supervisor.lease, self._empty.wait())
                 if deliveries is None:
                     continue  # the wait was cut short, so nothing is known of the queue
+                self._say_started(supervisor)
                 is_idle = self._free == self._settings.num_workers
                 for delivery, place in self._neighbours.places(deliveries, is_idle=is_idle):
                     self._start(supervisor, delivery, since, group, place)
@@ -271,6 +267,18 @@ class Worker:
             self._breaker.queue_is_empty(empty=True)  # also when an error ended the loop
             if self._attempts or was_asked:
                 await self._see_to_the_end()
+
+    def _say_started(self, supervisor: Supervisor) -> None:
+        """Say so once the queue has answered: one that is missing ends a worker that has never started."""
+        if self._has_started:
+            return
+        self._has_started = True
+        self._emit(
+            "worker.started",
+            slots=self._settings.num_workers,
+            lease_s=supervisor.lease.total_seconds(),
+            containment=getattr(self._spawner, "contained_by", "off"),
+        )
 
     async def _had_to_wait(self) -> bool:
         """Wait where nothing can be taken now, for whatever may change that; return whether it was so."""

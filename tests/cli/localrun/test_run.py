@@ -207,3 +207,9 @@ def test_ids_tell_the_line() -> None:
     assert len({id_, id_for(18, b"echo 1"), id_for(17, b"echo 2")}) == 3
     assert line_of("mine") is None
     assert line_of("a-1") is None
+
+
+def test_no_folder_is_made_for_a_queue_file(jobq: Jobq) -> None:
+    result = jobq("run", "--queue-file", "no/where.db", stdin="true\n", code=3)
+    assert "no does not exist; if that is no slip, make it: mkdir -p " in result.err
+    assert not (jobq.folder / "no").exists()

@@ -1,0 +1,79 @@
+"""A queue that is deleted: who had it open neither pushes to nor takes from what stands in its place."""
+
+from pathlib import Path
+
+import pytest
+
+from jobq.errors import LockLost, QueueNotFound
+from jobq.settlement import Complete
+from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, tasks, virtual_file
+
+
+async def test_all_of_it_is_gone_and_nothing_of_others(tmp_path: Path) -> None:
+    file = virtual_file(tmp_path)
+    async with backend(file) as queue, backend(file, "other") as other:
+        await other.create()
+        await other.push(tasks(3, "o"))
+        await queue.create()
+        await queue.push(tasks(600))  # more than one transaction deletes
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        await delivery.settle(Complete(DONE))
+        await queue.delete()
+        assert await queue.queues() == ["other"]
+        assert (await other.stats()).visible == 3
+    assert ask(file.path, "SELECT DISTINCT substr(id, 1, 1) FROM task") == [("o",)]
+    assert ask(file.path, "SELECT count(*) FROM attempt") == [(0,)]
+
+
+async def test_what_was_open_meanwhile_pushes_and_takes_nothing(tmp_path: Path) -> None:
+    """S1: an acknowledged task would stand where nobody looks; S4: a delivery of what is gone changes nothing."""
+    file = virtual_file(tmp_path)
+    async with backend(file) as stale, backend(file) as another, backend(file, "next") as following:
+        await stale.create()
+        await stale.push(tasks(1))
+        (delivery,) = await stale.receive(1, LEASE, NOW)
+        await another.delete()
+        await following.create()
+        await following.push(tasks(1, "n"))
+        for use in (lambda: stale.push(tasks(1, "late")), lambda: stale.receive(1, LEASE, NOW), stale.stats):
+            with pytest.raises(QueueNotFound):
+                await use()
+        with pytest.raises(LockLost):
+            await delivery.settle(Complete(DONE))
+        assert (await following.stats()).visible == 1
+
+
+async def test_one_that_waits_for_tasks_hears_of_it(tmp_path: Path) -> None:
+    file = virtual_file(tmp_path)
+    async with backend(file) as waiting, backend(file) as another:
+        await waiting.create()
+        assert await waiting.receive(1, LEASE, NOW) == []
+        await another.delete()
+        with pytest.raises(QueueNotFound, match="was deleted meanwhile"):
+            await waiting.receive(1, LEASE, NOW)
+
+
+async def test_it_is_found_again_when_it_is_made_anew(tmp_path: Path) -> None:
+    file = virtual_file(tmp_path)
+    async with backend(file) as stale, backend(file) as another:
+        await stale.create()
+        await stale.push(tasks(1))
+        (first,) = await stale.receive(1, LEASE, NOW)
+        await another.delete()
+        await another.create()
+        with pytest.raises(QueueNotFound):
+            await stale.push(tasks(1))
+        await stale.push(tasks(1))
+        (second,) = await stale.receive(1, LEASE, NOW)
+        assert second.fencing > first.fencing, "S3: the same id goes on with higher numbers"
+
+
+async def test_what_a_delete_that_was_cut_off_has_left_goes_with_the_next(tmp_path: Path) -> None:
+    file = virtual_file(tmp_path)
+    async with backend(file) as queue, backend(file, "other") as other:
+        await queue.create()
+        await queue.push(tasks(2))
+        ask(file.path, "UPDATE queue SET name = 'deleted ' || queue_id")
+        await other.create()
+        await other.delete()
+    assert ask(file.path, "SELECT count(*) FROM task") == [(0,)]
