@@ -24,15 +24,16 @@ from jobq_azure.common.storage_signing import Signing
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
-# As the SDKs of Azure have it, what stands in this variable is sent too.
-_AGENT: Final = f"jobq/{__version__} {os.environ.get('AZURE_HTTP_USER_AGENT', '')}".rstrip()
+# As the SDKs of Azure have it, what stands in this variable is sent too; but nothing that would end a header.
+_ADDED: Final = os.environ.get("AZURE_HTTP_USER_AGENT", "")
+_AGENT: Final = f"jobq/{__version__} {_ADDED if _ADDED.isascii() and _ADDED.isprintable() else ''}".rstrip()
 _CLOSED: Final = (aiohttp.ServerDisconnectedError, ConnectionResetError)
 _CODE: Final = re.compile(rb'"code": *"(\w+)"|<(?:m:)?code>(\w+)</', re.IGNORECASE)
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer, several times of what any may have: memory is not the sender's
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StorageAnswer:
     """What the service has answered.
 
     Attributes:
@@ -93,7 +94,7 @@ class StorageRequests:
         query: Mapping[str, str],
         headers: Mapping[str, str],
         body: bytes = b"",
-    ) -> Answer:
+    ) -> StorageAnswer:
         """Return the service's answer.
 
         One that is refused for its token (401) is sent once more where the service says whose token it takes: a request
@@ -118,7 +119,7 @@ class StorageRequests:
             answer = await self._answer(method, url, signed, body)
         return answer
 
-    async def _answer(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def _answer(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> StorageAnswer:
         try:
             try:
                 answer = await self._sent(method, url, headers, body)
@@ -131,11 +132,13 @@ class StorageRequests:
             raise NoAnswer(f"{self._place}: the answer was lost ({type(error).__name__})") from None
         except _TooLarge:
             raise Unreadable(f"{self._place}: the answer has more than {_MOST_BYTES} bytes") from None
+        except Exception as error:  # noqa: BLE001 - what aiohttp trips over in an answer that is none of the service's
+            raise Unreadable(f"{self._place}: the answer cannot be read ({type(error).__name__})") from None
         if (foreign := foreign_answer(answer.status, answer.headers)) is not None:
             raise NoAnswer(f"{self._place}: {foreign}")
         return answer
 
-    async def _sent(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def _sent(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> StorageAnswer:
         async with self._session.request(
             method,
             URL(url, encoded=True),  # as it was signed
@@ -152,4 +155,4 @@ class StorageRequests:
                 if (size := size + len(part)) > _MOST_BYTES:
                     found.close()
                     raise _TooLarge
-            return Answer(found.status, found.headers, b"".join(parts))
+            return StorageAnswer(found.status, found.headers, b"".join(parts))

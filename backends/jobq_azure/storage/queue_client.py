@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from jobq.errors import BackendUnavailable, QueueNotFound
 from jobq_azure.common.errors import AlreadyThere, NoCredential, Unreadable, answered, refusal
-from jobq_azure.common.storage_requests import Answer, StorageRequests
+from jobq_azure.common.storage_requests import StorageAnswer, StorageRequests
 from jobq_azure.storage.queue_messages import Message, read, written
 
 if TYPE_CHECKING:
@@ -113,17 +113,20 @@ class StorageQueueClient:
         """Return about how many messages there are, hidden ones included."""
         return int((await self.ask(self._sdk.get_queue_properties())).approximate_message_count or 0)
 
-    async def _send(self, method: str, path: str, query: Mapping[str, str], done: int, body: bytes = b"") -> Answer:
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str], done: int, body: bytes = b""
+    ) -> StorageAnswer:
         """Return the answer if its status says that it is done; raises as `answered` does."""
         headers = {"Accept": _XML, "Content-Type": _XML} if body else {"Accept": _XML}
         answer = await self._requests.send(method, f"{self._path}{path}", query, headers, body)
+        self._was_served = True
         if answer.status == done:
             return answer
         if answer.status < HTTPStatus.MULTIPLE_CHOICES:
             raise Unreadable(f"{self.place}: an answer that nobody expects ({answer.status})")
         raise refusal(answer.status, answer.code, self.place)
 
-    def _messages(self, answer: Answer, *, are_leased: bool) -> list[Message]:
+    def _messages(self, answer: StorageAnswer, *, are_leased: bool) -> list[Message]:
         """Return what an answer hands out; raises Unreadable: it was handed out to nobody."""
         try:
             found = read(answer.body)

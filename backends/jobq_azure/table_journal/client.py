@@ -21,7 +21,7 @@ import aiohttp
 
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.http_session import new_session
-from jobq_azure.common.storage_requests import Answer, StorageRequests
+from jobq_azure.common.storage_requests import StorageAnswer, StorageRequests
 from jobq_azure.common.storage_signing import Signing, shared_key_lite
 from jobq_azure.table_journal.errors import refusal
 from jobq_azure.table_journal.location import TABLE, TablePlace
@@ -240,7 +240,7 @@ class TableWire:
         body: bytes = b"",
         kind: str = "application/json",
         accept: str = _JSON,
-    ) -> Answer:
+    ) -> StorageAnswer:
         headers = {"Accept": accept, "DataServiceVersion": "3.0"}
         if body:
             headers |= {"Content-Type": kind, "Prefer": "return-no-content"}
@@ -248,14 +248,14 @@ class TableWire:
         self._set_clock(answer)
         return answer
 
-    def _set_clock(self, answer: Answer) -> None:
+    def _set_clock(self, answer: StorageAnswer) -> None:
         try:
             ahead = parsedate_to_datetime(answer.headers.get("date", "")).timestamp() + 0.5 - time.time()
         except ValueError:
             return
         self._ahead = ahead if abs(ahead) > _SKEW_SECONDS else 0.0
 
-    def _rows(self, answer: Answer) -> list[Row]:
+    def _rows(self, answer: StorageAnswer) -> list[Row]:
         try:
             rows: list[Row] = json.loads(answer.body)["value"]
             if all(isinstance(row["RowKey"], str) for row in rows):
