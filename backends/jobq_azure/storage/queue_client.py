@@ -1,8 +1,9 @@
 """One Storage Queue, one method a request: no retry here, and none below.
 
-What each task costs (put, get, update, delete, and the look that is a get) are requests of our own; for all else the
-official SDK speaks, which is imported then. The time to live is always -1 (the service's default deletes after 7 days),
-an update always names its visibility, a body is sent only where it is to change, and nothing is ever sent twice.
+What tasks cost (put, get, update, delete, and the two looks that a worker takes at its start and end, a peek and a
+count) are requests of our own; for all else the official SDK speaks, which is imported then. The time to live is always
+-1 (the service's default deletes after 7 days), an update always names its visibility, a body is sent only where it is
+to change, and nothing is ever sent twice.
 https://learn.microsoft.com/rest/api/storageservices/operations-on-messages
 """
 
@@ -18,7 +19,7 @@ from urllib.parse import quote
 from jobq.errors import BackendUnavailable, QueueNotFound
 from jobq_azure.common.errors import AlreadyThere, NoCredential, Unreadable, answered, refusal
 from jobq_azure.common.storage_requests import StorageAnswer, StorageRequests
-from jobq_azure.storage.queue_messages import Message, read, written
+from jobq_azure.storage.queue_messages import MOST_DIGITS, Message, read, written
 
 if TYPE_CHECKING:
     from azure.storage.queue.aio import QueueClient
@@ -51,7 +52,8 @@ class StorageQueueClient:
     ) -> None:
         self._requests = requests
         self._open_sdk = open_sdk
-        self._path = f"/{queue}/messages"
+        self._queue = f"/{queue}"
+        self._messages = f"/{queue}/messages"
         self._opened: QueueClient | None = None
         self.place = place
         self._was_served = False
@@ -74,8 +76,8 @@ class StorageQueueClient:
     async def put_leased(self, text: str, seconds: int) -> Message:
         """Add a message that is hidden for so many seconds, and return it as if it had been received."""
         query = {"visibilitytimeout": str(seconds), "messagettl": str(FOR_EVER)}
-        answer = await self._send("POST", "", query, HTTPStatus.CREATED, written(text))
-        sent = self._messages(answer, are_leased=True)
+        answer = await self._send("POST", self._messages, query, HTTPStatus.CREATED, written(text))
+        sent = self._read(answer, are_leased=True)
         if len(sent) != 1:
             raise Unreadable(f"{self.place}: an answer without the message that was put")
         return replace(sent[0], text=text)  # which an answer to a put does not hold
@@ -83,18 +85,18 @@ class StorageQueueClient:
     async def get(self, count: int, seconds: int) -> list[Message]:
         """Lease up to `count` messages, 32 at most, for so many seconds."""
         query = {"numofmessages": str(min(count, MOST_AT_ONCE)), "visibilitytimeout": str(seconds)}
-        return self._messages(await self._send("GET", "", query, HTTPStatus.OK), are_leased=True)
+        return self._read(await self._send("GET", self._messages, query, HTTPStatus.OK), are_leased=True)
 
     async def peek(self, count: int) -> list[Message]:
         """Look at the first messages, 32 at most; they have no receipts."""
         query = {"peekonly": "true", "numofmessages": str(min(count, MOST_AT_ONCE))}
-        return self._messages(await self._send("GET", "", query, HTTPStatus.OK), are_leased=False)
+        return self._read(await self._send("GET", self._messages, query, HTTPStatus.OK), are_leased=False)
 
     async def update(self, message_id: str, receipt: str, seconds: int, text: str | None = None) -> str:
         """Hide a message for so many seconds from now, with another text when one is given; return its new receipt."""
         query = {"popreceipt": receipt, "visibilitytimeout": str(seconds)}
         body = b"" if text is None else written(text)
-        answer = await self._send("PUT", f"/{quote(message_id, safe='')}", query, HTTPStatus.NO_CONTENT, body)
+        answer = await self._send("PUT", self._path_of(message_id), query, HTTPStatus.NO_CONTENT, body)
         new = set(answer.headers.getall("x-ms-popreceipt", ()))
         if len(new) != 1 or "" in new:
             raise Unreadable(f"{self.place}: an answer without a receipt")
@@ -102,8 +104,7 @@ class StorageQueueClient:
 
     async def delete(self, message_id: str, receipt: str) -> None:
         """Delete a message."""
-        path = f"/{quote(message_id, safe='')}"
-        await self._send("DELETE", path, {"popreceipt": receipt}, HTTPStatus.NO_CONTENT)
+        await self._send("DELETE", self._path_of(message_id), {"popreceipt": receipt}, HTTPStatus.NO_CONTENT)
 
     async def clear(self) -> None:
         """Delete all messages."""
@@ -111,14 +112,21 @@ class StorageQueueClient:
 
     async def count(self) -> int:
         """Return about how many messages there are, hidden ones included."""
-        return int((await self.ask(self._sdk.get_queue_properties())).approximate_message_count or 0)
+        answer = await self._send("GET", self._queue, {"comp": "metadata"}, HTTPStatus.OK)
+        count = answer.headers.get("x-ms-approximate-messages-count", "")
+        if not (count.isascii() and count.isdecimal() and len(count) <= MOST_DIGITS):
+            raise Unreadable(f"{self.place}: an answer without the number of messages")
+        return int(count)
+
+    def _path_of(self, message_id: str) -> str:
+        return f"{self._messages}/{quote(message_id, safe='')}"
 
     async def _send(
         self, method: str, path: str, query: Mapping[str, str], done: int, body: bytes = b""
     ) -> StorageAnswer:
         """Return the answer if its status says that it is done; raises as `answered` does."""
         headers = {"Accept": _XML, "Content-Type": _XML} if body else {"Accept": _XML}
-        answer = await self._requests.send(method, f"{self._path}{path}", query, headers, body)
+        answer = await self._requests.send(method, path, query, headers, body)
         self._was_served = True
         if answer.status == done:
             return answer
@@ -126,7 +134,7 @@ class StorageQueueClient:
             raise Unreadable(f"{self.place}: an answer that nobody expects ({answer.status})")
         raise refusal(answer.status, answer.code, self.place)
 
-    def _messages(self, answer: StorageAnswer, *, are_leased: bool) -> list[Message]:
+    def _read(self, answer: StorageAnswer, *, are_leased: bool) -> list[Message]:
         """Return what an answer hands out; raises Unreadable: it was handed out to nobody."""
         try:
             found = read(answer.body)

@@ -14,7 +14,7 @@ from typing import Final
 from jobq.errors import MalformedTask
 
 _NEVER: Final = 9999  # the year in which the service says that such messages expire
-_MOST_DIGITS: Final = 12  # of a count
+MOST_DIGITS: Final = 12  # of a count
 # XML 1.0, production 2: what else there is in a text can be in no message.
 _NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _DOCTYPE: Final = "<!DOCTYPE"
@@ -78,7 +78,7 @@ def _each(body: bytes) -> Iterable[Mapping[str, str]]:
 
 def _message(fields: Mapping[str, str]) -> Message:
     count = fields.get("DequeueCount") or "0"
-    if not fields.get("MessageId") or not (count.isascii() and count.isdecimal() and len(count) <= _MOST_DIGITS):
+    if not fields.get("MessageId") or not (count.isascii() and count.isdecimal() and len(count) <= MOST_DIGITS):
         raise ValueError("a message without an id, or a count")
     return Message(
         id=fields["MessageId"],

@@ -135,4 +135,5 @@ DONE: Final = {
     "get": answer(200, messages("one"), Content_Type="application/xml"),
     "update": answer(204, x_ms_popreceipt="new", x_ms_time_next_visible="Fri, 20 Nov 2026 10:00:30 GMT"),
     "delete": answer(204),
+    "count": answer(200, x_ms_approximate_messages_count="7"),
 }

@@ -1,10 +1,10 @@
-"""Each answer of the service, or its absence, by each of the four requests; and each is sent once (S4, S5, S8)."""
+"""Each answer of the service, or its absence, by each request of our own; and each is sent once (S4, S5, S8)."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -21,6 +21,7 @@ VERBS: Final[dict[str, Callable[[StorageQueueClient], Awaitable[object]]]] = {
     "get": lambda wire: wire.get(1, 30),
     "update": lambda wire: wire.update("the-id", RECEIPT, 30),
     "delete": lambda wire: wire.delete("the-id", RECEIPT),
+    "count": lambda wire: wire.count(),
 }
 ON_RECEIPT: Final = ("update", "delete")
 each_verb = pytest.mark.parametrize("verb", VERBS)
@@ -189,3 +190,12 @@ async def test_no_messages() -> None:
     for body in (b"<QueueMessagesList />", b"\xef\xbb\xbf<?xml version='1.0'?><QueueMessagesList></QueueMessagesList>"):
         async with asking(answer(200, body, Content_Type="application/xml")) as (_, wire):
             assert await wire.get(32, 30) == []
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"x_ms_approximate_messages_count": ""}, {"x_ms_approximate_messages_count": "-1"}]
+)
+async def test_a_count_that_is_not_told_is_not_nought(told: dict[str, str]) -> None:
+    """A purge sweeps the payloads of a queue that is empty."""
+    more: Any = told
+    assert isinstance(await refused("count", answer(200, **more)), Unreadable)

@@ -43,10 +43,11 @@ async def _ask_all(wire: StorageQueueClient) -> None:
     await wire.update("the id/../1", RECEIPT, 30)
     await wire.update("the-id", RECEIPT, 0, "text")
     await wire.delete("the-id", RECEIPT)
+    assert await wire.count() == 7
 
 
 def _in_order() -> list[bytes]:
-    return [DONE[verb] for verb in ("put", "get", "update", "update", "delete")]
+    return [DONE[verb] for verb in ("put", "get", "update", "update", "delete", "count")]
 
 
 def _sdks_signature(asked: Asked, key: str) -> str:
@@ -72,7 +73,7 @@ async def test_a_key_signs_as_the_sdk_does(path: str) -> None:
     assert [asked.headers["authorization"] for asked in service.asked] == [
         _sdks_signature(asked, KEY) for asked in service.asked
     ]
-    assert {asked.path.partition("/queue/")[0] for asked in service.asked} == {path}
+    assert {asked.path.partition("/queue")[0] for asked in service.asked} == {path}
     assert service.connections == 1, "a connection is kept"
 
 
@@ -80,7 +81,7 @@ async def test_what_a_request_says() -> None:
     """The names of the reference, a pinned version, and nothing that was not meant."""
     async with serving(*_in_order()) as service, Account(ACCOUNT, connection_string(service.port), "") as account:
         await _ask_all(account.wire("queue"))
-    put, get, renewed, updated, deleted = service.asked
+    put, get, renewed, updated, deleted, counted = service.asked
     messages = f"/{ACCOUNT}/queue/messages"
     assert (put.method, put.path, put.query) == ("POST", messages, {"visibilitytimeout": "7", "messagettl": "-1"})
     assert (get.method, get.path, get.query) == ("GET", messages, {"numofmessages": "5", "visibilitytimeout": "30"})
@@ -89,14 +90,16 @@ async def test_what_a_request_says() -> None:
     assert "+" not in renewed.raw_query, "a receipt's plus would be read as a blank"
     assert updated.query == {"popreceipt": RECEIPT, "visibilitytimeout": "0"}
     assert (deleted.method, deleted.path, deleted.query) == ("DELETE", f"{messages}/the-id", {"popreceipt": RECEIPT})
+    assert (counted.method, counted.path, counted.query) == ("GET", f"/{ACCOUNT}/queue", {"comp": "metadata"})
     assert [asked.headers.get("content-type") for asked in service.asked] == [
         "application/xml",
         None,
         None,
         "application/xml",
         None,
+        None,
     ]
-    assert [bool(asked.body) for asked in service.asked] == [True, False, False, True, False]
+    assert [bool(asked.body) for asked in service.asked] == [True, False, False, True, False, False]
     for asked in service.asked:
         assert asked.headers["x-ms-version"] == "2019-12-12"
         assert asked.headers["user-agent"].startswith("jobq/")
@@ -189,7 +192,7 @@ def _tokens(service: RawService) -> list[str]:
 async def test_a_token_signs_and_is_kept(tmp_path: Path) -> None:
     async with _identified(tmp_path, *_in_order()) as (service, wire, identity):
         await _ask_all(wire)
-    assert _tokens(service) == ["Bearer token-1-canary"] * 5
+    assert _tokens(service) == ["Bearer token-1-canary"] * 6
     assert identity.asked == [{}]
 
 
