@@ -41,16 +41,27 @@ class Cut:
     bytes_: bytes
 
 
+@dataclass(frozen=True)
+class Late:
+    """Bytes that come after a while, the last of them after one more."""
+
+    bytes_: bytes
+    seconds: float
+
+
+Reply = bytes | Cut | Late | None
+
+
 @dataclass
 class RawService:
     """Answers in order; the last answer serves for all that follow.
 
     Attributes:
-        answers: bytes; Cut; None = never.
+        answers: None = never.
         asked: what has come.
     """
 
-    answers: list[bytes | Cut | None]
+    answers: list[Reply]
     port: int = 0
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
@@ -65,7 +76,13 @@ class RawService:
                 if answer is None:
                     await reader.read()
                     return
-                writer.write(answer.bytes_ if isinstance(answer, Cut) else answer)
+                if isinstance(answer, Late):
+                    await asyncio.sleep(answer.seconds)
+                    writer.write(answer.bytes_[:-1])
+                    await asyncio.sleep(answer.seconds)
+                    writer.write(answer.bytes_[-1:])
+                else:
+                    writer.write(answer.bytes_ if isinstance(answer, Cut) else answer)
                 await writer.drain()
                 if isinstance(answer, Cut):
                     return
@@ -76,7 +93,7 @@ class RawService:
 
 
 @asynccontextmanager
-async def serving(*answers: bytes | Cut | None, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawService]:
+async def serving(*answers: Reply, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawService]:
     """Serve on a free port."""
     service = RawService(list(answers))
     server = await asyncio.start_server(service.serve, HOST, 0, ssl=tls)

@@ -14,7 +14,7 @@ from jobq_azure.storage import account as connection
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.queue_client import StorageQueueClient
 from tests.azure.emulator import ACCOUNT, connection_string
-from tests.azure.wire.raw_service import DONE, RECEIPT, Cut, RawService, answer, messages, refusal, serving
+from tests.azure.wire.raw_service import DONE, RECEIPT, Cut, Late, RawService, Reply, answer, messages, refusal, serving
 
 VERBS: Final[dict[str, Callable[[StorageQueueClient], Awaitable[object]]]] = {
     "put": lambda wire: wire.put("text"),
@@ -28,12 +28,12 @@ each_verb = pytest.mark.parametrize("verb", VERBS)
 
 
 @asynccontextmanager
-async def asking(*answers: bytes | Cut | None) -> AsyncIterator[tuple[RawService, StorageQueueClient]]:
+async def asking(*answers: Reply) -> AsyncIterator[tuple[RawService, StorageQueueClient]]:
     async with serving(*answers) as service, Account(ACCOUNT, connection_string(service.port), "") as account:
         yield service, account.wire("queue")
 
 
-async def refused(verb: str, *answers: bytes | Cut | None) -> Exception:
+async def refused(verb: str, *answers: Reply) -> Exception:
     """Return what a verb raises; the request was sent once, and at once."""
     async with asking(*answers) as (service, wire):
         began = time.monotonic()
@@ -146,12 +146,29 @@ async def test_an_answer_that_never_comes(verb: str, monkeypatch: pytest.MonkeyP
 
 
 @each_verb
-async def test_an_answer_that_comes_late_still_counts(verb: str) -> None:
-    async with asking(DONE[verb]) as (service, wire):
-        asking_ = asyncio.ensure_future(VERBS[verb](wire))
-        while not service.asked:
-            await asyncio.sleep(0.01)
-        await asking_
+async def test_an_answer_that_comes_late_still_counts(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as something comes; the lease was counted from before it was asked for."""
+    monkeypatch.setattr(connection, "_ANSWER_SECONDS", 1.6)
+    async with asking(Late(DONE[verb], 1.0)) as (service, wire):
+        await VERBS[verb](wire)
+        assert len(service.asked) == 1
+
+
+@each_verb
+async def test_an_answer_that_drips_is_none(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_REQUEST_SECONDS", 0.3)
+    assert isinstance(await refused(verb, Late(DONE[verb], 0.2)), NoAnswer)
+
+
+@each_verb
+async def test_who_gives_up_is_heard_at_once_and_others_go_on(verb: str) -> None:
+    """The connection of a request that was given up serves no other: its answer would be taken for theirs (S11)."""
+    async with asking(Late(refusal(404, "MessageNotFound"), 0.3), DONE[verb]) as (service, wire):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await VERBS[verb](wire)
+        await VERBS[verb](wire)
+        assert [asked.connection for asked in service.asked] == [1, 2]
 
 
 @pytest.mark.parametrize(
